@@ -255,9 +255,7 @@ class Preparer:
 
 # metrics: csrc/bindings/bind_metrics.cpp
 def rank_scores(positive: Tensor, negative: Tensor, tolerance: float, out: Tensor) -> None: ...
-def compare_scores(
-    positive: Tensor, negative: Tensor, tolerance: float, gained: Tensor
-) -> tuple[int, float]: ...
+def compare_scores(positive: Tensor, negative: Tensor, tolerance: float) -> tuple[float, float]: ...
 def unique_queries(
     node: Tensor,
     t: Tensor,

@@ -294,16 +294,14 @@ def batch_metrics(positive: Tensor, negative: Tensor, rank: Tensor) -> dict[str,
     batch = {"ap": ap, "auc": auc}
     if negative.shape[1] > 1:
         batch["mrr"] = float(rank.reciprocal().mean())
-        batch |= {f"hits@{k}": int((rank <= k).count_nonzero()) / len(rank) for k in HITS}
+        batch |= {f"hits@{k}": int((rank.numpy() <= k).sum()) / len(rank) for k in HITS}
     return batch
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
     """Return the average precision and the ROC AUC of scores of any shape, neither empty."""
-    true, false = _on_host(positive).flatten(), _on_host(negative).flatten()
-    gained = torch.empty(len(true), dtype=torch.float64)
-    num, above = _native.compare_scores(true, false, _tolerance(positive, negative), gained)
-    return float(gained[:num].sum()) / len(true), above / (len(true) * len(false))
+    scores = _on_host(positive).flatten(), _on_host(negative).flatten()
+    return _native.compare_scores(*scores, _tolerance(positive, negative))
 
 
 def _tolerance(positive: Tensor, negative: Tensor) -> float:
@@ -311,4 +309,5 @@ def _tolerance(positive: Tensor, negative: Tensor) -> float:
 
 
 def _on_host(scores: Tensor) -> Tensor:
-    return scores.detach().to("cpu", torch.float64).contiguous()
+    scores = scores.detach().cpu().contiguous()
+    return scores if scores.dtype in (torch.float32, torch.float64) else scores.double()

@@ -12,36 +12,38 @@ namespace bindings::metrics {
 
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
-void check_scores(const char* name, const double* scores, int64_t size) {
-  const double* bad = std::find_if(scores, scores + size, [](double x) { return std::isnan(x); });
-  if (bad == scores + size) return;
-  throw std::invalid_argument(std::string(name) + " score " + std::to_string(bad - scores) + " of " +
-                              std::to_string(size) +
+template <typename T>
+std::vector<double> checked_scores(const char* name, Span<const T> scores) {
+  const T* bad =
+      std::find_if(scores.data, scores.data + scores.size, [](T score) { return std::isnan(score); });
+  if (bad == scores.data + scores.size) return {scores.data, bad};
+  throw std::invalid_argument(std::string(name) + " score " + std::to_string(bad - scores.data) + " of " +
+                              std::to_string(scores.size) +
                               " is NaN, which has no place in a ranking; the model has diverged, or its "
                               "input is not finite");
 }
 
-void rank_scores(const TensorArg& positive, const TensorArg& negative, double tolerance,
-                 const TensorArg& out) {
-  const auto own = positive.vector<const double>("positive");
-  const double* others = negative.data<const double>("negative", {own.size, "m"});
-  const int64_t width = negative.length(1);
-  check_scores("positive", own.data, own.size);
-  check_scores("negative", others, own.size * width);
-  tgflow::rank_scores(own.data, others, own.size, width, tolerance, out.data<double>("out", {own.size}));
+/// The scores of a float32 or float64 tensor.
+std::vector<double> scores_of(const char* name, const TensorArg& scores, TensorArg::Shape shape) {
+  if (scores.has_type<float>()) {
+    return checked_scores<float>(name, {scores.data<const float>(name, shape), scores.numel()});
+  }
+  return checked_scores<double>(name, {scores.data<const double>(name, shape), scores.numel()});
 }
 
-std::pair<int64_t, double> compare_scores(const TensorArg& positive, const TensorArg& negative,
-                                          double tolerance, const TensorArg& gained) {
-  const auto own = positive.vector<const double>("positive");
-  const auto others = negative.vector<const double>("negative");
-  double* out = gained.data<double>("gained", {own.size});
-  check_scores("positive", own.data, own.size);
-  check_scores("negative", others.data, others.size);
-  const auto found = tgflow::compare_scores({own.data, own.data + own.size},
-                                            {others.data, others.data + others.size}, tolerance);
-  std::copy(found.gained.begin(), found.gained.end(), out);
-  return {static_cast<int64_t>(found.gained.size()), found.num_above};
+void rank_scores(const TensorArg& positive, const TensorArg& negative, double tolerance,
+                 const TensorArg& out) {
+  const auto ranks = out.vector<double>("out");
+  const auto own = scores_of("positive", positive, {ranks.size});
+  const auto others = scores_of("negative", negative, {ranks.size, "m"});
+  tgflow::rank_scores(own.data(), others.data(), ranks.size, negative.length(1), tolerance, ranks.data);
+}
+
+std::pair<double, double> compare_scores(const TensorArg& positive, const TensorArg& negative,
+                                         double tolerance) {
+  const auto found = tgflow::compare_scores(scores_of("positive", positive, {"N"}),
+                                            scores_of("negative", negative, {"N"}), tolerance);
+  return {found.precision, found.area};
 }
 
 }  // namespace bindings::metrics
@@ -51,5 +53,5 @@ void bind_metrics(py::module_& m) {
   m.def("rank_scores", &rank_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
         py::arg("out"), no_gil());
   m.def("compare_scores", &compare_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
-        py::arg("gained"), no_gil());
+        no_gil());
 }

@@ -114,6 +114,12 @@ class TensorArg {
     return {static_cast<T*>(data_), nbytes()};
   }
 
+  template <typename T>
+  bool has_type() const {
+    constexpr auto dtype = dtype_of<T>();
+    return dtype_.code == dtype.code && dtype_.bits == dtype.bits && dtype_.lanes == 1;
+  }
+
   int dims() const { return ndim_; }
   int64_t length(int dim) const { return shape_[static_cast<std::size_t>(dim)]; }
   int64_t numel() const;

@@ -44,11 +44,13 @@ Comparison compare_scores(std::vector<double> positive, std::vector<double> nega
     const size_t begin = i;
     while (i < positive.size() && positive[i] == score) ++i;
     const auto num_equal = static_cast<double>(i - begin);
-    out.gained.push_back(num_equal * static_cast<double>(num_true) /
-                         static_cast<double>(num_true + num_false));
-    out.num_above += num_equal * (static_cast<double>(negative.size() - num_false) +
-                                  static_cast<double>(num_false - num_higher) / 2);
+    out.precision += num_equal * static_cast<double>(num_true) / static_cast<double>(num_true + num_false);
+    out.area += num_equal * (static_cast<double>(negative.size() - num_false) +
+                             static_cast<double>(num_false - num_higher) / 2);
   }
+  const auto num_positive = static_cast<double>(positive.size());
+  out.precision /= num_positive;
+  out.area /= num_positive * static_cast<double>(negative.size());
   return out;
 }
 

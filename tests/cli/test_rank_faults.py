@@ -24,7 +24,8 @@ from tgflow.cli.errors import IO, UNAVAILABLE
 from tgflow.durable.fs import RealFs
 
 pytestmark = pytest.mark.slow
-EVENTS = 400
+EVENTS = 1_000
+"""Enough that training goes on while the first checkpoint is written."""
 KEPT = ("--slices", 3, "--checkpoint-batches", 2)
 COUNTS = {"exchange": 4, "gather": 5, "broadcast": 4, "notice": 1}
 """Hits of a fault point before the fault fires: during the run, with checkpoints."""

@@ -124,8 +124,8 @@ class Chunks:
             old, data = self._data[chunk], self._gpu.allocate_host(self.chunk_bytes)
             assert old is not None
             data.copy_(old, non_blocking=True)
-            self.tiers[chunk] = 1
-            self.addresses[chunk] = data.data_ptr()
+            self.tiers[chunk].fill_(1)
+            self.addresses[chunk].fill_(data.data_ptr())
             self._data[chunk] = data
             self._on_device.popleft()
             self.moved = True
@@ -140,8 +140,8 @@ class Chunks:
             self.tiers = self._grown(self.tiers)
             self.outgrown = True
         for chunk, data in enumerate([*on_host, *on_device], start=first):
-            self.tiers[chunk] = int(chunk < first + len(on_host))
-            self.addresses[chunk] = data.data_ptr()
+            self.tiers[chunk].fill_(chunk < first + len(on_host))
+            self.addresses[chunk].fill_(data.data_ptr())
 
     def _grown(self, table: Tensor) -> Tensor:
         grown = table.new_zeros(max(2 * len(table), len(self._data)))

@@ -506,8 +506,8 @@ class OfflineTrainer:
         losses: list[float] = []
 
         def collect(*, everything: bool = False) -> None:
-            for place, values in results.take(everything=everything):
-                if "positive" in values:
+            for place, values, is_finite in results.take(everything=everything):
+                if not is_finite and "positive" in values:
                     learner.check_late(place, values)
                 losses.append(float(values["loss"]))
                 self._notify("train", epoch, num, place, losses[-1])
@@ -638,8 +638,9 @@ class OfflineTrainer:
 
         def known(*, everything: bool = False) -> Iterator[Scored]:
             """Yield the batches all of whose parts have reached the host."""
-            for (place, is_last), values in results.take(everything=everything):
-                learner.check_late(place, values)
+            for (place, is_last), values, is_finite in results.take(everything=everything):
+                if not is_finite:
+                    learner.check_late(place, values)
                 negative, mask = values["negative"], place.host.negative_mask
                 negative = negative if mask is None else negative.where(mask, -torch.inf)
                 found.append(Scored(place, values["positive"], negative, values.get("classes")))

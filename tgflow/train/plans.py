@@ -79,17 +79,24 @@ class MicroBatcher:
         for events in itertools.chain([empty_events()], stream):
             rest = events
             while (room := self._room()) <= len(rest):
-                rest = self._append(rest, room)
-                turn += self._name()
-                if len(turn) == most * (1 + self.updates):
-                    yield turn
-                    turn = []
+                more = min((len(rest) - room) // self.batch_size, self._most_ahead)
+                rest = self._append(rest, room + more * self.batch_size)
+                while self._room() == 0:
+                    turn += self._name()
+                    if len(turn) == most * (1 + self.updates):
+                        yield turn
+                        turn = []
             self._append(rest, len(rest))
             if turn:
                 yield turn
                 turn = []
         if self._room() < self.batch_size:
             yield [*self._name()]
+
+    @property
+    def _most_ahead(self) -> int:
+        """Micro-batches to append with the next one, where an append costs as much as a step."""
+        return 0 if self.graph.device.type == "cpu" else 7
 
     def _append(self, events: EventBatch, num: int) -> EventBatch:
         if num:

@@ -50,21 +50,26 @@ class Results(Generic[Label]):
         likes = {name: (x.shape, x.dtype) for name, x in values.items()}
         self._waiting.append((label, _Copy(host, likes, done)))
 
-    def take(self, *, everything: bool = False) -> Iterator[tuple[Label, Values]]:
-        """Yield in order the steps whose values have reached the host."""
+    def take(self, *, everything: bool = False) -> Iterator[tuple[Label, Values, bool]]:
+        """Yield in order the steps whose values have reached the host, and if all are finite.
+
+        Values that came at once were checked before, and count as finite.
+        """
         while self._waiting:
             label, values = self._waiting[0]
+            is_finite = True
             if isinstance(values, _Copy):
                 done, must = values.done, everything or len(self._waiting) > MOST_BEHIND
                 if done is not None and not done.query():  # type: ignore[no-untyped-call]
                     if not must:
                         return
                     done.synchronize()
+                is_finite = bool(values.host.isfinite().all())
                 sizes = [math.prod(shape) for shape, _ in values.likes.values()]
                 pairs = zip(values.likes.items(), torch.split(values.host, sizes), strict=True)
                 values = {name: x.to(dtype).view(shape) for (name, (shape, dtype)), x in pairs}
             self._waiting.popleft()
-            yield label, values
+            yield label, values, is_finite
 
     def clear(self) -> None:
         self._waiting.clear()

@@ -162,12 +162,14 @@ class TrainStep:
         self._execution(batch).commit(batch, scores)
 
     def score(self, batch: Batch) -> Scores:
+        self.set_mode(training=False)
         scores: Scores = self.model(batch)
         self.check_finite(batch, scores)
         return scores
 
     def descend(self, batch: Batch) -> StepResult:
         """Score a batch and take an optimizer step by the gradients of its loss."""
+        self.set_mode(training=True)
         scores = self.model(batch)
         loss = self.loss_of(batch, scores)
         if self.task is not None:
@@ -325,7 +327,6 @@ class _PlainExecution:
     def _learning(self, batch: Batch) -> Iterator[int]:
         step = self._step
         step.check_batch(batch)
-        step.set_mode(training=True)
         key = step.key_of(batch)
         with step.dropout.keyed(key), step.computing():
             yield key
@@ -354,8 +355,10 @@ class _CapturedExecution(_PlainExecution):
         """If a replay made the latest scores: their batch, as the replay left them, as returned."""
 
     def predict(self, batch: Batch) -> Scores:
-        with self._step.evaluating(batch):
-            scores = self.calls.call("predict", batch, self._step.score, tensors_of)
+        step = self._step
+        step.check_batch(batch)
+        with torch.no_grad(), step.computing():  # a replay needs no walk over modules for the mode
+            scores = self.calls.call("predict", batch, step.score, tensors_of)
             return self._kept("predict", scores)
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:

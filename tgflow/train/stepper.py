@@ -183,13 +183,13 @@ class Stepper:
         return len(self._results) + len(self.records)
 
     def collect(self, *, everything: bool) -> None:
-        for step, found in self._results.take(everything=everything):
+        for step, found, is_finite in self._results.take(everything=everything):
             values: list[dict[str, Tensor]] = [{} for _ in step.places]
             for (update, name), x in found.items():
                 values[update][name] = x
             try:
                 for place, each in zip(step.places, values, strict=True):
-                    if "positive" in each:
+                    if not is_finite and "positive" in each:
                         self.learner.check_late(place, each)
             except TrainingDiverged as error:
                 self._results.clear()

@@ -207,8 +207,8 @@ class StreamTrainer(ABC):
         """Do the same as `run`, step by step; between steps a checkpoint may be taken.
 
         On a GPU records are delayed by up to 16 micro-batches, and all are yielded before this
-        returns. If left early, up to `lookahead` micro-batches of the stream stay in the graph:
-        they come first when this is called again.
+        returns. If left early, up to `lookahead` micro-batches of the stream stay in the graph, on
+        a GPU 7 more: they come first when this is called again.
 
         Where the stream yields `tgflow.events.MICRO_BATCH_END`, a micro-batch ends before it is
         full, as at the end of the stream. Several ranks need the same stream.

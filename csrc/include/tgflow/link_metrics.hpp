@@ -13,11 +13,11 @@ void rank_scores(const double* positive, const double* negative, int64_t rows, i
                  double tolerance, double* out);
 
 struct Comparison {
-  std::vector<double> gained;  ///< Per distinct positive score, descending: number of positives x precision.
-  double num_above;            ///< Pairs in which the positive scores higher; ties count one half.
+  double precision;  ///< Average precision: the mean over positives of the precision at their scores.
+  double area;       ///< ROC AUC: the share of pairs in which the positive scores higher, ties one half.
 };
 
-/// Compares all positives with all negatives.
+/// Compares all positives with all negatives, at least one of each.
 Comparison compare_scores(std::vector<double> positive, std::vector<double> negative, double tolerance);
 
 }  // namespace tgflow
