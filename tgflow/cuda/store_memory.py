@@ -113,7 +113,7 @@ class Chunks:
         for chunk in chunks:
             data, self._data[chunk] = self._data[chunk], None
             assert data is not None
-            self.tiers[chunk] = 2
+            self.tiers[chunk].fill_(2)
             self._readers.retire(data, in_host=chunk not in self._on_device)
         self._on_device = deque(chunk for chunk in self._on_device if self._data[chunk] is not None)
 
