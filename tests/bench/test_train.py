@@ -83,7 +83,8 @@ def test_training_on_a_device_is_measured_for_each_batch_size(monkeypatch):
         monkeypatch.setattr(train_device, name, value)
     monkeypatch.setattr(train_device, "APPENDS_A_SECOND", 5)
     given = made_task(), {}, EmulatedDevice(), Options(quick=True)
-    live, *rows, beside = train_device.device_rows(*given)
+    live, *rows = train_device.device_rows(*given)
+    rows, (beside, *others) = rows[:4], rows[4:]
     assert (live.params["negatives"], live.params["replay"]) == (20, 0.5)
     assert [(row.name, row.params["batch"]) for row in rows] == [
         ("TGN training on the device", 8),
@@ -93,6 +94,9 @@ def test_training_on_a_device_is_measured_for_each_batch_size(monkeypatch):
     ]
     assert all(row.value > 0 for row in [live, *rows])
     assert beside.params["appended/s"] > 0
+    speeds = [row for row in others if row.params.get("library") == "tgflow"]
+    assert [row.name.split()[0] for row in speeds] == ["TGN", "TGAT"]
+    assert all(row.value > 0 for row in speeds)
 
 
 @pytest.mark.parametrize(("cores", "num_rows"), [(2, 2), (1, 1)])

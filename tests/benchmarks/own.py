@@ -45,6 +45,8 @@ class Task:
     heads: int = 2
     dropout: float = 0.1
     lr: float = 1e-4
+    device: str = "cpu"
+    """Device of a peer's model and data; tgflow's own is an argument of `Own`."""
 
     @property
     def num_nodes(self) -> int:

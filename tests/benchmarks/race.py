@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
@@ -13,8 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks import peers
+from benchmarks.peers import Peer
+from benchmarks.results import skipped
+from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, seconds_of
+from tgflow.bench.train import TURN
 from tgflow.metrics import average_precision
+
+OWN = "tgflow"
 
 
 @dataclass(slots=True)
@@ -68,6 +75,42 @@ def race(laps: Mapping[str, Laps], num_batches: int, options: Options) -> None:
             recent = each.losses[-each.batches :]
             loss = sum(recent) / max(len(recent), 1)
             options.say(f"train: {name}, batch {len(each.losses):,}, loss {loss:.4f}")
+
+
+def contenders(
+    own: Any, others: Sequence[Peer], turn: int, own_turn: int = TURN
+) -> tuple[dict[str, Laps], dict[str, str]]:
+    """Return tgflow and its peers, with `turn` batches a turn, and reasons for skipped ones."""
+    size = own.task.batch_size
+    present, absent = peers.load_all(others, own.task)
+    laps = {library: Laps(peer, turn, size) for library, peer in present.items()}
+    return {OWN: Laps(own, own_turn, size), **laps}, absent
+
+
+def speed_rows(
+    name: str,
+    laps: dict[str, Laps],
+    absent: dict[str, str],
+    params: Params,
+    target: float | None = None,
+) -> list[Row]:
+    """Return a row per library, including skipped ones."""
+    rows = []
+    for library, each in laps.items():
+        named = params | {"library": library}
+        rows.append(Row(name, each.median, "events/s", named, target if library == OWN else None))
+    return rows + [
+        skipped(name, "events/s", {"library": library}, reason)
+        for library, reason in absent.items()
+    ]
+
+
+def times_rows(
+    name: str, laps: dict[str, Laps], params: Params, target: float | None = None
+) -> list[Row]:
+    """Return the row of tgflow's speed relative to the fastest peer, if any."""
+    others = [each.median for library, each in laps.items() if library != OWN]
+    return [Row(name, laps[OWN].median / max(others), "x", params, target)] if others else []
 
 
 def link_loss(positive: Tensor, negative: Tensor) -> Tensor:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from benchmarks import peers
-from benchmarks.own import Own, Task, named_task, own_tgat, own_tgn
-from benchmarks.peers import Peer
-from benchmarks.race import Laps, race
-from benchmarks.results import skipped
+from benchmarks.own import Task, named_task, own_tgat, own_tgn
+from benchmarks.race import contenders, race, speed_rows, times_rows
 from benchmarks.train_device import device_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads
 
-OWN = "tgflow"
 TGN_TIMES_FASTER, TGAT_TARGET = 3.0, 6000.0
 
 
@@ -54,37 +49,3 @@ def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
     laps, absent = contenders(own_tgat(task), peers.TGAT, turn=1)
     race(laps, task.num_batches, options)
     return speed_rows("TGAT training", laps, absent, params, TGAT_TARGET)
-
-
-def contenders(
-    own: Own, others: Sequence[Peer], turn: int, own_turn: int = TURN
-) -> tuple[dict[str, Laps], dict[str, str]]:
-    """Return tgflow and its peers, with `turn` batches a turn, and reasons for skipped ones."""
-    size = own.task.batch_size
-    present, absent = peers.load_all(others, own.task)
-    laps = {library: Laps(peer, turn, size) for library, peer in present.items()}
-    return {OWN: Laps(own, own_turn, size), **laps}, absent
-
-
-def speed_rows(
-    name: str,
-    laps: dict[str, Laps],
-    absent: dict[str, str],
-    params: Params,
-    target: float | None = None,
-) -> list[Row]:
-    """Return a row per library, including skipped ones."""
-    rows = []
-    for library, each in laps.items():
-        named = params | {"library": library}
-        rows.append(Row(name, each.median, "events/s", named, target if library == OWN else None))
-    return rows + [
-        skipped(name, "events/s", {"library": library}, reason)
-        for library, reason in absent.items()
-    ]
-
-
-def times_rows(name: str, laps: dict[str, Laps], params: Params, target: float) -> list[Row]:
-    """Return the row of tgflow's speed relative to the fastest peer, if any."""
-    others = [each.median for library, each in laps.items() if library != OWN]
-    return [Row(name, laps[OWN].median / max(others), "x", params, target)] if others else []

@@ -11,10 +11,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+from benchmarks import peers
 from benchmarks.own import Own, Task, own_tgat, own_tgn, tgn_of
+from benchmarks.race import contenders, race, speed_rows, times_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, seconds_of
-from tgflow.bench.train import graph_on
+from tgflow.bench.train import TURN, graph_on
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -26,6 +28,8 @@ WARM_UP, LEAST_SECONDS = 10, 3.0
 """Batches of a pass that are not timed, because they compile and capture; least timed seconds."""
 LIVE_WARM_UP, LIVE_PIECE = 40, 10_000
 BESIDE_BATCH = 600
+PEER_EVENTS, PEER_TURN = 40_000, 5
+"""Events trained beside peers, and batches of a turn of TGAT's, which are far slower."""
 APPENDED, APPENDS_A_SECOND = 10_000, 100
 """Events per append during training, and appends per second: a million events a second."""
 
@@ -45,6 +49,21 @@ def device_rows(
             alone = device_speed(make(sized, 0, device), options, waits=True)
             yield Row("epoch with look-ahead", speed / alone, "x", given | {"model": model})
     yield beside_row(task, params, device, options)
+    yield from peer_rows(task, params, device, options)
+
+
+def peer_rows(task: Task, params: Params, device: str | Device, options: Options) -> Iterator[Row]:
+    """Measure the models and their peers in turns, all with everything on the GPU."""
+    name = device if isinstance(device, str) else "cpu"
+    task = replace(task, train_stop=min(task.train_stop, PEER_EVENTS), device=name)
+    for model, make, others in (("TGN", own_tgn, peers.TGN), ("TGAT", own_tgat, peers.TGAT)):
+        turn = TURN if model == "TGN" else PEER_TURN
+        laps, absent = contenders(make(task, 1, device), others, turn)
+        race(laps, task.num_batches, options)
+        given = params | {"batch": task.batch_size, "device": "cuda"}
+        title = f"{model} training on the device, beside peers"
+        yield from speed_rows(title, laps, absent, given)
+        yield from times_rows(f"{title}, times the fastest", laps, given)
 
 
 def device_speed(own: Own, options: Options, waits: bool = False) -> float:

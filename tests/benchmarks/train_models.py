@@ -11,8 +11,7 @@ from dataclasses import replace
 from benchmarks import peers
 from benchmarks.own import Own, Task, model_of, named_task, tgn_of
 from benchmarks.peers import Peer
-from benchmarks.race import race
-from benchmarks.train import contenders, speed_rows, times_rows
+from benchmarks.race import contenders, race, speed_rows, times_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads

@@ -25,7 +25,8 @@ class PygTgn:
         torch.manual_seed(task.seed)
         self.task = task
         events = task.events
-        self.data = TemporalData(src=events.src, dst=events.dst, t=events.t, msg=events.x)
+        data = TemporalData(src=events.src, dst=events.dst, t=events.t, msg=events.x)
+        self.data = data.to(task.device)
         self.memory = TGNMemory(
             task.num_nodes,
             events.x_dim,
@@ -36,9 +37,10 @@ class PygTgn:
         )
         self.embedding = _Embedding(task, self.memory.time_enc)
         self.decoder = PairDecoder(task.dim)
-        self.neighbors = LastNeighborLoader(task.num_nodes, size=task.neighbors)
-        self.local = torch.empty(task.num_nodes, dtype=torch.int64)
-        self.modules = nn.ModuleList([self.memory, self.embedding, self.decoder])
+        nodes, device = task.num_nodes, task.device
+        self.neighbors = LastNeighborLoader(nodes, size=task.neighbors, device=device)
+        self.local = torch.empty(nodes, dtype=torch.int64, device=device)
+        self.modules = nn.ModuleList([self.memory, self.embedding, self.decoder]).to(device)
         self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=task.lr)
         self._batches = self._load(0, task.train_stop)
 
@@ -76,7 +78,7 @@ class PygTgn:
 
     def _scores(self, batch: Any) -> tuple[Tensor, Tensor]:
         nodes, edges, eid = self.neighbors(batch.n_id)
-        self.local[nodes] = torch.arange(len(nodes))
+        self.local[nodes] = torch.arange(len(nodes), device=nodes.device)
         z, updated = self.memory(nodes)
         z = self.embedding(z, updated, edges, self.data.t[eid], self.data.msg[eid])
         src = z[self.local[batch.src]]

@@ -43,7 +43,7 @@ class Tgm:
         self._batches = self._load(0, task.train_stop)
 
     def _learn(self, *modules: nn.Module) -> None:
-        self.modules.extend(modules)
+        self.modules.extend(modules).to(self.task.device)
         self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=self.task.lr)
 
     def train(self, num_batches: int) -> list[float]:
@@ -70,10 +70,8 @@ class Tgm:
             edge_x=part.x,
             time_delta="s",
         )
-        loader = DGDataLoader(
-            DGraph(data), batch_size=self.task.batch_size, hook_manager=self.hooks
-        )
-        return iter(loader)
+        graph = DGraph(data, self.task.device)
+        return iter(DGDataLoader(graph, batch_size=self.task.batch_size, hook_manager=self.hooks))
 
     def _step(self, batch: Any) -> float:
         self.optimizer.zero_grad()
@@ -206,7 +204,8 @@ class _Attention(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         """Return the embeddings of sources, destinations and negatives, `[3 B, dim]`."""
         sizes = [len(batch.seed_nids[0]), *(hop.numel() for hop in batch.nbr_nids)]
-        inputs = [torch.zeros(size, self.dim) for size in sizes]
+        device = batch.edge_src.device
+        inputs = [torch.zeros(size, self.dim, device=device) for size in sizes]
         below = inputs
         for layer, merge in zip(self.attention, self.merge, strict=True):
             below = [
@@ -220,7 +219,7 @@ class _Attention(nn.Module):
         dt = batch.seed_times[hop][:, None] - batch.nbr_edge_time[hop]
         out: Tensor = layer(
             node_feat=below[hop],
-            time_feat=self.time(torch.zeros(len(neighbors))),
+            time_feat=self.time(torch.zeros(len(neighbors), device=neighbors.device)),
             edge_feat=batch.nbr_edge_x[hop],
             nbr_node_feat=below[hop + 1].view(*neighbors.shape, -1),
             nbr_time_feat=self.time(dt),
