@@ -13,7 +13,7 @@ from itertools import islice
 
 from benchmarks import peers
 from benchmarks.own import Own, Task, own_tgat, own_tgn, tgn_of
-from benchmarks.race import contenders, race, speed_rows, times_rows
+from benchmarks.race import OWN, contenders, race, speed_rows, times_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, seconds_of
 from tgflow.bench.train import TURN, graph_on
@@ -59,6 +59,12 @@ def peer_rows(task: Task, params: Params, device: str | Device, options: Options
     for model, make, others in (("TGN", own_tgn, peers.TGN), ("TGAT", own_tgat, peers.TGAT)):
         turn = TURN if model == "TGN" else PEER_TURN
         laps, absent = contenders(make(task, 1, device), others, turn)
+        for library in [name for name in laps if name != OWN]:
+            try:
+                laps[library].run()
+            except RuntimeError as error:  # a library may not run on this device
+                absent[library] = str(error).partition("\n")[0]
+                del laps[library]
         race(laps, task.num_batches, options)
         given = params | {"batch": task.batch_size, "device": "cuda"}
         title = f"{model} training on the device, beside peers"

@@ -41,6 +41,7 @@ class PygTgn:
         self.neighbors = LastNeighborLoader(nodes, size=task.neighbors, device=device)
         self.local = torch.empty(nodes, dtype=torch.int64, device=device)
         self.modules = nn.ModuleList([self.memory, self.embedding, self.decoder]).to(device)
+        self.memory.reset_state()  # makes its store of messages on the device
         self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=task.lr)
         self._batches = self._load(0, task.train_stop)
 

@@ -124,6 +124,7 @@ class TgmTgn(Tgm):
         )
         self.encoder = GraphAttentionEmbedding(dim, dim, x_dim, self.memory.time_enc)
         self._learn(self.memory, self.encoder)
+        self.memory.reset_state()  # makes its store of messages on the device
 
     def _scores(self, batch: Any) -> tuple[Tensor, Tensor]:
         neighbors = batch.nbr_nids[0]
