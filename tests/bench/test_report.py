@@ -46,4 +46,4 @@ def test_table_marks_missed_targets(tmp_path, monkeypatch):
 
 
 def test_benchmarks_page_is_short():
-    assert (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8").count("\n") <= 250
+    assert (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8").count("\n") <= 255

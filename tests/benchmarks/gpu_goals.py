@@ -124,9 +124,12 @@ def goal_table(found: Mapping[str, Result]) -> Iterator[str]:
             short = value > goal.goal if goal.unit in COSTS else value < goal.goal
             text = f"**{compact(value)}**{': short' if short else ''}"
         yield f"| {goal.what} | {text} | {compact(goal.goal)} {goal.unit} | {goal.published} |"
-    machines = dict.fromkeys(f"{each.machine}, {each.date}" for each in found.values())
     yield ""
-    yield f"Measured on: {'; '.join(machines) or 'no GPU'}."
+    of: dict[str, list[str]] = {}
+    for each in found.values():
+        of.setdefault(f"{each.machine}, {each.date}, {each.commit}", []).append(f"`{each.command}`")
+    for where, commands in of.items():
+        yield f"{where}: {'; '.join(commands)}  "
 
 
 if __name__ == "__main__":
