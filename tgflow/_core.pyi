@@ -210,6 +210,7 @@ class Slab(Buffer):
     def __init__(self, pool: SlabPool) -> None: ...
 
 def padded_rows(rows: int) -> int: ...
+def choose_positions(begin: int, every: int, out: Tensor) -> None: ...
 
 class Preparer:
     def __init__(
@@ -239,6 +240,7 @@ class Preparer:
         slab: Slab,
         negatives_key: int,
         replay_key: int,
+        negative_mask: Tensor | None,
         hop_keys: list[int],
         begin: int,
         end: int,

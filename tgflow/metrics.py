@@ -264,7 +264,9 @@ class LinkMetrics:
         if not negative.numel():
             return {}
         rank = ranks(positive, negative)
-        batch = batch_metrics(positive, negative, rank)
+        batch = pair_metrics(positive, negative[:, 0])
+        if negative.shape[1] > 1:
+            batch |= rank_metrics(rank)
         batch |= measure(self._metrics, positive, negative)
         self.num_events += len(positive)
         for name, value in batch.items():
@@ -288,14 +290,16 @@ class LinkMetrics:
         return out
 
 
-def batch_metrics(positive: Tensor, negative: Tensor, rank: Tensor) -> dict[str, float]:
-    """Return the metrics of a batch."""
-    ap, auc = _compared(positive, negative[:, 0])
-    batch = {"ap": ap, "auc": auc}
-    if negative.shape[1] > 1:
-        batch["mrr"] = float(rank.reciprocal().mean())
-        batch |= {f"hits@{k}": int((rank.numpy() <= k).sum()) / len(rank) for k in HITS}
-    return batch
+def pair_metrics(positive: Tensor, negative: Tensor) -> dict[str, float]:
+    """Return AP and AUC of the events of a batch against one negative each, both `[B]`."""
+    ap, auc = _compared(positive, negative)
+    return {"ap": ap, "auc": auc}
+
+
+def rank_metrics(rank: Tensor) -> dict[str, float]:
+    """Return MRR and Hits@k of ranks, float64 `[B]`, `B` at least 1."""
+    mrr = float(rank.reciprocal().mean())
+    return {"mrr": mrr} | {f"hits@{k}": int((rank.numpy() <= k).sum()) / len(rank) for k in HITS}
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:

@@ -116,10 +116,11 @@ std::vector<int64_t> numbers(const BatchLayout& b) {
 }
 
 std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_key, uint64_t replay_key,
-                             const std::vector<uint64_t>& hop_keys, int64_t begin, int64_t end,
-                             const OptionalTensor& only, int64_t replay_begin, int64_t num_replay,
-                             bool reads_edges, const OptionalTensor& edge_x, bool reads_nodes,
-                             const OptionalTensor& node_x, int64_t node_end, bool is_padded) {
+                             const OptionalTensor& negative_mask, const std::vector<uint64_t>& hop_keys,
+                             int64_t begin, int64_t end, const OptionalTensor& only, int64_t replay_begin,
+                             int64_t num_replay, bool reads_edges, const OptionalTensor& edge_x,
+                             bool reads_nodes, const OptionalTensor& node_x, int64_t node_end,
+                             bool is_padded) {
   const auto num_hops = static_cast<int64_t>(preparer.rules().fanouts.size());
   check_number("end", end, 1, preparer.num_events());
   check_number("begin", begin, 0, end - 1);
@@ -131,6 +132,11 @@ std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_
   BatchRequest request;
   request.negatives_key = negatives_key;
   request.replay_key = replay_key;
+  if (negative_mask && (only || num_replay > 0)) {
+    throw py::value_error("a negative_mask is of new events only, got replayed or given ones");
+  }
+  request.negative_mask =
+      data_or_null<const bool>(negative_mask, "negative_mask", {end - begin, preparer.rules().num_negatives});
   request.hop_keys = hop_keys;
   request.begin = begin;
   request.end = end;
@@ -148,6 +154,13 @@ std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_
   return numbers(preparer.prepare(request, slab));
 }
 
+void choose_positions(int64_t begin, int64_t every, const TensorArg& out) {
+  const auto is_chosen = out.vector<bool>("out");
+  check_number("begin", begin, 0, tgflow::kMaxEvents);
+  check_number("every", every, 1);
+  for (int64_t i = 0; i < is_chosen.size; ++i) is_chosen.data[i] = tgflow::is_chosen(begin + i, every);
+}
+
 int64_t padded(int64_t rows) {
   check_number("rows", rows, 0, int64_t{1} << 60);  // its double has 64 bits
   return tgflow::padded_rows(rows);
@@ -158,6 +171,7 @@ int64_t padded(int64_t rows) {
 void bind_preparer(py::module_& m) {
   using namespace bindings::preparer;
   const py::call_guard<py::gil_scoped_release> no_gil;
+  m.def("choose_positions", &choose_positions, py::arg("begin"), py::arg("every"), py::arg("out"), no_gil);
   m.def("padded_rows", &padded, py::arg("rows"), no_gil);
   py::class_<SlabPool, std::shared_ptr<SlabPool>>(m, "SlabPool")
       .def(py::init(&new_pool), py::arg("most_free"), py::arg("allocate"))
@@ -175,7 +189,7 @@ void bind_preparer(py::module_& m) {
            py::arg("pairs_from"), py::arg("collide"), py::arg("replace"), py::arg("half_life"),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
       .def("prepare", &prepare, py::arg("slab"), py::arg("negatives_key"), py::arg("replay_key"),
-           py::arg("hop_keys"), py::arg("begin"), py::arg("end"), py::arg("only"), py::arg("replay_begin"),
-           py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"), py::arg("reads_nodes"),
-           py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"), no_gil);
+           py::arg("negative_mask"), py::arg("hop_keys"), py::arg("begin"), py::arg("end"), py::arg("only"),
+           py::arg("replay_begin"), py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"),
+           py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"), no_gil);
 }

@@ -181,6 +181,12 @@ void Preparer::Preparation::draw_negatives() {
   request.replace = rules_.replace;
   out_.num_fallbacks = rules_.draws_pairs ? plan_.pairs_.draw_pairs(request, negative_src(), negative_dst())
                                           : plan_.pairs_.draw_destinations(request, negative_dst());
+  if (ask_.negative_mask == nullptr) return;
+  for (int64_t i = 0; i < num() * m(); ++i) {
+    if (ask_.negative_mask[i]) continue;
+    negative_dst()[i] = dst()[i / m()];
+    if (rules_.draws_pairs) negative_src()[i] = src()[i / m()];
+  }
 }
 
 void Preparer::Preparation::count_past() {

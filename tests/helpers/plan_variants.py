@@ -52,6 +52,8 @@ VARIANTS: list[dict[str, Any]] = [
         "visibility": "batch",
     },
     {"start": 13, "negatives": NegativeSampler("inductive", 3, since=20)},
+    {"negatives": NegativeSampler("random", 4, every=3)},
+    {"negatives": NegativeSampler("historical", 2, every=4), "visibility": "batch"},
 ]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 

@@ -379,7 +379,7 @@ def test_pair_features_are_its_history_in_seconds() -> None:
     )  # fmt: skip
     batch = plan.batch(0, 4)
     assert (int(batch.negative_src), int(batch.negative_dst)) in [(1, 0), (2, 1)]
-    event, negative = PairFeatures()(batch)
+    event, negative = PairFeatures()(batch, Pairs.of(batch))
     expected = [*columns(2, 6.0), *columns(1, 6.5), *columns(3, 6.0), *columns(3, 5.0)]
     torch.testing.assert_close(event, torch.tensor(expected))
     if int(batch.negative_src) == 1:
@@ -402,7 +402,7 @@ def test_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
     skip = LinkDecoder(6, pair_features=True).pair_skip
     assert skip is not None
     with torch.no_grad():
-        logits = SKIP_GAIN * skip(PairFeatures()(batch)).view(-1)
+        logits = SKIP_GAIN * skip(PairFeatures()(batch, Pairs.of(batch))).view(-1)
     by_dst = dict(zip(batch.negative_dst[-1].tolist(), logits[-99:].tolist(), strict=True))
     by_dst[9] = float(logits[6])
     assert sorted(by_dst, key=by_dst.__getitem__, reverse=True) == [1, 3, 2, 4, 0, 5, 9]
@@ -507,3 +507,37 @@ def test_fused_gelu_dropout_matches_values_and_gradients_of_both(rate, training)
         found.append((out.detach(), leaf.grad))
     for one, two in zip(*found, strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+
+
+def embeddings_of(by_node, batch):
+    """Return the rows of the top frontier of a batch."""
+    rows = torch.zeros(4 * batch.negative_dst.numel(), by_node.shape[1])
+    for place, node in (
+        (batch.src_row, batch.src),
+        (batch.dst_row, batch.dst),
+        (batch.negative_dst_row, batch.negative_dst),
+    ):
+        rows[place] = by_node[node]
+    return rows
+
+
+@given(seed=st.integers(0, 99), m=st.integers(2, 5), every=st.integers(2, 4))
+def test_slots_without_a_negative_are_not_scored(seed: int, m: int, every: int) -> None:
+    graph = TemporalGraph.from_events(skewed_events(60, 20, seed))
+    whole, some = (
+        plan_of(graph, counts=PairFeatures.counts, negatives=NegativeSampler(num=m, every=of))
+        for of in (1, every)
+    )
+    decoder = LinkDecoder(6, pair_features=True)
+    for index in range(1, len(some)):
+        found, batch = (plan.batch(0, index) for plan in (whole, some))
+        mask = batch.negative_mask
+        assert mask is not None
+        assert len(Pairs.of(batch).src_row) == len(mask) + int(mask.sum())
+        by_node = torch.randn(graph.num_nodes, 6, generator=torch.Generator().manual_seed(seed))
+        expected, scores = (decoder(embeddings_of(by_node, each), each) for each in (found, batch))
+        torch.testing.assert_close(scores.positive, expected.positive)
+        torch.testing.assert_close(scores.negative[mask], expected.negative[mask])
+        assert torch.equal(
+            scores.negative[~mask], scores.positive.repeat_interleave(m)[~mask.flatten()]
+        )

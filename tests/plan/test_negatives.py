@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from helpers.effort import tries
+from helpers.plan_variants import plan_of
 from tgflow.events import EventBatch
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.keys import derive_key
@@ -247,3 +248,45 @@ def test_replay_sets_are_drawn_in_proportion_to_recency(half_life: float) -> Non
 def test_invalid_replay_is_refused(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ExperienceReplay(**arguments)  # type: ignore[arg-type]
+
+
+@given(
+    pairs=pair_lists, data=st.data(), kind=st.sampled_from(["random", "historical"]),
+    num=st.integers(1, 4), every=st.integers(1, 7),
+)  # fmt: skip
+def test_one_event_of_every_few_has_all_negatives(pairs, data, kind, num, every):
+    begin, end = spans(pairs, data)
+    if len(nodes_of(pairs[:end])) == 1:
+        return
+    whole = draw(NegativeSampler(kind, num), pairs, begin, end)
+    some = draw(NegativeSampler(kind, num, every=every), pairs, begin, end)
+    if every == 1 or num == 1:
+        assert some.mask is None
+        assert rows(some) == rows(whole)
+        return
+    chosen = {eid // every: [] for eid in range(begin, end)}
+    for row, eid in enumerate(range(begin, end)):
+        mask = some.mask[row].tolist()
+        assert mask in ([True] * num, [True] + [False] * (num - 1))
+        kept = rows(some)[row]
+        expected = rows(whole)[row]
+        assert kept == [e if m else pairs[eid] for e, m in zip(expected, mask, strict=True)]
+        chosen[eid // every] += [eid] if all(mask) else []
+    for group, found in chosen.items():
+        is_whole = begin <= group * every and (group + 1) * every <= end
+        assert len(found) == 1 if is_whole else len(found) <= 1
+
+
+def test_chosen_events_do_not_depend_on_the_batch_and_are_spread_evenly():
+    chosen = NegativeSampler(num=2, every=5).mask(0, 50_000)[:, 1]
+    parts = [NegativeSampler(num=2, every=5).mask(a, a + 37)[:, 1] for a in range(0, 37 * 9, 37)]
+    assert torch.equal(torch.cat(parts), chosen[: 37 * 9])
+    places = chosen.nonzero().squeeze(1) % 5
+    assert chisquare(torch.bincount(places, minlength=5).numpy()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("changes", [{"replay": ExperienceReplay(0.5)}, {"only": torch.arange(3)}])
+def test_every_few_events_must_be_consecutive_new_ones(changes):
+    graph = TemporalGraph.from_events(batch_of([(0, 1), (1, 2), (2, 3)]))
+    with pytest.raises(ValueError, match="for one event of every few are for consecutive new"):
+        plan_of(graph, negatives=NegativeSampler(num=2, every=5), **changes)

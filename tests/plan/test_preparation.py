@@ -198,7 +198,7 @@ def test_slab_contains_one_batch() -> None:
     slab = _core.Slab(_core.SlabPool(1, None))
     with pytest.raises(ValueError, match="length"):
         torch.frombuffer(slab, dtype=torch.uint8)
-    call = (1, 2, [3], 0, 4, None, 0, 0, True, None, False, None, 9, False)
+    call = (1, 2, None, [3], 0, 4, None, 0, 0, True, None, False, None, 9, False)
     layout = preparer.prepare(slab, *call)
     memory = torch.frombuffer(slab, dtype=torch.uint8)
     before = memory.clone()
@@ -206,9 +206,15 @@ def test_slab_contains_one_batch() -> None:
         preparer.prepare(slab, *call)
     assert torch.equal(memory, before)
     assert preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call) == layout
+    mask = torch.ones(4, 1, dtype=torch.bool)
+    for wrong in (mask[:3], mask.expand(4, 2).contiguous(), mask.long()):
+        with pytest.raises(ValueError, match="negative_mask must be bool"):
+            preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:2], wrong, *call[3:])
+    with pytest.raises(ValueError, match="a negative_mask is of new events only"):
+        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), 1, 2, mask, *call[3:8], 1, *call[9:])
     short = torch.ones(2, 3)
     with pytest.raises(IndexError, match="is not in a table of 2 rows"):
-        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:9], short, *call[10:])
+        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:10], short, *call[11:])
     broken = _core.SlabPool(1, lambda size: torch.zeros(size - 1, dtype=torch.uint8))
     with pytest.raises(ValueError, match="allocated memory must hold 4096 bytes"):
         preparer.prepare(_core.Slab(broken), *call)

@@ -15,6 +15,7 @@ from helpers.thread_peers import in_threads
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.events import MICRO_BATCH_END
 from tgflow.graph import TemporalGraph
+from tgflow.plan._native import choose_positions
 from tgflow.train import ContinualConfig, ContinualTrainer
 from tgflow.train.calibration import Calibration
 
@@ -57,7 +58,7 @@ def test_events_are_scored_before_the_model_learns_them():
     assert torch.equal(torch.cat([r.eid for r in records]), torch.arange(100))
     assert [r.scores.model_position for r in records] == [r.start for r in records]
     for record in records:
-        assert (1 / record.scores.rank).mean() == pytest.approx(record.metrics["mrr"])
+        assert (1 / record.scores.rank).nanmean() == pytest.approx(record.metrics["mrr"])
         assert "scores" not in record.to_json()
     assert not torch.equal(before[0], next(trainer.model.parameters()))
 
@@ -80,9 +81,11 @@ def test_events_of_a_skipped_micro_batch_have_no_scores():
     found = [record.scores for record in trainer.steps([events])]
     is_lost = [bool(scores.logit.isnan().all()) for scores in found]
     assert 0 < sum(is_lost) <= trainer.result()["num_skipped"]
-    for scores, lost in zip(found, is_lost, strict=True):
-        for column in (scores.logit, scores.rank):
-            assert column.isnan().tolist() == [lost] * 16
+    for number, (scores, lost) in enumerate(zip(found, is_lost, strict=True)):
+        assert scores.logit.isnan().tolist() == [lost] * 16
+        is_ranked = torch.empty(16, dtype=torch.bool)
+        choose_positions(16 * number, trainer.config.mrr_every, is_ranked)
+        assert torch.equal(scores.rank.isnan(), ~is_ranked | lost)
 
 
 def test_stream_can_end_a_micro_batch_early():

@@ -39,10 +39,7 @@ def test_float32_rounding_of_scores_changes_no_metric(data, num, m):
     exact = torch.tensor(data.draw(grid), dtype=torch.float32).view(num, m + 1) / 3
     ulps = torch.randint(-8, 9, exact.shape, generator=torch.Generator().manual_seed(num))
     rounded = exact + exact.abs() * 2.0**-23 * ulps
-    whole, noisy = (
-        metrics.batch_metrics(x[:, 0], x[:, 1:], metrics.ranks(x[:, 0], x[:, 1:]))
-        for x in (exact.double(), rounded)
-    )
+    whole, noisy = (metrics.LinkMetrics().add(x[:, 0], x[:, 1:]) for x in (exact.double(), rounded))
     assert noisy == pytest.approx(whole, abs=1e-12)
 
 

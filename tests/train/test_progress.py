@@ -14,7 +14,7 @@ from helpers.made_streams import made_events, pieces
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph import TemporalGraph
 from tgflow.train.plans import MicroBatcher
-from tgflow.train.progress import Progress, RunningMean, Timeline
+from tgflow.train.progress import Measured, Progress, RunningMean, Timeline
 
 
 @given(
@@ -76,7 +76,8 @@ def test_turns_contain_the_batches_each_input_completes(sizes, batch_size, most)
 def test_timeline_means_match_recounting(batches, share):
     timeline, position, spans = Timeline(capacity=4), 100, []
     for size, value in batches:
-        timeline.add(position, position + size, {"ap": value / 8, "mrr": value / 8})
+        measured = Measured({"ap": value / 8, "loss": value / 8})
+        timeline.add(position, position + size, measured)
         spans.append((position, size, value / 8))
         position += size
     assert len(timeline.segments) <= 4
@@ -89,7 +90,36 @@ def test_timeline_means_match_recounting(batches, share):
         means = timeline.mean(start)
         assert means["ap"] == pytest.approx(sum(v for _, _, v in tail) / len(tail))
         total = sum(size for _, size, _ in tail)
-        assert means["mrr"] == pytest.approx(sum(size * v for _, size, v in tail) / total)
+        assert means["loss"] == pytest.approx(sum(size * v for _, size, v in tail) / total)
+
+
+@given(
+    batches=st.lists(
+        st.tuples(st.integers(0, 5), st.lists(st.integers(1, 21), max_size=6)), min_size=1
+    )
+)
+def test_mrr_of_a_sample_has_its_number_of_events_and_its_standard_error(batches):
+    timeline, position, every = Timeline(capacity=4), 0, []
+    for unranked, rank in batches:
+        size = unranked + len(rank)
+        ranks = torch.tensor(rank, dtype=torch.float64)
+        metrics = {"mrr": float(ranks.reciprocal().mean())} if rank else {}
+        timeline.add(position, position + size, Measured({}, metrics, ranks))
+        position += size
+        every += rank
+    found = timeline.mean()
+    num = len(every)
+    if not num:
+        assert "mrr" not in found
+        return
+    values = 1 / torch.tensor(every, dtype=torch.float64)
+    assert found["mrr"] == pytest.approx(float(values.mean()))
+    if num == position:
+        assert found.keys() == {"mrr"}
+        return
+    assert found["mrr_events"] == num
+    expected = float(values.var(correction=0)) / num * (1 - num / position)
+    assert found["mrr_error"] ** 2 == pytest.approx(expected, abs=1e-9)
 
 
 def test_progress_round_trips_through_json():
@@ -99,7 +129,7 @@ def test_progress_round_trips_through_json():
         progress.add(
             start,
             start + 10,
-            {"ap": 0.1 * start + 0.07, "mrr": 0.3},
+            Measured({"ap": 0.1 * start + 0.07}, {"mrr": 0.3}, torch.tensor([2.0, 4.0]).double()),
             loss=0.7,
             replay_ap=0.9 - start / 100 if start else None,
             num_fallbacks=1,

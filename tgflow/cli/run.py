@@ -17,7 +17,7 @@ from tgflow.cli.nproc import MaxRestarts, Nproc, is_started, run_ranks
 from tgflow.cli.options import MetricsJson, Resume, with_config
 from tgflow.config import Config
 from tgflow.report import page
-from tgflow.report.formatting import compact, score
+from tgflow.report.formatting import compact, sample_note, score
 from tgflow.report.table_text import (
     RUN_FILES,
     print_feature_tables,
@@ -197,7 +197,8 @@ def _print(
         f"{metrics['model']}, {metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
         f"{compact(metrics['events_per_second'])} events/s, "
         f"visibility {metrics['visibility']}, seed {metrics['seed']}\n"
-        f"{metrics['protocol_line']}",
+        + (f"MRR {note}\n" if (note := sample_note(metrics, "prequential")) else "")
+        + f"{metrics['protocol_line']}",
         path,
         RUN_FILES,
     )

@@ -65,6 +65,7 @@ class Comparison(StreamTrainer):
     ) -> None:
         check_lineup(lineup)
         config = ContinualConfig() if config is None else config
+        config = replace(config, mrr_every=1)  # differences are tested over all events
         if config.data_seed is None:
             config = replace(config, data_seed=config.seed)
         super().__init__(graph, config, execution, device_of_lineup(lineup))

@@ -76,15 +76,14 @@ class LinkDecoder(nn.Module):
         own, of_negatives = batch.src_row, batch.negative_src_row
         # not on a GPU, where the check would synchronize
         if own.is_cpu and torch.equal(own.unsqueeze(1).expand_as(of_negatives), of_negatives):
-            mapped = _mapped(self.src_proj, z, own)
-            others = mapped.unsqueeze(1).expand(-1, of_negatives.shape[1], -1).flatten(0, 1)
-            hidden = torch.cat([mapped, others])
+            event = torch.arange(len(own)).unsqueeze(1).expand(-1, 1 + of_negatives.shape[1])
+            hidden = _mapped(self.src_proj, z, own).index_select(0, pairs.column(event))
         else:
             hidden = _mapped(self.src_proj, z, pairs.src_row)
         hidden = hidden.add_(_mapped(self.dst_proj, z, pairs.dst_row))
         skip = None
         if self.pair_features and self.pair_proj and self.pair_skip:
-            pair_x = self.pair_features(batch).to(z.dtype)
+            pair_x = self.pair_features(batch, pairs).to(z.dtype)
             hidden = hidden.addmm_(pair_x, self.pair_proj.weight.t(), alpha=PAIR_GAIN)
             skip = self.pair_skip(pair_x).squeeze(-1)
         logits = F.linear(hidden.relu_(), self.out.weight, self.out.bias).squeeze(-1)

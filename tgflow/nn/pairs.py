@@ -20,14 +20,30 @@ class Pairs(NamedTuple):
     """int64 `[P]`."""
     dst_row: Tensor
     """int64 `[P]`."""
+    kept: Tensor | None = None
+    """int64 `[P]`: where only some slots hold negatives, the numbers of these pairs among all."""
 
     @classmethod
     def of(cls, batch: Batch) -> Pairs:
-        """Return all `B * (1 + m)` pairs of a batch: its events, then event 0's negatives, ..."""
-        return cls(
-            torch.cat([batch.src_row, batch.negative_src_row.flatten()]),
-            torch.cat([batch.dst_row, batch.negative_dst_row.flatten()]),
-        )
+        """Return the pairs of a batch: its events, then event 0's negatives, ...
+
+        On the CPU slots without a negative are left out, see `HostEvents.negative_mask`; on a GPU
+        all `B * (1 + m)` pairs are returned, so that their number does not vary.
+        """
+        kept, mask = None, batch.negative_mask
+        if mask is not None and batch.src_row.is_cpu:
+            is_kept = torch.cat([torch.ones(len(mask), dtype=torch.bool), mask.flatten()])
+            kept = is_kept.nonzero().squeeze(1)
+        pairs = (batch.src_row, batch.negative_src_row), (batch.dst_row, batch.negative_dst_row)
+        src_row, dst_row = (torch.cat([own, others.flatten()]) for own, others in pairs)
+        if kept is None:
+            return cls(src_row, dst_row)
+        return cls(src_row[kept], dst_row[kept], kept)
+
+    def column(self, values: Tensor) -> Tensor:
+        """Return values of events and negatives, `[B, 1 + m]`, in the order of pairs, `[P]`."""
+        every = torch.cat([values[:, 0], values[:, 1:].flatten()])
+        return every if self.kept is None else every[self.kept]
 
     @property
     def num_pairs(self) -> int:
@@ -67,10 +83,16 @@ class Pairs(NamedTuple):
         return torch.cat([score(chunk) for chunk in self.chunks(max_pairs)])
 
     def scores(self, logits: Tensor, batch: Batch) -> Scores:
-        """Return the logits `[P]` of the pairs of a batch as its `Scores`."""
-        num_events = len(batch.src_row)
-        negative = logits[num_events:].view(batch.negative_src_row.shape)
-        return Scores(logits[:num_events], negative)
+        """Return the logits `[P]` of the pairs of a batch as its `Scores`.
+
+        Slots without a negative have the score of their event.
+        """
+        num_events, m = batch.negative_src_row.shape
+        positive, negative = logits[:num_events], logits[num_events:]
+        if self.kept is not None:
+            every = positive.repeat_interleave(m)
+            negative = every.index_copy(0, self.kept[num_events:] - num_events, negative)
+        return Scores(positive, negative.view(num_events, m))
 
 
 _SECONDS = (3600.0, 86_400.0, 604_800.0)
@@ -116,11 +138,11 @@ class PairFeatures(nn.Module):
         pair, dst = [6.0, 0.0, -6.0, 0.0, 0.0, 0.0], [2.1, 0.0, -3.0, 0.0, 0.0, 0.0]
         return torch.tensor([*(0.0,) * 12, *pair, *dst])
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Return the features of the batch's events and then of its negatives.
+    def forward(self, batch: Batch, pairs: Pairs) -> Tensor:
+        """Return the features of the pairs of a batch.
 
         Returns:
-            float32 `[B * (1 + m), 24]`; does not synchronize.
+            float32 `[P, 24]`; does not synchronize.
 
         Raises:
             ValueError: If the batch has no such counts.
@@ -132,16 +154,15 @@ class PairFeatures(nn.Module):
                 f"{len(counts)}: make its plan with counts=model.counts, and list "
                 "PairFeatures.counts first in the model's counts"
             )
-        pair, reverse, dst = counts
-        either = pair.num + reverse.num, _latest(pair.age, reverse.age)
-        num = torch.stack([pair.num, reverse.num, either[0], dst.num], dim=-1)
-        age = torch.stack([pair.age, reverse.age, either[1], dst.age], dim=-1)
+        columns = (map(pairs.column, each[:2]) for each in counts)
+        (pair, pair_age), (reverse, reverse_age), (dst, dst_age) = columns
+        num = torch.stack([pair, reverse, pair + reverse, dst], dim=-1)
+        age = torch.stack([pair_age, reverse_age, _latest(pair_age, reverse_age), dst_age], dim=-1)
         seen = (num > 0).float()
         seconds = age.clamp(min=0).float().mul_(batch.seconds_per_tick)
         logs = num.float().log1p_(), seconds.log1p().mul_(_LOG_SCALE)
         recency = torch.exp(-seconds.unsqueeze(-1) * self.rates).mul_(seen.unsqueeze(-1))
-        found = torch.cat([torch.stack([seen, *logs], dim=-1), recency], dim=-1).flatten(-2)
-        return torch.cat([found[:, 0], found[:, 1:].flatten(0, 1)])
+        return torch.cat([torch.stack([seen, *logs], dim=-1), recency], dim=-1).flatten(-2)
 
 
 def _latest(age: Tensor, other: Tensor) -> Tensor:

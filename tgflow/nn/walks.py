@@ -196,7 +196,7 @@ def num_features(hops: int) -> int:
 
 def row_times(batch: Batch, pairs: Pairs) -> Tensor:
     """Return the time of each row of the top frontier, int64 `[N]`; 0 for padding."""
-    t = torch.cat([batch.t, batch.t.repeat_interleave(batch.negative_dst.shape[1])])
+    t = pairs.column(batch.t.unsqueeze(1).expand(-1, 1 + batch.negative_dst.shape[1]))
     out = t.new_zeros(len(batch.blocks[0].target))
     return out.index_copy_(0, torch.cat([pairs.src_row, pairs.dst_row]), torch.cat([t, t]))
 

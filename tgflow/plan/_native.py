@@ -15,6 +15,7 @@ from tgflow._core import (
     ReuseMap,
     Slab,
     SlabPool,
+    choose_positions,
     padded_rows,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "ReuseMap",
     "Slab",
     "SlabPool",
+    "choose_positions",
     "draw_replay",
     "gather_rows",
     "padded_rows",

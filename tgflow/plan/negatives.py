@@ -17,7 +17,7 @@ from tgflow.describe import described
 from tgflow.graph.log import EventLog
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
-from tgflow.plan._native import PairIndex
+from tgflow.plan._native import PairIndex, choose_positions
 
 
 class PairHistory:
@@ -174,6 +174,8 @@ class NegativeSampler:
         collide: `random`: whether a negative may be the event itself, as with DyGLib's.
         replace: `historical` and `inductive`: whether the n-th negatives of two events of a batch
             may be the same pair. Without, they are random ones once the pairs are used up.
+        every: One event of each this many consecutive ones has all negatives, chosen by a hash of
+            its position; the others have the first one. Not for replayed events.
 
     Raises:
         ValueError: If an argument is out of range, does not fit `kind`, or `since` is missing.
@@ -190,6 +192,7 @@ class NegativeSampler:
     since: int | None = None
     collide: bool = False
     replace: bool = True
+    every: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(NegativeKind):
@@ -198,6 +201,8 @@ class NegativeSampler:
             )
         if self.num < 1:
             raise ValueError(f"num must be at least 1 negative per event, got {self.num}")
+        if self.every < 1:
+            raise ValueError(f"every must be at least 1, got {self.every}")
         if self.cut is not None and self.cut < 0:
             raise ValueError(f"cut must be a log position of at least 0, got {self.cut}")
         if self.kind == "inductive" and self.since is None:
@@ -233,13 +238,28 @@ class NegativeSampler:
             out_dst, fallbacks = index.draw_destinations(
                 key, src, dst, cut, self.num, limit, collide=self.collide
             )
-            own = src.unsqueeze(1).expand(-1, self.num)
-            return Negatives(own, out_dst, fallbacks, own_sources=True)
-        out_src, out_dst = torch.empty(2, len(src), self.num, dtype=torch.int64).unbind(0)
-        fallbacks = index.native.draw_pairs(
-            key, src, dst, cut, limit, self.pairs_from, self.replace, out_src, out_dst
-        )
-        return Negatives(out_src, out_dst, fallbacks, own_sources=False)
+            out_src = src.unsqueeze(1).expand(-1, self.num)
+        else:
+            out_src, out_dst = torch.empty(2, len(src), self.num, dtype=torch.int64).unbind(0)
+            fallbacks = index.native.draw_pairs(
+                key, src, dst, cut, limit, self.pairs_from, self.replace, out_src, out_dst
+            )
+        mask = self.mask(stop - len(src), stop)
+        if mask is not None:
+            out_src = out_src.where(mask, src.unsqueeze(1))
+            out_dst = out_dst.where(mask, dst.unsqueeze(1))
+        return Negatives(out_src, out_dst, fallbacks, own_sources=self.kind == "random", mask=mask)
+
+    def mask(self, begin: int, end: int) -> Tensor | None:
+        """Return which negatives the events `[begin, end)` have, bool `[B, num]`; None: all."""
+        if self.every == 1 or self.num == 1:
+            return None
+        mask = torch.zeros(end - begin, self.num, dtype=torch.bool)
+        mask[:, 0] = True
+        is_chosen = torch.empty(end - begin, dtype=torch.bool)
+        choose_positions(begin, self.every, is_chosen)
+        mask[is_chosen] = True
+        return mask
 
     def limit(self, stop: int) -> int:
         """Return the number of events needed to draw for a batch that ends at `stop`."""
@@ -313,7 +333,19 @@ class NegativesOfBoth:
             torch.cat([left.dst, right.dst], dim=1),
             left.num_fallbacks + right.num_fallbacks,
             own_sources=left.own_sources and right.own_sources,
+            mask=_joined(left, right),
         )
+
+
+def _joined(left: Negatives, right: Negatives) -> Tensor | None:
+    """Return the masks of two negatives side by side; None if neither has one."""
+    if left.mask is None and right.mask is None:
+        return None
+    masks = (
+        torch.ones_like(each.dst, dtype=torch.bool) if each.mask is None else each.mask
+        for each in (left, right)
+    )
+    return torch.cat([*masks], dim=1)
 
 
 _CAUSE = "check that the data set has the same version, and was read without a limit or sorting"

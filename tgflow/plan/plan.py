@@ -165,6 +165,8 @@ class Plan:
             )
         if only is not None and (replay is not None or start or stop is not None):
             raise ValueError("a plan of given events has neither start, stop nor replay")
+        if getattr(negatives, "every", 1) > 1 and (only is not None or replay is not None):
+            raise ValueError("negatives for one event of every few are for consecutive new events")
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
         graph.check_node_x()
@@ -994,6 +996,7 @@ class HostPreparer:
         if plan.counts.asked:
             plan.counts.check_deletions()
         plan.pairs.upto(self._negatives.limit(end))
+        mask = self._negatives.mask(begin, end)
         only = None if plan.only is None else plan.only[index * plan.batch_size :]
         replay_begin, num_replay = begin, 0
         if plan.replay is not None:
@@ -1009,6 +1012,7 @@ class HostPreparer:
             slab,
             negatives_key=derive_key(key, KeyDomain.NEGATIVES),
             replay_key=derive_key(key, KeyDomain.REPLAY),
+            negative_mask=mask,
             hop_keys=[derive_key(key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))],
             begin=begin,
             end=end,
@@ -1032,7 +1036,7 @@ class HostPreparer:
         ends = memory[: at.ends + 16 * num].view(torch.int64).clone()
         eid, t, src = (ends[place // 8 :][:num] for place in (at.eid, at.t, at.ends))
         dst, weight = ends[at.ends // 8 + num :], graph.log.column("weight", eid)
-        host = HostEvents(eid, src, dst, t, begin, end, weight=weight)
+        host = HostEvents(eid, src, dst, t, begin, end, mask, weight)
         return FilledSlab(epoch, index, memory, host, at, blocks)
 
     def view(self, filled: FilledSlab, memory: Tensor, *, is_here: bool) -> PendingBatch:

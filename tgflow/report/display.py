@@ -89,6 +89,11 @@ class Display:
         value = self._last.get(key)
         return math.nan if value is None else float(value)
 
+    def _error(self) -> str:
+        """Return the standard error of the MRR, if it is of a sample of the events."""
+        error = self._value("prequential.mrr_error")
+        return "" if math.isnan(error) else f" ± {error:.4f}"
+
     def _lag(self) -> str:
         return f"lag {duration(self._value('freshness_seconds'))}"
 
@@ -139,9 +144,10 @@ class Display:
         width = max(8, min(24, self._console.width // 6))
         sparks = {key: sparkline(self._history[key], width) for key in SHOWN}
         grid.add_row(*(Text(sparks[key], style=color) for key, color in colors.items()))
+        ap, mrr = (score(self._value(f"prequential.{name}")) for name in ("ap", "mrr"))
         grid.add_row(
-            Text(f"{score(self._value('prequential.ap'))} since start", style="dim"),
-            Text(f"{score(self._value('prequential.mrr'))} since start", style="dim"),
+            Text(f"{ap} since start", style="dim"),
+            Text(f"{mrr}{self._error()} since start", style="dim"),
             Text("of the newest", style="dim"),
             Text(f"{self._lag()} · {num_bytes(self._last.get('rss_bytes', 0))}", style="dim"),
         )

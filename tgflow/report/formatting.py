@@ -92,3 +92,9 @@ def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str
         lambda t: datetime.fromtimestamp(t * seconds, UTC).strftime(form),
         "stream time (UTC)",
     )
+
+
+def sample_note(metrics: Mapping[str, Any], part: str) -> str:
+    """Return of how many events an MRR is and its standard error, "" if it is of all."""
+    events, error = (metrics.get(f"{part}.mrr_{name}") for name in ("events", "error"))
+    return "" if events is None or error is None else f"of {events:,.0f} events, ± {error:.4f}"

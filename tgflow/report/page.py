@@ -17,6 +17,7 @@ from tgflow.report.formatting import (
     num_bytes,
     rank_line,
     reuse_line,
+    sample_note,
     score,
     stream_time,
 )
@@ -128,7 +129,8 @@ def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     ]
     return _tiles(flat, [
         ("prequential.ap", "Average precision", score, "prequential, over all events"),
-        ("prequential.mrr", "MRR", score, f"1 against {c.mrr_negatives} negatives"),
+        ("prequential.mrr", "MRR", score, ", ".join(filter(None, (
+            f"1 against {c.mrr_negatives} negatives", sample_note(flat, "prequential"))))),
         ("prequential.mrr_hist", "MRR, historical", score,
          f"1 against {c.hist_negatives} pairs of the past"),
         ("prequential.auc", "AUC", score, ""),

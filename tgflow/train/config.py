@@ -142,6 +142,9 @@ class ContinualConfig(TrainingConfig):
     """Seed of negatives, replay and sampled neighbors, shared by compared runs; unset: the seed."""
     hist_negatives: Annotated[int, Ge(0), Le(1_000_000)] = 0
     """Past pairs to also rank each event among, as mrr_hist."""
+    mrr_every: Annotated[int, Ge(1)] = 5
+    """Rank one event of each this many among mrr_negatives, and estimate the MRR of all by these;
+    AP and AUC are of all events; 1: rank all, as comparisons do."""
     warmup: Annotated[int, Ge(0)] = 0
     """Events learned first without being measured; up to the end of their micro-batch."""
     updates: Annotated[int, Ge(0)] = 1

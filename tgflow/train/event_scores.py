@@ -29,7 +29,8 @@ class EventScores:
     probability: Tensor
     """float64 `[B]`: of the event against one negative, calibrated on all earlier micro-batches."""
     rank: Tensor
-    """float64 `[B]`: among its negatives, 1 is best; ties take the middle."""
+    """float64 `[B]`: among its negatives, 1 is best; ties take the middle. NaN where it was not
+    ranked, see `ContinualConfig.mrr_every`."""
     anomaly: Tensor
     """float64 `[B]`: percentage of earlier events with higher logits, the oldest of them decayed.
     NaN for the first ones."""
@@ -74,12 +75,15 @@ class EventScorer:
         else:
             positive, negative = values["positive"], values["negative"]
             negative = negative[:, : negative.shape[1] - self._num_hist]
+            rank, mask = ranks(positive, negative), events.negative_mask
+            if mask is not None:
+                rank, negative = rank.where(mask[:, -1], torch.nan), negative[:, :1]
             self._latest = positive, negative
             logits = positive.double().numpy()
             scores = EventScores(
                 logit=positive,
                 probability=torch.from_numpy(self.calibration.probabilities(logits)),
-                rank=ranks(positive, negative),
+                rank=rank,
                 anomaly=torch.from_numpy(self.calibration.anomalies(logits)),
                 model_position=events.begin,
             )

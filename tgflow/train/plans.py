@@ -161,9 +161,11 @@ def micro_batch_plans(
     def make(negatives: NegativeSource, **own: Any) -> Plan:
         return make_plan(graph, model, c, negatives, seed=seed, start=start, **shared, **own)
 
-    ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives)
+    every = c.mrr_every
+    ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives, every=every)
     if c.hist_negatives:
-        ranked = NegativesOfBoth(ranked, NegativeSampler("historical", c.hist_negatives))
+        historical = NegativeSampler("historical", c.hist_negatives, every=every)
+        ranked = NegativesOfBoth(ranked, historical)
     return MicroBatchPlans(
         make(ranked),
         make(NegativeSampler(), replay=replay if c.replay_ratio else None),

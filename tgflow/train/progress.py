@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from tgflow.metrics import MEAN_OVER_BATCHES
 
@@ -46,6 +48,27 @@ class Segment:
             self.sums[name] = (old_value + value, old_weight + weight)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Metrics of a micro-batch."""
+
+    of_events: Mapping[str, float]
+    """Those of all its events,"""
+    of_ranked: Mapping[str, float] = field(default_factory=dict)
+    """and of those ranked among many negatives."""
+    rank: Tensor | None = None
+    """Ranks of these, float64 `[R]`."""
+
+    @property
+    def values(self) -> dict[str, float]:
+        """All metrics by name."""
+        return {**self.of_events, **self.of_ranked}
+
+
+_SQUARES = "mrr_squares"
+"""Sum of squared reciprocal ranks, and number of all events, beside the sum in "mrr"."""
+
+
 @dataclass(slots=True)
 class Timeline:
     """Metrics along a stream, from which the mean of any late part follows."""
@@ -56,12 +79,16 @@ class Timeline:
     last_batches: int = 0
     total: Segment = field(default_factory=lambda: Segment(0, 0, {}))
 
-    def add(self, start: int, stop: int, metrics: dict[str, float]) -> None:
+    def add(self, start: int, stop: int, measured: Measured) -> None:
         """Add a batch of events `[start, stop)`, which follow those before; no NaN."""
-        sums = {}
-        for name, value in metrics.items():
-            weight = 1.0 if name in MEAN_OVER_BATCHES else float(stop - start)
+        sums, num = {}, float(stop - start)
+        for name, value in measured.of_events.items():
+            weight = 1.0 if name in MEAN_OVER_BATCHES else num
             sums[name] = (value * weight, weight)
+        if measured.rank is not None:
+            num_ranked = float(len(measured.rank))
+            sums |= {n: (value * num_ranked, num_ranked) for n, value in measured.of_ranked.items()}
+            sums[_SQUARES] = (float(measured.rank.pow(-2).sum()), num)
         self.total.join(Segment(start, stop, sums))
         if self.segments and self.last_batches < self.batches_per_segment:
             self.segments[-1].join(Segment(start, stop, sums))
@@ -76,14 +103,26 @@ class Timeline:
         self.last_batches = 1
 
     def mean(self, since: int | None = None) -> dict[str, float]:
-        """Return the mean of each metric over the segments that start at event `since` or later."""
+        """Return the mean of each metric over the segments that start at event `since` or later.
+
+        If a sample of the events was ranked, also `mrr_events`, how many, and `mrr_error`, the
+        standard error of `mrr` as an estimate of that of all events.
+        """
         total = self.total
         if since is not None:
             total = Segment(0, 0, {})
             for segment in self.segments:
                 if segment.start >= since:
                     total.join(segment)
-        return {name: value / weight for name, (value, weight) in total.sums.items()}
+        sums = dict(total.sums)
+        squares, num = sums.pop(_SQUARES, (0.0, 0.0))
+        out = {name: value / weight for name, (value, weight) in sums.items()}
+        num_ranked = sums.get("mrr", (0.0, 0.0))[1]
+        if num > num_ranked > 0:
+            variance = max(0.0, squares / num_ranked - out["mrr"] ** 2)
+            out["mrr_events"] = num_ranked
+            out["mrr_error"] = math.sqrt(variance / num_ranked * (1 - num_ranked / num))
+        return out
 
     def tail_start(self, share: float) -> int:
         """Return the start of the last `share` of the events, rounded up to a segment's start."""
@@ -132,7 +171,7 @@ class Progress:
         self,
         start: int,
         stop: int,
-        measured: dict[str, float],
+        measured: Measured,
         *,
         loss: float | None,
         replay_ap: float | None,
@@ -143,9 +182,10 @@ class Progress:
     ) -> None:
         """Add the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
         learned = {"loss": loss, "replay_ap": replay_ap}
-        known = measured | {name: value for name, value in learned.items() if value is not None}
-        self.running.add(known)
-        self.timeline.add(start, stop, known)
+        known = {name: value for name, value in learned.items() if value is not None}
+        measured = replace(measured, of_events={**measured.of_events, **known})
+        self.running.add(measured.values)
+        self.timeline.add(start, stop, measured)
         self.num_events += stop - start
         self.num_steps += 1
         self.num_fallbacks += num_fallbacks

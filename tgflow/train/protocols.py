@@ -41,6 +41,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "batch_size": 200,
             "visibility": "event",
             "mrr_negatives": 20,
+            "mrr_every": 1,
             "hist_negatives": 20,
             "warmup": 0,
             "test_share": 0.15,
@@ -93,12 +94,13 @@ def continual_line(config: ContinualConfig, tied_share: float) -> str:
     kinds = [f"random:{config.mrr_negatives}"]
     if config.hist_negatives:
         kinds.append(f"historical:{config.hist_negatives}")
+    of = f" for 1 event of {config.mrr_every}" if config.mrr_every > 1 else ""
     return _line(
         config,
         "each event predicted, then learned",
         *([f"the first {config.warmup:,} not measured"] if config.warmup else []),
         *_common(config),
-        f"{' and '.join(kinds)} known at the batch's start",
+        f"{' and '.join(kinds)} known at the batch's start{of}",
         f"test the last {config.test_share:.0%}",
         f"ties {tied_share:.0%}",
     )

@@ -14,14 +14,22 @@ from torch import Tensor
 from tgflow.batch import AnyBatch, Share
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
-from tgflow.metrics import average_precision, batch_metrics, find_metrics, measure, mrr, ranks
+from tgflow.metrics import (
+    average_precision,
+    find_metrics,
+    measure,
+    mrr,
+    pair_metrics,
+    rank_metrics,
+    ranks,
+)
 from tgflow.model import TemporalModel
 from tgflow.tasks.labels import EventFigures
 from tgflow.train.config import ContinualConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
-from tgflow.train.progress import Progress, RunningMean
+from tgflow.train.progress import Measured, Progress, RunningMean
 from tgflow.train.reducer import AnyScores, check_sliceable, score_values
 from tgflow.train.results import Results
 from tgflow.train.step import StepResult, TrainStep
@@ -63,7 +71,7 @@ class _Learned:
 
 OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor, Tensor], None]
 """Called with a micro-batch, the scores of its events and negatives on the host, and the ranks of
-measured events among these, without historical negatives."""
+events among these, without historical negatives; if each event is ranked."""
 
 
 class Stepper:
@@ -197,24 +205,27 @@ class Stepper:
                 raise
             self.records.append(self._record(step, values[0], values[-1]))
 
-    def _measured(self, step: _Learned, values: Mapping[str, Tensor]) -> dict[str, float]:
+    def _measured(self, step: _Learned, values: Mapping[str, Tensor]) -> Measured:
         """Return the metrics of the prediction; none during warm-up."""
         if "positive" not in values or step.of.start < self.config.warmup:
-            return {}
+            return Measured({})
         positive, negative = values["positive"], values["negative"]
-        num_hist = self.config.hist_negatives
+        num_hist, host = self.config.hist_negatives, step.places[0].host
         num_random = negative.shape[1] - num_hist
-        ranked = negative[:, :num_random]
-        rank = ranks(positive, ranked)
-        if self.on_scores is not None:
-            self.on_scores(step.of, positive, ranked, rank)
-        measured = batch_metrics(positive, ranked, rank) if ranked.numel() else {}
-        if num_hist and len(positive):
-            measured["mrr_hist"] = mrr(positive, negative[:, num_random:])
-        measured |= measure(self._metrics, positive, ranked)
+        of_events = pair_metrics(positive, negative[:, 0]) if negative.numel() else {}
         if self._figures is not None:
-            measured |= self._figures.add(step.places[0].host, positive, values.get("classes"))
-        return measured
+            of_events |= self._figures.add(host, positive, values.get("classes"))
+        mask = host.negative_mask
+        if mask is not None:  # some events are ranked among all negatives
+            positive, negative = positive[mask[:, -1]], negative[mask[:, -1]]
+        random, rank = negative[:, :num_random], ranks(positive, negative[:, :num_random])
+        if self.on_scores is not None:
+            self.on_scores(step.of, positive, random, rank)
+        of_ranked = rank_metrics(rank) if len(rank) and num_random > 1 else {}
+        if num_hist and len(positive):
+            of_ranked["mrr_hist"] = mrr(positive, negative[:, num_random:])
+        of_ranked |= measure(self._metrics, positive, random)
+        return Measured(of_events, of_ranked, rank)
 
     def _record(
         self, step: _Learned, predicted: Mapping[str, Tensor], learned: Mapping[str, Tensor]
@@ -244,7 +255,7 @@ class Stepper:
             stop=of.stop,
             t=of.t,
             loss=loss,
-            metrics=measured,
+            metrics=measured.values,
             running=progress.running.means(),
             prequential=progress.timeline.mean(),
             forgetting=progress.forgetting(),

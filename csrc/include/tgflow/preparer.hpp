@@ -43,8 +43,9 @@ struct BatchTable {
 struct BatchRequest {
   uint64_t negatives_key = 0;
   uint64_t replay_key = 0;
-  std::vector<uint64_t> hop_keys;  ///< One a hop.
-  eid_t begin = 0;                 ///< The new events are [begin, end) of the log,
+  const bool* negative_mask = nullptr;  ///< [events, negatives]: others repeat the event; null: all are.
+  std::vector<uint64_t> hop_keys;       ///< One a hop.
+  eid_t begin = 0;                      ///< The new events are [begin, end) of the log,
   eid_t end = 0;
   const eid_t* only = nullptr;  ///< or these of them,
   int64_t num_only = 0;

@@ -59,6 +59,11 @@ TGFLOW_HD inline int64_t random_below(uint64_t key, uint64_t item, uint64_t draw
   return static_cast<int64_t>(multiply_high(random_bits(key, item, draw), static_cast<uint64_t>(n)));
 }
 
+/// Whether a position of the log is the chosen one of its `every` consecutive ones.
+inline bool is_chosen(int64_t position, int64_t every) {
+  return position % every == random_below(0, static_cast<uint64_t>(position / every), 0, every);
+}
+
 /// A double in [0, 1) with 53 random bits.
 TGFLOW_HD inline double random_unit(uint64_t key, uint64_t item, uint64_t draw) {
   return static_cast<double>(random_bits(key, item, draw) >> 11) * 0x1p-53;

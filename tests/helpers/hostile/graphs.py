@@ -260,6 +260,7 @@ def prepare_batch() -> Call:
         "slab": slab(),
         "negatives_key": 1,
         "replay_key": 2,
+        "negative_mask": None,
         "hop_keys": [3, 4],
         "begin": 1,
         "end": 3,
@@ -288,7 +289,7 @@ def prepare_batch() -> Call:
         arguments,
         indices={"only": (0, 3)},
         numbers=numbers,
-        optional={"only", "edge_x", "node_x"},
+        optional={"negative_mask", "only", "edge_x", "node_x"},
         any_length={"only", "edge_x", "node_x"},
         any_width={"edge_x", "node_x"},
     )

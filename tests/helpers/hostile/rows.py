@@ -165,6 +165,12 @@ def new_planner() -> Call:
 
 
 CASES: dict[str, Callable[[], Call]] = {
+    "choose_positions": lambda: Call(
+        _core.choose_positions,
+        {"begin": 3, "every": 5, "out": torch.ones(NUM, dtype=torch.bool)},
+        numbers={"begin": [-1, INT64_MAX], "every": [0, -1]},
+        any_length={"out"},
+    ),
     "rank_scores": lambda: Call(
         _core.rank_scores,
         {
