@@ -49,7 +49,7 @@ class Participant:
             self.config,
             preparation,
             on_scores=self.scores.add,
-            execution=execution,
+            execution=replace(execution, beside=False),  # a frozen one is never learned
         )
         self.failure: dict[str, Any] | None = None
         self.is_waiting = entrant.frozen_of is not None

@@ -51,7 +51,10 @@ def graph_gpu(config: Config, device: torch.device) -> Device | None:
 
 
 def execution_config(config: Config) -> ExecutionConfig:
-    return ExecutionConfig(precision=config.model.precision, capture=config.run.capture)
+    """Return how a trainer computes, with the threads that torch has now."""
+    precision, capture = config.model.precision, config.run.capture
+    beside = torch.get_num_threads() > 1
+    return ExecutionConfig(precision=precision, capture=capture, beside=beside)
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:

@@ -63,12 +63,15 @@ def _parse_pair(field: str, pair: str) -> tuple[str, bool | int | float]:
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionConfig:
-    """GPU execution settings of a trainer; they have no effect on the CPU."""
+    """How a trainer computes; the results are the same, but for the rounding of tf32."""
 
     precision: Precision = "fp32"
-    """Matrix products: fp32; or tf32, which rounds their factors to 10 bits."""
+    """Matrix products on a GPU: fp32; or tf32, which rounds their factors to 10 bits."""
     capture: bool = True
-    """Replay steps whose shapes recur as CUDA graphs."""
+    """On a GPU, replay steps whose shapes recur as CUDA graphs."""
+    beside: bool = False
+    """On the CPU, predict a micro-batch on a second thread while it is learned, each with half of
+    torch's threads. Not with `scores=True`, slices, ranks or `on_nan="skip"`."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -108,7 +108,7 @@ class TrainStep:
             self.optimizer = optimizer_of(optimizer, self.parameters, config)
             lr_scheduler = config.lr_scheduler if lr_scheduler is None else lr_scheduler
             self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer)
-        execution = ExecutionConfig() if execution is None else execution
+        self.execution = execution = ExecutionConfig() if execution is None else execution
         is_cuda = self.device.type == "cuda"
         self._precision = _MATMUL_PRECISION[execution.precision] if is_cuda else None
         self._num_nodes = num_nodes
@@ -125,6 +125,8 @@ class TrainStep:
         self.dropout = DropoutKeys(model)
         self._checked = False
         self._clock = clock_of(self.device)
+        self.before_update: Callable[[], object] = lambda: None
+        """Called before parameters change; an error that it raises leaves them as they are."""
         self.has_changed = False
         """Whether parameters or state have changed since this was last set to False."""
         # targets of a task are computed on the host
@@ -187,6 +189,7 @@ class TrainStep:
     def update(self) -> None:
         if self.optimizer is None:
             return
+        self.before_update()
         if self.config.grad_clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)
         if self.is_lost is not None:

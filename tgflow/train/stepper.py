@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
-from tgflow.batch import AnyBatch, Share
+from tgflow.batch import AnyBatch, Batch, Share
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
 from tgflow.metrics import (
@@ -25,6 +25,7 @@ from tgflow.metrics import (
 )
 from tgflow.model import TemporalModel
 from tgflow.tasks.labels import EventFigures
+from tgflow.train.beside import BesideLearning
 from tgflow.train.config import ContinualConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
@@ -120,6 +121,16 @@ class Stepper:
         """Update (0: predicted), scores, loss: read late, as ranks send scores with others."""
         self._predicted: AnyScores | None = None
         self._learned: StepResult | None = None
+        self._beside = BesideLearning(model) if self._can_predict_beside() else None
+        self._waiting: Batch | None = None
+        """Micro-batch to predict while it is learned."""
+
+    def _can_predict_beside(self) -> bool:
+        learner, config = self.learner, self.config
+        is_asked = learner.execution.beside and self.num_updates > 0 and self._scorer is None
+        is_whole = config.slices == 1 and learner.device.type == "cpu"
+        stops = config.on_nan == "stop"
+        return is_asked and is_whole and stops and BesideLearning.is_possible(self.model)
 
     def keep_past(self) -> None:
         """Make the model's state keep the past that replayed events read."""
@@ -133,6 +144,10 @@ class Stepper:
     def predict(self, batch: AnyBatch) -> None:
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = None
+        if self._beside is not None:
+            assert isinstance(batch, Batch)
+            self._waiting = batch
+            return
         self._predicted = scores = self._tried(self._scores_of, batch)
         self._scored = [] if scores is None else [(0, scores, None)]
         if self._scorer is not None:
@@ -154,9 +169,22 @@ class Stepper:
         """Take one update on the micro-batch and the events replayed with it."""
         update = len(self._places)
         self._places.append(BatchPlace.of(batch))
+        learn = partial(self.learner.learn, stores=update == self.num_updates)
+        if self._beside is not None and self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            assert isinstance(batch, Batch)
+            with self._beside.predicting(waiting, batch) as predicting:
+                self.learner.before_update = predicting.result
+                try:
+                    result = learn(batch)
+                finally:  # its error comes first, as if it had been predicted before
+                    self.learner.before_update = lambda: None
+                    self._predicted = predicted = predicting.result()
+            self._learned = result
+            self._scored = [(0, predicted, None), (update, result.scores, result.loss)]
+            return
         if self._predicted is None:
             return
-        learn = partial(self.learner.learn, stores=update == self.num_updates)
         self._learned = learned = self._tried(learn, batch)
         if learned is not None:
             self._scored.append((update, learned.scores, learned.loss))

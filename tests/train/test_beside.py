@@ -1,0 +1,76 @@
+"""Predictions beside learning: the bits of one after the other, and the same errors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.made_models import made_model
+from helpers.made_streams import made_events
+from helpers.records import assert_same_state
+from tgflow.graph import TemporalGraph
+from tgflow.train.beside import BesideLearning
+from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.finite import TrainingDiverged
+
+CONFIG = ContinualConfig(batch_size=16, mrr_negatives=5, learning_rate=1e-2, num_threads=0)
+
+
+def trainer_of(name, beside, **changes):
+    graph = TemporalGraph("undirected", 2)
+    execution = ExecutionConfig(beside=beside)
+    return ContinualTrainer(
+        made_model(name), graph, replace(CONFIG, **changes), execution=execution
+    )
+
+
+@pytest.mark.parametrize("name", ["tgn", "tgn+pairs", "tgat", "jodie", "graphmixer", "tpnet"])
+@pytest.mark.parametrize("changes", [{}, {"updates": 2, "replay_ratio": 0.0}, {"grad_clip": 0.1}])
+def test_predictions_beside_learning_change_no_bit(name, changes):
+    events = made_events(100)
+    plain, beside = (trainer_of(name, flag, **changes) for flag in (False, True))
+    records = [list(trainer.steps([events])) for trainer in (plain, beside)]
+    expected, found = ([(r.metrics, r.loss, r.prequential) for r in each] for each in records)
+    assert found == expected
+    assert_same_state(beside, plain)
+
+
+def test_replaced_parameters_are_used_by_both():
+    plain, beside = (trainer_of("tgn", flag) for flag in (False, True))
+    assert beside._stepper._beside is not None
+    results, events = [], made_events(96)
+    for trainer in (plain, beside):
+        records = list(trainer.steps([events[:48]]))
+        layer = trainer.model.decoder.out
+        layer.bias = torch.nn.Parameter(layer.bias.detach() + 3)
+        records += trainer.steps([events[48:]])
+        results.append([record.metrics for record in records])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("row", [0, 20, 95])
+def test_value_that_is_not_finite_stops_both_at_the_same_state(row):
+    events = made_events(100)
+    events.x[row] = math.inf
+    trainers = [trainer_of("tgn", flag) for flag in (False, True)]
+    errors = []
+    for trainer in trainers:
+        with pytest.raises(TrainingDiverged) as caught:
+            list(trainer.steps([events]))
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+    assert trainers[0].position == trainers[1].position
+    plain, beside = trainers
+    for one, other in zip(plain.model.parameters(), beside.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_models_whose_forward_pass_changes_what_a_prediction_reads_are_predicted_first():
+    assert BesideLearning.is_possible(made_model("tgn"))
+    assert not BesideLearning.is_possible(made_model("craft"))
+    for changes in ({"on_nan": "skip"}, {"slices": 2}, {"updates": 0}):
+        assert trainer_of("tgn", True, **changes)._stepper._beside is None

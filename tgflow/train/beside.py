@@ -1,0 +1,67 @@
+"""Prediction of a micro-batch on a second thread, while the model learns it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from operator import is_
+
+import torch
+
+from tgflow.batch import Batch
+from tgflow.model import Scores, TemporalModel
+from tgflow.state import DeviceState
+from tgflow.train.finite import BatchPlace, check_finite
+
+
+class BesideLearning:
+    """Predicts micro-batches on a thread of its own, with the bits of predictions before learning.
+
+    Both read the same state and the same parameters, which change only after both. A copy of the
+    model that shares these is in evaluation mode while the model is in training mode. Each of the
+    two threads computes with half of torch's threads.
+    """
+
+    def __init__(self, model: TemporalModel) -> None:
+        self._model = model
+        self._copy()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tgflow-predict")
+
+    @staticmethod
+    def is_possible(model: TemporalModel) -> bool:
+        """Return whether nothing that a prediction reads changes in a forward pass to learn."""
+        state = model.state
+        is_read_only = state is None or (isinstance(state, DeviceState) and state.capturable)
+        return is_read_only and not model.marks()
+
+    def _copy(self) -> None:
+        model = self._model
+        self._parameters = [*model.parameters()]
+        shared: list[object] = [*self._parameters, *model.buffers()]
+        shared += [] if model.state is None else [model.state]
+        self._copied = deepcopy(model, {id(each): each for each in shared}).eval()
+
+    @contextmanager
+    def predicting(self, batch: Batch, learned: Batch) -> Iterator[Future[Scores]]:
+        """Predict `batch` during the context, in which `learned` may be learned."""
+        now = [*self._model.parameters()]
+        if len(now) != len(self._parameters) or not all(map(is_, now, self._parameters)):
+            self._copy()
+        threads, state = torch.get_num_threads(), self._model.state
+        torch.set_num_threads(max(1, threads // 2))
+        try:
+            with ExitStack() as stack:
+                if isinstance(state, DeviceState):
+                    nodes = torch.cat([batch.nodes, learned.nodes])
+                    stack.enter_context(state.covering(int(nodes.max()) + 1 if len(nodes) else 0))
+                yield self._thread.submit(self._predict, batch)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _predict(self, batch: Batch) -> Scores:
+        with torch.no_grad():
+            scores: Scores = self._copied(batch)
+        check_finite(BatchPlace.of(batch), scores.positive, scores.negative, None, scores.classes)
+        return scores
