@@ -285,6 +285,29 @@ def expand_frontier(
 def unique_events(eids: list[Tensor], rows: list[Tensor], out: Tensor) -> list[int]: ...
 
 # nn: csrc/bindings/bind_layers.cpp
+def version_slots(
+    *,
+    clock: Tensor,
+    link: Tensor,
+    origin: Tensor,
+    head: Tensor,
+    counts: tuple[int, int],
+    num_events: int,
+    node: Tensor,
+    position: Tensor,
+    out: Tensor,
+) -> None: ...
+def version_links(
+    *,
+    clock: Tensor,
+    link: Tensor,
+    origin: Tensor,
+    head: Tensor,
+    counts: tuple[int, int],
+    num_events: int,
+    node: Tensor,
+    out: Tensor,
+) -> None: ...
 def keep_factors(*, key: Tensor, rate: float, out: Tensor) -> None: ...
 def gelu_dropout(*, key: Tensor, rate: float, x: Tensor, out: Tensor) -> None: ...
 def attend(

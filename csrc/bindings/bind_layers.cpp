@@ -1,5 +1,8 @@
+#include <array>
+
 #include "bindings.hpp"
 #include "tgflow/attention.hpp"
+#include "tgflow/detail/version_ring.hpp"
 #include "tgflow/dropout.hpp"
 
 namespace bindings::layers {
@@ -126,6 +129,50 @@ void gelu_dropout(const TensorArg& key, double rate, const TensorArg& x, const T
   tgflow::gelu_dropout(static_cast<uint64_t>(*bits), rate, x.length(0), values, result);
 }
 
+/// A ring on the host; where it is not full its rows are as many as its capacity.
+tgflow::VersionRing ring_of(const TensorArg& clock, const TensorArg& link, const TensorArg& origin,
+                            const TensorArg& head, const std::array<int64_t, 2>& counts, int64_t num_events,
+                            std::array<int64_t, 2>& held) {
+  held = counts;
+  auto* const clocks =
+      const_cast<int64_t*>(clock.data<const int64_t>("clock", {"slots", tgflow::kClockWidth}));
+  const int64_t slots = clock.length(0);
+  check_number("the number of slots", slots, 1);
+  auto* const links = const_cast<int64_t*>(link.data<const int64_t>("link", {slots, tgflow::kLinkWidth}));
+  auto* const origins =
+      const_cast<int64_t*>(origin.data<const int64_t>("origin", {slots, tgflow::kOriginWidth}));
+  auto* const heads = const_cast<int64_t*>(head.vector<const int64_t>("head").data);
+  return {nullptr, clocks, links, origins, heads, held.data(), slots, num_events};
+}
+
+void version_slots(const TensorArg& clock, const TensorArg& link, const TensorArg& origin,
+                   const TensorArg& head, const std::array<int64_t, 2>& counts, int64_t num_events,
+                   const TensorArg& node, const TensorArg& position, const TensorArg& out) {
+  std::array<int64_t, 2> held;
+  const tgflow::VersionRing ring = ring_of(clock, link, origin, head, counts, num_events, held);
+  const auto nodes = node.vector<const int64_t>("node");
+  check_range("node", nodes, 0, head.length(0));
+  const auto* as_of = position.data<const int64_t>("position", {nodes.size});
+  auto* slots = out.data<int64_t>("out", {nodes.size});
+  for (int64_t i = 0; i < nodes.size; ++i) slots[i] = tgflow::version_slot(ring, nodes.data[i], as_of[i]);
+}
+
+void version_links(const TensorArg& clock, const TensorArg& link, const TensorArg& origin,
+                   const TensorArg& head, const std::array<int64_t, 2>& counts, int64_t num_events,
+                   const TensorArg& node, const TensorArg& out) {
+  std::array<int64_t, 2> held;
+  const tgflow::VersionRing ring = ring_of(clock, link, origin, head, counts, num_events, held);
+  const auto nodes = node.vector<const int64_t>("node");
+  check_range("node", nodes, 0, head.length(0));
+  auto* links = out.data<int64_t>("out", {nodes.size, tgflow::kLinkWidth});
+  for (int64_t i = 0; i < nodes.size; ++i) {
+    const tgflow::VersionLink after = tgflow::link_after(ring, ring.head[nodes.data[i]]);
+    links[3 * i] = after.previous;
+    links[3 * i + 1] = after.far;
+    links[3 * i + 2] = after.depth;
+  }
+}
+
 }  // namespace bindings::layers
 
 void bind_layers(py::module_& m) {
@@ -142,4 +189,9 @@ void bind_layers(py::module_& m) {
         py::call_guard<py::gil_scoped_release>());
   m.def("gelu_dropout", &gelu_dropout, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("x"),
         py::arg("out"), py::call_guard<py::gil_scoped_release>());
+  m.def("version_slots", &version_slots, py::kw_only(), py::arg("clock"), py::arg("link"), py::arg("origin"),
+        py::arg("head"), py::arg("counts"), py::arg("num_events"), py::arg("node"), py::arg("position"),
+        py::arg("out"), no_gil);
+  m.def("version_links", &version_links, py::kw_only(), py::arg("clock"), py::arg("link"), py::arg("origin"),
+        py::arg("head"), py::arg("counts"), py::arg("num_events"), py::arg("node"), py::arg("out"), no_gil);
 }

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from tgflow.cuda.launch import Kernels
 
 
+version_links, version_slots = _core.version_links, _core.version_slots
+
+
 class KernelBackend:
     """Operations of `tgflow._core` for models, as kernels on a GPU; does not synchronize."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
+
+from tgflow.nn._native import version_links, version_slots
 
 if TYPE_CHECKING:
     from tgflow.cuda.memory import RingBuffers
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
 
 ROWS_PER_EVENT = 2
 """Most rows that an event overwrites: those of its two nodes."""
-PREVIOUS, JUMP, DEPTH = range(3)
 LINK_WIDTH = 3
 NODE, SINCE = range(2)
 ORIGIN_WIDTH = 2
@@ -133,7 +134,10 @@ class VersionHistory(nn.Module):
         self._reserve(self._next + len(nodes))
         number = torch.arange(self._next, self._next + len(nodes))
         slot = number % self.capacity
-        link = self._links(self.head.index_select(0, nodes))  # reads rows that are overwritten next
+        link = nodes.new_empty(len(nodes), LINK_WIDTH)
+        version_links(
+            **self._ring(), node=nodes.contiguous(), out=link
+        )  # reads rows overwritten next
         self.rows.index_copy_(0, slot, rows)
         self.clock.index_copy_(0, slot, clock)
         self.link.index_copy_(0, slot, link)
@@ -142,21 +146,10 @@ class VersionHistory(nn.Module):
         self.head.index_copy_(0, nodes, number)
         self._next += len(nodes)
 
-    def _links(self, previous: Tensor) -> Tensor:
-        """Return the links of rows that come after rows `previous` (numbers, int64 `[R]`)."""
-        depth, jump = self._step(previous, DEPTH), self._step(previous, JUMP)
-        far_depth, far = self._step(jump, DEPTH), self._step(jump, JUMP)
-        balanced = (depth - far_depth == far_depth - self._step(far, DEPTH)) & (far != NO_VERSION)
-        return torch.stack([previous, torch.where(balanced, far, previous), depth + 1], dim=1)
-
-    def _step(self, number: Tensor, column: int) -> Tensor:
-        """Return a link of rows, `NO_VERSION` (depth 0) for missing or dropped ones."""
-        held = self._is_held(number)
-        link = self.link[:, column].index_select(0, torch.where(held, number % self.capacity, 0))
-        return torch.where(held, link, 0 if column == DEPTH else NO_VERSION)
-
-    def _is_held(self, number: Tensor) -> Tensor:
-        return number >= max(self._next - self.capacity, 0)
+    def _ring(self) -> dict[str, Any]:
+        """Return the arguments of the core's functions."""
+        columns = {name: getattr(self, name) for name in ("clock", "link", "origin", "head")}
+        return {**columns, "counts": (self._next, self._position), "num_events": self.num_events}
 
     def read(self, nodes: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return the latest version at or before each position, zeros if it is not kept.
@@ -167,27 +160,12 @@ class VersionHistory(nn.Module):
             num = len(nodes)
             rows = self.rows.new_zeros(num, self.rows.shape[1])
             return rows, self.clock.new_zeros(num, self.clock.shape[1])
-        number = self._walk(nodes, position)
-        held = self._is_held(number)
-        slot = torch.where(held, number % self.capacity, 0)
-        since = self.origin[:, SINCE].index_select(0, slot)
-        missing = ~(held & (since >= self._position - self.num_events)).unsqueeze(1)
+        slot = nodes.new_empty(len(nodes))
+        asked: dict[str, Any] = {"node": nodes.contiguous(), "position": position.contiguous()}
+        version_slots(**self._ring(), **asked, out=slot)
+        missing, slot = (slot < 0).unsqueeze(1), slot.clamp(min=0)
         rows = self.rows.index_select(0, slot).masked_fill_(missing, 0.0)
         return rows, self.clock.index_select(0, slot).masked_fill_(missing, 0)
-
-    def _walk(self, nodes: Tensor, position: Tensor) -> Tensor:
-        """Return the number of each version, below those held if there is none."""
-        number = self.head.index_select(0, nodes)
-        while bool((late := self._is_later(number, position)).any()):
-            jump = self._step(number, JUMP)
-            jump = torch.where(self._is_later(jump, position), jump, self._step(number, PREVIOUS))
-            number = torch.where(late, jump, number)
-        return number
-
-    def _is_later(self, number: Tensor, position: Tensor) -> Tensor:
-        held = self._is_held(number)
-        slot = torch.where(held, number % self.capacity, 0)
-        return held & (self.clock[:, -1].index_select(0, slot) > position)
 
     def _reserve(self, size: int) -> None:
         """Grow the ring, up to its capacity, so that `size` rows fit; slots do not move."""

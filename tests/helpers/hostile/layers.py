@@ -50,7 +50,27 @@ def backward() -> Call:
     )
 
 
+def version_call(function: Callable[..., None], **more: torch.Tensor) -> Call:
+    arguments = {
+        "clock": torch.ones(ROWS, 4, dtype=torch.int64),
+        "link": torch.full((ROWS, 3), -1),
+        "origin": torch.ones(ROWS, 2, dtype=torch.int64),
+        "head": torch.zeros(ROWS, dtype=torch.int64),
+        "counts": (ROWS, 9),
+        "num_events": 50,
+        "node": torch.ones(NUM, dtype=torch.int64),
+        **more,
+    }
+    return Call(function, arguments, indices={"node": (0, ROWS)}, any_length={"head"})
+
+
 CASES: dict[str, Callable[[], Call]] = {
+    "version_slots": lambda: version_call(
+        _core.version_slots, position=torch.full((NUM,), 5), out=torch.zeros(NUM, dtype=torch.int64)
+    ),
+    "version_links": lambda: version_call(
+        _core.version_links, out=torch.zeros(NUM, 3, dtype=torch.int64)
+    ),
     "keep_factors": lambda: Call(
         _core.keep_factors,
         {"key": ids(7), "rate": 0.5, "out": torch.ones(2, NUM)},
