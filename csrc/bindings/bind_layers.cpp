@@ -1,4 +1,5 @@
 #include <array>
+#include <utility>
 
 #include "bindings.hpp"
 #include "tgflow/attention.hpp"
@@ -131,9 +132,9 @@ void gelu_dropout(const TensorArg& key, double rate, const TensorArg& x, const T
 
 /// A ring on the host; where it is not full its rows are as many as its capacity.
 tgflow::VersionRing ring_of(const TensorArg& clock, const TensorArg& link, const TensorArg& origin,
-                            const TensorArg& head, const std::array<int64_t, 2>& counts, int64_t num_events,
-                            std::array<int64_t, 2>& held) {
-  held = counts;
+                            const TensorArg& head, const std::pair<int64_t, int64_t>& counts,
+                            int64_t num_events, std::array<int64_t, 2>& held) {
+  held = {counts.first, counts.second};
   auto* const clocks =
       const_cast<int64_t*>(clock.data<const int64_t>("clock", {"slots", tgflow::kClockWidth}));
   const int64_t slots = clock.length(0);
@@ -146,7 +147,7 @@ tgflow::VersionRing ring_of(const TensorArg& clock, const TensorArg& link, const
 }
 
 void version_slots(const TensorArg& clock, const TensorArg& link, const TensorArg& origin,
-                   const TensorArg& head, const std::array<int64_t, 2>& counts, int64_t num_events,
+                   const TensorArg& head, const std::pair<int64_t, int64_t>& counts, int64_t num_events,
                    const TensorArg& node, const TensorArg& position, const TensorArg& out) {
   std::array<int64_t, 2> held;
   const tgflow::VersionRing ring = ring_of(clock, link, origin, head, counts, num_events, held);
@@ -158,7 +159,7 @@ void version_slots(const TensorArg& clock, const TensorArg& link, const TensorAr
 }
 
 void version_links(const TensorArg& clock, const TensorArg& link, const TensorArg& origin,
-                   const TensorArg& head, const std::array<int64_t, 2>& counts, int64_t num_events,
+                   const TensorArg& head, const std::pair<int64_t, int64_t>& counts, int64_t num_events,
                    const TensorArg& node, const TensorArg& out) {
   std::array<int64_t, 2> held;
   const tgflow::VersionRing ring = ring_of(clock, link, origin, head, counts, num_events, held);
