@@ -34,7 +34,17 @@ UNDEFINED = float("nan")
 """Value of a metric without positives or without negatives."""
 MEAN_OVER_BATCHES = ("ap", "auc")
 """Metrics averaged over batches; the others are averaged over events."""
-RESERVED = (*METRIC_TITLES, "ap_pooled", "auc_pooled", "loss", "num_events", "replay_ap")
+RESERVED = (
+    *METRIC_TITLES,
+    "ap_pooled",
+    "auc_pooled",
+    "loss",
+    "num_events",
+    "replay_ap",
+    "mrr_events",
+    "mrr_error",
+    "mrr_squares",
+)
 """Names in results that no registered metric may have."""
 
 

@@ -134,6 +134,9 @@ void gelu_dropout(const TensorArg& key, double rate, const TensorArg& x, const T
 tgflow::VersionRing ring_of(const TensorArg& clock, const TensorArg& link, const TensorArg& origin,
                             const TensorArg& head, const std::pair<int64_t, int64_t>& counts,
                             int64_t num_events, std::array<int64_t, 2>& held) {
+  check_number("the next number", counts.first, 0, int64_t{1} << 62);
+  check_number("the position", counts.second, 0, tgflow::kMaxEvents);
+  check_number("num_events", num_events, 0, tgflow::kMaxEvents);
   held = {counts.first, counts.second};
   auto* const clocks =
       const_cast<int64_t*>(clock.data<const int64_t>("clock", {"slots", tgflow::kClockWidth}));

@@ -52,6 +52,19 @@ def test_replaced_parameters_are_used_by_both():
     assert results[0] == results[1]
 
 
+def test_resumed_run_continues_with_the_same_bits():
+    events, states = made_events(96), []
+    for flag in (False, True):
+        first = trainer_of("tgn", flag)
+        list(first.steps([events[:48]]))
+        again = ContinualTrainer.from_checkpoint(
+            made_model("tgn"), first.checkpoint(), CONFIG, execution=ExecutionConfig(beside=flag)
+        )
+        list(again.steps([events[48:]]))
+        states.append(again)
+    assert_same_state(*states)
+
+
 @pytest.mark.parametrize("row", [0, 20, 95])
 def test_value_that_is_not_finite_stops_both_at_the_same_state(row):
     events = made_events(100)

@@ -202,3 +202,26 @@ def test_continual_training_and_resume_measure_a_registered_metric():
 def test_invalid_metrics_are_refused(names, message):
     with pytest.raises(ValueError, match=message):
         metrics.find_metrics(names)
+
+
+@pytest.mark.parametrize("hist", [0, 1, 2])
+@pytest.mark.parametrize("num", [1, 5])
+def test_sample_of_events_has_the_ranks_of_the_whole(hist, num):
+    """Each ranked event has the rank that it has where all are ranked, whatever is beside it."""
+    ranks = []
+    for every in (1, 5):
+        config = tg.ContinualConfig(
+            batch_size=20, mrr_negatives=num, hist_negatives=hist, mrr_every=every, updates=0
+        )
+        graph = tg.TemporalGraph(edge_x_dim=2)
+        trainer = tg.ContinualTrainer(small_tgn(), graph, config, scores=True)
+        records = list(trainer.steps([made_events(100)]))
+        ranks.append(torch.cat([record.scores.rank for record in records]))
+        means = [record.metrics.get("mrr") for record in records]
+        expected = [float((1 / record.scores.rank).nanmean()) for record in records]
+        if num > 1:
+            assert means == pytest.approx(expected)
+    whole, some = ranks
+    kept = ~some.isnan()
+    assert torch.equal(some[kept], whole[kept])
+    assert int(kept.sum()) == (20 if num > 1 or hist > 1 else 100)

@@ -98,9 +98,8 @@ class Device:
     def allocate_host(self, num_bytes: int) -> Tensor:
         """Return pinned host memory, uint8, at the same address on the device, or MemoryError."""
         try:
-            with torch.cuda.device(
-                self.device
-            ):  # a thread's own is device 0, which this would open
+            # a thread's own device is 0, which this would open
+            with torch.cuda.device(self.device):
                 return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory") from error
@@ -150,7 +149,7 @@ class Device:
             return self._streams[role]
 
     def on(self, stream: object) -> AbstractContextManager[object]:
-        """Make `stream`, from `stream`, this thread's current stream in the context."""
+        """Make a stream of a role this thread's current stream in the context."""
         assert isinstance(stream, torch.cuda.Stream)
         return torch.cuda.stream(stream)
 

@@ -135,9 +135,8 @@ class VersionHistory(nn.Module):
         number = torch.arange(self._next, self._next + len(nodes))
         slot = number % self.capacity
         link = nodes.new_empty(len(nodes), LINK_WIDTH)
-        version_links(
-            **self._ring(), node=nodes.contiguous(), out=link
-        )  # reads rows overwritten next
+        # before the rows it reads are overwritten
+        version_links(**self._ring(), node=nodes.contiguous(), out=link)
         self.rows.index_copy_(0, slot, rows)
         self.clock.index_copy_(0, slot, clock)
         self.link.index_copy_(0, slot, link)

@@ -36,18 +36,20 @@ class BesideLearning:
         is_read_only = state is None or (isinstance(state, DeviceState) and state.capturable)
         return is_read_only and not model.marks()
 
-    def _copy(self) -> None:
+    def _shared_now(self) -> list[object]:
         model = self._model
-        self._parameters = [*model.parameters()]
-        shared: list[object] = [*self._parameters, *model.buffers()]
-        shared += [] if model.state is None else [model.state]
-        self._copied = deepcopy(model, {id(each): each for each in shared}).eval()
+        state = [] if model.state is None else [model.state]
+        return [*model.parameters(), *model.buffers(), *state]
+
+    def _copy(self) -> None:
+        self._shared = self._shared_now()
+        self._copied = deepcopy(self._model, {id(each): each for each in self._shared}).eval()
 
     @contextmanager
     def predicting(self, batch: Batch, learned: Batch) -> Iterator[Future[Scores]]:
         """Predict `batch` during the context, in which `learned` may be learned."""
-        now = [*self._model.parameters()]
-        if len(now) != len(self._parameters) or not all(map(is_, now, self._parameters)):
+        now = self._shared_now()
+        if len(now) != len(self._shared) or not all(map(is_, now, self._shared)):
             self._copy()
         threads, state = torch.get_num_threads(), self._model.state
         torch.set_num_threads(max(1, threads // 2))

@@ -63,7 +63,7 @@ def _parse_pair(field: str, pair: str) -> tuple[str, bool | int | float]:
 @described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionConfig:
-    """How a trainer computes; the results are the same, but for the rounding of tf32."""
+    """How a trainer computes; results differ by rounding at most."""
 
     precision: Precision = "fp32"
     """Matrix products on a GPU: fp32; or tf32, which rounds their factors to 10 bits."""

@@ -77,7 +77,7 @@ class EventScorer:
             negative = negative[:, : negative.shape[1] - self._num_hist]
             rank, mask = ranks(positive, negative), events.negative_mask
             if mask is not None:
-                rank, negative = rank.where(mask[:, -1], torch.nan), negative[:, :1]
+                rank, negative = rank.where(mask.all(1), torch.nan), negative[:, :1]
             self._latest = positive, negative
             logits = positive.double().numpy()
             scores = EventScores(

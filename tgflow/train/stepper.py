@@ -173,6 +173,7 @@ class Stepper:
         if self._beside is not None and self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             assert isinstance(batch, Batch)
+            self.learner.check_batch(waiting)
             with self._beside.predicting(waiting, batch) as predicting:
                 self.learner.before_update = predicting.result
                 try:
@@ -245,7 +246,8 @@ class Stepper:
             of_events |= self._figures.add(host, positive, values.get("classes"))
         mask = host.negative_mask
         if mask is not None:  # some events are ranked among all negatives
-            positive, negative = positive[mask[:, -1]], negative[mask[:, -1]]
+            is_ranked = mask.all(1)
+            positive, negative = positive[is_ranked], negative[is_ranked]
         random, rank = negative[:, :num_random], ranks(positive, negative[:, :num_random])
         if self.on_scores is not None:
             self.on_scores(step.of, positive, random, rank)

@@ -61,7 +61,8 @@ def version_call(function: Callable[..., None], **more: torch.Tensor) -> Call:
         "node": torch.ones(NUM, dtype=torch.int64),
         **more,
     }
-    return Call(function, arguments, indices={"node": (0, ROWS)}, any_length={"head"})
+    numbers = {"counts": [(-1, 9), (ROWS, -1)], "num_events": [-1]}
+    return Call(function, arguments, {"node": (0, ROWS)}, numbers, any_length={"head"})
 
 
 CASES: dict[str, Callable[[], Call]] = {
