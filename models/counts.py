@@ -27,6 +27,7 @@ from tgflow.describe import described
 from tgflow.model import Scores, TemporalModel, make_config
 from tgflow.models.heuristic import latest_age
 from tgflow.nn.choice import one_thread
+from tgflow.nn.linear import Linear
 from tgflow.setting import check_ranges
 
 _NEVER = 2.0
@@ -89,8 +90,8 @@ class SmoothedCounts(TemporalModel):
         self.config = c = make_config(SmoothedCountsConfig, config, settings)
         self.counts = tuple(_counts(c))
         dim = 3 + c.depth + c.window + c.recency + 2 * c.scales + 2 * c.ages
-        self.hidden = nn.Linear(dim, c.hidden) if c.hidden else None
-        self.out = nn.Linear(c.hidden or dim, 1)
+        self.hidden = Linear(dim, c.hidden) if c.hidden else None
+        self.out = Linear(c.hidden or dim, 1)
         if not c.hidden:
             nn.init.constant_(self.out.weight, 1 / dim)
             nn.init.zeros_(self.out.bias)

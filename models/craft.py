@@ -27,6 +27,7 @@ from tgflow.describe import described
 from tgflow.model import Scores, TemporalModel, make_config
 from tgflow.nn import CrossAttention, Dropout, MergeLayer, NodeTable, Pairs
 from tgflow.nn._native import gather_rows
+from tgflow.nn.linear import Linear
 from tgflow.nn.tokens import gather_slots
 from tgflow.setting import check_ranges
 
@@ -93,9 +94,9 @@ class CRAFT(TemporalModel):
         self.attention = nn.ModuleList(
             CrossAttention(dim, c.heads, c.dropout) for _ in range(c.layers)
         )
-        self.age, self.age_norm = nn.Linear(1, dim), nn.LayerNorm(dim)
+        self.age, self.age_norm = Linear(1, dim), nn.LayerNorm(dim)
         self.never = nn.Parameter(torch.zeros(dim))
-        self.count = nn.Linear(1, dim) if c.repeats else None
+        self.count = Linear(1, dim) if c.repeats else None
         self.count_norm = nn.LayerNorm(dim) if c.repeats else None
         self.out = MergeLayer(dim, dim * (2 if c.repeats else 1), dim, 1)
 

@@ -28,6 +28,7 @@ from tgflow.nn import MergeLayer, Pairs, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence
 from tgflow.nn.layers import TransformerLayer
+from tgflow.nn.linear import Linear
 from tgflow.setting import check_ranges
 
 MAX_TOKENS = 1 << 16
@@ -89,14 +90,14 @@ class DyGFormer(TemporalModel):
         self.time = TimeEncoding(c.time_dim)
         widths = {"node": c.node_x_dim, "edge": c.edge_x_dim, "time": c.time_dim}
         self.channels = nn.ModuleDict(
-            {n: nn.Linear(c.patch * width, c.channel_dim) for n, width in widths.items() if width}
+            {n: Linear(c.patch * width, c.channel_dim) for n, width in widths.items() if width}
         )
         self.shared = CoOccurrenceEncoding(c.length, c.patch, c.channel_dim, c.channel_dim)
         dim = c.channel_dim * (1 + len(self.channels))
         self.transformer = nn.Sequential(
             *(TransformerLayer(dim, c.heads, c.dropout) for _ in range(c.layers))
         )
-        self.out = nn.Linear(dim, c.embedding_dim)
+        self.out = Linear(dim, c.embedding_dim)
         self.decoder = MergeLayer(c.embedding_dim, c.embedding_dim, c.embedding_dim, 1)
 
     def forward(self, batch: Batch) -> Scores:

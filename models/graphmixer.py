@@ -26,6 +26,7 @@ from tgflow.describe import described
 from tgflow.model import Embeddings, TemporalModel, make_config
 from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
+from tgflow.nn.linear import Linear
 from tgflow.nn.tokens import gather_slots
 from tgflow.setting import check_ranges
 
@@ -82,7 +83,7 @@ class GraphMixer(TemporalModel):
         self.tokens = TokenProj(dim, TimeEncoding(c.time_dim), edge_x_dim=c.edge_x_dim)
         *mixers, self.last_mixer = (Mixer(c.neighbors, dim, c.dropout) for _ in range(c.layers))
         self.mixers = nn.Sequential(*mixers)
-        self.out = nn.Linear(dim + c.node_x_dim, dim)
+        self.out = Linear(dim + c.node_x_dim, dim)
         self.decoder = LinkDecoder(dim, pair_features=c.pair_features)
         self.counts = self.decoder.counts
 

@@ -30,6 +30,7 @@ from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
 from tgflow.nn._native import gather_rows
+from tgflow.nn.linear import Linear
 from tgflow.nn.mail import UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.updater import Cell
@@ -93,8 +94,8 @@ class JODIE(TemporalModel):
         self.state = NodeMemory(c.memory_dim, mail_dim, rows)
         time = TimeEncoding(c.time_dim)
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)
-        self.node_x_proj = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
-        self.drift = nn.Linear(1, c.memory_dim)
+        self.node_x_proj = Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
+        self.drift = Linear(1, c.memory_dim)
         nn.init.normal_(self.drift.weight, std=c.memory_dim**-0.5)
         nn.init.zeros_(self.drift.bias)
         self.dropout = Dropout(c.dropout)

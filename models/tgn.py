@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Ge
-from torch import nn
 
 from tgflow.batch import Batch
 from tgflow.describe import described
@@ -34,6 +33,7 @@ from tgflow.nn import (
     NodeMemory,
     TimeEncoding,
 )
+from tgflow.nn.linear import Linear
 from tgflow.nn.mail import Aggregator, UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.updater import Cell
@@ -89,7 +89,7 @@ class TGN(TemporalModel):
         self.state = NodeMemory(c.memory_dim, mail_dim, rows)
         time = TimeEncoding(c.time_dim)
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)
-        self.node_x_proj = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
+        self.node_x_proj = Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
         self.encoder = AttentionStack(c, c.memory_dim, time)
         self.decoder = LinkDecoder(c.embedding_dim, pair_features=c.pair_features)
         self.counts = self.decoder.counts

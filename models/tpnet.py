@@ -29,6 +29,7 @@ from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
 from tgflow.nn._native import gather_rows
+from tgflow.nn.linear import Linear
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.walks import WalkProjection, WalkRows, near_features, num_features, row_times
 from tgflow.setting import Size, check_ranges
@@ -105,8 +106,8 @@ class TPNet(TemporalModel):
             2 * dim, LogTimeEncoding(c.time_dim), node_x_dim=c.node_x_dim,
             edge_x_dim=c.edge_x_dim, extra_dim=WALK_DIM,
         )  # fmt: skip
-        self.other_proj = nn.Linear(WALK_DIM, 2 * dim, bias=False)
-        self.token_proj = nn.Linear(2 * dim, dim)
+        self.other_proj = Linear(WALK_DIM, 2 * dim, bias=False)
+        self.token_proj = Linear(2 * dim, dim)
         self.mixers = nn.Sequential(*(Mixer(c.neighbors, dim, c.dropout) for _ in range(c.layers)))
         self.decoder = MergeLayer(2 * dim, WALK_DIM, dim, 1)
 

@@ -36,8 +36,8 @@ Loss = Literal["bce", "softmax", "bpr"]
 """Training losses; see `tgflow.train.losses`."""
 METRIC_TITLES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "mrr_hist": "MRR, historical"}
 """Titles of the built-in metrics that summaries show, by their names in results."""
-Precision = Literal["fp32", "tf32"]
-"""Precision of float32 matrix products on a GPU."""
+Precision = Literal["fp32", "tf32", "bf16"]
+"""Precision of float32 matrix products."""
 Injection = Literal["structural", "temporal"]
 """Kind of injected anomalies: another destination, or another time."""
 Preset = Literal["auto", "none", "repeat", "recommendation", "discrete", "sparse"]

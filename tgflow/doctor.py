@@ -54,6 +54,7 @@ def report(folder: Path | None = None) -> list[Check]:
         "pyarrow": partial(_package, "pyarrow"),
         "threads": _threads,
         "vectors": _vectors,
+        "products": _products,
         "memory": _memory,
         "disk": partial(_disk, place),
         "row files": partial(_row_files, place),
@@ -114,6 +115,16 @@ def _vectors() -> _Found:
         advice = "training is slower without AVX2: take a machine that has it, or let a virtual one"
         return "warn", detail, f"{advice} pass it on"
     return detail
+
+
+def _products() -> _Found:
+    from tgflow.nn.linear import product_rates
+
+    rates = product_rates()
+    detail = f"matrix products at {rates['fp32']:.0f} GFLOP/s in float32"
+    if "bf16" in rates:
+        return f"{detail}, {rates['bf16']:.0f} with --precision bf16"
+    return f"{detail}; no --precision bf16, which requires AVX512_BF16"
 
 
 def _memory() -> _Found:

@@ -5,6 +5,7 @@
 #include "tgflow/attention.hpp"
 #include "tgflow/detail/version_ring.hpp"
 #include "tgflow/dropout.hpp"
+#include "tgflow/matrix_product.hpp"
 
 namespace bindings::layers {
 
@@ -177,6 +178,52 @@ void version_links(const TensorArg& clock, const TensorArg& link, const TensorAr
   }
 }
 
+tgflow::Matrix matrix_of(const TensorArg& x, const float* data) {
+  return {data, x.stride(x.dims() - 2), x.stride(x.dims() - 1)};
+}
+
+tgflow::Matrix transposed(const tgflow::Matrix& x) { return {x.data, x.column_stride, x.row_stride}; }
+
+/// out = prior + a b of matrices or, without `prior`, of several: [H, M, K] and [H, K, N]. One side of each
+/// matrix of `out` is contiguous.
+void multiply(const TensorArg& a, const TensorArg& b, const TensorArg& out, const Optional& prior,
+              bool rounds) {
+  const bool is_one = a.dims() == 2;
+  const int rows = is_one ? 0 : 1, columns = rows + 1;
+  const auto* left =
+      is_one ? a.strided<const float>("a", {"M", "K"}) : a.strided<const float>("a", {"H", "M", "K"});
+  const int64_t num = is_one ? 1 : a.length(0), m = a.length(rows), k = a.length(columns);
+  const auto* right =
+      is_one ? b.strided<const float>("b", {k, "N"}) : b.strided<const float>("b", {num, k, "N"});
+  const int64_t n = b.length(columns);
+  auto* to = is_one ? out.strided<float>("out", {m, n}) : out.strided<float>("out", {num, m, n});
+  int64_t a_next = is_one ? 0 : a.stride(0), b_next = is_one ? 0 : b.stride(0);
+  tgflow::Product product{m, n, k, matrix_of(a, left), matrix_of(b, right), {}, to, out.stride(rows)};
+  if (n > 1 && out.stride(columns) != 1) {  // the transposed product has its rows in one piece
+    if (m > 1 && out.stride(rows) != 1) throw std::invalid_argument("out must have a contiguous side");
+    if (prior) throw std::invalid_argument("out must have contiguous rows if there is a prior");
+    product = {n, m, k, transposed(product.b), transposed(product.a), {}, to, out.stride(columns)};
+    std::swap(a_next, b_next);
+  }
+  if (prior && !is_one) throw std::invalid_argument("prior must be None for several products");
+  if (prior && prior->dims() == 1) {
+    product.prior = {prior->data<const float>("prior", {n}), 0, 1};
+  } else if (prior) {
+    const auto* data = prior->strided<const float>("prior", {m, n});
+    product.prior = matrix_of(*prior, data);
+    if (n > 1 && product.prior.column_stride != 1)
+      throw std::invalid_argument("prior must have contiguous rows");
+  }
+  if (rounds && !tgflow::has_bfloat16()) {
+    throw std::invalid_argument("this machine has no instructions for bfloat16 (AVX512_BF16)");
+  }
+  for (int64_t h = 0; h < num; ++h) {
+    tgflow::multiply(product, rounds ? tgflow::Rounding::kBfloat16 : tgflow::Rounding::kNone);
+    product.a.data += a_next, product.b.data += b_next;
+    if (!is_one) product.out += out.stride(0);
+  }
+}
+
 }  // namespace bindings::layers
 
 void bind_layers(py::module_& m) {
@@ -189,6 +236,9 @@ void bind_layers(py::module_& m) {
         py::arg("neighbor"), py::arg("edge_table"), py::arg("edge_row"), py::arg("mask"), py::arg("dt"),
         py::arg("frequency"), py::arg("keep"), py::arg("weight"), py::arg("grad_inputs"),
         py::arg("grad_total"), py::arg("grad_query"), py::arg("grad_below"), no_gil);
+  m.def("multiply", &multiply, py::kw_only(), py::arg("a"), py::arg("b"), py::arg("out"), py::arg("prior"),
+        py::arg("rounds"), no_gil);
+  m.def("has_bfloat16", &tgflow::has_bfloat16);
   m.def("keep_factors", &keep_factors, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("out"),
         py::call_guard<py::gil_scoped_release>());
   m.def("gelu_dropout", &gelu_dropout, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("x"),

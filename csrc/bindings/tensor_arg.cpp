@@ -146,8 +146,10 @@ void TensorArg::describe_buffer(py::handle object) {
   for (int dim = 0; dim < std::min(view->ndim, kMaxDims); ++dim) {
     shape_[dim] = view->shape[dim];
     strides_[dim] = view->strides[dim] / view->itemsize;
-    // A stride that is no whole number of elements counts as not packed, so that every check fails.
-    if (view->strides[dim] % view->itemsize != 0) strides_[dim] = -1;
+    if (view->strides[dim] % view->itemsize != 0) {
+      other_ = "a buffer whose elements are not a whole number of elements apart";
+      return;
+    }
   }
   set_dense(view->buf, dtype, view->ndim, writable ? Kind::kDense : Kind::kReadOnly);
 }
@@ -190,7 +192,8 @@ void TensorArg::check_memory(const char* name, bool writes) const {
   if (data_ == nullptr && numel() > 0) throw std::invalid_argument(who + " is a tensor without memory");
 }
 
-void TensorArg::check(const char* name, DataType dtype, Shape shape, bool any_shape, bool writes) const {
+void TensorArg::check(const char* name, DataType dtype, Shape shape, bool any_shape, bool writes,
+                      bool packed) const {
   bool fits = kind_ != Kind::kOther && same(dtype_, dtype);
   if (!any_shape) {
     fits = fits && static_cast<std::size_t>(ndim_) == shape.size();
@@ -198,7 +201,7 @@ void TensorArg::check(const char* name, DataType dtype, Shape shape, bool any_sh
     for (const Dim& wanted : shape) fits = fits && wanted.fits(shape_[dim++]);
   }
   const bool has_memory = fits && (data_ != nullptr || numel() == 0) && !(writes && kind_ != Kind::kDense);
-  if (has_memory && is_packed()) return;
+  if (has_memory && (!packed || is_packed())) return;
   check_memory(name, writes);
   const char* how = fits ? "contiguous " : "";
   throw std::invalid_argument(std::string(name) + " must be " + how + text_of(dtype) + " " + text_of(shape) +

@@ -85,6 +85,13 @@ class TensorArg {
     return static_cast<T*>(data_);
   }
 
+  /// The first element of a tensor of this shape and any strides; see `stride`.
+  template <typename T>
+  T* strided(const char* name, Shape shape) const {
+    check(name, dtype_of<T>(), shape, false, !std::is_const_v<T>, false);
+    return static_cast<T*>(data_);
+  }
+
   /// A contiguous tensor of one dimension.
   template <typename T>
   Span<T> vector(const char* name) const {
@@ -122,6 +129,7 @@ class TensorArg {
 
   int dims() const { return ndim_; }
   int64_t length(int dim) const { return shape_[static_cast<std::size_t>(dim)]; }
+  int64_t stride(int dim) const { return strides_[static_cast<std::size_t>(dim)]; }
   int64_t numel() const;
   int64_t nbytes() const { return numel() * dtype_.bits / 8; }
 
@@ -134,8 +142,9 @@ class TensorArg {
   /// Stores it as a dense tensor, unless it has too many dimensions.
   void set_dense(void* data, dlpack::DataType dtype, int32_t ndim, Kind kind);
 
-  /// Raises unless it is a contiguous tensor with these properties.
-  void check(const char* name, dlpack::DataType dtype, Shape shape, bool any_shape, bool writes) const;
+  /// Raises unless it is a tensor with these properties, contiguous if `packed`.
+  void check(const char* name, dlpack::DataType dtype, Shape shape, bool any_shape, bool writes,
+             bool packed = true) const;
   void check_bytes(const char* name, int64_t num_bytes, bool writes) const;
   void check_memory(const char* name, bool writes) const;
   bool is_packed() const;

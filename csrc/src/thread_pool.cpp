@@ -119,10 +119,11 @@ int default_num_threads() {
 std::mutex pool_mutex;  // held for as long as one caller uses the pool
 std::atomic<int> wanted_threads{default_num_threads()};
 
-/// Never destroyed: its threads may outlive static destruction, as in a forked or exiting interpreter.
+/// The pool, which grows to `num_helpers`. Never destroyed: its threads may outlive static destruction, as in
+/// a forked or exiting interpreter.
 ThreadPool& pool_of(int num_helpers) {
   static ThreadPool* pool = nullptr;
-  if (pool == nullptr || pool->num_helpers() != num_helpers) {
+  if (pool == nullptr || pool->num_helpers() < num_helpers) {
     delete pool;
     pool = new ThreadPool(num_helpers);
   }

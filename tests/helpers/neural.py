@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from torch import Tensor
 
 from tgflow.batch import Block
 from tgflow.nn import TimeEncoding
-from tgflow.nn._native import gru_step
+from tgflow.nn._native import gru_step, has_bfloat16
 from tgflow.nn.attention import Attended
 
+needs_bfloat16 = pytest.mark.skipif(not has_bfloat16(), reason="needs AVX512_BF16")
 NUM_EVENTS = 5
 WIDTHS = [(8, 12, 4), (100, 172, 100), (5, 3, 7), (130, 0, 33), (0, 1, 3), (0, 4, 36)]
 """Widths of node inputs, edge features and time encodings."""

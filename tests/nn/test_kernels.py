@@ -17,8 +17,8 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, device, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
-from tgflow.nn._native import HeadProduct
 from tgflow.nn.attention import attend, attend_plain
+from tgflow.nn.linear import _ByHead
 
 ORDERS = cases([0, 1, 7], [0, 7])
 CPU = torch.device("cpu")
@@ -160,6 +160,6 @@ def test_product_of_heads_and_its_gradients_match_torch(rows):
     x, weight, grad = (torch.randn(s, dtype=torch.double, generator=generator) for s in shapes)
     x = x.transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
     weight.requires_grad_()
-    products = HeadProduct.apply(x, weight), torch.bmm(x, weight)
+    products = _ByHead.apply(x, weight), torch.bmm(x, weight)
     torch.testing.assert_close(*products)
     torch.testing.assert_close(*(torch.autograd.grad(y, (x, weight), grad) for y in products))

@@ -14,9 +14,11 @@ from tgflow import _core
 from tgflow.nn import Dropout
 from tgflow.nn._native import gelu_dropout
 from tgflow.nn.attention import attend, attend_plain
+from tgflow.nn.linear import product
 
 LEVELS = _core.simd_levels()
 FUSED = [level for level in LEVELS if level != "baseline"]
+SIZES = 0, 1, 7, 12, 16, 17, 33, 100, 300
 KEY = torch.tensor([0x1234_5678_9ABC_DEF0])
 
 
@@ -59,7 +61,17 @@ def plain_gelu(x: Tensor) -> Tensor:
     return dropout.of_shape(len(x)) * F.gelu(x)
 
 
+def products() -> list[Tensor]:
+    """Of matrices that do and do not fill vectors, tiles and blocks of inner indices."""
+    return [product(normal(m, k), normal(k, 40 - m % 9)) for m in SIZES for k in SIZES]
+
+
+def plain_products() -> list[Tensor]:
+    return [normal(m, k) @ normal(k, 40 - m % 9) for m in SIZES for k in SIZES]
+
+
 WORK = {
+    "products": (products, plain_products),
     "attention": (attention, lambda: attention(attend_plain)),
     "gelu": (lambda: gelus(lambda x: gelu_dropout(x * 1, KEY, 0.3)), lambda: gelus(plain_gelu)),
 }

@@ -10,8 +10,10 @@ import torch
 
 from helpers.made_models import made_model
 from helpers.made_streams import made_events
+from helpers.neural import needs_bfloat16
 from helpers.records import assert_same_state
 from tgflow.graph import TemporalGraph
+from tgflow.nn import linear
 from tgflow.train.beside import BesideLearning
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
@@ -20,9 +22,9 @@ from tgflow.train.finite import TrainingDiverged
 CONFIG = ContinualConfig(batch_size=16, mrr_negatives=5, learning_rate=1e-2, num_threads=0)
 
 
-def trainer_of(name, beside, **changes):
+def trainer_of(name, beside, precision="fp32", **changes):
     graph = TemporalGraph("undirected", 2)
-    execution = ExecutionConfig(beside=beside)
+    execution = ExecutionConfig(beside=beside, precision=precision)
     return ContinualTrainer(
         made_model(name), graph, replace(CONFIG, **changes), execution=execution
     )
@@ -52,17 +54,34 @@ def test_replaced_parameters_are_used_by_both():
     assert results[0] == results[1]
 
 
-def test_resumed_run_continues_with_the_same_bits():
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bfloat16)])
+def test_resumed_run_continues_with_the_same_bits(precision):
     events, states = made_events(96), []
     for flag in (False, True):
-        first = trainer_of("tgn", flag)
+        execution = ExecutionConfig(beside=flag, precision=precision)
+        first = trainer_of("tgn", flag, precision)
         list(first.steps([events[:48]]))
         again = ContinualTrainer.from_checkpoint(
-            made_model("tgn"), first.checkpoint(), CONFIG, execution=ExecutionConfig(beside=flag)
+            made_model("tgn"), first.checkpoint(), CONFIG, execution=execution
         )
         list(again.steps([events[48:]]))
         states.append(again)
     assert_same_state(*states)
+    undisturbed = trainer_of("tgn", True, precision)
+    list(undisturbed.steps([events]))
+    assert_same_state(states[0], undisturbed)
+    if precision == "bf16":
+        plain = trainer_of("tgn", False)
+        list(plain.steps([events]))
+        assert not torch.equal(plain.model.decoder.out.weight, again.model.decoder.out.weight)
+
+
+def test_precision_that_the_device_lacks_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"--precision tf32 is for a GPU; .* --precision bf16"):
+        trainer_of("tgn", False, "tf32")
+    monkeypatch.setattr(linear, "has_bfloat16", lambda: False)
+    with pytest.raises(ValueError, match=r"bf16 requires a CPU with AVX512_BF16, .* use .* fp32"):
+        trainer_of("tgn", False, "bf16")
 
 
 @pytest.mark.parametrize("row", [0, 20, 95])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -125,7 +125,7 @@ def _lead(
     if as_json:
         sys.stdout.write(to_json(metrics, indent=2) + "\n")
     else:
-        _print(metrics, result, directory.path, directory.config.continual.metric_names)
+        _print(metrics, result, directory.path, directory.config)
 
 
 def _learn(
@@ -183,9 +183,10 @@ def _write_report(
     files.write_report(page.continual_report(records.kept, metrics, config, stream, num_damaged))
 
 
-def _print(
-    metrics: Mapping[str, Any], result: RunResult, path: Path, own_metrics: Sequence[str]
-) -> None:
+def _print(metrics: Mapping[str, Any], result: RunResult, path: Path, config: Config) -> None:
+    from tgflow.nn.linear import product_rates
+
+    own_metrics = config.continual.metric_names
     rows = [
         (name, *(score(metrics.get(f"{part}.{key}", nan)) for part in ("prequential", "test")))
         for key, name in (METRIC_TITLES | {own: own for own in own_metrics}).items()
@@ -203,6 +204,10 @@ def _print(
         RUN_FILES,
     )
     print_labels(metrics)
+    is_plain = config.run.device == "cpu" and config.model.precision == "fp32"
+    if is_plain and metrics["num_parameters"] and "bf16" in (rates := product_rates()):
+        ratio = rates["bf16"] / rates["fp32"]
+        hint(f"matrix products are {ratio:.1f} times as fast here with --precision bf16")
     for line in metrics.get("features", {}).values():
         hint(line)
     print_feature_tables(result.tables)

@@ -97,7 +97,8 @@ class ModelConfig:
     dropout: Annotated[float, Ge(0), Lt(1)] | None = None
     """Dropout while training; unset: the model's default (0.1)."""
     precision: Annotated[Precision, Setting(resume="from_now")] = "fp32"
-    """GPU: precision of matrix products; tf32 is faster, and rounds factors to 10 bits."""
+    """Matrix products: fp32; or the faster bf16, on a CPU with AVX512_BF16, which rounds factors to
+    7 bits, and tf32, on a GPU, which rounds them to 10."""
     settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(
         default_factory=dict
     )

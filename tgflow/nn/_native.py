@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tgflow.cuda.launch import Kernels
 
 
+has_bfloat16, multiply = _core.has_bfloat16, _core.multiply
 version_links, version_slots = _core.version_links, _core.version_slots
 
 
@@ -152,40 +153,6 @@ def gather_rows(x: Tensor, row: Tensor) -> Tensor:
         return x.index_select(0, row)
     gathered: Tensor = GatherRows.apply(x, row)  # type: ignore[no-untyped-call]
     return gathered
-
-
-class HeadProduct(torch.autograd.Function):
-    """`torch.bmm` of few heads of many rows; the weight gradient is a sum over chunks of rows.
-
-    cuBLAS computes that gradient in few thread blocks, each of which reads all rows: on an H100 it
-    was a third of a step of TGN on 4,000 events, and two fifths of one of TGAT.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        """Return x @ weight, `[H, N, B]`, of `x` `[H, N, A]` and `weight` `[H, A, B]`."""
-        ctx.save_for_backward(x, weight)
-        return torch.bmm(x, weight)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        chunks = math.gcd(x.shape[1], _MOST_CHUNKS)
-        parts, grads = (rows.reshape(len(rows) * chunks, -1, rows.shape[2]) for rows in (x, grad))
-        summed = torch.bmm(parts.transpose(1, 2), grads).view(-1, chunks, *weight.shape[1:]).sum(1)
-        return torch.bmm(grad, weight.transpose(1, 2)), summed
-
-
-_MOST_CHUNKS = 64
-
-
-def head_product(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x @ weight, `[H, N, B]`, of `x` `[H, N, A]` and `weight` `[H, A, B]`."""
-    if not has_device(x.device):
-        return torch.bmm(x, weight)
-    product: Tensor = HeadProduct.apply(x, weight)  # type: ignore[no-untyped-call]
-    return product
 
 
 def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:

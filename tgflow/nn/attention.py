@@ -10,13 +10,13 @@ from typing import Annotated, NamedTuple
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tgflow.batch import Block
 from tgflow.model import width_error
-from tgflow.nn._native import Attend, can_attend, gather_rows, head_product
+from tgflow.nn._native import Attend, can_attend, gather_rows
 from tgflow.nn.dropout import Dropout
 from tgflow.nn.layers import MergeLayer, init_split
+from tgflow.nn.linear import Linear, product
 from tgflow.nn.tokens import TimeEncoding
 from tgflow.setting import check_ranges
 
@@ -108,10 +108,10 @@ class TemporalAttention(nn.Module):
         self.heads = heads
         self.dropout = Dropout(dropout)
         self.time = time
-        self.query = nn.Linear(h_dim, dim, bias=False) if h_dim else None
-        self.query_time = nn.Linear(time.dim, dim)
-        self.key = nn.Linear(h_dim + edge_x_dim + time.dim, dim, bias=False)
-        self.value = nn.Linear(h_dim + edge_x_dim + time.dim, dim)
+        self.query = Linear(h_dim, dim, bias=False) if h_dim else None
+        self.query_time = Linear(time.dim, dim)
+        self.key = Linear(h_dim + edge_x_dim + time.dim, dim, bias=False)
+        self.value = Linear(h_dim + edge_x_dim + time.dim, dim)
         init_split(self.query_time, self.query)
         for layer in (self.key, self.value):
             nn.init.xavier_uniform_(layer.weight)
@@ -140,7 +140,7 @@ class TemporalAttention(nn.Module):
         keep = self.dropout.factors(self.heads, *block.dt.shape)
         attended = attend(self._input_queries(target), below, block, self.time, keep)
         value = self.value.weight.view(self.heads, -1, self.value.in_features)
-        gathered = head_product(attended.inputs, value.transpose(1, 2))
+        gathered = product(attended.inputs, value.transpose(1, 2))
         bias = self.value.bias.view(self.heads, 1, -1)
         gathered = torch.addcmul(gathered, attended.weight.unsqueeze(-1), bias)
         return gathered.transpose(0, 1).flatten(1)
@@ -149,10 +149,10 @@ class TemporalAttention(nn.Module):
         """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
         q = self.query_time(self.time.at_zero())
         if target is not None and self.query is not None:
-            q = F.linear(target, self.query.weight, q)
+            q = product(target, self.query.weight.t(), q)
         width = q.shape[-1] // self.heads
         q = (q * (1 / math.sqrt(width))).view(-1, self.heads, width).transpose(0, 1)
-        return head_product(q, self.key.weight.view(self.heads, width, -1))
+        return product(q, self.key.weight.view(self.heads, width, -1))
 
 
 class AttentionLayer(nn.Module):

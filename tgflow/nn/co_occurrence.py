@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.batch import Batch
+from tgflow.nn.linear import Linear
 from tgflow.nn.pairs import Pairs
 
 
@@ -47,9 +48,9 @@ class CoOccurrenceEncoding(nn.Module):
     def __init__(self, length: int, patch: int, dim: int, out_dim: int) -> None:
         super().__init__()
         self.length, self.patch = length, patch
-        self.hidden = nn.Linear(1, dim)
-        self.encoded = nn.Linear(dim, dim)
-        self.proj = nn.Linear(patch * dim, out_dim)
+        self.hidden = Linear(1, dim)
+        self.encoded = Linear(dim, dim)
+        self.proj = Linear(patch * dim, out_dim)
         number = torch.arange(1.0 + length).unsqueeze(1)
         self.register_buffer("number", number, persistent=False)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tgflow.batch import Batch
 from tgflow.counts import Count
 from tgflow.model import Scores
 from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
+from tgflow.nn.linear import Linear, product
 from tgflow.nn.pairs import PairFeatures, Pairs
 
 PAIR_GAIN, SKIP_GAIN = 4.0, 60.0
@@ -43,16 +43,16 @@ class LinkDecoder(nn.Module):
         super().__init__()
         self.dim = dim
         hidden_dim = dim if hidden_dim is None else hidden_dim
-        self.src_proj = nn.Linear(dim, hidden_dim)
-        self.dst_proj = nn.Linear(dim, hidden_dim, bias=False)
-        self.out = nn.Linear(hidden_dim, 1)
+        self.src_proj = Linear(dim, hidden_dim)
+        self.dst_proj = Linear(dim, hidden_dim, bias=False)
+        self.out = Linear(hidden_dim, 1)
         init_split(self.src_proj, self.dst_proj)
         nn.init.xavier_normal_(self.out.weight)
         self.pair_features = PairFeatures() if pair_features else None
         self.pair_proj = self.pair_skip = None
         if pair_features:
-            self.pair_proj = nn.Linear(PairFeatures.dim, hidden_dim, bias=False)
-            self.pair_skip = nn.Linear(PairFeatures.dim, 1)  # ranks pairs by recency at first
+            self.pair_proj = Linear(PairFeatures.dim, hidden_dim, bias=False)
+            self.pair_skip = Linear(PairFeatures.dim, 1)  # ranks pairs by recency at first
             with torch.no_grad():
                 self.pair_skip.weight.copy_(PairFeatures.recency() / SKIP_GAIN)
             nn.init.zeros_(self.pair_skip.bias)
@@ -84,13 +84,13 @@ class LinkDecoder(nn.Module):
         skip = None
         if self.pair_features and self.pair_proj and self.pair_skip:
             pair_x = self.pair_features(batch, pairs).to(z.dtype)
-            hidden = hidden.addmm_(pair_x, self.pair_proj.weight.t(), alpha=PAIR_GAIN)
+            hidden = product(pair_x, PAIR_GAIN * self.pair_proj.weight.t(), hidden)
             skip = self.pair_skip(pair_x).squeeze(-1)
-        logits = F.linear(hidden.relu_(), self.out.weight, self.out.bias).squeeze(-1)
+        logits = self.out(hidden.relu_()).squeeze(-1)
         return pairs.scores(logits if skip is None else logits.add_(skip, alpha=SKIP_GAIN), batch)
 
 
-def _mapped(linear: nn.Linear, z: Tensor, row: Tensor) -> Tensor:
+def _mapped(linear: Linear, z: Tensor, row: Tensor) -> Tensor:
     """Return the products of the given rows of `z`."""
     by_pair = len(row) < len(z)
     mapped: Tensor = linear(gather_rows(z, row) if by_pair else z)

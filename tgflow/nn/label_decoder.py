@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from tgflow.batch import Batch
 from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
+from tgflow.nn.linear import Linear
 
 NUM_PASTS = 4
 """Lists of earlier labels: see `tgflow.batch.Targets.past`."""
@@ -41,14 +42,14 @@ class LabelDecoder(nn.Module):
         self, dim: int, num_classes: int, *, x_dim: int = 0, reads_dst: bool = True, depth: int
     ) -> None:
         super().__init__()
-        self.src_proj = nn.Linear(dim, dim)
-        self.dst_proj = nn.Linear(dim, dim, bias=False) if reads_dst else None
-        self.x_proj = nn.Linear(x_dim, dim, bias=False) if x_dim else None
+        self.src_proj = Linear(dim, dim)
+        self.dst_proj = Linear(dim, dim, bias=False) if reads_dst else None
+        self.x_proj = Linear(x_dim, dim, bias=False) if x_dim else None
         init_split(self.src_proj, self.dst_proj, self.x_proj)
-        self.age_proj = nn.Linear(NUM_PASTS, dim, bias=False)
+        self.age_proj = Linear(NUM_PASTS, dim, bias=False)
         self.past = nn.Embedding(NUM_PASTS * (num_classes + 1), dim)
         nn.init.normal_(self.past.weight, std=0.1)
-        self.out = nn.Linear(dim, num_classes)
+        self.out = Linear(dim, num_classes)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
         fading = 0.5 ** torch.arange(depth)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from tgflow.nn._native import gather_rows
 from tgflow.nn.dropout import Dropout
+from tgflow.nn.linear import Linear
 
 
 class MergeLayer(nn.Module):
@@ -22,9 +23,9 @@ class MergeLayer(nn.Module):
 
     def __init__(self, left_dim: int, right_dim: int, hidden_dim: int, out_dim: int) -> None:
         super().__init__()
-        self.left_proj = nn.Linear(left_dim, hidden_dim)
-        self.right_proj = nn.Linear(right_dim, hidden_dim, bias=False) if right_dim else None
-        self.out = nn.Linear(hidden_dim, out_dim)
+        self.left_proj = Linear(left_dim, hidden_dim)
+        self.right_proj = Linear(right_dim, hidden_dim, bias=False) if right_dim else None
+        self.out = Linear(hidden_dim, out_dim)
         init_split(self.left_proj, self.right_proj)
         nn.init.xavier_normal_(self.out.weight)
 
@@ -35,12 +36,12 @@ class MergeLayer(nn.Module):
         """
         hidden = self.left_proj(left)
         if right is not None and self.right_proj is not None:
-            hidden = hidden.addmm_(right, self.right_proj.weight.t())
+            hidden = self.right_proj(right, prior=hidden)
         out: Tensor = self.out(hidden.relu_())
         return out
 
 
-def init_split(*parts: nn.Linear | None) -> None:
+def init_split(*parts: Linear | None) -> None:
     """Initialize parts of a map split by inputs with the Xavier normal weights of the whole map."""
     present = [part for part in parts if part is not None]
     fan = sum(part.in_features for part in present) + present[0].out_features
@@ -108,9 +109,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int, hidden_dim: int, dropout: float) -> None:
         super().__init__()
-        self.hidden = nn.Linear(dim, hidden_dim)
+        self.hidden = Linear(dim, hidden_dim)
         self.hidden_dropout = Dropout(dropout)
-        self.out = nn.Linear(hidden_dim, dim)
+        self.out = Linear(hidden_dim, dim)
         self.out_dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -143,7 +144,7 @@ class CrossAttention(nn.Module):
         if dim % heads:
             raise ValueError(f"heads must divide dim, got {heads} and {dim}")
         self.heads = heads
-        self.query, self.key, self.value, self.merge = (nn.Linear(dim, dim) for _ in range(4))
+        self.query, self.key, self.value, self.merge = (Linear(dim, dim) for _ in range(4))
         self.weight_dropout, self.merge_dropout = Dropout(dropout), Dropout(dropout)
         self.attention_norm, self.out_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim, 4 * dim, dropout)
@@ -189,9 +190,9 @@ class TransformerLayer(nn.Module):
             raise ValueError(f"heads must divide dim, got {heads} heads and dim {dim}")
         self.heads = heads
         self.attention_norm = nn.LayerNorm(dim)
-        self.query_key_value = nn.Linear(dim, 3 * dim)
+        self.query_key_value = Linear(dim, 3 * dim)
         self.weight_dropout = Dropout(dropout)
-        self.merge = nn.Linear(dim, dim)
+        self.merge = Linear(dim, dim)
         self.merge_dropout = Dropout(dropout)
         self.map_norm = nn.LayerNorm(dim)
         self.map = FeedForward(dim, 4 * dim, dropout)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tgflow.batch import Block
 from tgflow.nn._native import gather_rows
+from tgflow.nn.linear import Linear, product
 
 
 class TimeEncoding(nn.Module):
@@ -94,7 +94,7 @@ class TokenProj(nn.Module):
         self.widths = [node_x_dim, edge_x_dim, 0 if time is None else time.dim, extra_dim]
         if not any(self.widths):
             raise ValueError("provide a time encoding or features for the tokens")
-        self.proj = nn.Linear(sum(self.widths), dim)
+        self.proj = Linear(sum(self.widths), dim)
 
     def forward(self, block: Block, node_x: Tensor | None, extra: Tensor | None = None) -> Tensor:
         """Return the projected tokens, float32 `[N, k, dim]`, newest first.
@@ -107,15 +107,15 @@ class TokenProj(nn.Module):
         of_node, of_edge, of_time, of_extra = torch.split(self.proj.weight, self.widths, dim=1)
         parts: list[Tensor] = []
         if self.time is not None:
-            parts.append(F.linear(self.time(block.dt), of_time))
+            parts.append(product(self.time(block.dt), of_time.t()))
         if extra is not None:
-            parts.append(F.linear(extra, of_extra))
+            parts.append(product(extra, of_extra.t()))
         if node_x is not None:
-            parts.append(gather_slots(F.linear(node_x, of_node), block.neighbor))
+            parts.append(gather_slots(product(node_x, of_node.t()), block.neighbor))
         if parts:
             parts = [sum(parts[1:], parts[0]) * block.mask.unsqueeze(-1)]
         if block.edge_table is not None and block.edge_row is not None:
-            parts.append(gather_slots(F.linear(block.edge_table, of_edge), block.edge_row))
+            parts.append(gather_slots(product(block.edge_table, of_edge.t()), block.edge_row))
         return sum(parts[1:], parts[0]) + self.proj.bias
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.nn._native import gru_step
+from tgflow.nn.linear import Linear
 from tgflow.nn.memory import MemoryRows
 from tgflow.nn.tokens import TimeEncoding
 
@@ -35,9 +36,9 @@ class MemoryUpdater(nn.Module):
             raise ValueError(f'cell must be "gru" or "rnn", got {cell!r}')
         self.time = time
         gates = 3 * memory_dim if cell == "gru" else memory_dim
-        self.state_proj = nn.Linear(memory_dim + mail_dim, gates)
-        self.time_proj = nn.Linear(time.dim, gates, bias=False)
-        self.memory_proj = nn.Linear(memory_dim, memory_dim) if cell == "gru" else None
+        self.state_proj = Linear(memory_dim + mail_dim, gates)
+        self.time_proj = Linear(time.dim, gates, bias=False)
+        self.memory_proj = Linear(memory_dim, memory_dim) if cell == "gru" else None
         for layer in (self.state_proj, self.time_proj, self.memory_proj):
             for parameter in () if layer is None else layer.parameters():
                 nn.init.uniform_(parameter, -(memory_dim**-0.5), memory_dim**-0.5)
@@ -50,7 +51,7 @@ class MemoryUpdater(nn.Module):
 
     def _step(self, rows: MemoryRows, seconds_per_tick: float) -> Tensor:
         dt = (rows.mail_t - rows.last_update).to(rows.state.dtype) * seconds_per_tick
-        given = self.state_proj(rows.state).addmm_(self.time(dt), self.time_proj.weight.t())
+        given = self.time_proj(self.time(dt), prior=self.state_proj(rows.state))
         if self.memory_proj is None:
             return torch.tanh(given)
         own = self.memory_proj(rows.memory)

@@ -11,6 +11,7 @@ from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
 from tgflow.distributed.launch import read_launch
+from tgflow.nn.linear import check_precision
 from tgflow.train.config import ExecutionConfig
 
 CPU = torch.device("cpu")
@@ -22,6 +23,10 @@ def use_device(config: Config) -> torch.device:
     Each rank uses its own device if there are enough: cuda:LOCAL_RANK.
     """
     name = config.run.device
+    try:
+        check_precision(config.model.precision, torch.device(name))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if name == "cpu":
         if config.graph.device_budget is not None:
             raise ConfigError("--device-budget requires --device cuda")

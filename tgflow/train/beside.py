@@ -10,8 +10,11 @@ from operator import is_
 
 import torch
 
+from tgflow._native import num_threads, set_num_threads
 from tgflow.batch import Batch
+from tgflow.choices import Precision
 from tgflow.model import Scores, TemporalModel
+from tgflow.nn.linear import product_precision
 from tgflow.state import DeviceState
 from tgflow.train.finite import BatchPlace, check_finite
 
@@ -21,11 +24,12 @@ class BesideLearning:
 
     Both read the same state and the same parameters, which change only after both. A copy of the
     model that shares these is in evaluation mode while the model is in training mode. Each of the
-    two threads computes with half of torch's threads.
+    two threads computes with half of torch's threads, and with half of the core's until the
+    prediction is made; learning, which takes longer, then has all of the core's.
     """
 
-    def __init__(self, model: TemporalModel) -> None:
-        self._model = model
+    def __init__(self, model: TemporalModel, precision: Precision) -> None:
+        self._model, self._precision = model, precision
         self._copy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tgflow-predict")
 
@@ -51,19 +55,23 @@ class BesideLearning:
         now = self._shared_now()
         if len(now) != len(self._shared) or not all(map(is_, now, self._shared)):
             self._copy()
-        threads, state = torch.get_num_threads(), self._model.state
+        threads, core_threads = torch.get_num_threads(), num_threads()
+        state = self._model.state
         torch.set_num_threads(max(1, threads // 2))
         try:
             with ExitStack() as stack:
                 if isinstance(state, DeviceState):
                     nodes = torch.cat([batch.nodes, learned.nodes])
                     stack.enter_context(state.covering(int(nodes.max()) + 1 if len(nodes) else 0))
-                yield self._thread.submit(self._predict, batch)
+                set_num_threads(max(1, core_threads // 2))
+                future = self._thread.submit(self._predict, batch)
+                future.add_done_callback(lambda _: set_num_threads(core_threads))
+                yield future
         finally:
             torch.set_num_threads(threads)
 
     def _predict(self, batch: Batch) -> Scores:
-        with torch.no_grad():
+        with torch.no_grad(), product_precision(self._precision, torch.device("cpu")):
             scores: Scores = self._copied(batch)
         check_finite(BatchPlace.of(batch), scores.positive, scores.negative, None, scores.classes)
         return scores

@@ -66,7 +66,8 @@ class ExecutionConfig:
     """How a trainer computes; results differ by rounding at most."""
 
     precision: Precision = "fp32"
-    """Matrix products on a GPU: fp32; or tf32, which rounds their factors to 10 bits."""
+    """Matrix products: fp32; bf16 on a CPU with AVX512_BF16, which rounds their factors to 7 bits;
+    tf32 on a GPU, which rounds them to 10."""
     capture: bool = True
     """On a GPU, replay steps whose shapes recur as CUDA graphs."""
     beside: bool = False

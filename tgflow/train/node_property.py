@@ -19,6 +19,7 @@ from tgflow.ids import NodeIds
 from tgflow.inference import Inference
 from tgflow.metrics import ndcg_at_k
 from tgflow.model import TemporalModel, device_of_model
+from tgflow.nn.linear import Linear
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.resampling import Interval, Resampling
@@ -90,8 +91,8 @@ class PropertyHead(nn.Module):
 
     def __init__(self, dim: int, num_items: int) -> None:
         super().__init__()
-        self.hidden = nn.Linear(dim + 2 * num_items, dim)
-        self.out = nn.Linear(dim, num_items)
+        self.hidden = Linear(dim + 2 * num_items, dim)
+        self.out = Linear(dim, num_items)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
         self.skip = nn.Parameter(torch.tensor([0.0, 1.0]))

@@ -18,6 +18,7 @@ from tgflow.keys import KeyDomain, derive_key
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.nn.dropout import DropoutKeys
+from tgflow.nn.linear import check_precision, product_precision
 from tgflow.state import DeviceState
 from tgflow.tasks.labels import LabelTask
 from tgflow.train.captured import CapturedCalls, tensors_of
@@ -36,7 +37,6 @@ from tgflow.train.results import Results
 from tgflow.tree_sum import TreeSum
 
 _MASK_63_BITS = (1 << 63) - 1
-_MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,7 @@ class TrainStep:
             lr_scheduler = config.lr_scheduler if lr_scheduler is None else lr_scheduler
             self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer)
         self.execution = execution = ExecutionConfig() if execution is None else execution
-        is_cuda = self.device.type == "cuda"
-        self._precision = _MATMUL_PRECISION[execution.precision] if is_cuda else None
+        check_precision(execution.precision, self.device)
         self._num_nodes = num_nodes
         state = model.state
         self.state = state if isinstance(state, DeviceState) else None
@@ -245,12 +244,9 @@ class TrainStep:
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Context manager for the model's computation: timing, precision and state access."""
-        with self._clock.measuring():
-            if self.device.type == "cpu":
-                yield
-            else:
-                with self.touching_state(), _matmul_precision(self._precision):
-                    yield
+        precise = product_precision(self.execution.precision, self.device)
+        with self._clock.measuring(), self.touching_state(), precise:
+            yield
 
     @contextmanager
     def touching_state(self) -> Iterator[None]:
@@ -296,20 +292,6 @@ class TrainStep:
     def new_results(self) -> Results[Any]:
         """Return the transfer of scores and losses to the host, delayed on a device."""
         return Results(None if self.is_lost is None else self.device)
-
-
-@contextmanager
-def _matmul_precision(precision: str | None) -> Iterator[None]:
-    """Context manager that sets torch's float32 matmul precision; None: unchanged."""
-    if precision is None:
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class _PlainExecution:

@@ -121,7 +121,8 @@ class Stepper:
         """Update (0: predicted), scores, loss: read late, as ranks send scores with others."""
         self._predicted: AnyScores | None = None
         self._learned: StepResult | None = None
-        self._beside = BesideLearning(model) if self._can_predict_beside() else None
+        precision = self.learner.execution.precision
+        self._beside = BesideLearning(model, precision) if self._can_predict_beside() else None
         self._waiting: Batch | None = None
         """Micro-batch to predict while it is learned."""
 

@@ -84,6 +84,18 @@ CASES: dict[str, Callable[[], Call]] = {
         {"key": ids(7), "rate": 0.5, "x": torch.ones(NUM), "out": torch.ones(NUM)},
         numbers={"rate": [-1, 1]},
     ),
+    "multiply": lambda: Call(
+        _core.multiply,
+        {
+            "a": torch.ones(NUM, K),
+            "b": torch.ones(K, 5),
+            "out": torch.ones(NUM, 5),
+            "prior": torch.ones(5),
+            "rounds": False,
+        },
+        optional={"prior"},
+        any_strides={"a", "b"},
+    ),
     "attend": forward,
     "attend_backward": backward,
 }

@@ -81,11 +81,11 @@ TGFLOW_AVX512 void run_avx512(Args&... args) {
   Loop::template run<Avx512>(args...);
 }
 
-/// Calls `Loop::run<Level>(args...)` as compiled for the level in use. It must be `TGFLOW_INLINE`, and so
-/// must all that it calls in loops.
+/// Calls `Loop::run<Level>(args...)` as compiled for a level that the machine supports. It must be
+/// `TGFLOW_INLINE`, and so must all that it calls in loops.
 template <typename Loop, typename... Args>
-void run(Args&&... args) {
-  switch (simd_level()) {
+void run_at(SimdLevel level, Args&&... args) {
+  switch (level) {
     case SimdLevel::kAvx512:
       return run_avx512<Loop>(args...);
     case SimdLevel::kAvx2:
@@ -93,6 +93,12 @@ void run(Args&&... args) {
     case SimdLevel::kBaseline:
       return run_baseline<Loop>(args...);
   }
+}
+
+/// The same for the level in use.
+template <typename Loop, typename... Args>
+void run(Args&&... args) {
+  run_at<Loop>(simd_level(), args...);
 }
 
 /// Prefetches the cache lines of a row.
