@@ -252,12 +252,14 @@ struct PackPanels {
   template <typename Level>
   TGFLOW_INLINE static void run(const Block& block, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
+#if defined(TGFLOW_WIDE)
       if constexpr (Level::kLanes == 16) {
         if (block.inner == 2) {
           pack<Pairs>(block, i);
           continue;
         }
       }
+#endif
       pack<Singles<Level>>(block, i);
     }
   }
@@ -266,9 +268,11 @@ struct PackPanels {
 struct MultiplyTiles {
   template <typename Level>
   TGFLOW_INLINE static void run(const Block& block, int64_t begin, int64_t end) {
+#if defined(TGFLOW_WIDE)
     if constexpr (Level::kLanes == 16) {
       if (block.inner == 2) return multiply_tiles<Pairs>(block, begin, end);
     }
+#endif
     multiply_tiles<Singles<Level>>(block, begin, end);
   }
 };

@@ -35,6 +35,7 @@ DEVELOPERS = {
         "training the other models, beside a peer where one is installed",
         True,
     ),
+    "step": Benchmark("benchmarks.step:run", "a continual step of TGN by kind of work"),
     "stream": Benchmark("benchmarks.stream:run", "reading CSV and Parquet into the durable log"),
     "threads": Benchmark("benchmarks.threads:run", "training on one thread and on all", True),
     "serve": Benchmark("benchmarks.serve:run", "answers over HTTP beside learning", True),

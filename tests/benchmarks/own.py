@@ -12,6 +12,7 @@ from torch import Tensor
 from tgflow.bench.row import Params
 from tgflow.bench.setup import Options
 from tgflow.bench.train import BATCH_SIZE, THREADS, graph_on, training_events
+from tgflow.choices import Precision
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.model import TemporalModel
@@ -47,6 +48,8 @@ class Task:
     lr: float = 1e-4
     device: str = "cpu"
     """Device of a peer's model and data; tgflow's own is an argument of `Own`."""
+    precision: Precision = "fp32"
+    """Of matrix products; bf16 of a peer is torch's autocast."""
 
     @property
     def num_nodes(self) -> int:
@@ -102,7 +105,7 @@ class Own:
             model.to(graph.device),
             ContinualConfig(seed=task.seed, learning_rate=task.lr),
             num_nodes=lambda: graph.num_nodes,
-            execution=ExecutionConfig(capture=capture),
+            execution=ExecutionConfig(precision=task.precision, capture=capture),
         )
         self._captures = capture and self.plan.gpu is not None
         self._next = 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from benchmarks import peers
 from benchmarks.own import Task, named_task, own_tgat, own_tgn
 from benchmarks.race import contenders, race, speed_rows, times_rows
@@ -9,8 +12,9 @@ from benchmarks.train_device import device_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads
+from tgflow.nn._native import has_bfloat16
 
-TGN_TIMES_FASTER, TGAT_TARGET = 3.0, 6000.0
+TGN_TIMES_FASTER, TGN_TIMES_FASTER_BF16, TGAT_TARGET = 3.0, 4.0, 6000.0
 
 
 def run(options: Options) -> list[Row]:
@@ -27,17 +31,27 @@ def run(options: Options) -> list[Row]:
             rows += device_rows(task, params, device, options)
         if options.only_device:
             return rows
-        return rows + tgn_rows(task, params, options) + tgat_rows(task, params, options)
+        rows += tgn_rows(task, params, options) + tgat_rows(task, params, options)
+        if has_bfloat16():
+            task, params = replace(task, precision="bf16"), params | {"precision": "bf16"}
+            rows += tgn_rows(task, params, options, peers.TGN[:1], TGN_TIMES_FASTER_BF16)
+        return rows
 
 
-def tgn_rows(task: Task, params: Params, options: Options) -> list[Row]:
-    """TGN against all peers, batch by batch on the same events: speed and held-out AP."""
-    laps, absent = contenders(own_tgn(task), peers.TGN, TURN)
+def tgn_rows(
+    task: Task,
+    params: Params,
+    options: Options,
+    others: Sequence[peers.Peer] = peers.TGN,
+    target: float = TGN_TIMES_FASTER,
+) -> list[Row]:
+    """TGN against peers, batch by batch on the same events: speed and held-out AP."""
+    laps, absent = contenders(own_tgn(task), others, TURN)
     race(laps, task.num_batches, options)
     for each in laps.values():
         each.evaluate()
     rows = speed_rows("TGN training", laps, absent, params)
-    rows += times_rows("TGN training, times the faster peer", laps, params, TGN_TIMES_FASTER)
+    rows += times_rows("TGN training, times the faster peer", laps, params, target)
     return rows + [
         Row("TGN held-out AP", each.held_out_ap, "", params | {"library": library})
         for library, each in laps.items()

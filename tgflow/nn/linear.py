@@ -34,9 +34,9 @@ def check_precision(precision: Precision, device: torch.device) -> None:
         )
 
 
-def product_rates() -> dict[Precision, float]:
-    """Return the measured multiply-adds of a product on the CPU, in GFLOP/s; takes some 20 ms."""
-    x, weight = torch.ones(2000, 200), torch.ones(200, 300)
+def product_rates(rows: int = 2000, inner: int = 200, columns: int = 300) -> dict[Precision, float]:
+    """Return the measured speed of a product on the CPU, in GFLOP/s; takes some 20 ms."""
+    x, weight = torch.ones(rows, inner), torch.ones(inner, columns)
     flops, rates = 2 * x.numel() * weight.shape[1], {}
     precisions: tuple[Precision, ...] = ("fp32", "bf16") if has_bfloat16() else ("fp32",)
     for precision in precisions:

@@ -78,6 +78,11 @@ class PygTgn:
         return loss.item()
 
     def _scores(self, batch: Any) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.task.precision == "bf16"):
+            positive, negative = self._logits(batch)
+        return positive.float(), negative.float()
+
+    def _logits(self, batch: Any) -> tuple[Tensor, Tensor]:
         nodes, edges, eid = self.neighbors(batch.n_id)
         self.local[nodes] = torch.arange(len(nodes), device=nodes.device)
         z, updated = self.memory(nodes)

@@ -1,0 +1,174 @@
+"""Time of a continual step of TGN by kind of work, and the rate of its matrix products.
+
+python -m benchmarks.step AVX-512 fp32 events.csv.gz    profile in this process, as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+import tgflow as tg
+from tgflow import _core
+from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options
+from tgflow.nn import linear
+from tgflow.train.config import ExecutionConfig
+
+WARM_UP, STEPS = 100, 40
+DATA = Path(__file__).parents[2] / "examples/data/collegemsg.csv.gz"
+PICTURE = Path(__file__).parents[2] / "examples/guides/step.svg"
+KINDS = {
+    "matrix products": ("_CoreProduct",),
+    "attention": ("Attend",),
+    "gather, copy, concatenate": ("index", "gather", "cat", "copy", "scatter", "where", "fill"),
+    "elementwise": ("cos", "tanh", "sigmoid", "mul", "add", "lerp", "sub", "div", "relu", "exp"),
+    "optimizer": ("Optimizer", "_fused_adam"),
+}
+"""Parts of the names of operations, the first that fits counts; all else is Python and the rest."""
+REST = "Python and the rest"
+COLORS = "#3557d6", "#0d9373", "#c2571a", "#8a3fc0", "#b8860b", "#98a1b0"
+
+
+def run(options: Options) -> list[Row]:
+    """Profile TGN as `tgflow run` trains it, on one thread, at each level and precision.
+
+    Writes the picture of the guide how-fast.
+    """
+    file = options.data[0] if options.data else DATA
+    levels = [level for level in _core.simd_levels() if level != "baseline"]
+    settings = [(level, "fp32") for level in reversed(levels)]
+    if _core.has_bfloat16():
+        settings.insert(1, ("AVX-512", "bf16"))
+    profiles = {}
+    for level, precision in settings:
+        options.say(f"step: {level}, {precision}")
+        profiles[level, precision] = _in_process(level, precision, file)
+    rows: list[Row] = []
+    for (level, precision), found in profiles.items():
+        params: Params = {"level": level, "precision": precision}
+        rows += [
+            Row("step, time", value, "ms", {**params, "kind": kind})
+            for kind, value in found["ms"].items()
+        ]
+        rows.append(
+            Row("step, matrix products", found["rate"], "FLOP/s", params, baseline=found["best"])
+        )
+    PICTURE.write_text(
+        picture({f"{' '.join(key)}": found["ms"] for key, found in profiles.items()}),
+        encoding="utf-8",
+    )
+    return rows
+
+
+def _in_process(level: str, precision: str, file: Path) -> dict[str, Any]:
+    """Return the profile at `level`, which torch reads from the environment when it starts."""
+    names = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+    env = os.environ | (names if level == "AVX2" else {})
+    command = [sys.executable, "-m", "benchmarks.step", level, precision, str(file)]
+    found = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    profiled: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return profiled
+
+
+def profiled_step(precision: Any, file: str) -> dict[str, Any]:
+    """Return milliseconds of a step by kind, and FLOP/s of its products and of the best one."""
+    torch.set_num_threads(1)
+    _core.set_num_threads(1)
+    trainer = tg.ContinualTrainer(
+        tg.TGN(pair_features=True),
+        tg.TemporalGraph(),
+        execution=ExecutionConfig(precision=precision),
+    )
+    steps = iter(trainer.steps(tg.open_stream(file, time_unit="s")))
+    for _ in range(WARM_UP):
+        next(steps)
+    begin = time.perf_counter()
+    for _ in range(STEPS):
+        next(steps)
+    plain = time.perf_counter() - begin
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        begin = time.perf_counter()
+        for _ in range(STEPS):
+            next(steps)
+        total = time.perf_counter() - begin
+    seconds: Counter[str] = Counter()
+    for event in found.key_averages():
+        fitting = (kind for kind, parts in KINDS.items() if any(p in event.key for p in parts))
+        seconds[next(fitting, REST)] += event.self_cpu_time_total / 1e6
+    seconds[REST] = total - sum(seconds[kind] for kind in KINDS)
+    scale = 1000 * plain / total / STEPS
+    return {
+        "ms": {kind: scale * seconds[kind] for kind in (*KINDS, REST)},
+        "rate": _product_rate(steps),
+        "best": max(linear.product_rates(512, 256, 512)[precision] for _ in range(5)) * 1e9,
+    }
+
+
+def _product_rate(steps: Any) -> float:
+    """Return FLOP/s of the products of some steps, each timed by itself."""
+    flops, seconds, multiply = 0, 0.0, linear.multiply
+
+    def timed(**given: Any) -> None:
+        nonlocal flops, seconds
+        begin = time.perf_counter()
+        multiply(**given)
+        seconds += time.perf_counter() - begin
+        flops += 2 * given["a"].numel() * given["b"].shape[-1]
+
+    linear.multiply = timed
+    for _ in range(STEPS):
+        next(steps)
+    linear.multiply = multiply
+    return flops / seconds
+
+
+def picture(profiles: dict[str, dict[str, float]]) -> str:
+    """Return an SVG of stacked bars, one a profile."""
+    scale = 760 / max(sum(ms.values()) for ms in profiles.values())
+    parts, y = [], 20
+    for name, ms in profiles.items():
+        parts.append(f'<text x="130" y="{y + 20}" text-anchor="end">{name}</text>')
+        x = 140.0
+        for color, value in zip(COLORS, ms.values(), strict=True):
+            parts.append(_bar(x, y, scale * value, color, f"{value:.1f}"))
+            x += scale * value
+        parts.append(f'<text x="{x + 6:.0f}" y="{y + 20}">{sum(ms.values()):.0f} ms</text>')
+        y += 42
+    for i, (color, kind) in enumerate(zip(COLORS, (*KINDS, REST), strict=True)):
+        x, at = 140 + 260 * (i % 3), y + 14 + 22 * (i // 3)
+        parts.append(f'<rect x="{x}" y="{at}" width="12" height="12" fill="{color}"/>')
+        parts.append(f'<text x="{x + 18}" y="{at + 11}">{kind}</text>')
+    style = "text { font: 13px system-ui, sans-serif; fill: #5d6470 } .value { fill: #fff }"
+    page = f'<rect width="980" height="{y + 70}" fill="#fff"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 980 {y + 70}" width="980">'
+    return "\n".join([head, f"<style>{style}</style>", page, *parts, "</svg>\n"])
+
+
+def _bar(x: float, y: int, width: float, color: str, value: str) -> str:
+    bar = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="30" fill="{color}"/>'
+    if width < 26:
+        return bar
+    middle = f'x="{x + width / 2:.1f}" y="{y + 20}" text-anchor="middle"'
+    return f'{bar}<text class="value" {middle}>{value}</text>'
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the profile of this process."""
+    level, precision, file = arguments
+    _core.set_simd_level(level)
+    print(json.dumps(profiled_step(precision, file)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
