@@ -58,6 +58,10 @@ class GraphMixerConfig:
         check_ranges(self)
 
 
+MAX_ROWS = 16_384
+"""Nodes whose tokens are mixed at once."""
+
+
 class GraphMixer(TemporalModel):
     """MLP-Mixer over the recent events of a node, without state or attention.
 
@@ -89,7 +93,11 @@ class GraphMixer(TemporalModel):
 
     def embed(self, batch: Batch) -> Embeddings:
         (block,) = batch.blocks
-        z = self.last_mixer.mean(self.mixers(self.tokens(block, None)))
+        mixed = [
+            self.last_mixer.mean(self.mixers(self.tokens(part, None)))
+            for part in block.parts(MAX_ROWS)
+        ]
+        z = torch.cat(mixed) if len(mixed) > 1 else mixed[0]
         if batch.node_x is not None:
             mask = block.mask.unsqueeze(-1)
             total = (gather_slots(batch.node_x, block.neighbor) * mask).sum(dim=1)

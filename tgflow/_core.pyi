@@ -327,6 +327,23 @@ def attend(
     inputs: Tensor,
     total: Tensor,
 ) -> None: ...
+def attend_projected(
+    *,
+    query_row: Tensor,
+    query: Tensor,
+    time_query: Tensor,
+    below: Tensor | None,
+    neighbor: Tensor,
+    edges: Tensor | None,
+    edge_row: Tensor | None,
+    bias: Tensor,
+    eid: Tensor,
+    mask: Tensor,
+    dt: Tensor,
+    frequency: Tensor,
+    time: Tensor,
+    value: Tensor,
+) -> None: ...
 def attend_backward(
     *,
     query: Tensor,

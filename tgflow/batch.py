@@ -84,6 +84,19 @@ class Block:
         rows = self.edge_table.index_select(0, self.edge_row.reshape(-1))
         return rows.reshape(*self.edge_row.shape, rows.shape[1])
 
+    def parts(self, size: int) -> Iterator[Block]:
+        """Yield blocks of at most `size` targets each, as views; a block without any yields itself.
+
+        For models whose work per target needs much memory: in evaluation there may be many.
+        """
+        if len(self.target) <= size:
+            yield self
+            return
+        for start in range(0, len(self.target), size):
+            part = slice(start, start + size)
+            columns: dict[str, Any] = {name: x[part] for name, x in _columns(self).items()}
+            yield replace(self, **columns | {"edge_table": self.edge_table})
+
 
 @described
 @dataclass(frozen=True, slots=True, eq=False)

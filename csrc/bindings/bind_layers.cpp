@@ -110,6 +110,42 @@ void attend_backward(const TensorArg& query, const Optional& below, const Tensor
                             data_or_null<float>(grad_below, "grad_below", {a.num_below, a.h_dim})});
 }
 
+void attend_projected(const TensorArg& query_row, const TensorArg& query, const TensorArg& time_query,
+                      const Optional& below, const TensorArg& neighbor, const Optional& edges,
+                      const Optional& edge_row, const TensorArg& bias, const TensorArg& eid,
+                      const TensorArg& mask, const TensorArg& dt, const TensorArg& frequency,
+                      const TensorArg& time, const TensorArg& value) {
+  tgflow::ProjectedAttention a{};
+  a.mask = mask.data<const bool>("mask", {"N", "k"});
+  const int64_t n = a.num_targets = mask.length(0), k = a.k = mask.length(1);
+  check_number("the number of slots k", k, 1);
+  a.eid = eid.data<const int64_t>("eid", {n, k});
+  a.dt = dt.data<const float>("dt", {n, k});
+  a.query = query.data<const float>("query", {"H", "Q", "key_dim"});
+  a.num_heads = query.length(0), a.num_queries = query.length(1), a.key_dim = query.length(2);
+  a.query_row = query_row.data<const int64_t>("query_row", {n});
+  check_range("query_row", {a.query_row, n}, 0, a.num_queries);
+  const auto frequencies = frequency.vector<const float>("frequency");
+  a.frequency = frequencies.data, a.time_dim = frequencies.size;
+  a.time_query = time_query.data<const float>("time_query", {a.num_heads, a.num_queries, a.time_dim});
+  const auto biases = bias.vector<const float>("bias");
+  a.bias = biases.data, a.value_dim = biases.size;
+  const int64_t width = a.num_heads * (a.key_dim + a.value_dim);
+  if (below) {
+    a.below = below->data<const float>("below", {"F", width});
+    a.neighbor = neighbor.data<const int64_t>("neighbor", {n, k});
+    check_rows("neighbor", a.neighbor, a.mask, n * k, below->length(0));
+  }
+  if (edges) {
+    a.edges = edges->data<const float>("edges", {"R", width});
+    if (!edge_row) throw std::invalid_argument("edge_row must come with edges, got None");
+    a.edge_row = edge_row->data<const int64_t>("edge_row", {n, k});
+    check_rows("edge_row", a.edge_row, a.mask, n * k, edges->length(0));
+  }
+  tgflow::attend_projected(a, {time.data<float>("time", {n, a.num_heads * a.time_dim}),
+                               value.data<float>("value", {n, a.value_dim})});
+}
+
 void check_rate(double rate) {
   if (!(rate >= 0 && rate < 1)) {
     throw std::invalid_argument("rate must be at least 0 and less than 1, got " + std::to_string(rate));
@@ -239,6 +275,10 @@ void bind_layers(py::module_& m) {
   m.def("multiply", &multiply, py::kw_only(), py::arg("a"), py::arg("b"), py::arg("out"), py::arg("prior"),
         py::arg("rounds"), no_gil);
   m.def("has_bfloat16", &tgflow::has_bfloat16);
+  m.def("attend_projected", &attend_projected, py::kw_only(), py::arg("query_row"), py::arg("query"),
+        py::arg("time_query"), py::arg("below"), py::arg("neighbor"), py::arg("edges"), py::arg("edge_row"),
+        py::arg("bias"), py::arg("eid"), py::arg("mask"), py::arg("dt"), py::arg("frequency"),
+        py::arg("time"), py::arg("value"), no_gil);
   m.def("keep_factors", &keep_factors, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("out"),
         py::call_guard<py::gil_scoped_release>());
   m.def("gelu_dropout", &gelu_dropout, py::kw_only(), py::arg("key"), py::arg("rate"), py::arg("x"),

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "tgflow/detail/simd.hpp"
+#include "tgflow/radix_sort.hpp"
 #include "tgflow/thread_pool.hpp"
 
 namespace tgflow {
@@ -211,6 +214,68 @@ struct AttendRange {
   }
 };
 
+int64_t table_width(const ProjectedAttention& a) { return a.num_heads * (a.key_dim + a.value_dim); }
+
+/// Whether two targets have the same neighbors.
+bool has_same_slots(const ProjectedAttention& a, int64_t n, int64_t other) {
+  const auto is_equal = [&](const auto* column) {
+    const auto size = sizeof(*column) * static_cast<size_t>(a.k);
+    return column == nullptr || std::memcmp(column + n * a.k, column + other * a.k, size) == 0;
+  };
+  return is_equal(a.mask) && is_equal(a.neighbor) && is_equal(a.edge_row);
+}
+
+/// The sum of a slot's rows of both tables.
+TGFLOW_INLINE void join_rows(const ProjectedAttention& a, int64_t slot, float* out) {
+  const int64_t size = table_width(a);
+  const float* const below = a.below == nullptr ? nullptr : a.below + a.neighbor[slot] * size;
+  const float* const edge = a.edges == nullptr ? nullptr : a.edges + a.edge_row[slot] * size;
+  for (int64_t i = 0; i < size; ++i) out[i] = (below ? below[i] : 0) + (edge ? edge[i] : 0);
+}
+
+/// Computes the targets `order[begin]` to `order[end - 1]`.
+struct ProjectedRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const ProjectedAttention& a, const Attention& time, const ProjectedOut& out,
+                                const int64_t* order, int64_t begin, int64_t end) {
+    const int64_t heads = a.num_heads, size = table_width(a);
+    Neighborhood near(time);
+    std::vector<float> joined(a.k * size), known(heads * a.k);  // of the neighbors of the last target
+    std::vector<const float*> value(a.k);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t n = order[i], q = a.query_row[n];
+      const bool is_same = i > begin && has_same_slots(a, n, order[i - 1]);
+      const bool is_known = is_same && q == a.query_row[order[i - 1]];
+      gather(time, n, near);
+      for (int64_t j = 0; j < near.count && !is_same; ++j) {
+        join_rows(a, n * a.k + near.slot[j], joined.data() + j * size);
+      }
+      for (int64_t h = 0; h < heads; ++h) {
+        const float* const query = a.query + (h * a.num_queries + q) * a.key_dim;
+        for (int64_t j = 0; j < near.count && !is_known; ++j) {
+          known[h * a.k + j] = simd::dot<Level>(query, joined.data() + j * size + h * a.key_dim, a.key_dim);
+        }
+        near.query[h] = a.time_query + (h * a.num_queries + q) * a.time_dim;
+        near.sum[h] = out.time + (n * heads + h) * a.time_dim;
+        std::fill_n(near.sum[h], a.time_dim, 0.0f);
+      }
+      multiply_inputs<Level>(time, near, near.parts.size());
+      float* const sum = out.value + n * a.value_dim;
+      for (int64_t c = 0; c < a.value_dim && near.count > 0; ++c) sum[c] += a.bias[c];
+      for (int64_t h = 0; h < heads; ++h) {
+        float* const score = near.score.data() + h * a.k;
+        for (int64_t j = 0; j < near.count; ++j) {
+          score[j] += known[h * a.k + j];
+          value[j] = joined.data() + j * size + heads * a.key_dim + h * a.value_dim;
+        }
+        softmax(score, near.count);
+        simd::add_rows<Level, 1>(&sum, value.data(), &score, near.count, a.value_dim);
+      }
+      add_inputs<Level>(time, near);
+    }
+  }
+};
+
 /// Gradients of each slot for the pass over `below`, [H, N, k] each.
 struct SlotGradients {
   std::vector<float> kept;   ///< weight * keep
@@ -319,6 +384,18 @@ void attend(const Attention& a, const AttentionOut& out) {
   const EdgeScores known = edge_scores(a);
   parallel_for(num_chunks(a), 1, [&](int64_t begin, int64_t end) {
     simd::run<AttendRange>(a, known, out, begin * kChunk, std::min(end * kChunk, a.num_targets));
+  });
+}
+
+void attend_projected(const ProjectedAttention& a, const ProjectedOut& out) {
+  std::vector<int64_t> order(a.num_targets), other;
+  std::iota(order.begin(), order.end(), 0);
+  radix_sort(order, other, [&](int64_t n) { return static_cast<uint32_t>(a.eid[n * a.k] + 1); });
+  Attention time{};  // the part of the inputs that is not projected
+  time.k = a.k, time.num_heads = a.num_heads, time.time_dim = a.time_dim;
+  time.mask = a.mask, time.dt = a.dt, time.frequency = a.frequency;
+  parallel_for(a.num_targets, kChunk, [&](int64_t begin, int64_t end) {
+    simd::run<ProjectedRange>(a, time, out, order.data(), begin, end);
   });
 }
 

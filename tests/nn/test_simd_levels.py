@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.neural import WIDTHS, AttentionCase, check_close
+from helpers.neural import WIDTHS, AttentionCase, check_close, made_block
 from tgflow import _core
-from tgflow.nn import Dropout
+from tgflow.nn import AttentionLayer, Dropout, TimeEncoding
 from tgflow.nn._native import gelu_dropout
 from tgflow.nn.attention import attend, attend_plain
 from tgflow.nn.linear import product
@@ -41,6 +41,21 @@ def attention(op: Callable = attend) -> list[Tensor]:
         for shared in (False, True)
     ]
     return [x for case in cases for x in case.results(op)]
+
+
+def embeddings(*, each: bool) -> list[Tensor]:
+    """Of many targets of few neighbors, by projecting each target or each neighbor."""
+    found = []
+    for h_dim, x_dim, time_dim in [*WIDTHS, (71, 111, 47)]:
+        torch.manual_seed(h_dim)
+        layer = AttentionLayer(
+            TimeEncoding(time_dim), h_dim=h_dim, edge_x_dim=x_dim, dim=22, heads=2, dropout=0.0
+        )
+        block = made_block(60, 10, 9, x_dim, seed=time_dim, dtype=torch.float32)
+        with torch.set_grad_enabled(each):
+            out = layer.eval()(normal(9, h_dim) if h_dim else None, block)
+        found.append(out.detach())
+    return found
 
 
 def gelus(gelu: Callable[[Tensor], Tensor]) -> list[Tensor]:
@@ -73,6 +88,7 @@ def plain_products() -> list[Tensor]:
 WORK = {
     "products": (products, plain_products),
     "attention": (attention, lambda: attention(attend_plain)),
+    "projected": (lambda: embeddings(each=False), lambda: embeddings(each=True)),
     "gelu": (lambda: gelus(lambda x: gelu_dropout(x * 1, KEY, 0.3)), lambda: gelus(plain_gelu)),
 }
 """Vectorized functions of the core, and their torch equivalents."""

@@ -120,6 +120,17 @@ def test_parts_of_a_batch_cover_the_whole(negatives, visibility):
     assert torch.equal(few.negative_dst, whole.negative_dst[:, :2])
 
 
+def test_parts_of_a_block_cover_its_targets():
+    (block,) = plan_of(NegativeSampler(num=7)).batch(0, 2).blocks
+    parts = [*block.parts(16)]
+    assert [len(part.target) for part in parts[:-1]] == [16] * (len(parts) - 1)
+    for name in ("target", "neighbor", "mask", "dt", "eid", "edge_row"):
+        joined = torch.cat([getattr(part, name) for part in parts])
+        assert torch.equal(joined, getattr(block, name))
+    assert all(part.edge_table is block.edge_table for part in parts)
+    assert [*block.parts(len(block.target))] == [block]
+
+
 def test_selected_events_are_planned_on_the_whole_graph():
     only = torch.tensor([30, 31, 44, 60, 90])
     plan = plan_of(NegativeSampler(num=2), batch_size=2, only=only)

@@ -12,6 +12,7 @@ from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
 from tgflow.metrics import ranks
 from tgflow.plan.negatives import NegativeSampler, PairHistory, PooledNegatives
+from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer, is_better
@@ -168,6 +169,28 @@ def test_one_against_many_metrics_do_not_depend_on_max_pairs(tmp_path, model):
     assert "fixed negatives of x, best epoch by MRR" in parts["protocol_line"]
     for name in ("val.mrr", "test.mrr", "test.hits@10", "test.ap", "test.num_events"):
         assert parts[name] == pytest.approx(whole[name], abs=1e-6)
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+@pytest.mark.parametrize("make", [small_tgn, small_tgat], ids=["tgn", "tgat"])
+def test_scores_among_many_match_those_of_each_event_alone(make, visibility):
+    """Together, neighbors are projected once; alone and with gradients, targets are."""
+    model = make(heads=4, pair_features=True).eval()
+    graph = TemporalGraph.from_events(made_events(300))
+    plan = Plan.for_model(
+        model, graph, batch_size=20, strategy="recent", visibility=visibility,
+        negatives=NegativeSampler(num=200, cut=300),
+    )  # fmt: skip
+    for index in range(10):
+        with torch.no_grad():
+            batch = plan.batch(0, index)
+            many = model(batch)
+            parts = [plan.part(0, index, slice(row, row + 1)) for row in range(20)]
+        alone = [model(part) for part in parts]
+        for name in ("positive", "negative"):
+            each = torch.cat([getattr(scores, name) for scores in alone])
+            torch.testing.assert_close(getattr(many, name), each.detach(), atol=1e-5, rtol=1e-5)
+        model.commit(batch, many)
 
 
 def test_padding_is_not_counted_as_a_negative(tmp_path):

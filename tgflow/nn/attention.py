@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Block
 from tgflow.model import width_error
-from tgflow.nn._native import Attend, can_attend, gather_rows
+from tgflow.nn._native import Attend, attend_projected, can_attend, gather_rows, is_fused
 from tgflow.nn.dropout import Dropout
 from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.linear import Linear, product
@@ -129,14 +129,7 @@ class TemporalAttention(nn.Module):
         Raises:
             ValueError: If `below` or the block's edge features have another width.
         """
-        found = 0 if block.edge_table is None else block.edge_table.shape[1]
-        if found != self.edge_x_dim:
-            raise width_error("edge", self.edge_x_dim, found)
-        found = 0 if below is None else below.shape[1]
-        if found != self.h_dim:
-            raise ValueError(
-                f"attention over inputs of width {self.h_dim} got some of {found}; see its h_dim"
-            )
+        self.check_widths(below, block)
         keep = self.dropout.factors(self.heads, *block.dt.shape)
         attended = attend(self._input_queries(target), below, block, self.time, keep)
         value = self.value.weight.view(self.heads, -1, self.value.in_features)
@@ -145,18 +138,42 @@ class TemporalAttention(nn.Module):
         gathered = torch.addcmul(gathered, attended.weight.unsqueeze(-1), bias)
         return gathered.transpose(0, 1).flatten(1)
 
-    def _input_queries(self, target: Tensor | None) -> Tensor:
-        """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
+    def check_widths(self, below: Tensor | None, block: Block) -> None:
+        """Raise ValueError if `below` or the block's edge features have another width."""
+        found = 0 if block.edge_table is None else block.edge_table.shape[1]
+        if found != self.edge_x_dim:
+            raise width_error("edge", self.edge_x_dim, found)
+        found = 0 if below is None else below.shape[1]
+        if found != self.h_dim:
+            raise ValueError(
+                f"attention over inputs of width {self.h_dim} got some of {found}; see its h_dim"
+            )
+
+    def queries(self, target: Tensor | None) -> Tensor:
+        """Return q / sqrt(head width), `[heads, N, head width]`, or one for all without targets."""
         q = self.query_time(self.time.at_zero())
         if target is not None and self.query is not None:
             q = product(target, self.query.weight.t(), q)
         width = q.shape[-1] // self.heads
-        q = (q * (1 / math.sqrt(width))).view(-1, self.heads, width).transpose(0, 1)
-        return product(q, self.key.weight.view(self.heads, width, -1))
+        scaled: Tensor = q * (1 / math.sqrt(width))
+        return scaled.view(-1, self.heads, width).transpose(0, 1)
+
+    def _input_queries(self, target: Tensor | None) -> Tensor:
+        """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
+        q = self.queries(target)
+        return product(q, self.key.weight.view(self.heads, q.shape[2], -1))
+
+
+_AT_ONCE = 16_384
+"""Targets whose rows stay in cache from one product to the next."""
 
 
 class AttentionLayer(nn.Module):
     """Attention over the neighbors, merged with the target's inputs (Eq. 8 of arXiv:2002.07962).
+
+    Without gradients, and with more targets than distinct neighbors and events, as where an event
+    is ranked among a thousand others, keys and values are projected once per neighbor instead: what
+    remains per target are the time encodings and two products. Only rounding differs.
 
     Args:
         time: The time encoding, which layers may share.
@@ -186,9 +203,80 @@ class AttentionLayer(nn.Module):
 
     def forward(self, below: Tensor | None, block: Block) -> Tensor:
         """Return embeddings `[N, dim]` of a block's targets; `below` as in `TemporalAttention`."""
+        like, learns = self.merge.out.weight, torch.is_grad_enabled() or self.training
+        if is_fused(like) and not learns and can_attend(like, block):
+            tables = [(below, block.neighbor), (block.edge_table, block.edge_row)]
+            used = [_used_rows(*each) for each in tables]
+            if sum(map(len, used)) <= len(block.target):
+                return self._embed_many(below, block, *used)
         target = None if below is None else gather_rows(below, block.target)
         merged: Tensor = self.merge(self.attention(target, below, block), target)
         return merged
+
+    def _embed_many(
+        self, below: Tensor | None, block: Block, nodes: Tensor, edges: Tensor
+    ) -> Tensor:
+        """Do the same by projecting rows `nodes` of `below` and rows `edges` of the edge table.
+
+        A value is W_1 W_v x, with the merge's first map W_1, one for each head.
+        """
+        a, merge = self.attention, self.merge
+        a.check_widths(below, block)
+        left = merge.left_proj.weight.view(len(merge.out.weight.t()), a.heads, -1).transpose(0, 1)
+        value = torch.bmm(left, a.value.weight.view(a.heads, left.shape[2], -1)).flatten(0, 1)
+        weight = torch.cat([a.key.weight, value])
+        widths = [a.h_dim, a.edge_x_dim, a.time.dim]
+        of_below, of_edge, of_time = torch.split(weight, widths, dim=1)
+        node_table = _projected(below, nodes, of_below)
+        edge_table = _projected(block.edge_table, edges, of_edge)
+        key_time, value_time = torch.split(of_time, [len(a.key.weight), len(value)])
+        key_time = key_time.view(a.heads, left.shape[2], -1)
+        value_time = value_time.view(a.heads, left.shape[1], -1).transpose(1, 2).flatten(0, 1)
+        bias = merge.left_proj.weight @ a.value.bias
+
+        def mapped(target: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+            query, own = a.queries(target), merge.left_proj.bias.unsqueeze(0)
+            if target is not None and merge.right_proj is not None:
+                own = own + merge.right_proj(target)
+            return query.contiguous(), product(query, key_time), own
+
+        is_few = below is None or len(below) <= len(block.target)
+        query, time_query, own = mapped(below if is_few else None)
+        times = block.dt.new_empty(min(len(block.target), _AT_ONCE), len(value_time))
+        out = block.dt.new_empty(len(block.target), self.dim)
+        for part, embedded in zip(block.parts(_AT_ONCE), torch.split(out, _AT_ONCE), strict=True):
+            row, time = part.target, times[: len(part.target)]
+            if below is None:
+                row = torch.zeros_like(row)
+            elif not is_few:
+                query, time_query, own = mapped(below.index_select(0, row))
+                row = torch.arange(len(row))
+            hidden = own.index_select(0, row)
+            attend_projected(
+                query_row=row, query=query, time_query=time_query, below=node_table,
+                neighbor=part.neighbor, edges=edge_table, edge_row=part.edge_row, bias=bias,
+                eid=part.eid, mask=part.mask, dt=part.dt, frequency=a.time.frequency,
+                time=time, value=hidden,
+            )  # fmt: skip
+            hidden = product(time, value_time, hidden).relu_()
+            product(hidden, merge.out.weight.t(), embedded.copy_(merge.out.bias))
+        return out
+
+
+def _used_rows(table: Tensor | None, row: Tensor | None) -> Tensor:
+    """Return the distinct `row`, ascending; none without a table."""
+    is_used = torch.zeros(0 if table is None else len(table), dtype=torch.bool)
+    if table is not None and row is not None:
+        is_used[row.flatten()] = True
+    return is_used.nonzero().squeeze(1)
+
+
+def _projected(table: Tensor | None, rows: Tensor, weight: Tensor) -> Tensor | None:
+    """Return a table with the products of the given rows; others are undefined."""
+    if table is None:
+        return None
+    out = table.new_empty(len(table), len(weight))
+    return out.index_copy_(0, rows, product(table.index_select(0, rows), weight.t()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -77,21 +79,33 @@ class LinkDecoder(nn.Module):
         # not on a GPU, where the check would synchronize
         if own.is_cpu and torch.equal(own.unsqueeze(1).expand_as(of_negatives), of_negatives):
             event = torch.arange(len(own)).unsqueeze(1).expand(-1, 1 + of_negatives.shape[1])
-            hidden = _mapped(self.src_proj, z, own).index_select(0, pairs.column(event))
+            of_src = _mapped(self.src_proj, gather_rows(z, own), pairs.column(event))
         else:
-            hidden = _mapped(self.src_proj, z, pairs.src_row)
-        hidden = hidden.add_(_mapped(self.dst_proj, z, pairs.dst_row))
-        skip = None
-        if self.pair_features and self.pair_proj and self.pair_skip:
+            of_src = _mapped(self.src_proj, z, pairs.src_row)
+        of_dst = _mapped(self.dst_proj, z, pairs.dst_row)
+        pair_x = None
+        if self.pair_features and self.pair_proj:
             pair_x = self.pair_features(batch, pairs).to(z.dtype)
-            hidden = product(pair_x, PAIR_GAIN * self.pair_proj.weight.t(), hidden)
-            skip = self.pair_skip(pair_x).squeeze(-1)
-        logits = self.out(hidden.relu_()).squeeze(-1)
-        return pairs.scores(logits if skip is None else logits.add_(skip, alpha=SKIP_GAIN), batch)
+            pair_weight = PAIR_GAIN * self.pair_proj.weight.t()
+        logits = []
+        for start in range(0, max(pairs.num_pairs, 1), _AT_ONCE):
+            part = slice(start, start + _AT_ONCE)
+            hidden = of_src(part).add_(of_dst(part))
+            if pair_x is not None:
+                hidden = product(pair_x[part], pair_weight, hidden)
+            logits.append(self.out(hidden.relu_()).squeeze(-1))
+            if pair_x is not None and self.pair_skip:
+                logits[-1].add_(self.pair_skip(pair_x[part]).squeeze(-1), alpha=SKIP_GAIN)
+        return pairs.scores(torch.cat(logits), batch)
 
 
-def _mapped(linear: Linear, z: Tensor, row: Tensor) -> Tensor:
-    """Return the products of the given rows of `z`."""
-    by_pair = len(row) < len(z)
-    mapped: Tensor = linear(gather_rows(z, row) if by_pair else z)
-    return mapped if by_pair else gather_rows(mapped, row)
+_AT_ONCE = 16_384
+"""Pairs whose rows stay in cache from one operation to the next."""
+
+
+def _mapped(linear: Linear, z: Tensor, row: Tensor) -> Callable[[slice], Tensor]:
+    """Return a function of the products of some of the given rows of `z`."""
+    if len(row) < len(z):
+        return lambda part: linear(gather_rows(z, row[part]))
+    mapped = linear(z)
+    return lambda part: gather_rows(mapped, row[part])

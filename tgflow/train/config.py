@@ -229,7 +229,7 @@ class OfflineConfig(TrainingConfig):
     """New nodes' events: measured in the pass over all, or apart, as DyGLib does."""
     fixed_negatives: str | None = None
     """Negatives of TGB as `tgflow convert tgb` wrote them: OUT/NAME."""
-    max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 20_000
+    max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
     """Pairs to score at once under fixed negatives; larger batches are split."""
     collide: Annotated[bool, Setting(expert=True)] = False
     """Whether a random negative may be the event itself."""

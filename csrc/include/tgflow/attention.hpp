@@ -43,6 +43,34 @@ struct AttentionGradients {
   float* below;         ///< [F, h_dim].
 };
 
+/// Attention without gradients over keys and values that were projected once per row of the frontier below
+/// and of the edge table: a slot's are the sums of both rows. Slots are [N, k] in row-major order.
+struct ProjectedAttention {
+  int64_t num_targets;
+  int64_t k, num_heads, key_dim, value_dim, time_dim;
+  const int64_t* query_row;  ///< Query of each target, [N].
+  int64_t num_queries;       ///< Q.
+  const float* query;        ///< Factor of the keys, [H, Q, key_dim].
+  const float* time_query;   ///< Factor of the time encodings, [H, Q, time_dim].
+  const float* below;  ///< [F, H * (key_dim + value_dim)]: keys of all heads, then values; or null for zeros.
+  const int64_t* neighbor;  ///< Rows of `below`.
+  const float* edges;       ///< [R, H * (key_dim + value_dim)], likewise.
+  const int64_t* edge_row;  ///< Rows of `edges`.
+  const float* bias;        ///< Part of all values, [value_dim].
+  const int64_t* eid;       ///< Events of the neighbors: targets with the same newest one are done in turn.
+  const bool* mask;
+  const float* dt;
+  const float* frequency;  ///< [time_dim].
+};
+
+struct ProjectedOut {
+  float* time;   ///< [N, H, time_dim]: sums of weight * time encoding.
+  float* value;  ///< [N, value_dim]: the sums of weight * value of all heads are added.
+};
+
+/// Fills `out`. The same bits for a target among any others and at any number of threads.
+void attend_projected(const ProjectedAttention& attention, const ProjectedOut& out);
+
 /// Fills `out`. The same bits at any number of threads.
 void attend(const Attention& attention, const AttentionOut& out);
 

@@ -50,6 +50,30 @@ def backward() -> Call:
     )
 
 
+def projected() -> Call:
+    """3 targets of 2 neighbors each, and 2 heads with keys of width 2 and values of width 3."""
+    heads, key_dim, value_dim, time_dim = 2, 2, 3, 2
+    arguments = {
+        "query_row": torch.ones(NUM, dtype=torch.int64),
+        "query": torch.ones(heads, ROWS, key_dim),
+        "time_query": torch.ones(heads, ROWS, time_dim),
+        "below": torch.ones(ROWS, heads * (key_dim + value_dim)),
+        "neighbor": torch.ones(NUM, K, dtype=torch.int64),
+        "edges": torch.ones(ROWS, heads * (key_dim + value_dim)),
+        "edge_row": torch.ones(NUM, K, dtype=torch.int64),
+        "bias": torch.ones(value_dim),
+        "eid": torch.ones(NUM, K, dtype=torch.int64),
+        "mask": torch.ones(NUM, K, dtype=torch.bool),
+        "dt": torch.ones(NUM, K),
+        "frequency": torch.ones(time_dim),
+        "time": torch.ones(NUM, heads * time_dim),
+        "value": torch.ones(NUM, value_dim),
+    }
+    tables = {"below", "edges"}
+    indices = dict.fromkeys(("query_row", "neighbor", "edge_row"), (0, ROWS))
+    return Call(_core.attend_projected, arguments, indices, optional=tables, any_length=tables)
+
+
 def version_call(function: Callable[..., None], **more: torch.Tensor) -> Call:
     arguments = {
         "clock": torch.ones(ROWS, 4, dtype=torch.int64),
@@ -98,4 +122,5 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "attend": forward,
     "attend_backward": backward,
+    "attend_projected": projected,
 }
