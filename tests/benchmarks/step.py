@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +101,7 @@ def profiled_step(precision: Any, file: str) -> dict[str, Any]:
         for _ in range(STEPS):
             next(steps)
         total = time.perf_counter() - begin
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = dict.fromkeys((*KINDS, REST), 0.0)
     for event in found.key_averages():
         fitting = (kind for kind, parts in KINDS.items() if any(p in event.key for p in parts))
         seconds[next(fitting, REST)] += event.self_cpu_time_total / 1e6
@@ -115,9 +114,9 @@ def profiled_step(precision: Any, file: str) -> dict[str, Any]:
     }
 
 
-def _product_rate(steps: Any) -> float:
+def _product_rate(steps: Any, module: Any = linear) -> float:
     """Return FLOP/s of the products of some steps, each timed by itself."""
-    flops, seconds, multiply = 0, 0.0, linear.multiply
+    flops, seconds, multiply = 0, 0.0, module.multiply
 
     def timed(**given: Any) -> None:
         nonlocal flops, seconds
@@ -126,10 +125,10 @@ def _product_rate(steps: Any) -> float:
         seconds += time.perf_counter() - begin
         flops += 2 * given["a"].numel() * given["b"].shape[-1]
 
-    linear.multiply = timed
+    module.multiply = timed
     for _ in range(STEPS):
         next(steps)
-    linear.multiply = multiply
+    module.multiply = multiply
     return flops / seconds
 
 
