@@ -17,16 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
-from tgflow.counts import MAX_DEPTH, Count, Counts
+from tgflow.choices import CountOf
+from tgflow.counts import MAX_DEPTH, TICK, Count, Number, latest, number, where
 from tgflow.describe import described
 from tgflow.model import Scores, TemporalModel, make_config
-from tgflow.models.heuristic import latest_age
-from tgflow.nn.choice import one_thread
 from tgflow.nn.linear import Linear
 from tgflow.setting import check_ranges
 
@@ -88,8 +86,8 @@ class SmoothedCounts(TemporalModel):
     def __init__(self, config: SmoothedCountsConfig | None = None, **settings: Any) -> None:
         super().__init__()
         self.config = c = make_config(SmoothedCountsConfig, config, settings)
-        self.counts = tuple(_counts(c))
-        dim = 3 + c.depth + c.window + c.recency + 2 * c.scales + 2 * c.ages
+        self.counts = tuple(_features(c))
+        dim = len(self.counts)
         self.hidden = Linear(dim, c.hidden) if c.hidden else None
         self.out = Linear(c.hidden or dim, 1)
         if not c.hidden:
@@ -97,73 +95,45 @@ class SmoothedCounts(TemporalModel):
             nn.init.zeros_(self.out.bias)
 
     def forward(self, batch: Batch) -> Scores:
-        x = self.features(batch.counts, batch.seconds_per_tick)
+        assert batch.counts is not None
+        x = batch.counts.float()
         if self.hidden is not None:
             x = self.hidden(x).relu()
         logits: Tensor = self.out(x).squeeze(-1)
         return Scores(logits[:, 0], logits[:, 1:])
 
-    def features(self, counts: tuple[Counts, ...], seconds_per_tick: float) -> Tensor:
-        """Return the inputs of the linear score, float32 `[B, 1 + m, dim]`.
 
-        Args:
-            counts: Results of `self.counts`.
-            seconds_per_tick: Length of a tick.
-        """
-        with one_thread():
-            columns = self._columns(iter(counts), seconds_per_tick)
-            return torch.stack([column.float() for column in columns], dim=-1)
+def _features(c: SmoothedCountsConfig) -> Iterator[Number]:
+    """Yield the inputs of the linear score."""
 
-    def _columns(self, counts: Iterator[Counts], seconds_per_tick: float) -> Iterator[Tensor]:
-        """Yield the features one by one, float64 `[B, 1 + m]`."""
-        c, num = self.config, self.config.num_destinations
-        every, dst, src, pair = (next(counts) for _ in range(4))
-        share = (_sum(dst) + 1) / (_sum(every) + num)
-        yield share.log()
-        base, known, met, age = share, _sum(src), _sum(pair), pair.age
-        if c.base:
-            new, all_new = next(counts).num, next(counts).num
-            base = (new + 1) / (all_new + num).double()
-        if c.both:
-            reverse, received = next(counts), next(counts)
-            met, known = met + _sum(reverse), known + _sum(received)
-            age = latest_age([pair, reverse])
-        yield ((met + base) / (known + 1)).log()
-        for k in range(1, c.depth + 1):
-            after, row = _sum(next(counts)), _sum(next(counts))
-            yield ((after + base) / (row + 1)).log().where(src.num >= k, 0.0)
-        if c.window:
-            windows = [(_sum(next(counts)), _sum(next(counts))) for _ in range(c.depth)]
-            after, row = (torch.stack(each).sum(dim=0) for each in zip(*windows, strict=True))
-            yield ((after + base) / (row + 1)).log()
-        seconds, of_dst = age * seconds_per_tick, dst.age * seconds_per_tick
-        for scale in (c.scale, c.scale / 10, c.scale * 10)[: 3 if c.scales else 1]:
-            yield torch.exp(-seconds / scale).where(age >= 0, 0.0)
-        if c.recency:
-            yield torch.exp(-of_dst / c.scale).where(dst.age >= 0, 0.0)
-        if c.ages:
-            yield (seconds.log1p() / 16).where(age >= 0, _NEVER)
-            yield (of_dst.log1p() / 16).where(dst.age >= 0, _NEVER)
+    def count(of: CountOf, depth: int = 1) -> Count:
+        return Count(of, depth, c.half_life)
 
-
-def _counts(c: SmoothedCountsConfig) -> Iterator[Count]:
-    """Yield the inputs of `_columns`, in its order."""
-    for of in ("all", "dst", "src", "pair"):
-        yield Count(of, half_life=c.half_life)
+    num, pair, dst = c.num_destinations, count("pair"), count("dst")
+    share = (dst.decayed + 1) / (count("all").decayed + num)
+    yield share.log()
+    base, known, met, age = share, count("src").decayed, pair.decayed, pair.age
     if c.base:
-        yield Count("continuation")
-        yield Count("continuation_all")
+        base = (Count("continuation").num + 1) / (Count("continuation_all").num + num)
     if c.both:
-        yield Count("reverse", half_life=c.half_life)
-        yield Count("src_as_dst", half_life=c.half_life)
-    for k in range(1, c.depth + 1):
-        yield Count("transition", depth=k, half_life=c.half_life)
-        yield Count("transition_row", depth=k, half_life=c.half_life)
-    for k in range(1, c.depth + 1 if c.window else 1):
-        yield Count("window", depth=k, half_life=c.half_life)
-        yield Count("window_row", depth=k, half_life=c.half_life)
-
-
-def _sum(counts: Counts) -> Tensor:
-    assert counts.decayed is not None
-    return counts.decayed
+        reverse = count("reverse")
+        met, known = met + reverse.decayed, known + count("src_as_dst").decayed
+        age = latest(age, reverse.age)
+    yield ((met + base) / (known + 1)).log()
+    depths = range(1, c.depth + 1)
+    for k in depths:
+        after, row = count("transition", k).decayed, count("transition_row", k).decayed
+        yield where(count("src").num >= k, ((after + base) / (row + 1)).log(), 0.0)
+    if c.window:
+        after, row = number(0.0), number(0.0)
+        for k in depths:
+            after, row = after + count("window", k).decayed, row + count("window_row", k).decayed
+        yield ((after + base) / (row + 1)).log()
+    seconds, of_dst = age * TICK, dst.age * TICK
+    for scale in (c.scale, c.scale / 10, c.scale * 10)[: 3 if c.scales else 1]:
+        yield where(age >= 0, (-seconds / scale).exp(), 0.0)
+    if c.recency:
+        yield where(dst.age >= 0, (-of_dst / c.scale).exp(), 0.0)
+    if c.ages:
+        yield where(age >= 0, seconds.log1p() / 16, _NEVER)
+        yield where(dst.age >= 0, of_dst.log1p() / 16, _NEVER)

@@ -12,18 +12,15 @@ Differs from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Gt
-from torch import Tensor
 
-from tgflow.batch import Batch
-from tgflow.counts import Counts
+from tgflow.counts import TICK
 from tgflow.describe import described
 from tgflow.model import make_config
-from tgflow.models.heuristic import Heuristic, PairDirection, latest_age, pair_counts
+from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
 from tgflow.setting import check_ranges
 
 WINDOWS = (3600.0, 86_400.0, 604_800.0, 2_592_000.0, 31_536_000.0)
@@ -67,12 +64,7 @@ class EdgeBank(Heuristic):
 
     def __init__(self, config: EdgeBankConfig | None = None, **settings: Any) -> None:
         c = make_config(EdgeBankConfig, config, settings)
-        super().__init__(["unlimited"], pair_counts(c.direction))
-
-    def rate(
-        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
-    ) -> list[Tensor]:
-        return [(latest_age(counts) >= 0).double()]
+        super().__init__(["unlimited"], [pair_age(c.direction) >= 0])
 
 
 class EdgeBankTW(Heuristic):
@@ -91,15 +83,9 @@ class EdgeBankTW(Heuristic):
 
     def __init__(self, config: EdgeBankTWConfig | None = None, **settings: Any) -> None:
         c = make_config(EdgeBankTWConfig, config, settings)
-        super().__init__(WINDOWS if c.window is None else [c.window], pair_counts(c.direction))
-
-    def rate(
-        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
-    ) -> list[Tensor]:
-        age = latest_age(counts)
-        seen = age >= 0
-        ticks = [float(self.candidates[i]) / batch.seconds_per_tick for i in candidates]
-        return [(seen & (age <= most)).double() for most in ticks]
+        windows = WINDOWS if c.window is None else [c.window]
+        age = pair_age(c.direction)
+        super().__init__(windows, [(age >= 0) * (age <= seconds / TICK) for seconds in windows])
 
     def figures(self) -> dict[str, Any]:
         """Return the `window` in use, in seconds."""

@@ -6,68 +6,64 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
+from tgflow import _native
 from tgflow.batch import Batch
-from tgflow.counts import Count, Counts
+from tgflow.counts import Count, Number, latest
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
-from tgflow.nn.choice import Choice, average_precisions, one_thread
+from tgflow.nn.choice import Choice
 
 PairDirection = Literal["forward", "both"]
 """Direction of a pair's events: only its own, or either."""
-NEVER = -(2.0**65)
-"""The score of a pair without history, where others have scores below 0."""
 
 
 class Heuristic(TemporalModel):
-    """Scores pairs by a rule: the only one, or the best of several so far."""
+    """Scores pairs by a rule: the only one, or the best of several so far.
+
+    Args:
+        candidates: The rules.
+        counts: The scores of pairs by each.
+    """
 
     strategy = "recent"
     fanouts = ()
     reads_nodes = False
     state: Choice | None
 
-    def __init__(self, candidates: Sequence[Any], counts: Sequence[Count]) -> None:
+    def __init__(self, candidates: Sequence[Any], counts: Sequence[Number]) -> None:
         super().__init__()
         self.candidates, self.counts = tuple(candidates), tuple(counts)
         self.state = Choice(len(self.candidates)) if len(self.candidates) > 1 else None
-        never = torch.tensor(NEVER, dtype=torch.float64)
-        self.register_buffer("never", never, persistent=False)  # tracks the model's device
-        self.never: Tensor
-
-    def rate(
-        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
-    ) -> list[Tensor]:
-        """Return the scores of pairs by each candidate, float64 of the shape of their counts."""
-        raise NotImplementedError
+        self.register_buffer("device", torch.empty(0), persistent=False)  # tracks the model's
 
     def forward(self, batch: Batch) -> Scores:
-        leads = torch.tensor([0]) if self.state is None else self.state.of_batch(batch)
-        leading = sorted(set(leads.tolist()))
-        with one_thread():
-            found, *others = self.rate(batch, batch.counts, leading)
-        for other, rated in zip(leading[1:], others, strict=True):
-            # replayed events, when another candidate was the best
-            is_other = (leads == other).to(found.device).unsqueeze(1)
-            found = found.where(~is_other, rated)
+        counts = batch.counts
+        assert counts is not None
+        if self.state is None:
+            found = counts[..., 0]
+        elif len(leads := self.state.of_batch(batch)) == 1:
+            found = counts[..., int(leads)]
+        else:  # replayed events, when another candidate was the best
+            which = leads.to(counts.device).view(-1, 1, 1).expand(-1, counts.shape[1], 1)
+            found = counts.gather(2, which).squeeze(2)
         return Scores(found[:, 0], found[:, 1:])
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages | None:
         """Return how each candidate scores the new events and a negative each; not in training."""
         if self.state is None or self.training or not batch.negative_dst.shape[1]:
             return None
-        head = [_head(each, batch.num_new) for each in batch.counts]
-        with one_thread():
-            rated = torch.stack(self.rate(batch, head, range(len(self.candidates))))
-        return Messages((rated.transpose(0, 1),))
+        assert batch.counts is not None
+        return Messages((batch.counts[: batch.num_new, :2].clone(),))
 
     def store(self, events: NewEvents, messages: Messages) -> None:
         """Add how well each candidate has ranked the new events."""
         if self.state is None or len(events) == 0:
             return
-        rated = messages.columns[0].transpose(0, 1).contiguous()
-        self.state.add(average_precisions(rated[:, :, 0], rated[:, :, 1]), events.end)
+        own, others = messages.columns[0].cpu().permute(1, 2, 0).contiguous()
+        scored = zip(own, others, strict=True)
+        merits = [_native.compare_scores(*each, 0.0)[0] for each in scored]
+        self.state.add(torch.tensor(merits, dtype=torch.float64), events.end)
 
     def settle(self) -> None:
         if self.state is not None:
@@ -78,19 +74,7 @@ class Heuristic(TemporalModel):
         return {"rule": self.candidates[0 if self.state is None else self.state.lead]}
 
 
-def pair_counts(direction: PairDirection) -> list[Count]:
-    return [Count("pair")] + [Count("reverse")] * (direction == "both")
-
-
-def _head(counts: Counts, num: int) -> Counts:
-    """Return the counts of the first events and of their first negatives."""
-    return Counts(*(None if x is None else x[:num, :2] for x in counts))  # type: ignore[arg-type]
-
-
-def latest_age(counts: Sequence[Counts]) -> Tensor:
-    """Return the age of the latest event of all counts, -1 if there is none."""
-    first, *others = [each.age for each in counts]
-    for age in others:
-        sooner = torch.minimum(first, age)
-        first = torch.where(sooner < 0, torch.maximum(first, age), sooner)
-    return first
+def pair_age(direction: PairDirection) -> Number:
+    """Return the age of the latest event of a pair."""
+    age = Count("pair").age
+    return age if direction == "forward" else latest(age, Count("reverse").age)

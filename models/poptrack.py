@@ -12,15 +12,12 @@ Differs from the paper:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Gt, Lt
-from torch import Tensor
 
-from tgflow.batch import Batch
-from tgflow.counts import Count, Counts
+from tgflow.counts import Count
 from tgflow.describe import described
 from tgflow.model import make_config
 from tgflow.models.heuristic import Heuristic
@@ -60,13 +57,9 @@ class PopTrack(Heuristic):
         c = make_config(PopTrackConfig, config, settings)
         decays = DECAYS if c.decay is None else [c.decay]
         events = [200 * math.log(2) / -math.log(decay) for decay in decays]
-        super().__init__(decays, [Count("dst", half_life=n, clock="events") for n in events])
-
-    def rate(
-        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
-    ) -> list[Tensor]:
-        found = [counts[i].decayed for i in candidates]
-        return [decayed for decayed in found if decayed is not None]
+        super().__init__(
+            decays, [Count("dst", half_life=n, clock="events").decayed for n in events]
+        )
 
     def figures(self) -> dict[str, Any]:
         """Return the `decay` in use, per 200 events."""

@@ -11,25 +11,20 @@ Differs from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
-from tgflow.batch import Batch
-from tgflow.counts import Count, Counts
+from tgflow.counts import LOOP, Count, Number, where
 from tgflow.describe import described
 from tgflow.model import make_config
-from tgflow.models.heuristic import Heuristic, PairDirection, latest_age, pair_counts
+from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
 from tgflow.setting import check_ranges
 
 Rule = Literal["LR>GR", "LR>GP", "LR>LP", "LP>GR", "LP>GP", "LR", "LP", "GR", "GP"]
 RULES: tuple[Rule, ...] = ("LR>GR", "LR>GP", "LR>LP", "GR", "GP")
 """Rules tried if none is given."""
-_Key: TypeAlias = tuple[Tensor, Tensor]
+_NEVER = -(2.0**65)
+"""The score of a pair without history, where others have scores below 0."""
 _UNIT = 2.0**-64  # brings ages in ticks below 1, without rounding
 
 
@@ -66,66 +61,48 @@ class Recency(Heuristic):
 
     def __init__(self, config: RecencyConfig | None = None, **settings: Any) -> None:
         c = make_config(RecencyConfig, config, settings)
-        self.direction = c.direction
         rules = RULES if c.rule is None else [c.rule]
-        super().__init__(rules, [Count("dst"), *pair_counts(c.direction)])
-
-    def rate(
-        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
-    ) -> list[Tensor]:
-        key = cache(lambda name: self._key(batch, counts, name))
-        return [self._scores(self.candidates[i], key) for i in candidates]
-
-    def _scores(self, rule: str, key: Callable[[str], _Key]) -> Tensor:
-        first, _, second = rule.partition(">")
-        value, seen = key(first)
-        if not second:
-            return torch.where(seen, _leading(first, value, 0.0), self.never)
-        other, other_seen = key(second)
-        share = torch.where(other_seen, _share(second, other), 0.0)
-        following = torch.where(other_seen, _following(second, other), self.never)
-        return torch.where(seen, _leading(first, value, share), following)
-
-    def _key(self, batch: Batch, counts: Sequence[Counts], key: str) -> _Key:
-        """Return the ages in ticks or the counts of a key, float64, and a mask of existing ones."""
-        if key[0] == "G":
-            value, seen = (counts[0].age if key[1] == "R" else counts[0].num), counts[0].num > 0
-        elif key == "LR":
-            value = latest_age(counts[1:])
-            seen = value >= 0
-        else:
-            value = _num_met(batch, counts[1:])
-            seen = value > 0
-        return value.double(), seen
+        super().__init__(rules, [_score(rule, c.direction) for rule in rules])
 
 
-def _num_met(batch: Batch, counts: Sequence[Counts]) -> Tensor:
-    """Return the number of events between the two, those of a node with itself once."""
-    pair, *reverse = [each.num for each in counts]
-    if not reverse:
-        return pair
-    rows, columns = pair.shape
-    ends = (batch.src, batch.negative_src), (batch.dst, batch.negative_dst)
-    src, dst = (
-        torch.cat([own[:rows].unsqueeze(1), others[:rows, : columns - 1]], dim=1)
-        for own, others in ends
-    )
-    return pair + reverse[0].where(src != dst, 0)
+def _score(rule: str, direction: PairDirection) -> Number:
+    first, _, second = rule.partition(">")
+    value, seen = _key(first, direction)
+    if not second:
+        return where(seen, _leading(first, value, 0.0), _NEVER)
+    other, other_seen = _key(second, direction)
+    share = where(other_seen, _share(second, other), 0.0)
+    following = where(other_seen, _following(second, other), _NEVER)
+    return where(seen, _leading(first, value, share), following)
 
 
-def _leading(key: str, value: Tensor, share: Tensor | float) -> Tensor:
+def _key(key: str, direction: PairDirection) -> tuple[Number, Number]:
+    """Return the age in ticks or the count of a key, and whether there is one."""
+    if key == "LR":
+        age = pair_age(direction)
+        return age, age >= 0
+    if key == "LP":
+        num = Count("pair").num
+        if direction == "both":  # events of a node with itself once
+            num += where(LOOP, 0.0, Count("reverse").num)
+        return num, num >= 1
+    dst = Count("dst")
+    return dst.age if key == "GR" else dst.num, dst.num >= 1
+
+
+def _leading(key: str, value: Number, share: Number | float) -> Number:
     """Return scores from -1 to 0 that order by a key, and ties by a share below 1."""
     if key[1] == "R":
-        return (share - 1 - value).mul_(_UNIT)
-    return (1 + value).add_(share).reciprocal_().neg_()
+        return (share - 1 - value) * _UNIT
+    return -(1 / (1 + value + share))
 
 
-def _following(key: str, value: Tensor) -> Tensor:
+def _following(key: str, value: Number) -> Number:
     """Return scores from -2^64 to -1 that order by a key."""
     return -1 - value if key[1] == "R" else -1 - 2**20 / (1 + value)
 
 
-def _share(key: str, value: Tensor) -> Tensor:
+def _share(key: str, value: Number) -> Number:
     """Return numbers of (0, 1) that order by a key."""
-    share = (1 + value).log2_().add_(1).reciprocal_()
+    share = 1 / (1 + (1 + value).log2())
     return share if key[1] == "R" else 1 - share

@@ -1,4 +1,4 @@
-"""`Count` specifies a query of past events, and `Counts` move with their batch."""
+"""`Count` and `Number` specify numbers of the past, which move with their batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.batches import made_batch
-from tgflow.counts import Count, Counts
+from tgflow.counts import LOOP, Count, number
 from tgflow.events import EventBatch
 
 EVENTS = EventBatch(torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([0, 1]))
@@ -33,15 +33,34 @@ def test_invalid_count_is_refused(settings, message):
 
 
 def test_counts_are_copied_with_their_batch():
-    num, age = torch.arange(6).view(2, 3), torch.full((2, 3), 7)
-    sums = torch.ones(2, 3, dtype=torch.float64)
-    batch = replace(
-        made_batch(EVENTS, 0, 2, [1]), counts=(Counts(num, age, sums), Counts(age, num, None))
-    )
-    assert {id(num), id(age), id(sums)} <= {id(column) for column in batch.tensors()}
-    there = batch.to("meta")
-    assert all(column.is_meta for counts in there.counts for column in counts if column is not None)
-    [first, second] = batch.map(torch.clone).counts
-    assert first.num is not num
-    for copy, column in zip([*first, *second], [num, age, sums, age, num, None], strict=True):
-        assert copy is None if column is None else copy.equal(column)
+    counts = torch.arange(6, dtype=torch.float64).view(2, 3, 1)
+    batch = replace(made_batch(EVENTS, 0, 2, [1]), counts=counts)
+    assert id(counts) in {id(column) for column in batch.tensors()}
+    assert batch.to("meta").counts.is_meta
+    copy = batch.map(torch.clone).counts
+    assert copy is not counts
+    assert copy.equal(counts)
+
+
+def test_numbers_have_no_value_before_a_batch():
+    with pytest.raises(TypeError, match="a Number has no value before a batch is made"):
+        0 <= Count("pair").age <= 5  # noqa: B015
+
+
+def test_numbers_of_other_types_are_refused():
+    for wrong, name in ((Count("pair"), "Count"), ("pair", "str"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"must be numbers such as .*, got a {name}"):
+            number(wrong)
+        with pytest.raises(TypeError, match=f"got a {name}"):
+            LOOP + wrong
+
+
+def test_sums_of_counts_that_do_not_decay_are_refused():
+    with pytest.raises(ValueError, match="the weights of pair do not decay: give a half_life"):
+        _ = Count("pair").decayed
+
+
+def test_equal_numbers_are_equal_and_hashed_alike():
+    one, other = (1 / (1 + Count("pair").num.log()) for _ in range(2))
+    assert (one, hash(one)) == (other, hash(other))
+    assert one != 1 / (1 + Count("dst").num.log())

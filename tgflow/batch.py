@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from tgflow.counts import Counts
 from tgflow.describe import described
 from tgflow.schedule import rows_of_slice
 
@@ -224,8 +223,9 @@ class Batch:
     """int64 `[U]`: log position as of which each node's memory is read."""
     node_x: Tensor | None = None
     """float32 `[U, node_x_dim]`: features of `nodes`, zeros for a node without a row; or None."""
-    counts: tuple[Counts, ...] = ()
-    """Counts of the past of each pair, in the order of the plan's `counts`."""
+    counts: Tensor | None = None
+    """float64 `[B, 1 + m, C]`: the plan's `counts` of each event, `[:, 0]`, and of its negatives,
+    exact below 2^53; None if it has none."""
     num_fallbacks: int = 0
     """How many of the `B * m` negatives are of another kind than requested."""
     num_used: Tensor | None = None
@@ -294,8 +294,6 @@ class Batch:
             columns += _columns(block).values()
             if block.reused is not None:
                 columns += _columns(block.reused).values()
-        for counts in self.counts:
-            columns += [column for column in counts if column is not None]
         return list({id(column): column for column in columns}.values())
 
     def map(self, copy: Callable[[Tensor], Tensor]) -> Batch:
@@ -312,11 +310,7 @@ class Batch:
             return replace(block, **copied(block), reused=reused)
 
         blocks = tuple(copied_block(block) for block in self.blocks)
-        counts = tuple(
-            Counts(copies[id(num)], copies[id(age)], None if sums is None else copies[id(sums)])
-            for num, age, sums in self.counts
-        )
-        return replace(self, blocks=blocks, counts=counts, **copied(self))
+        return replace(self, blocks=blocks, **copied(self))
 
 
 def _columns(part: Batch | Block | ReusedRows) -> dict[str, Tensor]:

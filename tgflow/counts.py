@@ -1,11 +1,9 @@
-"""Counts of past events that models request for each scored pair, and their values."""
+"""Numbers that models request for each scored pair, computed from counts of past events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
-
-from torch import Tensor
+from typing import TypeAlias, get_args
 
 from tgflow.choices import CountClock, CountOf
 from tgflow.describe import described
@@ -18,7 +16,7 @@ _FOLLOWING = ("transition", "transition_row", "window", "window_row")
 @described
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One number to look up for each scored pair (u, v), as of the pair's cut-off.
+    """Events to count for each scored pair (u, v), as of the pair's cut-off.
 
     Counted among the events (x, y) before the cut-off:
 
@@ -49,9 +47,10 @@ class Count:
         ValueError: If an argument is out of range, or `depth` or `clock` has no effect for `of`.
 
     Example:
-        >>> asked = [tg.counts.Count("pair"), tg.counts.Count("dst", half_life=3600)]
-        >>> len(tg.Plan.for_model(model, graph, counts=asked).batch(0, 0).counts)
-        2
+        >>> dst = tg.counts.Count("dst", half_life=3600)
+        >>> plan = tg.Plan.for_model(model, graph, counts=[dst.num, dst.age], batch_size=2)
+        >>> plan.batch(0, 1).counts[:, 0].tolist()  # of the events
+        [[1.0, 10.0], [1.0, 30.0]]
     """
 
     of: CountOf
@@ -75,22 +74,128 @@ class Count:
         if self.half_life is None and self.clock != "seconds":
             raise ValueError('clock="events" is for a half_life, which is None')
 
+    @property
+    def num(self) -> Number:
+        """Number of events."""
+        return Number("num", count=self)
 
-@described
-class Counts(NamedTuple):
-    """Values of one `Count` for a batch's pairs: column 0 is the event, 1..m its negatives.
+    @property
+    def age(self) -> Number:
+        """Ticks from the log's latest counted event to the pair's time, above 0; -1 for none."""
+        return Number("age", count=self)
+
+    @property
+    def decayed(self) -> Number:
+        """Sum of the events' weights."""
+        if self.half_life is None:
+            raise ValueError(f"the weights of {self.of} do not decay: give a half_life")
+        return Number("decayed", count=self)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of each scored pair, computed natively in float64 from counts of its past.
+
+    `Count.num`, `Count.age` and `Count.decayed`, `LOOP`, and what `+ - * / >= <=`, the methods
+    and `where` make of these and of constants. Comparisons are 1 or 0. Models list the numbers
+    that they read as `counts`; equal parts of several numbers are computed once.
 
     Example:
-        >>> plan = tg.Plan.for_model(model, graph, counts=[tg.counts.Count("dst")], batch_size=2)
-        >>> [found] = plan.batch(0, 1).counts
-        >>> found.num[:, 0].tolist(), found.age[:, 0].tolist()
-        ([1, 1], [10, 30])
+        >>> pair = tg.counts.Count("pair")
+        >>> plan = tg.Plan.for_model(model, graph, counts=[1 / (1 + pair.num)], batch_size=2)
+        >>> plan.batch(0, 0).counts.shape  # events, each and its negative, numbers
+        torch.Size([2, 2, 1])
     """
 
-    num: Tensor
-    """int64 `[B, 1+m]`: number of events."""
-    age: Tensor
-    """int64 `[B, 1+m]`: ticks from the latest counted event in the log to the pair's time, more
-    than 0; -1 if there is none."""
-    decayed: Tensor | None
-    """float64 `[B, 1+m]`: sum of the events' weights; None without a `half_life`."""
+    op: str
+    args: tuple[Number, ...] = ()
+    count: Count | None = None
+    constant: float = 0.0
+
+    def __add__(self, other: Operand) -> Number:
+        return Number("add", (self, number(other)))
+
+    def __radd__(self, other: Operand) -> Number:
+        return number(other) + self
+
+    def __sub__(self, other: Operand) -> Number:
+        return Number("subtract", (self, number(other)))
+
+    def __rsub__(self, other: Operand) -> Number:
+        return number(other) - self
+
+    def __mul__(self, other: Operand) -> Number:
+        return Number("multiply", (self, number(other)))
+
+    def __rmul__(self, other: Operand) -> Number:
+        return number(other) * self
+
+    def __truediv__(self, other: Operand) -> Number:
+        return Number("divide", (self, number(other)))
+
+    def __rtruediv__(self, other: Operand) -> Number:
+        return number(other) / self
+
+    def __neg__(self) -> Number:
+        return number(0.0) - self
+
+    def __ge__(self, other: Operand) -> Number:
+        return Number("at_least", (self, number(other)))
+
+    def __le__(self, other: Operand) -> Number:
+        return number(other) >= self
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Number has no value before a batch is made; use tgflow.counts.where")
+
+    def minimum(self, other: Operand) -> Number:
+        """Return the lower of two numbers."""
+        return Number("minimum", (self, number(other)))
+
+    def maximum(self, other: Operand) -> Number:
+        """Return the higher of two numbers."""
+        return Number("maximum", (self, number(other)))
+
+    def exp(self) -> Number:
+        """Return e to the power of the number."""
+        return Number("exp", (self,))
+
+    def log(self) -> Number:
+        """Return the natural logarithm."""
+        return Number("log", (self,))
+
+    def log1p(self) -> Number:
+        """Return the natural logarithm of 1 + the number."""
+        return Number("log1p", (self,))
+
+    def log2(self) -> Number:
+        """Return the logarithm to base 2."""
+        return Number("log2", (self,))
+
+
+Operand: TypeAlias = Number | float
+TICK = Number("tick")
+"""Length of a tick in seconds."""
+LOOP = Number("loop")
+"""1 for the pair of a node with itself, else 0."""
+
+
+def number(value: Operand) -> Number:
+    """Return a number as it is, or a constant."""
+    if isinstance(value, int | float):
+        return Number("constant", constant=float(value))
+    if not isinstance(value, Number):
+        raise TypeError(
+            f"counts must be numbers such as Count('pair').num, got a {type(value).__name__}"
+        )
+    return value
+
+
+def where(condition: Number, value: Operand, other: Operand) -> Number:
+    """Return `value` where the condition is not 0, else `other`."""
+    return Number("where", (condition, number(value), number(other)))
+
+
+def latest(age: Number, other: Number) -> Number:
+    """Return the lower of two ages, where -1 is none."""
+    return where(age.minimum(other) >= 0, age.minimum(other), age.maximum(other))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch
 from tgflow.choices import Loss, Strategy
-from tgflow.counts import Count
+from tgflow.counts import Number
 from tgflow.describe import described, facts_line, table
 from tgflow.messages import Messages, NewEvents
 from tgflow.state import StreamState
@@ -75,10 +75,10 @@ class TemporalModel(nn.Module):
     Example:
         >>> class Popular(tg.TemporalModel):
         ...     fanouts, strategy, reads_nodes = (), "recent", False
-        ...     counts = (tg.counts.Count("dst"),)
+        ...     counts = (tg.counts.Count("dst").num,)
         ...
         ...     def forward(self, batch):
-        ...         num = batch.counts[0].num.float()
+        ...         num = batch.counts[..., 0].float()
         ...         return tg.Scores(num[:, 0], num[:, 1:])
         >>> tg.ContinualTrainer(Popular(), tg.TemporalGraph()).run([many])["num_events"]
         400
@@ -93,8 +93,8 @@ class TemporalModel(nn.Module):
     `Batch.counts` and the events alone does not; it gets no frontier, and has no fanouts."""
     strategy: Strategy | SamplerFunction
     """Sampling strategy of the paper, a name or a function; see `tgflow.Sampler`."""
-    counts: tuple[Count, ...] = ()
-    """Counts of each pair's past that the plan must provide: `Batch.counts`, in this order."""
+    counts: tuple[Number, ...] = ()
+    """Numbers of each pair's past that the plan must provide: `Batch.counts`, in this order."""
     config_type: ClassVar[type[Any]]
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
     loss: ClassVar[Loss] = "bce"

@@ -12,6 +12,8 @@ namespace bindings::event_counts {
 using tgflow::CountOf;
 using tgflow::EventCounts;
 using tgflow::EventLog;
+using tgflow::Formula;
+using tgflow::Op;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
 /// Kind of count, depth, half-life or 0, and whether the half-life is in events.
@@ -19,7 +21,11 @@ using CountArg = std::tuple<CountOf, int64_t, double, bool>;
 
 constexpr int64_t kMostLast = 1 << 20;  // most last events of a list
 
-EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts) {
+/// Operation, three operands and a constant.
+using StepArg = std::tuple<Op, int64_t, int64_t, int64_t, double>;
+
+EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts,
+                        const std::vector<StepArg>& steps, const std::vector<int64_t>& results) {
   std::vector<tgflow::Count> checked;
   for (const auto& [of, depth, half_life, by_events] : counts) {
     check_number("of", static_cast<int64_t>(of), 0, static_cast<int64_t>(CountOf::kAll));
@@ -29,7 +35,12 @@ EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts
     }
     checked.push_back({of, static_cast<int>(depth), {half_life, by_events}});
   }
-  return new EventCounts(log, std::move(checked));
+  std::vector<tgflow::Step> checked_steps;
+  for (const auto& [op, a, b, c, constant] : steps) {
+    check_number("op", static_cast<int64_t>(op), 0, static_cast<int64_t>(Op::kLog2));
+    checked_steps.push_back({op, {a, b, c}, constant});
+  }
+  return new EventCounts(log, std::move(checked), Formula(std::move(checked_steps), results));
 }
 
 void read_upto(EventCounts& counts, int64_t position) {
@@ -61,8 +72,7 @@ void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& ds
   check_nodes("negative_dst", targets, product(size, m));
   if (pairs.negative_src != nullptr) check_nodes("negative_src", pairs.negative_src, size * m);
   check_range("limit", {pairs.limit, size}, 0, counts.size() + 1);
-  const int64_t rows = 2 * static_cast<int64_t>(counts.counts().size()) + counts.num_decaying();
-  counts.answer(pairs, out.data<int64_t>("out", {rows, size, m + 1}));
+  counts.answer(pairs, out.data<double>("out", {size, m + 1, counts.width()}));
 }
 
 void last_events(const EventCounts& counts, const TensorArg& src, const TensorArg& dst, const TensorArg& cut,
@@ -97,8 +107,27 @@ void bind_event_counts(py::module_& m) {
       .value("continuation", CountOf::kContinuation)
       .value("continuation_all", CountOf::kContinuationAll)
       .value("all", CountOf::kAll);
+  py::enum_<Op>(m, "Op")
+      .value("num", Op::kNum)
+      .value("age", Op::kAge)
+      .value("decayed", Op::kDecayed)
+      .value("loop", Op::kLoop)
+      .value("constant", Op::kConstant)
+      .value("add", Op::kAdd)
+      .value("subtract", Op::kSubtract)
+      .value("multiply", Op::kMultiply)
+      .value("divide", Op::kDivide)
+      .value("minimum", Op::kMinimum)
+      .value("maximum", Op::kMaximum)
+      .value("at_least", Op::kAtLeast)
+      .value("where", Op::kWhere)
+      .value("exp", Op::kExp)
+      .value("log", Op::kLog)
+      .value("log1p", Op::kLog1p)
+      .value("log2", Op::kLog2);
   py::class_<EventCounts>(m, "EventCounts")
-      .def(py::init(&new_counts), py::arg("log"), py::arg("counts"), py::keep_alive<1, 2>())
+      .def(py::init(&new_counts), py::arg("log"), py::arg("counts"), py::arg("steps"), py::arg("results"),
+           py::keep_alive<1, 2>())
       .def("__len__", &EventCounts::size)
       .def_property_readonly("bytes", &EventCounts::bytes)
       .def("read_upto", &read_upto, py::arg("position"), no_gil())

@@ -1,7 +1,6 @@
 #include "tgflow/event_counts.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <mutex>
 #include <shared_mutex>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "tgflow/pair_index.hpp"
+#include "tgflow/thread_pool.hpp"
 
 namespace tgflow {
 
@@ -19,7 +19,8 @@ constexpr int64_t kSlice = 256;  // events read while queries wait
 constexpr int64_t kAhead = 4;    // events whose lists are prefetched
 constexpr uint64_t kOneKey = 0;  // key of single lists
 
-constexpr int64_t kGroup = 16;  // pairs whose lists are prefetched together
+constexpr int64_t kGroup = 16;   // pairs whose lists are prefetched together
+constexpr int64_t kGrain = 128;  // blocks worth another thread: fewer are for a batch of one, beside a model
 
 int64_t age_of(tick_t earlier, tick_t t) {
   const uint64_t age = static_cast<uint64_t>(t) - static_cast<uint64_t>(earlier);
@@ -67,29 +68,37 @@ bool EventCounts::asks(CountOf of) const {
   return std::any_of(counts_.begin(), counts_.end(), [&](const Count& count) { return count.of == of; });
 }
 
-EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts)
-    : log_(log), counts_(std::move(counts)) {
+EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula)
+    : log_(log), counts_(std::move(counts)), formula_(std::move(formula)) {
   std::array<std::vector<Decay>, kNumLists> decays;
+  std::vector<size_t> decay;
   for (const Count& count : counts_) {
     const List list = kind_of(count.of).list;
     std::vector<Decay>& known = decays[list];
     const auto place = std::find(known.begin(), known.end(), count.decay);
-    decay_.push_back(static_cast<size_t>(place - known.begin()));
+    decay.push_back(static_cast<size_t>(place - known.begin()));
     if (count.decays() && place == known.end()) known.push_back(count.decay);
-    sums_.push_back(count.decays() ? num_decaying_ : -1);
-    num_decaying_ += count.decays();
-    const auto same = std::find_if(alike_.begin(), alike_.end(), [&](const Numbers& numbers) {
-      return counts_[numbers.front()].has_keys_of(count);
-    });
-    if (same == alike_.end()) {
-      alike_.push_back({sums_.size() - 1});
-    } else {
-      same->push_back(sums_.size() - 1);
-    }
     const bool follows = list == kTransitions || list == kTransitionRows;
     const bool windows = list == kWindows || list == kWindowRows;
     if (follows || windows) depth_ = std::max(depth_, count.depth);
     if (windows) window_depth_ = std::max(window_depth_, count.depth);
+  }
+  for (size_t i = 0; i < formula_.steps().size(); ++i) {
+    const Step& step = formula_.steps()[i];
+    if (!step.is_of_count()) continue;
+    if (step.of[0] < 0 || step.of[0] >= static_cast<int64_t>(counts_.size())) {
+      throw std::invalid_argument("a step is of count " + std::to_string(step.of[0]) + " of " +
+                                  std::to_string(counts_.size()));
+    }
+    const auto number = static_cast<size_t>(step.of[0]);
+    const Count& count = counts_[number];
+    if (step.op == Op::kDecayed && !count.decays()) {
+      throw std::invalid_argument("a step is of the decayed sum of a count without half-life");
+    }
+    auto same = std::find_if(lookups_.begin(), lookups_.end(),
+                             [&](const Lookup& lookup) { return lookup.count.has_keys_of(count); });
+    if (same == lookups_.end()) same = lookups_.insert(same, {count, {}});
+    same->loads.push_back({step.op, decay[number], i});
   }
   const bool continues = asks(CountOf::kContinuation) || asks(CountOf::kContinuationAll);
   if (continues) depth_ = std::max(depth_, 1);
@@ -172,26 +181,25 @@ int64_t EventCounts::bytes() const {
   return bytes;
 }
 
-/// All pairs in order, and the cut-off of each.
+/// Some pairs in order, and the cut-off of each.
 struct EventCounts::Asked {
   struct Pair {
     node_t src;
     node_t dst;
     eid_t cut;
     tick_t t;
+    const node_t* last;  ///< The source's last destinations, kNoNode for missing ones.
   };
-  std::vector<Pair> pair;
-  std::vector<node_t> last;  ///< By pair: the source's last destinations, kNoNode for missing ones.
-  int depth = 0;             ///< Number per pair.
+  int64_t num = 0;
+  std::array<Pair, Formula::kBlock> pair;
+  std::vector<node_t> last;  ///< Room for those of all pairs.
 
   /// Whether a pair has the same cut-off as the previous one.
   bool is_as_before(size_t i) const { return pair[i].cut == pair[i - 1].cut && pair[i].t == pair[i - 1].t; }
 
   Key key(const Count& count, size_t i) const {
     const auto src = static_cast<uint64_t>(pair[i].src), dst = static_cast<uint64_t>(pair[i].dst);
-    const auto p = [&] {
-      return last[i * static_cast<size_t>(depth) + static_cast<size_t>(count.depth) - 1];
-    };
+    const auto p = [&] { return pair[i].last[count.depth - 1]; };
     switch (kind_of(count.of).key) {
       case Kind::kPair:
         return {pair_key(pair[i].src, pair[i].dst), true};
@@ -212,24 +220,16 @@ struct EventCounts::Asked {
   }
 };
 
-/// Output of a count for all pairs.
-struct EventCounts::Answer {
-  int64_t* num;
-  int64_t* age;
-  int64_t* decayed;  ///< Null without decay.
-  size_t decay;
-
-  void copy(int64_t from, int64_t to) const {
-    num[to] = num[from];
-    age[to] = age[from];
-    if (decayed != nullptr) decayed[to] = decayed[from];
-  }
-};
-
-/// Result for a pair: equal to the previous pair's, or a prefix of a list.
+/// Pairs of a group with earlier events, in order, and those with the same ones as the previous pair.
 struct EventCounts::Found {
-  bool is_repeated = false;
-  EventLists::Prefix prefix;
+  struct Earlier {
+    int64_t pair;
+    EventLists::Prefix events;
+  };
+  int64_t num = 0;
+  std::array<Earlier, kGroup> earlier;
+  int64_t num_repeated = 0;
+  std::array<int64_t, kGroup> repeated;
 };
 
 /// The first position at or after which nothing is earlier than `t`, at most `limit`. Usually close to it.
@@ -241,87 +241,85 @@ eid_t EventCounts::cut_off(tick_t t, eid_t limit) const {
   return std::lower_bound(clocks + low, clocks + limit, t) - clocks;
 }
 
-EventCounts::Asked EventCounts::asked(const Pairs& pairs) const {
-  Asked asked;
-  asked.pair.reserve(static_cast<size_t>(pairs.size * pairs.width()));
-  for (int64_t b = 0; b < pairs.size; ++b) {
-    const eid_t cut = cut_off(pairs.t[b], pairs.limit[b]);
-    asked.pair.push_back({pairs.src[b], pairs.dst[b], cut, pairs.t[b]});
-    for (int64_t j = b * pairs.m; j < (b + 1) * pairs.m; ++j) {
-      const node_t src = pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j];
-      asked.pair.push_back({src, pairs.negative_dst[j], cut, pairs.t[b]});
-    }
-  }
-  return asked;
-}
-
 void EventCounts::find_last_destinations(Asked& asked) const {
-  const auto depth = static_cast<size_t>(depth_);
-  asked.depth = depth_;
-  asked.last.assign(asked.pair.size() * depth, kNoNode);
-  for (size_t i = 0; i < asked.pair.size(); ++i) {
-    const Asked::Pair& pair = asked.pair[i];
-    node_t* last = asked.last.data() + i * depth;
-    if (i > 0 && pair.src == asked.pair[i - 1].src && pair.cut == asked.pair[i - 1].cut) {
-      std::copy_n(last - depth, depth, last);
+  asked.last.assign(static_cast<size_t>(Formula::kBlock * depth_), kNoNode);
+  for (int64_t i = 0; i < asked.num; ++i) {
+    Asked::Pair* const pair = asked.pair.data() + i;
+    if (i > 0 && pair->src == pair[-1].src && pair->cut == pair[-1].cut) {
+      pair->last = pair[-1].last;
       continue;
     }
+    node_t* const last = asked.last.data() + i * depth_;
     eid_t eid[kMaxDepth];
-    const int num = lists(kSources)->last_events(static_cast<uint64_t>(pair.src), pair.cut, depth_, eid);
+    const int num = lists(kSources)->last_events(static_cast<uint64_t>(pair->src), pair->cut, depth_, eid);
     for (int k = 0; k < num; ++k) last[k] = log_.dst()[eid[k]];
+    pair->last = last;
   }
 }
 
-void EventCounts::answer(const Pairs& pairs, int64_t* out) const {
-  Asked asked = this->asked(pairs);
-  const auto size = static_cast<int64_t>(asked.pair.size());
-  int64_t* const decayed = out + 2 * size * static_cast<int64_t>(counts_.size());
+void EventCounts::answer(const Pairs& pairs, double* out) const {
+  constexpr int64_t kBlock = Formula::kBlock;
+  const int64_t size = pairs.size * pairs.width();
+  std::vector<eid_t> cuts(static_cast<size_t>(pairs.size));
+  for (size_t b = 0; b < cuts.size(); ++b) cuts[b] = cut_off(pairs.t[b], pairs.limit[b]);
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  if (depth_ > 0) find_last_destinations(asked);
-  std::vector<Answer> answers;
-  for (const Numbers& alike : alike_) {
-    answers.clear();
-    for (const size_t i : alike) {
-      int64_t* const own = out + 2 * size * static_cast<int64_t>(i);
-      answers.push_back({own, own + size, sums_[i] < 0 ? nullptr : decayed + sums_[i] * size, decay_[i]});
+  parallel_for((size + kBlock - 1) / kBlock, kGrain, [&](int64_t first_block, int64_t last_block) {
+    Asked asked;
+    std::vector<double> columns = formula_.columns();
+    for (int64_t begin = first_block * kBlock; begin < std::min(last_block * kBlock, size); begin += kBlock) {
+      asked.num = std::min(kBlock, size - begin);
+      for (int64_t i = 0; i < asked.num; ++i) {
+        const int64_t b = (begin + i) / pairs.width(), j = begin + i - b - 1;  // j: its negative
+        const bool is_event = j < b * pairs.m;
+        asked.pair[static_cast<size_t>(i)] = {
+            is_event || pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j],
+            is_event ? pairs.dst[b] : pairs.negative_dst[j], cuts[static_cast<size_t>(b)], pairs.t[b],
+            nullptr};
+      }
+      if (depth_ > 0) find_last_destinations(asked);
+      for (const Lookup& lookup : lookups_) load(lookup, asked, columns.data());
+      for (size_t step = 0; step < formula_.steps().size(); ++step) {
+        if (formula_.steps()[step].op != Op::kLoop) continue;
+        double* const column = columns.data() + step * kBlock;
+        for (int64_t i = 0; i < asked.num; ++i) {
+          const Asked::Pair& pair = asked.pair[static_cast<size_t>(i)];
+          column[i] = pair.src == pair.dst ? 1.0 : 0.0;
+        }
+      }
+      formula_.evaluate(asked.num, columns.data(), out + begin * width());
     }
-    answer_alike(counts_[alike.front()], asked, answers);
+  });
+}
+
+/// Writes the numbers of the counts with the same keys.
+void EventCounts::load(const Lookup& lookup, const Asked& asked, double* columns) const {
+  const EventLists* lists = this->lists(kind_of(lookup.count.of).list);
+  Found found;
+  for (int64_t begin = 0; begin < asked.num; begin += kGroup) {
+    const int64_t num = std::min(kGroup, asked.num - begin);
+    find_earlier(lists, lookup.count, asked, begin, num, found);
+    for (const Load& load : lookup.loads) {
+      double* const column = columns + load.step * Formula::kBlock;
+      std::fill_n(column + begin, num, load.op == Op::kAge ? -1.0 : 0.0);
+      for (int64_t i = 0; i < found.num; ++i) {
+        const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
+        const Asked::Pair& pair = asked.pair[static_cast<size_t>(place)];
+        if (load.op == Op::kNum) {
+          column[place] = static_cast<double>(events.num);
+        } else if (load.op == Op::kAge) {
+          column[place] = static_cast<double>(age_of(log_.t()[events.last], pair.t));
+        } else {
+          column[place] = lists->decayed(events, load.decay, pair.t, pair.cut);
+        }
+      }
+      for (int64_t i = 0; i < found.num_repeated; ++i) {
+        const int64_t place = found.repeated[static_cast<size_t>(i)];
+        column[place] = column[place - 1];
+      }
+    }
   }
 }
 
-/// Answers the counts with the same keys as `count`, which are looked up once.
-void EventCounts::answer_alike(const Count& count, const Asked& asked, const std::vector<Answer>& out) const {
-  const EventLists* lists = this->lists(kind_of(count.of).list);
-  const auto size = static_cast<int64_t>(asked.pair.size());
-  for (int64_t begin = 0; begin < size; begin += kGroup) {
-    const int64_t num = std::min(kGroup, size - begin);
-    Found found[kGroup];
-    find_prefixes(lists, count, asked, begin, num, found);
-    for (int64_t i = 0; i < num; ++i) {
-      if (found[i].prefix.num > 0) __builtin_prefetch(log_.t() + found[i].prefix.last);
-    }
-    for (int64_t i = 0; i < num; ++i) {
-      const int64_t at = begin + i;
-      if (found[i].is_repeated) {
-        for (const Answer& each : out) each.copy(at - 1, at);
-        continue;
-      }
-      const Asked::Pair& pair = asked.pair[static_cast<size_t>(at)];
-      const EventLists::Prefix& prefix = found[i].prefix;
-      const bool is_empty = prefix.num == 0;
-      const int64_t age = is_empty ? -1 : age_of(log_.t()[prefix.last], pair.t);
-      for (const Answer& each : out) {
-        each.num[at] = prefix.num;
-        each.age[at] = age;
-        if (each.decayed == nullptr) continue;
-        const double sum = is_empty ? 0 : lists->decayed(prefix, each.decay, pair.t, pair.cut);
-        std::memcpy(each.decayed + at, &sum, sizeof sum);
-      }
-    }
-  }
-}
-
-/// Finds the last events of the `num` pairs from `begin` on, with overlapping cache misses.
 void EventCounts::last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
                               eid_t* out) const {
   const EventLists *pairs = lists(kPairs), *sources = lists(kSources), *destinations = lists(kDestinations);
@@ -344,38 +342,61 @@ void EventCounts::last_events(const node_t* src, const node_t* dst, const eid_t*
   }
 }
 
-void EventCounts::find_prefixes(const EventLists* lists, const Count& count, const Asked& asked,
-                                int64_t begin, int64_t num, Found* found) {
-  Key key[kGroup];
-  uint64_t hash[kGroup];
-  int32_t number[kGroup];
-  const auto each = [&](const auto& act) {
-    for (int64_t i = 0; i < num; ++i) {
-      if (number[i] >= 0) act(i);
-    }
+/// Finds the events before the cut-offs of the `num` pairs from `begin` on, with overlapping cache misses.
+/// Pairs that have none drop out from step to step, without branches that cannot be predicted.
+void EventCounts::find_earlier(const EventLists* lists, const Count& count, const Asked& asked, int64_t begin,
+                               int64_t num, Found& found) const {
+  struct Wanted {
+    int64_t pair;
+    uint64_t key;
+    uint64_t hash;
+    int32_t number;
   };
+  std::array<Wanted, kGroup> wanted;
+  size_t size = 0;
+  const auto keep = [&](const auto& is_kept) {
+    size_t kept = 0;
+    for (size_t i = 0; i < size; ++i) {
+      wanted[kept] = wanted[i];
+      kept += is_kept(wanted[kept]);
+    }
+    size = kept;
+  };
+  found.num = found.num_repeated = 0;
   Key before = begin == 0 ? Key{} : asked.key(count, static_cast<size_t>(begin - 1));
-  for (int64_t i = 0; i < num; ++i) {
-    const auto at = static_cast<size_t>(begin + i);
-    key[i] = asked.key(count, at);
-    found[i].is_repeated = at > 0 && key[i] == before && asked.is_as_before(at);
-    number[i] = key[i].is_one && !found[i].is_repeated ? 0 : -1;
-    before = key[i];
+  for (int64_t i = begin; i < begin + num; ++i) {
+    const Key key = asked.key(count, static_cast<size_t>(i));
+    const bool is_repeated = i > 0 && key == before && asked.is_as_before(static_cast<size_t>(i));
+    found.repeated[static_cast<size_t>(found.num_repeated)] = i;
+    found.num_repeated += is_repeated;
+    wanted[size] = {i, key.key, 0, 0};
+    size += key.is_one && !is_repeated;
+    before = key;
   }
-  if (lists == nullptr) {  // the list of all events, given by positions
-    each([&](int64_t i) {
-      const eid_t cut = asked.pair[static_cast<size_t>(begin + i)].cut;
-      if (cut > 0) found[i].prefix = {cut, cut - 1, nullptr};
+  const auto cut = [&](const Wanted& each) { return asked.pair[static_cast<size_t>(each.pair)].cut; };
+  if (lists != nullptr) {
+    keep([&](Wanted& each) {
+      each.hash = lists->hash_of(each.key);
+      return true;
     });
-    return;
+    keep([&](Wanted& each) { return (each.number = lists->likely(each.hash)) >= 0; });
+    keep([&](Wanted& each) { return (each.number = lists->confirmed(each.number, each.key)) >= 0; });
+    keep([&](Wanted& each) {
+      lists->prefetch_end(each.number);
+      return true;
+    });
   }
-  each([&](int64_t i) { hash[i] = lists->hash_of(key[i].key); });
-  each([&](int64_t i) { number[i] = lists->likely(hash[i]); });
-  each([&](int64_t i) { number[i] = lists->confirmed(number[i], key[i].key); });
-  each([&](int64_t i) { lists->prefetch_end(number[i]); });
-  each([&](int64_t i) {
-    found[i].prefix = lists->prefix(number[i], asked.pair[static_cast<size_t>(begin + i)].cut);
-  });
+  for (size_t i = 0; i < size; ++i) {  // all events: given by positions
+    const eid_t end = cut(wanted[i]);
+    const EventLists::Prefix events = lists != nullptr ? lists->prefix(wanted[i].number, end)
+                                      : end > 0        ? EventLists::Prefix{end, end - 1, nullptr}
+                                                       : EventLists::Prefix{};
+    found.earlier[static_cast<size_t>(found.num)] = {wanted[i].pair, events};
+    found.num += events.num > 0;
+  }
+  for (int64_t i = 0; i < found.num; ++i) {
+    __builtin_prefetch(log_.t() + found.earlier[static_cast<size_t>(i)].events.last);
+  }
 }
 
 }  // namespace tgflow

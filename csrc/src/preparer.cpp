@@ -192,13 +192,12 @@ void Preparer::Preparation::draw_negatives() {
 void Preparer::Preparation::count_past() {
   EventCounts* const counts = plan_.counts_;
   if (counts == nullptr) return;
-  const auto num_rows = 2 * static_cast<int64_t>(counts->counts().size()) + counts->num_decaying();
-  out_.counts = slab_.add<int64_t>(rows_of(num_rows, rows_of(num(), 1 + m())));
+  out_.counts = slab_.add<double>(rows_of(counts->width(), rows_of(num(), 1 + m())));
   const eid_t* limit = rules_.sees_all_before ? slab_.at<eid_t>(out_.eid) : work_.start.of(num());
   const eid_t* const last = std::max_element(limit, limit + num());
   counts->read_upto(std::max(ask_.end, last == limit + num() ? 0 : *last));
   counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit, num(), m()},
-                 slab_.at<int64_t>(out_.counts));
+                 slab_.at<double>(out_.counts));
 }
 
 /// The distinct queries of all roots, in `work_.above`; returns their number.

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.hpp"
@@ -24,6 +25,21 @@ const std::vector<Count>& every_list() {
     return all;
   }();
   return counts;
+}
+
+/// Every number of every count.
+Formula every_number() {
+  std::vector<Step> steps;
+  std::vector<int64_t> results;
+  const auto size = static_cast<int64_t>(every_list().size());
+  for (int64_t i = 0; i < size; ++i) {
+    const bool decays = every_list()[static_cast<size_t>(i)].decays();
+    for (const Op op : {Op::kNum, Op::kAge, decays ? Op::kDecayed : Op::kNum}) {
+      results.push_back(static_cast<int64_t>(steps.size()));
+      steps.push_back({op, {i, 0, 0}, 0});
+    }
+  }
+  return {std::move(steps), std::move(results)};
 }
 
 /// Pairs of the nodes of made events, each with a negative.
@@ -53,9 +69,8 @@ struct Asking {
   }
 };
 
-std::vector<int64_t> answers(const EventCounts& counts, const Asking& asking) {
-  const size_t rows = 2 * counts.counts().size() + static_cast<size_t>(counts.num_decaying());
-  std::vector<int64_t> out(rows * asking.src.size() * 2);
+std::vector<double> answers(const EventCounts& counts, const Asking& asking) {
+  std::vector<double> out(static_cast<size_t>(counts.width()) * asking.src.size() * 2);
   counts.answer(asking.pairs(), out.data());
   return out;
 }
@@ -66,10 +81,10 @@ TEST(stress_counts_beside_a_writer) {
   const Columns columns = made_events(8000, 50, 11);
   EventLog log;
   log.append(columns.slice(0, kKnown));
-  EventCounts counts(log, every_list());
+  EventCounts counts(log, every_list(), every_number());
   counts.read_upto(kKnown);
   const Asking asking(60, kKnown, columns.t[kKnown]);
-  const std::vector<int64_t> first = answers(counts, asking);
+  const std::vector<double> first = answers(counts, asking);
   std::atomic<bool> done{false};
   std::atomic<int> wrong{0};
   std::vector<std::thread> readers;
@@ -85,7 +100,7 @@ TEST(stress_counts_beside_a_writer) {
   done = true;
   for (std::thread& reader : readers) reader.join();
   CHECK(wrong == 0 && counts.size() == columns.size());
-  EventCounts rebuilt(log, every_list());
+  EventCounts rebuilt(log, every_list(), every_number());
   rebuilt.read_upto(columns.size());
   CHECK(answers(rebuilt, asking) == first);
 }
@@ -94,7 +109,7 @@ TEST(stress_counts_read_on_by_many_threads) {
   const Columns columns = made_events(4000, 50, 12);
   EventLog log;
   log.append(columns.slice(0, columns.size()));
-  EventCounts counts(log, every_list()), alone(log, every_list());
+  EventCounts counts(log, every_list(), every_number()), alone(log, every_list(), every_number());
   std::vector<std::thread> readers;
   for (int i = 0; i < 4; ++i) {
     readers.emplace_back([&] {

@@ -19,6 +19,6 @@ def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
         "visibility": "event",
         "negatives": NegativeSampler("random"),
         "with_memory": True,
-        "counts": (Count("pair"), Count("dst", half_life=30.0)),
+        "counts": (Count("pair").age, Count("dst", half_life=30.0).decayed),
     }
     return Plan(graph, **(arguments | changes))

@@ -79,10 +79,10 @@ class Popular(TemporalModel):
     """Scores a destination by its frequency: a model that satisfies the contract."""
 
     fanouts, strategy, reads_nodes = (), "recent", False
-    counts = (Count("dst"),)
+    counts = (Count("dst").num,)
 
     def forward(self, batch):
-        num = batch.counts[0].num.float()
+        num = batch.counts[..., 0].float()
         return Scores(num[:, 0], num[:, 1:])
 
 

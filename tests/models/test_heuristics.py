@@ -44,6 +44,20 @@ def key(events, name, pair, t, direction):
     return float(max(times) - t) if name[1] == "R" else float(len(times))
 
 
+def plain_score(rule, keys):
+    """Return the score of a rule from its sort keys, by the formulas in plain Python."""
+    seen = [math.isfinite(x) for x in keys]
+    sizes = [-x if name[1] == "R" else x for name, x in zip(rule.split(">"), keys, strict=True)]
+    if not seen[0]:
+        if len(keys) == 1 or not seen[1]:
+            return -(2.0**65)
+        return -1 - sizes[1] if rule[-1] == "R" else -1 - 2**20 / (1 + sizes[1])
+    share = 1 / (1 + math.log2(1 + sizes[-1])) if len(keys) > 1 and seen[1] else 0.0
+    if len(keys) > 1 and seen[1] and rule[-1] == "P":
+        share = 1 - share
+    return (share - 1 - sizes[0]) * 2.0**-64 if rule[1] == "R" else -1 / (1 + sizes[0] + share)
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("direction", ["both", "forward"])
 def test_recency_rule_orders_pairs_lexicographically(rule, direction):
@@ -56,6 +70,7 @@ def test_recency_rule_orders_pairs_lexicographically(rule, direction):
         for (t, pairs), found in zip(pairs_of(batch), rows, strict=True):
             for pair, score in zip(pairs, found, strict=True):
                 keys = [key(WITH_LOOPS, name, pair, t, direction) for name in rule.split(">")]
+                assert score == pytest.approx(plain_score(rule, keys), rel=1e-14)
                 scored.append((keys, score))
     for (a, x), (b, y) in itertools.pairwise(sorted(scored)):
         assert x < y if a < b else x == y

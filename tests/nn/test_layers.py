@@ -24,7 +24,6 @@ from tgflow import _core
 from tgflow.batch import Targets
 from tgflow.cuda.dropout import keep_factors
 from tgflow.graph import TemporalGraph
-from tgflow.metrics import average_precision
 from tgflow.nn import (
     CrossAttention,
     Dropout,
@@ -41,7 +40,7 @@ from tgflow.nn import (
     aggregate,
 )
 from tgflow.nn.attention import attend
-from tgflow.nn.choice import Choice, average_precisions
+from tgflow.nn.choice import Choice
 from tgflow.nn.co_occurrence import co_occurrence
 from tgflow.nn.decoder import SKIP_GAIN
 from tgflow.nn.label_decoder import LabelDecoder
@@ -286,12 +285,6 @@ def test_untrained_label_decoder_copies_past_labels():
     assert torch.allclose(decoder(Z, batch_of(past)), expected, atol=1e-5)
 
 
-def test_row_average_precision_matches_the_metrics():
-    positive, negative = torch.randint(4, (6, 9)).double(), torch.randint(4, (6, 5)).double()
-    expected = [average_precision(*row) for row in zip(positive, negative, strict=True)]
-    assert average_precisions(positive, negative).tolist() == pytest.approx(expected)
-
-
 def test_best_choice_leads_from_the_next_event_on():
     choice = Choice(3)
     for position, merits in ((10, [0.5, 0.6, 0.4]), (20, [0.9, 0.7, 0.4]), (30, [0, 0, 5.0])):
@@ -413,9 +406,9 @@ def test_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
 
 def test_missing_counts_are_refused_by_the_link_decoder() -> None:
     graph = TemporalGraph.from_events(skewed_events(30, 5))
-    batch = replace(plan_of(graph).batch(0, 1), counts=())
+    batch = replace(plan_of(graph).batch(0, 1), counts=None)
     with pytest.raises(
-        ValueError, match="pair features need 3 counts of the past, the batch has 0"
+        ValueError, match="pair features need 24 counts of the past, the batch has 0"
     ):
         LinkDecoder(6, pair_features=True)(torch.zeros(99, 6), batch)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,10 +17,12 @@ from hypothesis import strategies as st
 from helpers.effort import tries
 from helpers.made_plans import plan_of
 from helpers.strategies import event_lists, graph_events, skewed_events
+from tgflow import _core
 from tgflow.choices import CountOf, Visibility
-from tgflow.counts import Count
+from tgflow.counts import LOOP, TICK, Count, Number, number
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.nn import PairFeatures
 from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.counts import CountHistory
 
@@ -106,18 +109,19 @@ def _counted(
         yield from [eid] * int(times[count.of])
 
 
+def numbers_of(counts: Sequence[Count]) -> list[Number]:
+    """Return num, age and decayed of each count, 0 without decay."""
+    decayed = (number(0) if each.half_life is None else each.decayed for each in counts)
+    rows = zip(counts, decayed, strict=True)
+    return [part for each, total in rows for part in (each.num, each.age, total)]
+
+
 def answers(history: CountHistory, pairs: EventBatch, limit: int) -> list[list[Answer]]:
-    """Return (num, age, decayed) by count and pair, 0.0 without decay."""
+    """Return (num, age, decayed) by count and pair, for `numbers_of` counts."""
     none = torch.empty(len(pairs), 0, dtype=torch.int64)
     limits = torch.full_like(pairs.src, limit)
-    found = history.read(history.answer(pairs, None, none, limit=limits, stop=limit), 1)
-    return [
-        list(zip(*(column.squeeze(1).tolist() for column in with_zeros), strict=True))
-        for with_zeros in (
-            counts if counts.decayed is not None else (*counts[:2], counts.num * 0.0)
-            for counts in found
-        )
-    ]
+    found = history.answer(pairs, None, none, limit=limits, stop=limit)
+    return found.view(len(pairs), -1, 3).transpose(0, 1).tolist()
 
 
 def every_pair(num_nodes: int, t: int) -> EventBatch:
@@ -135,7 +139,7 @@ def check(
             expected = count_events(
                 events, count, src, dst, t, limit, seconds_per_tick=1e-3, window_depth=3
             )
-            assert answer[:2] == expected[:2], (count, src, dst)
+            assert tuple(answer[:2]) == expected[:2], (count, src, dst)
             assert answer[2] == pytest.approx(expected[2], rel=1e-12), (count, src, dst)
 
 
@@ -146,7 +150,11 @@ def test_counts_at_a_cutoff_match_a_scan(events, data) -> None:
     limit = data.draw(st.integers(0, len(events)))
     times = {int(t) + d for t in events.t for d in (0, 1)} | {0}
     check(
-        events, CountHistory(graph, IN_MS), IN_MS, data.draw(st.sampled_from(sorted(times))), limit
+        events,
+        CountHistory(graph, numbers_of(IN_MS)),
+        IN_MS,
+        data.draw(st.sampled_from(sorted(times))),
+        limit,
     )
 
 
@@ -155,18 +163,19 @@ def test_late_events_count_from_their_position_with_their_own_time() -> None:
     rows = [(0, 1, 5), (0, 1, 50), (0, 1, 7), (0, 1, 60)]
     for start, stop in ((0, 2), (2, 3), (3, 4)):
         graph.append(graph_events(*rows[start:stop]), allow_late=True)
-    counts = [Count("pair", half_life=10.0)]
-    [[answer]] = answers(CountHistory(graph, counts), graph_events((0, 1, 60)), 4)
-    assert answer[:2] == (3, 53)  # the log's latest, which is the late one
+    history = CountHistory(graph, numbers_of([Count("pair", half_life=10.0)]))
+    [[answer]] = answers(history, graph_events((0, 1, 60)), 4)
+    assert answer[:2] == [3, 53]  # the log's latest, which is the late one
     assert answer[2] == pytest.approx(sum(2.0 ** -((60 - t) / 10) for t in (5, 50, 7)), rel=1e-12)
-    [[late]] = answers(CountHistory(graph, counts), graph_events((0, 1, 7)), 2)
-    assert late[:2] == (1, 2)  # an event at 7 does not see the one at 50 that the log had then
+    [[late]] = answers(history, graph_events((0, 1, 7)), 2)
+    assert late[:2] == [1, 2]  # an event at 7 does not see the one at 50 that the log had then
 
 
 def test_counts_of_a_prefix_do_not_change_during_appends() -> None:
     events = skewed_events(3000, 40, seed=3)
     graph = TemporalGraph.from_events(events[:500])
-    history, counts = CountHistory(graph, EVERY_LIST), len(EVERY_LIST)
+    asked = numbers_of(EVERY_LIST)
+    history = CountHistory(graph, asked)
     pairs = replace(events[500:700], t=torch.full((200,), 500))
     limits = torch.randint(0, 501, (200,), generator=torch.Generator().manual_seed(0))
     none = torch.empty(200, 0, dtype=torch.int64)
@@ -190,9 +199,9 @@ def test_counts_of_a_prefix_do_not_change_during_appends() -> None:
     for reader in readers:
         reader.join()
     assert not wrong
-    rebuilt = CountHistory(graph, EVERY_LIST).answer(pairs, None, none, limit=limits, stop=500)
+    rebuilt = CountHistory(graph, asked).answer(pairs, None, none, limit=limits, stop=500)
     assert rebuilt.equal(first)  # a resumed run needs no more
-    assert len(first) == (2 * counts + 27) * 200
+    assert first.shape == (200, 1, len(asked))
 
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
@@ -205,7 +214,7 @@ def test_plan_counts_only_visible_events(visibility: Visibility, kind: str) -> N
     plan = plan_of(
         graph,
         visibility=visibility,
-        counts=counts,
+        counts=numbers_of(counts),
         replay=ExperienceReplay(ratio=0.5),
         negatives=NegativeSampler(kind, 2),
     )
@@ -215,12 +224,86 @@ def test_plan_counts_only_visible_events(visibility: Visibility, kind: str) -> N
     dst = torch.cat([batch.dst.unsqueeze(1), batch.negative_dst], 1).tolist()
     for i, (eid, t) in enumerate(zip(batch.eid.tolist(), batch.t.tolist(), strict=True)):
         limit = eid if visibility == "event" else eid // 10 * 10
-        for count, found in zip(counts, batch.counts, strict=True):
+        for count, found in zip(counts, batch.counts[i].view(3, 3, 3).unbind(1), strict=True):
             for j in range(3):
                 expected = count_events(events, count, src[i][j], dst[i][j], t, limit)
-                assert (int(found.num[i, j]), int(found.age[i, j])) == expected[:2]
-                if found.decayed is not None:
-                    assert float(found.decayed[i, j]) == pytest.approx(expected[2], rel=1e-12)
+                assert found[j].tolist() == pytest.approx(expected, rel=1e-12)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "minimum": lambda x, y: x if x < y else y,
+    "maximum": lambda x, y: x if x > y else y,
+    "at_least": np.greater_equal,
+    "where": lambda condition, x, y: x if condition != 0 else y,
+    "exp": np.exp,
+    "log": np.log,
+    "log1p": np.log1p,
+    "log2": np.log2,
+}
+
+
+def value_of(each: Number, known: Mapping[Number, float]) -> float:
+    """Return a number of one pair by recursion."""
+    if each in known:
+        return known[each]
+    if each.op == "constant":
+        return each.constant
+    with np.errstate(all="ignore"):
+        return float(OPERATIONS[each.op](*(value_of(part, known) for part in each.args)))
+
+
+LEAVES = [TICK, LOOP, *numbers_of([Count("pair"), Count("dst", half_life=3.0)])]
+NUMBERS = st.recursive(
+    st.sampled_from(LEAVES) | st.floats(-3, 3).map(number),
+    lambda inner: st.builds(
+        lambda op, *args: Number(op, args[: 3 if op == "where" else 1 + (op in BINARY)]),
+        st.sampled_from(sorted(OPERATIONS)),
+        inner, inner, inner,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+BINARY = {"add", "subtract", "multiply", "divide", "minimum", "maximum", "at_least"}
+
+
+@settings(max_examples=tries(60), deadline=None)
+@given(asked=st.lists(NUMBERS, min_size=1, max_size=4), data=st.data())
+def test_numbers_match_their_evaluation_pair_by_pair(asked, data) -> None:
+    """On more pairs than a block has, with any number of threads."""
+    events = skewed_events(60, 5, seed=data.draw(st.integers(0, 9)))
+    graph = TemporalGraph.from_events(events, time_unit="ms")
+    pairs = EventBatch.checked(src=events.src, dst=events.dst, t=events.t)
+    others = torch.randint(5, (60, 2), generator=torch.Generator().manual_seed(1))
+    ask = {"limit": torch.arange(60), "stop": 60}
+    found = CountHistory(graph, asked).answer(pairs, None, others, **ask)
+    leaves = CountHistory(graph, LEAVES).answer(pairs, None, others, **ask)
+    for row, known in zip(found.flatten(0, 1).tolist(), leaves.flatten(0, 1).tolist(), strict=True):
+        values = dict(zip(LEAVES, known, strict=True))
+        for value, each in zip(row, asked, strict=True):
+            assert value == pytest.approx(value_of(each, values), rel=1e-9, abs=1e-300, nan_ok=True)
+
+
+def test_numbers_have_the_same_bits_with_any_number_of_threads() -> None:
+    events = skewed_events(3000, 40, seed=3)
+    graph = TemporalGraph.from_events(events)
+    pairs = EventBatch.checked(src=events.src, dst=events.dst, t=events.t)
+    others = torch.randint(40, (3000, 20), generator=torch.Generator().manual_seed(1))
+    history, found = CountHistory(graph, PairFeatures.counts), []
+    before = _core.num_threads()
+    for threads in (1, 2, 3):
+        _core.set_num_threads(threads)
+        found.append(history.answer(pairs, None, others, limit=torch.arange(3000), stop=3000))
+    _core.set_num_threads(before)
+    assert found[0].equal(found[1])
+    assert found[0].equal(found[2])
+    alone = [
+        history.answer(pairs[i : i + 1], None, others[i : i + 1], limit=torch.tensor([i]), stop=i)
+        for i in range(0, 3000, 97)
+    ]
+    assert torch.cat(alone).equal(found[0][::97])
 
 
 def test_counts_are_refused_where_events_were_deleted() -> None:

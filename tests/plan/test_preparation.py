@@ -20,7 +20,7 @@ from helpers.strategies import samplers
 from tgflow import _core
 from tgflow.batch import Batch
 from tgflow.cache import cached
-from tgflow.counts import Count
+from tgflow.counts import Count, Number
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -31,7 +31,10 @@ from tgflow.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(120)
 
-COUNTS: list[tuple[Count, ...]] = [(), (Count("pair"), Count("dst", half_life=7.0))]
+COUNTS: list[tuple[Number, ...]] = [
+    (),
+    (Count("pair").num, Count("dst").age, Count("dst", half_life=7.0).decayed.log1p()),
+]
 
 PlanOn = Callable[[Device | None], Plan]
 """Builds the same plan of a graph on a device or in host memory."""

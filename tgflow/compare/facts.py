@@ -8,13 +8,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgflow.counts import Count
+from tgflow.counts import TICK, Count, latest, where
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
 
 Facts = dict[str, NDArray[Any]]
-_ASKED = tuple(Count(of) for of in ("pair", "reverse", "src", "src_as_dst", "dst", "dst_as_src"))
+_PAIR, _REVERSE = Count("pair"), Count("reverse")
+_AGE = latest(_PAIR.age, _REVERSE.age)
+_ASKED = (
+    _PAIR.num,
+    _REVERSE.num,
+    Count("src").num + Count("src_as_dst").num,
+    Count("dst").num + Count("dst_as_src").num,
+    where(_AGE >= 0, _AGE * TICK, -1),
+)
 _AT_ONCE = 1 << 16
 
 
@@ -42,12 +50,8 @@ def _facts(graph: TemporalGraph, history: CountHistory, start: int, stop: int) -
     eid = torch.arange(start, stop)
     plain = EventBatch.checked(src=events.src, dst=events.dst, t=events.t)
     none = torch.empty(len(eid), 0, dtype=torch.int64)
-    answers = history.read(history.answer(plain, None, none, limit=eid, stop=stop), 1)
-    pair, reverse, src, src_as_dst, dst, dst_as_src = (each.num[:, 0] for each in answers)
-    ages = torch.stack([answers[0].age[:, 0], answers[1].age[:, 0]])
-    never = torch.iinfo(torch.int64).max
-    age = torch.where(ages < 0, never, ages).min(0).values
-    seconds = torch.where(age == never, -1.0, age.double() * graph.seconds_per_tick)
+    answers = history.answer(plain, None, none, limit=eid, stop=stop)
+    pair, reverse, src, dst, seconds = answers.squeeze(1).unbind(1)
     before = graph.log.read(max(start - 1, 0), stop).t
     tied = torch.zeros(len(eid), dtype=torch.bool)
     tied[len(eid) - len(before) + 1 :] = before[1:] == before[:-1]
@@ -56,10 +60,10 @@ def _facts(graph: TemporalGraph, history: CountHistory, start: int, stop: int) -
         "src": events.src,
         "dst": events.dst,
         "t": events.t,
-        "num_pair": pair,
-        "num_reverse": reverse,
-        "num_src": src + src_as_dst,
-        "num_dst": dst + dst_as_src,
+        "num_pair": pair.long(),
+        "num_reverse": reverse.long(),
+        "num_src": src.long(),
+        "num_dst": dst.long(),
         "pair_age": seconds,
         "tied": tied,
     }

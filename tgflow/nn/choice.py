@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Context manager that limits torch to one thread, for operations on a few thousand values.
-
-    From some hundred values on torch parallelizes elementwise functions, which takes longer than
-    the operation while a loader's threads keep the cores busy.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class Choice:
@@ -93,14 +77,3 @@ class Choice:
             raise ValueError(f"a choice among {len(merits)} does not fit one among {self.num}")
         self._merits = merits.cpu().clone()
         self._since, self._leads, self._is_settled = since.tolist(), leads.tolist(), is_settled
-
-
-def average_precisions(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return the average precision of each row, float64 `[R]` on the CPU. Synchronizes."""
-    own, others = (
-        x.detach().to("cpu", torch.float64).sort(dim=1).values for x in (positive, negative)
-    )
-    with one_thread():
-        above = own.shape[1] - torch.searchsorted(own, own)
-        false_above = others.shape[1] - torch.searchsorted(others, own)
-    return (above / (above + false_above).double()).mean(dim=1)

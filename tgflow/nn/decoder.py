@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
-from tgflow.counts import Count
+from tgflow.counts import Number
 from tgflow.model import Scores
 from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
@@ -60,7 +60,7 @@ class LinkDecoder(nn.Module):
             nn.init.zeros_(self.pair_skip.bias)
 
     @property
-    def counts(self) -> tuple[Count, ...]:
+    def counts(self) -> tuple[Number, ...]:
         """Counts required from the plan: a model lists them first in its own `counts`."""
         return () if self.pair_features is None else PairFeatures.counts
 

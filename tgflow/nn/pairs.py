@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
-from tgflow.counts import Count
+from tgflow.counts import TICK, Count, Number, latest, where
 from tgflow.model import Scores
 
 
@@ -41,8 +41,8 @@ class Pairs(NamedTuple):
         return cls(src_row[kept], dst_row[kept], kept)
 
     def column(self, values: Tensor) -> Tensor:
-        """Return values of events and negatives, `[B, 1 + m]`, in the order of pairs, `[P]`."""
-        every = torch.cat([values[:, 0], values[:, 1:].flatten()])
+        """Return values of events and negatives, `[B, 1 + m, ...]`, in the order of pairs."""
+        every = torch.cat([values[:, 0], values[:, 1:].flatten(0, 1)])
         return every if self.kept is None else every[self.kept]
 
     @property
@@ -101,6 +101,23 @@ _LOG_SCALE = 1 / 16
 """Scales the logarithm of an age in seconds, of up to 30 years, to the order of 1."""
 
 
+def _features() -> Iterator[Number]:
+    """Yield the columns of `PairFeatures`."""
+    pair, reverse, dst = Count("pair"), Count("reverse"), Count("dst")
+    for num, age in (
+        (pair.num, pair.age),
+        (reverse.num, reverse.age),
+        (pair.num + reverse.num, latest(pair.age, reverse.age)),
+        (dst.num, dst.age),
+    ):
+        seen, seconds = num >= 1, age.maximum(0) * TICK
+        yield seen
+        yield num.log1p()
+        yield seconds.log1p() * _LOG_SCALE
+        for scale in _SECONDS:
+            yield where(seen, (-seconds / scale).exp(), 0)
+
+
 class PairFeatures(nn.Module):
     """Features of the past events of each scored pair (u, v): 24 columns, zeros for never.
 
@@ -115,16 +132,10 @@ class PairFeatures(nn.Module):
         `LinkDecoder(dim, pair_features=True)`
     """
 
-    counts: ClassVar[tuple[Count, ...]] = (Count("pair"), Count("reverse"), Count("dst"))
-    """Counts required from the plan."""
+    counts: ClassVar[tuple[Number, ...]] = tuple(_features())
+    """The columns, required from the plan."""
     dim: ClassVar[int] = 24
     """Columns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        rates = torch.tensor([1 / seconds for seconds in _SECONDS])
-        self.register_buffer("rates", rates, persistent=False)
-        self.rates: Tensor
 
     @staticmethod
     def recency() -> Tensor:
@@ -147,25 +158,12 @@ class PairFeatures(nn.Module):
         Raises:
             ValueError: If the batch has no such counts.
         """
-        counts = batch.counts[: len(self.counts)]
-        if len(counts) < len(self.counts):
+        counts = batch.counts
+        num = 0 if counts is None else counts.shape[-1]
+        if counts is None or num < self.dim:
             raise ValueError(
-                f"pair features need {len(self.counts)} counts of the past, the batch has "
-                f"{len(counts)}: make its plan with counts=model.counts, and list "
-                "PairFeatures.counts first in the model's counts"
+                f"pair features need {self.dim} counts of the past, the batch has {num}: make its "
+                "plan with counts=model.counts, and list PairFeatures.counts first in the model's "
+                "counts"
             )
-        columns = (map(pairs.column, each[:2]) for each in counts)
-        (pair, pair_age), (reverse, reverse_age), (dst, dst_age) = columns
-        num = torch.stack([pair, reverse, pair + reverse, dst], dim=-1)
-        age = torch.stack([pair_age, reverse_age, _latest(pair_age, reverse_age), dst_age], dim=-1)
-        seen = (num > 0).float()
-        seconds = age.clamp(min=0).float().mul_(batch.seconds_per_tick)
-        logs = num.float().log1p_(), seconds.log1p().mul_(_LOG_SCALE)
-        recency = torch.exp(-seconds.unsqueeze(-1) * self.rates).mul_(seen.unsqueeze(-1))
-        return torch.cat([torch.stack([seen, *logs], dim=-1), recency], dim=-1).flatten(-2)
-
-
-def _latest(age: Tensor, other: Tensor) -> Tensor:
-    """Return the lower of two ages, where -1 is none."""
-    lower = torch.minimum(age, other)
-    return torch.where(lower < 0, torch.maximum(age, other), lower)
+        return pairs.column(counts[..., : self.dim].float())

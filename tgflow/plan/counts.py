@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from tgflow.counts import Count, Counts
+from tgflow.counts import Count, Number, number
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan._native import CountOf, EventCounts
+from tgflow.plan._native import CountOf, EventCounts, Op
 
 
 class CountHistory:
@@ -21,20 +22,16 @@ class CountHistory:
 
     Args:
         graph: Graph whose log to follow; not modified.
-        counts: Counts to keep of every pair.
+        counts: Numbers to compute of every pair, from counts that are kept.
 
     Raises:
         ValueError: If there are counts, and events have been deleted from the graph.
     """
 
-    def __init__(self, graph: TemporalGraph, counts: Sequence[Count]) -> None:
-        self.asked = tuple(counts)
+    def __init__(self, graph: TemporalGraph, counts: Sequence[Number]) -> None:
+        self.asked = tuple(map(number, counts))
         self.graph = graph
-        self._num_decaying = sum(count.half_life is not None for count in self.asked)
-        seconds = graph.seconds_per_tick
-        self.native = EventCounts(
-            graph.backend.log, [_native_count(count, seconds) for count in self.asked]
-        )
+        self.native = EventCounts(graph.backend.log, *_compiled(self.asked, graph.seconds_per_tick))
         """The core's counts, for other code of the core."""
         self.check_deletions()
 
@@ -47,7 +44,7 @@ class CountHistory:
         limit: Tensor,
         stop: int,
     ) -> Tensor:
-        """Return all counts of a batch's pairs, for `read`: int64 `[C * B * (1 + m)]`.
+        """Return all numbers of a batch's pairs, float64 `[B, 1 + m, C]`.
 
         Counts the events before an event's limit and earlier than its time.
 
@@ -64,27 +61,11 @@ class CountHistory:
         num, m = negative_dst.shape
         self.check_deletions()
         self.native.read_upto(stop)
-        out = torch.empty(self.num_rows, num, 1 + m, dtype=torch.int64)
+        out = torch.empty(num, 1 + m, len(self.asked), dtype=torch.float64)
         own = None if negative_src is None else negative_src.contiguous()
         pairs = events.src.contiguous(), events.dst.contiguous(), own, negative_dst.contiguous()
         self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
-        return out.view(-1)
-
-    def read(self, answers: Tensor, width: int) -> tuple[Counts, ...]:
-        """Return the result of `answer`, or a copy of it on any device, as views by count.
-
-        Args:
-            answers: int64 `[C * B * width]`.
-            width: Pairs per event, `1 + m`.
-        """
-        if not self.asked:
-            return ()
-        rows = iter(answers.view(self.num_rows, -1, width).unbind(0))
-        pairs = [(next(rows), next(rows)) for _ in self.asked]
-        return tuple(
-            Counts(num, age, None if count.half_life is None else next(rows).view(torch.float64))
-            for count, (num, age) in zip(self.asked, pairs, strict=True)
-        )
+        return out
 
     @property
     def nbytes(self) -> int:
@@ -101,11 +82,6 @@ class CountHistory:
             return {}
         self.native.read_upto(position)
         return {"counts_bytes": self.nbytes}
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the answers, one per stored number per pair."""
-        return 2 * len(self.asked) + self._num_decaying
 
     def check_deletions(self) -> None:
         """Raise ValueError if there are counts and events have been deleted from the graph."""
@@ -129,7 +105,9 @@ class LastEvents:
 
     def __init__(self, graph: TemporalGraph) -> None:
         kinds = CountOf.pair, CountOf.src, CountOf.dst
-        self._native = EventCounts(graph.backend.log, [(kind, 1, 0.0, False) for kind in kinds])
+        self._native = EventCounts(
+            graph.backend.log, [(kind, 1, 0.0, False) for kind in kinds], [], []
+        )
 
     def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int) -> Tensor:
         """Return the last `num` events of each list before a cut-off, int64 `[N, 4, num]`.
@@ -153,7 +131,36 @@ class LastEvents:
         return out
 
 
-def _native_count(count: Count, seconds_per_tick: float) -> tuple[CountOf, int, float, bool]:
+_CountArg: TypeAlias = tuple[CountOf, int, float, bool]
+_StepArg: TypeAlias = tuple[Op, int, int, int, float]
+
+
+def _compiled(
+    numbers: Sequence[Number], seconds_per_tick: float
+) -> tuple[list[_CountArg], list[_StepArg], list[int]]:
+    """Return the core's counts, the steps that compute numbers, and the step of each number."""
+    counts: dict[Count, int] = {}
+    steps: list[_StepArg] = []
+    places: dict[Number, int] = {}
+
+    def place(each: Number) -> int:
+        if each in places:
+            return places[each]
+        of = [place(operand) for operand in each.args]
+        if each.count is not None:
+            of = [counts.setdefault(each.count, len(counts))]
+        is_tick = each.op == "tick"
+        op: Op = Op.constant if is_tick else getattr(Op, each.op)
+        a, b, c = (*of, 0, 0, 0)[:3]
+        steps.append((op, a, b, c, seconds_per_tick if is_tick else each.constant))
+        places[each] = len(steps) - 1
+        return places[each]
+
+    results = [place(each) for each in numbers]
+    return [_native_count(count, seconds_per_tick) for count in counts], steps, results
+
+
+def _native_count(count: Count, seconds_per_tick: float) -> _CountArg:
     """Return the core's arguments of a count: its half-life in ticks or events, 0 for none."""
     by_events = count.clock == "events"
     half_life = count.half_life or 0.0

@@ -23,7 +23,7 @@ from torch import Tensor
 from tgflow.batch import Batch, BatchSlice, Block, HostEvents, Share
 from tgflow.cache import CachedTable, cache_of
 from tgflow.choices import Strategy, Visibility
-from tgflow.counts import Count
+from tgflow.counts import Number
 from tgflow.cuda import frontier
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
@@ -99,7 +99,7 @@ class Plan:
             memory position) pairs, otherwise distinct nodes.
         with_nodes: Whether the model reads rows of nodes. Without, for models that read counts and
             the events alone, no frontier is made; see `Batch`.
-        counts: Counts of the past of each pair that a batch scores: exact, as of the time
+        counts: Numbers of the past of each pair that a batch scores: exact, as of the time
             of its event and, with visibility `batch`, as of the start of its event's batch. They
             are in `Batch.counts`, in this order, and cover all events of the log, also those that
             `TemporalGraph.retain` removes as neighbors. A `CountHistory` of the graph
@@ -146,7 +146,7 @@ class Plan:
         replay: ExperienceReplay | None = None,
         with_memory: bool,
         with_nodes: bool = True,
-        counts: Sequence[Count] | CountHistory = (),
+        counts: Sequence[Number] | CountHistory = (),
         pairs: PairHistory | None = None,
         slices: int = 1,
     ) -> None:
@@ -558,7 +558,6 @@ class Plan:
 
 Feature = Literal["edge_x", "node_x"]
 """A table of the graph that batches read rows of."""
-_NO_COUNTS = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -575,8 +574,8 @@ class Roots:
     queries: Frontier
     """The sources, the destinations and the negatives of all events, then the negatives' sources
     unless they are the events' own. Not deduplicated."""
-    counts: Tensor = _NO_COUNTS
-    """int64 `[C * B * (1 + m)]`: the plan's counts; see `CountHistory.read`."""
+    counts: Tensor | None = None
+    """float64 `[B, 1 + m, C]`: the plan's counts, if it has any."""
     slice: BatchSlice | None = None
     """As `Batch.slice`."""
     columns: Mapping[str, Tensor] | None = None
@@ -654,7 +653,7 @@ def assemble(plan: Plan, roots: Roots, hops: Hops | None = None) -> PendingBatch
         blocks=hops.blocks,
         nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
         position=position,
-        counts=plan.counts.read(roots.counts, 1 + roots.negatives.dst.shape[1]),
+        counts=roots.counts,
         num_fallbacks=roots.negatives.num_fallbacks,
         slice=roots.slice,
     )
@@ -896,7 +895,7 @@ class _Piece:
     """A buffer, uint8, whose views are columns."""
 
     def __init__(self, memory: Tensor) -> None:
-        types = torch.int64, torch.float32, torch.bool
+        types = torch.int64, torch.float32, torch.float64, torch.bool
         self._typed = {dtype: memory.view(dtype) for dtype in types}
 
     def column(
@@ -1053,7 +1052,10 @@ class HostPreparer:
         eid, t = piece.column(at.eid, num), piece.column(at.t, num)
         if is_here:
             eid, src, dst, t = host.eid, host.src, host.dst, host.t
-        num_counts = plan.counts.num_rows * num * (1 + m)
+        counts, num_counts = None, len(plan.counts.asked)
+        if num_counts:
+            counts = piece.column(at.counts, num * (1 + m), num_counts, torch.float64)
+            counts = counts.view(num, 1 + m, num_counts)
         widths = {each.name: each.table.dim for each in feature_inputs(plan.graph)}
         edge_dim = widths.get("edge_x", 0)
         edge_table = piece.features(at.edge_x, at.num_in_blocks, edge_dim)
@@ -1090,7 +1092,7 @@ class HostPreparer:
             nodes=piece.column(at.nodes, at.num_nodes),
             position=piece.column(at.position, at.num_nodes if plan.with_nodes else num),
             node_x=piece.features(at.node_x, at.num_nodes, widths.get("node_x", 0)),
-            counts=plan.counts.read(piece.column(max(at.counts, 0), num_counts), 1 + m),
+            counts=counts,
             num_fallbacks=at.num_fallbacks,
         )
         ids: dict[Feature, Tensor] = {}
@@ -1164,7 +1166,8 @@ class DevicePreparer:
         """Return the lengths of the columns of roots, concatenated as int64."""
         num, num_queries = len(roots.host.eid), len(roots.queries)
         num_params = _PARAMS * len(self._plan.fanouts)
-        return [num, num, *[num_queries] * 3, len(roots.counts), 1, num_params]
+        num_counts = 0 if roots.counts is None else roots.counts.numel()
+        return [num, num, *[num_queries] * 3, num_counts, 1, num_params]
 
     def _pack(self, roots: Roots, room: Tensor) -> None:
         """Write the columns of roots to host memory, uint8."""
@@ -1174,7 +1177,9 @@ class DevicePreparer:
         keys = [derive_key(roots.key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))]
         signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
         params = [word for key in signed for word in (limit, key, INT64_MAX)]
-        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, roots.counts]
+        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
+        if roots.counts is not None:
+            columns.append(roots.counts.view(torch.int64).flatten())
         words = torch.tensor([host.begin, *params])
         torch.cat([*columns, words], out=room.view(torch.int64))
 
@@ -1188,7 +1193,9 @@ class DevicePreparer:
             columns={"eid": eid, "src": src, "dst": dst, "t": t},
             negatives=replace(roots.negatives, src=negative_src, dst=negative_dst),
             queries=Frontier(nodes, query_t, position),
-            counts=counts,
+            counts=None
+            if roots.counts is None
+            else counts.view(torch.float64).view(roots.counts.shape),
             begin=begin,
             params=params.view(-1, _PARAMS),
         )

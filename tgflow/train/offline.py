@@ -580,7 +580,8 @@ class OfflineTrainer:
                 on_scores(host.eid, scored.positive, scored.negative)
             self._notify(stage, epoch, len(plan), scored.place)
 
-        metrics, of_new = self._measured(plan, on_batch)
+        with self._learner.limited_threads():
+            metrics, of_new = self._measured(plan, on_batch)
         if figures is not None:
             others |= figures.result(with_baselines=stage == "test")
         if not is_apart:

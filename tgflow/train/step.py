@@ -148,12 +148,14 @@ class TrainStep:
 
     def predict(self, batch: AnyBatch) -> AnyScores:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing."""
-        scores: AnyScores = self._execution(batch).predict(batch)
+        with self.limited_threads():
+            scores: AnyScores = self._execution(batch).predict(batch)
         return scores
 
     def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
         """Take one optimizer step on all events of `batch`; memory is not updated."""
-        result: StepResult = self._execution(batch).learn(batch, stores)
+        with self.limited_threads():
+            result: StepResult = self._execution(batch).learn(batch, stores)
         # Outside of the execution: a replayed CUDA graph runs no Python.
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
@@ -247,6 +249,23 @@ class TrainStep:
         precise = product_precision(self.execution.precision, self.device)
         with self._clock.measuring(), self.touching_state(), precise:
             yield
+
+    @contextmanager
+    def limited_threads(self) -> Iterator[None]:
+        """Context manager that limits torch to one thread for a model that only reads counts.
+
+        Its operations are short, and torch's other threads would spin between them on the cores
+        that count.
+        """
+        before = torch.get_num_threads()
+        if self.model.reads_nodes or before == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     @contextmanager
     def touching_state(self) -> Iterator[None]:

@@ -11,6 +11,7 @@
 
 #include "tgflow/event_lists.hpp"
 #include "tgflow/event_log.hpp"
+#include "tgflow/formula.hpp"
 #include "tgflow/memory.hpp"
 
 namespace tgflow {
@@ -47,7 +48,9 @@ class EventCounts {
  public:
   static constexpr int kMaxDepth = 64;
 
-  EventCounts(const EventLog& log, std::vector<Count> counts);
+  /// Counts events of `log`, and answers with the results of `formula`. Throws std::invalid_argument if a
+  /// step of it is of no count, or of a sum of one without decay.
+  EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula);
 
   /// Number of events read.
   int64_t size() const { return size_.load(std::memory_order_acquire); }
@@ -56,8 +59,8 @@ class EventCounts {
   void read_upto(int64_t position);
 
   const EventLog& log() const { return log_; }
-  const std::vector<Count>& counts() const { return counts_; }
-  int64_t num_decaying() const { return num_decaying_; }
+  /// Numbers per pair in an answer.
+  int64_t width() const { return formula_.width(); }
 
   /// Queried pairs: each of `size` events (src, dst), and `m` negatives of each.
   struct Pairs {
@@ -73,11 +76,9 @@ class EventCounts {
     int64_t width() const { return 1 + m; }
   };
 
-  /// Answers every count about every pair. Counts the events before the limit and earlier than the
-  /// time. `out`, [2 * counts + num_decaying, size, 1 + m], gets for each count the number of events and the
-  /// age of the last one in ticks, -1 if there is none; then the decayed sums, as bits of a double, of
-  /// decaying counts.
-  void answer(const Pairs& pairs, int64_t* out) const;
+  /// Writes the results of the formula for every pair, `out[size, 1 + m, width()]`. Counts the events before
+  /// the limit and earlier than the time; the age of the last one is in ticks, -1 if there is none.
+  void answer(const Pairs& pairs, double* out) const;
 
   /// Lists of events that `last_events` reads: those of the pair, of the reversed pair, from
   /// the source, and to the destination.
@@ -107,9 +108,18 @@ class EventCounts {
   };
   struct Kind;
   struct Asked;
-  struct Answer;
   struct Found;
-  using Numbers = std::vector<size_t>;  // of counts, in their order
+  /// A number of a count, and the formula's step that it is.
+  struct Load {
+    Op op;
+    size_t decay;  ///< Index among its list's decays.
+    size_t step;
+  };
+  /// Numbers of counts with the same keys, which are looked up once.
+  struct Lookup {
+    Count count;
+    std::vector<Load> loads;
+  };
   static constexpr int64_t kHugePagesFrom = int64_t{16} << 20;
 
   static const Kind& kind_of(CountOf of);
@@ -125,18 +135,15 @@ class EventCounts {
   void add_event(eid_t eid);
   void add_following(eid_t eid, const eid_t* last, int num_last);
   eid_t cut_off(tick_t t, eid_t limit) const;
-  Asked asked(const Pairs& pairs) const;
   void find_last_destinations(Asked& asked) const;
-  void answer_alike(const Count& count, const Asked& asked, const std::vector<Answer>& out) const;
-  static void find_prefixes(const EventLists* lists, const Count& count, const Asked& asked, int64_t begin,
-                            int64_t num, Found* found);
+  void load(const Lookup& lookup, const Asked& asked, double* columns) const;
+  void find_earlier(const EventLists* lists, const Count& count, const Asked& asked, int64_t begin,
+                    int64_t num, Found& found) const;
 
   const EventLog& log_;
   std::vector<Count> counts_;
-  std::vector<size_t> decay_;   // per count: index among its list's decays
-  std::vector<int64_t> sums_;   // per count: index among decaying ones, or -1
-  std::vector<Numbers> alike_;  // counts with the same keys, which are looked up once
-  int64_t num_decaying_ = 0;
+  Formula formula_;
+  std::vector<Lookup> lookups_;
   int depth_ = 0;         // most last destinations used
   int window_depth_ = 0;  // and those of windows
   HostMemory memory_;

@@ -224,7 +224,7 @@ class DenseIndex {
   /// of each of them.
   template <typename HashOf>
   void reserve_one(int32_t num_rows, const HashOf& hash_of) {
-    if (4 * (static_cast<std::size_t>(num_rows) + 1) <= 3 * entries_.size()) return;
+    if (2 * (static_cast<std::size_t>(num_rows) + 1) <= entries_.size()) return;
     entries_.assign(entries_.size() + entries_.size() / 2, kEmpty);
     while (rows_ < entries_.size() - 1) rows_ = 2 * rows_ + 1;
     for (int32_t row = 0; row < num_rows; ++row) {

@@ -118,7 +118,12 @@ def draw_negatives(method: str) -> Callable[[], Call]:
 
 def known_counts() -> Any:
     asked = [(_core.CountOf.pair, 1, 2.0, False), (_core.CountOf.window, 2, 0.0, False)]
-    counts = _core.EventCounts(grown().log, asked)
+    steps = [
+        (_core.Op.num, 1, 0, 0, 0.0),
+        (_core.Op.decayed, 0, 0, 0, 0.0),
+        (_core.Op.add, 0, 1, 0, 0.0),
+    ]
+    counts = _core.EventCounts(grown().log, asked, steps, [0, 1, 2])
     counts.read_upto(3)
     return counts
 
@@ -128,8 +133,22 @@ def new_counts() -> Call:
     depths = [(good[0], depth, 1.0, True) for depth in (0, 65, -1, 2**70)]
     half_lives = [(good[0], 1, value, True) for value in (-1.0, float("nan"), float("inf"))]
     wrong = [[good, bad] for bad in (*depths, *half_lives, good[:3], 7)]
-    arguments = {"log": grown().log, "counts": [good]}
-    return Call(_core.EventCounts, arguments, numbers={"counts": wrong})
+    plain = (good[0], 1, 0.0, False)
+    decayed, where = (_core.Op.decayed, 0, 0, 0, 0.0), (_core.Op.where, 0, 0, 0, 0.0)
+    steps = [
+        [(op, i, 0, 0, 0.0)] for op in (_core.Op.num, _core.Op.decayed) for i in (1, 2, -1, 2**63)
+    ]
+    steps += [
+        [decayed, (_core.Op.where, *of, 0.0)] for of in ((1, 0, 0), (0, -1, 0), (0, 0, 2**40))
+    ]
+    steps += [[where], [decayed[:4]], [(7, 0, 0, 0, 0.0)], [None]]
+    arguments = {"log": grown().log, "counts": [good], "steps": [decayed], "results": [0]}
+    numbers = {
+        "counts": [*wrong, [], [plain]],
+        "steps": steps,
+        "results": [[1], [-1], [2**62], ["x"]],
+    }
+    return Call(_core.EventCounts, arguments, numbers=numbers)
 
 
 def answer_counts() -> Call:
@@ -141,7 +160,7 @@ def answer_counts() -> Call:
         "negative_dst": torch.zeros(NUM, K, dtype=torch.int64),
         "t": ids(0, -(2**63), INT64_MAX),
         "limit": ids(0, 3, 1),
-        "out": torch.zeros(5, NUM, 1 + K, dtype=torch.int64),
+        "out": torch.zeros(NUM, 1 + K, 3, dtype=torch.float64),
     }
     nodes = dict.fromkeys(("src", "dst", "negative_src", "negative_dst"), (0, 2**31 - 1))
     indices = {**nodes, "limit": (0, 4)}
@@ -150,7 +169,7 @@ def answer_counts() -> Call:
 
 def last_events() -> Call:
     kinds = _core.CountOf.pair, _core.CountOf.src, _core.CountOf.dst
-    counts = _core.EventCounts(grown().log, [(kind, 1, 0.0, False) for kind in kinds])
+    counts = _core.EventCounts(grown().log, [(kind, 1, 0.0, False) for kind in kinds], [], [])
     counts.read_upto(3)
     arguments = {
         "src": ids(0, 1, 2),
@@ -238,7 +257,8 @@ RULES: dict[str, Any] = {
 
 def new_preparer() -> Call:
     graph = grown()
-    counts = _core.EventCounts(graph.log, [(_core.CountOf.pair, 1, 2.0, False)])
+    step = (_core.Op.age, 0, 0, 0, 0.0)
+    counts = _core.EventCounts(graph.log, [(_core.CountOf.pair, 1, 2.0, False)], [step], [0])
     arguments = {"graph": graph, "pairs": known_pairs(), "counts": counts, **RULES}
     numbers: dict[str, list[Any]] = {
         "start": [-1, 2**40],
@@ -254,7 +274,8 @@ def new_preparer() -> Call:
 
 def prepare_batch() -> Call:
     graph = grown()
-    counts = _core.EventCounts(graph.log, [(_core.CountOf.pair, 1, 2.0, False)])
+    step = (_core.Op.age, 0, 0, 0, 0.0)
+    counts = _core.EventCounts(graph.log, [(_core.CountOf.pair, 1, 2.0, False)], [step], [0])
     preparer = _core.Preparer(graph, known_pairs(), counts, **RULES)
     arguments = {
         "slab": slab(),
