@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tgflow/detail/simd.hpp"
@@ -228,9 +229,12 @@ bool has_same_slots(const ProjectedAttention& a, int64_t n, int64_t other) {
 /// The sum of a slot's rows of both tables.
 TGFLOW_INLINE void join_rows(const ProjectedAttention& a, int64_t slot, float* out) {
   const int64_t size = table_width(a);
-  const float* const below = a.below == nullptr ? nullptr : a.below + a.neighbor[slot] * size;
-  const float* const edge = a.edges == nullptr ? nullptr : a.edges + a.edge_row[slot] * size;
-  for (int64_t i = 0; i < size; ++i) out[i] = (below ? below[i] : 0) + (edge ? edge[i] : 0);
+  std::fill_n(out, size, 0.0f);
+  for (const auto& [table, row] : {std::pair{a.below, a.neighbor}, std::pair{a.edges, a.edge_row}}) {
+    if (table == nullptr) continue;  // a condition within the loop would load from null under a mask: slow
+    const float* const from = table + row[slot] * size;
+    for (int64_t i = 0; i < size; ++i) out[i] += from[i];
+  }
 }
 
 /// Computes the targets `order[begin]` to `order[end - 1]`.
