@@ -19,7 +19,7 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks import accuracy, gpu_goals
 from benchmarks.__main__ import DEVELOPERS
@@ -29,7 +29,7 @@ from tgflow.bench.setup import Options
 from tgflow.report.formatting import compact
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("BENCHMARKS.md", "README.md")
+PAGES = ("BENCHMARKS.md", "README.md", "examples/guides/how-fast.md")
 _MARKED = re.compile(r"(<!-- rows: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -138,6 +138,7 @@ def filled(page: str, folder: Path = FOLDER) -> str:
         "libraries": lambda: library_table(results),
         "accuracies": lambda: accuracy.headline_table(results),
         "missed": lambda: missed_targets(results),
+        "step": lambda: step_table(results["step"]),
         "gpu": lambda: gpu_goals.goal_table(gpu_goals.results(folder)),
     }
 
@@ -181,6 +182,22 @@ def _row_line(row: Row, alike: Sequence[Row]) -> str:
         "" if row.ratio is None else f"{row.ratio:.2f}x",
         f"**{goal}: missed**" if row.reached is False else goal,
     )
+
+
+def step_table(result: Result) -> Iterator[str]:
+    """Yield the milliseconds of a step by kind of work, and a line of their machine."""
+    by_kind: dict[Any, dict[str, float]] = {}
+    for row in result.rows:
+        if row.name == "step, time":
+            setting = f"{row.params['level']} {row.params['precision']}"
+            by_kind.setdefault(row.params["kind"], {})[setting] = row.value
+    settings = list(next(iter(by_kind.values())))
+    yield _line("milliseconds", *settings)
+    yield _line("---", *("--:" for _ in settings))
+    for kind, ms in by_kind.items():
+        yield _line(kind, *(f"{ms[setting]:.1f}" for setting in settings))
+    yield ""
+    yield f"`{result.command}`, {result.machine}, {result.date}, {result.commit}"
 
 
 def missed_targets(results: Mapping[str, Result]) -> Iterator[str]:
