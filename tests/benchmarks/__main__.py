@@ -35,6 +35,9 @@ DEVELOPERS = {
         "training the other models, beside a peer where one is installed",
         True,
     ),
+    "rules": Benchmark(
+        "benchmarks.rules:run", "heuristics and counts, and ranking one against many", True
+    ),
     "step": Benchmark("benchmarks.step:run", "a continual step of TGN by kind of work"),
     "stream": Benchmark("benchmarks.stream:run", "reading CSV and Parquet into the durable log"),
     "threads": Benchmark("benchmarks.threads:run", "training on one thread and on all", True),

@@ -68,6 +68,7 @@ TABLES: Mapping[str, Sequence[Picked]] = {
             "prepare", ("prepare, TGN, 1 hop of 10", "prepare, TGAT, 2 hops of 10"), {"x_dim": 0}
         ),
         Picked("step", ("step, matrix products",)),
+        Picked("rules", ("rules, prequential", "one against 999, validation pass")),
         Picked("table", ("gather rows",)),
         Picked("disk", ("table on disk",)),
         Picked("stream", ("files, to the log",)),

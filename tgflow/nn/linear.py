@@ -89,8 +89,10 @@ def product(x: Tensor, weight: Tensor, prior: Tensor | None = None) -> Tensor:
         out: Tensor = _CoreProduct.apply(x, weight, prior)  # type: ignore[no-untyped-call]
         return out
     if x.dim() == 3:
+        if not has_device(x.device):
+            return torch.bmm(x, weight)
         by_head: Tensor = _ByHead.apply(x, weight)  # type: ignore[no-untyped-call]
-        return by_head if has_device(x.device) else torch.bmm(x, weight)
+        return by_head
     if prior is None:
         return x @ weight
     return torch.addmm(prior, x, weight) if prior.dim() == 1 else prior.addmm_(x, weight)

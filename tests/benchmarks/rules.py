@@ -1,0 +1,91 @@
+"""Speed of heuristics and counts on a stream, and of ranking one event against many."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from tgflow.bench.row import Params, Row
+from tgflow.bench.setup import Options, restored_threads
+from tgflow.bench.train import THREADS, X_DIM, set_threads
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.models import TGN, EdgeBank, Recency, SmoothedCounts
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.observe import BatchRecord, Callback
+from tgflow.train.offline import OfflineTrainer
+from tgflow.train.protocols import protocol_settings
+
+PREQUENTIAL: dict[str, tuple[Callable[[], TemporalModel], float]] = {
+    "recency": (Recency, 150_000),
+    "edgebank": (EdgeBank, 150_000),
+    "counts": (SmoothedCounts, 30_000),
+}
+"""Models, and the target in events per second."""
+MANY: dict[str, tuple[Callable[[], TemporalModel], float]] = {
+    "recency": (Recency, 5),
+    "counts": (SmoothedCounts, 15),
+    "tgn": (lambda: TGN(edge_x_dim=X_DIM, pair_features=False), 240),
+}
+"""Models, and the target in seconds of a pass."""
+CHUNK = 4096
+
+
+def run(options: Options) -> list[Row]:
+    """Measure on the standard stream, with features for TGN."""
+    name, events = options.wikipedia()
+    params: Params = {"stream": name, "events": len(events), "threads": THREADS}
+    with restored_threads():
+        set_threads()
+        return [*prequential_rows(events, params, options), *pass_rows(events, params, options)]
+
+
+def prequential_rows(events: EventBatch, params: Params, options: Options) -> Iterator[Row]:
+    """Yield the best of three runs that rank every event among 20 negatives."""
+    for model, (make, target) in PREQUENTIAL.items():
+        options.say(f"rules: {model}, prequential")
+        seconds = []
+        for _ in range(3):
+            config = ContinualConfig(mrr_every=1, mrr_negatives=20)
+            trainer = ContinualTrainer(make(), TemporalGraph(), config)
+            chunks = [events[at : at + CHUNK] for at in range(0, len(events), CHUNK)]
+            begin = time.perf_counter()
+            trainer.run(chunks, progress=False)
+            seconds.append(time.perf_counter() - begin)
+        named = params | {"model": model}
+        yield Row("rules, prequential", len(events) / min(seconds), "events/s", named, target)
+
+
+def pass_rows(events: EventBatch, params: Params, options: Options) -> Iterator[Row]:
+    """Yield the seconds of a validation pass that ranks each event among 999 negatives."""
+    config = OfflineConfig(**protocol_settings("tgb/1") | {"mrr_negatives": 999, "epochs": 1})
+    x = torch.randn(len(events), X_DIM, generator=torch.Generator().manual_seed(0))
+    for model, (make, target) in MANY.items():
+        options.say(f"rules: {model}, one against 999")
+        with_x = replace(events, x=x) if model == "tgn" else events
+        timer = _PassTimer()
+        graph = TemporalGraph.from_events(with_x, "bipartite")
+        OfflineTrainer(make(), graph, config, observer=timer).fit(progress=False)
+        named = params | {"model": model}
+        yield Row("one against 999, validation pass", timer.seconds("val"), "s", named, target)
+
+
+class _PassTimer(Callback):
+    """Times of the batches of each stage."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, list[float]] = defaultdict(list)
+
+    def on_batch(self, record: BatchRecord) -> None:
+        self._times[record.stage].append(time.perf_counter())
+
+    def seconds(self, stage: str) -> float:
+        """Return the seconds of a pass, from the intervals between its batches."""
+        first, *_, last = times = self._times[stage]
+        return (last - first) * len(times) / (len(times) - 1)
