@@ -1,4 +1,4 @@
-"""Write the tables of BENCHMARKS.md and README.md from results.
+"""Write the tables of BENCHMARKS.md, README.md and a guide from results.
 
     python -m benchmarks.report sample store --data wikipedia.csv.gz   measure, keep the rows,
                                                                        write the tables
@@ -67,14 +67,14 @@ TABLES: Mapping[str, Sequence[Picked]] = {
         Picked(
             "prepare", ("prepare, TGN, 1 hop of 10", "prepare, TGAT, 2 hops of 10"), {"x_dim": 0}
         ),
-        Picked("step", ("step, matrix products",)),
-        Picked("rules", ("rules, prequential", "one against 999, validation pass")),
         Picked("table", ("gather rows",)),
         Picked("disk", ("table on disk",)),
         Picked("stream", ("files, to the log",)),
         Picked("kafka", ("Kafka to log, arrow", "Kafka to log, json")),
         Picked("serve", ("serve, p99 beside learning",)),
     ),
+    "products": (Picked("step", ("step, matrix products",)),),
+    "rules": (Picked("rules", ("rules, prequential", "one against 999, validation pass")),),
     "scaling": (
         Picked("threads", ("threads, training",)),
         Picked("ranks", ("ranks, TGN", "ranks, TGAT", "ranks, kill -9 to learning again")),
@@ -95,7 +95,7 @@ TABLES: Mapping[str, Sequence[Picked]] = {
         ),
     ),
 }
-"""The tables of BENCHMARKS.md; all other measurements are in the result files."""
+"""The tables of the pages; all other measurements are in the result files."""
 LIBRARIES = {
     "tgflow": "tgflow",
     "PyTorch Geometric": "torch_geometric",

@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-
-import torch
 
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import THREADS, X_DIM, set_threads
+from tgflow.bench.train import THREADS, set_threads
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.models import TGN, EdgeBank, Recency, SmoothedCounts
+from tgflow.models import EdgeBank, Recency, SmoothedCounts
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import BatchRecord, Callback
@@ -31,14 +28,13 @@ PREQUENTIAL: dict[str, tuple[Callable[[], TemporalModel], float]] = {
 MANY: dict[str, tuple[Callable[[], TemporalModel], float]] = {
     "recency": (Recency, 5),
     "counts": (SmoothedCounts, 15),
-    "tgn": (lambda: TGN(edge_x_dim=X_DIM, pair_features=False), 240),
 }
 """Models, and the target in seconds of a pass."""
 CHUNK = 4096
 
 
 def run(options: Options) -> list[Row]:
-    """Measure on the standard stream, with features for TGN."""
+    """Measure on the standard stream."""
     name, events = options.wikipedia()
     params: Params = {"stream": name, "events": len(events), "threads": THREADS}
     with restored_threads():
@@ -65,12 +61,10 @@ def prequential_rows(events: EventBatch, params: Params, options: Options) -> It
 def pass_rows(events: EventBatch, params: Params, options: Options) -> Iterator[Row]:
     """Yield the seconds of a validation pass that ranks each event among 999 negatives."""
     config = OfflineConfig(**protocol_settings("tgb/1") | {"mrr_negatives": 999, "epochs": 1})
-    x = torch.randn(len(events), X_DIM, generator=torch.Generator().manual_seed(0))
     for model, (make, target) in MANY.items():
         options.say(f"rules: {model}, one against 999")
-        with_x = replace(events, x=x) if model == "tgn" else events
         timer = _PassTimer()
-        graph = TemporalGraph.from_events(with_x, "bipartite")
+        graph = TemporalGraph.from_events(events, "bipartite")
         OfflineTrainer(make(), graph, config, observer=timer).fit(progress=False)
         named = params | {"model": model}
         yield Row("one against 999, validation pass", timer.seconds("val"), "s", named, target)

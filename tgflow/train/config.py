@@ -151,7 +151,7 @@ class ContinualConfig(TrainingConfig):
     AP and AUC are of all events; 1: rank all, as comparisons do."""
     warmup: Annotated[int, Ge(0)] = 0
     """Events learned first without being measured; up to the end of their micro-batch."""
-    updates: Annotated[int, Ge(0)] = 1
+    updates: Annotated[int, Ge(0), Le(1000)] = 1
     """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
     replay_ratio: Annotated[float, Ge(0)] = 0.5
     """Past events replayed per new event."""
