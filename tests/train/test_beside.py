@@ -12,6 +12,7 @@ from helpers.made_models import made_model
 from helpers.made_streams import made_events
 from helpers.neural import needs_bfloat16
 from helpers.records import assert_same_state
+from tgflow import _core
 from tgflow.graph import TemporalGraph
 from tgflow.nn import linear
 from tgflow.train.beside import BesideLearning
@@ -39,6 +40,22 @@ def test_predictions_beside_learning_change_no_bit(name, changes):
     expected, found = ([(r.metrics, r.loss, r.prequential) for r in each] for each in records)
     assert found == expected
     assert_same_state(beside, plain)
+
+
+def test_core_has_all_threads_again_once_a_prediction_is_made():
+    trainer, before, found = trainer_of("tgn", True), _core.num_threads(), []
+    learner = trainer._stepper.learner
+    update = learner.update  # after `before_update`, which waits for the prediction
+
+    def noted():
+        learner.before_update()
+        found.append(_core.num_threads())
+        update()
+
+    learner.update = noted
+    list(trainer.steps([made_events(96)]))
+    assert found
+    assert set(found) == {before} == {_core.num_threads()}
 
 
 def test_replaced_parameters_are_used_by_both():

@@ -64,14 +64,16 @@ class BesideLearning:
                     nodes = torch.cat([batch.nodes, learned.nodes])
                     stack.enter_context(state.covering(int(nodes.max()) + 1 if len(nodes) else 0))
                 set_num_threads(max(1, core_threads // 2))
-                future = self._thread.submit(self._predict, batch)
-                future.add_done_callback(lambda _: set_num_threads(core_threads))
-                yield future
+                yield self._thread.submit(self._predict, batch, core_threads)
         finally:
             torch.set_num_threads(threads)
+            set_num_threads(core_threads)
 
-    def _predict(self, batch: Batch) -> Scores:
-        with torch.no_grad(), product_precision(self._precision, torch.device("cpu")):
-            scores: Scores = self._copied(batch)
+    def _predict(self, batch: Batch, core_threads: int) -> Scores:
+        try:
+            with torch.no_grad(), product_precision(self._precision, torch.device("cpu")):
+                scores: Scores = self._copied(batch)
+        finally:  # before the result is there: a callback may run after the next prediction starts
+            set_num_threads(core_threads)
         check_finite(BatchPlace.of(batch), scores.positive, scores.negative, None, scores.classes)
         return scores
