@@ -18,13 +18,15 @@ EVENTS = EventBatch(torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([0,
     ("settings", "message"),
     [
         ({"of": "pears"}, "of must be one of pair, reverse, .*, got 'pears'"),
-        ({"of": "pair", "clock": "days"}, "clock must be one of seconds, events, got 'days'"),
+        ({"of": "pair", "clock": "days"}, "clock must be one of seconds, events, source, got 'days'"),
         ({"of": "window", "depth": 0}, "depth must be from 1 to 64, got 0"),
         ({"of": "window", "depth": 65}, "depth must be from 1 to 64, got 65"),
         ({"of": "pair", "depth": 2}, "depth is for transition, .*, not for pair"),
         ({"of": "pair", "half_life": 0.0}, "half_life must be from 1e-9 to 1e18, got 0.0"),
         ({"of": "pair", "half_life": float("nan")}, "got nan"),
         ({"of": "pair", "clock": "events"}, "is for a half_life, which is None"),
+        ({"of": "dst", "clock": "source", "half_life": 1.0}, 'clock="source" is for pair, src'),
+        ({"of": "covisit", "depth": 33}, "from 1 to 32, got 33"),
     ],
 )
 def test_invalid_count_is_refused(settings, message):
@@ -55,9 +57,13 @@ def test_numbers_of_other_types_are_refused():
             LOOP + wrong
 
 
-def test_sums_of_counts_that_do_not_decay_are_refused():
+def test_numbers_that_a_count_does_not_have_are_refused():
     with pytest.raises(ValueError, match="the weights of pair do not decay: give a half_life"):
         _ = Count("pair").decayed
+    with pytest.raises(ValueError, match="pair and dst have a rank, src has none"):
+        _ = Count("src").rank
+    with pytest.raises(ValueError, match="since is for pair, src, .*, not for dst"):
+        _ = Count("dst").since
 
 
 def test_equal_numbers_are_equal_and_hashed_alike():

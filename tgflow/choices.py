@@ -27,10 +27,17 @@ CountOf = Literal[
     "window_row",
     "continuation",
     "continuation_all",
+    "src_new",
+    "dst_new",
+    "dst_first",
+    "src_switch",
+    "dst_switch",
+    "own_transition",
+    "covisit",
     "all",
 ]
 """Past events that are counted for a pair; see `tgflow.counts.Count`."""
-CountClock = Literal["seconds", "events"]
+CountClock = Literal["seconds", "events", "source"]
 """Unit of the half-life of a count."""
 Loss = Literal["bce", "softmax", "bpr"]
 """Training losses; see `tgflow.train.losses`."""

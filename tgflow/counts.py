@@ -10,7 +10,12 @@ from tgflow.describe import described
 
 MAX_DEPTH = 64
 """Largest depth: most recent destinations of a source considered."""
+MAX_RANK = 32
+"""Distinct destinations that ranks and covisits are of."""
+MAX_KEYS = 2**26
+"""Keys kept of each kind but those of nodes and pairs, such as two destinations in turn."""
 _FOLLOWING = ("transition", "transition_row", "window", "window_row")
+_OF_SOURCE = ("pair", "src", "src_new", "src_switch", "own_transition")
 
 
 @described
@@ -30,18 +35,30 @@ class Count:
       `window_row`: the same to any y.
     * `continuation`: events to v that were the first after their source's previous
       destination: how many distinct destinations v followed. `continuation_all`: to any y.
+    * `src_new`: events from u to a destination that u had no event to: how many distinct
+      destinations u has. `dst_new`: events to v from a source that had none to v.
+    * `dst_first`: events to v that were their source's first.
+    * `src_switch`: events from u whose previous event from u had another destination.
+      `dst_switch`: events to v whose source's previous event had another destination.
+    * `own_transition`: events from u to v right after one from u to u's last destination.
+    * `covisit`: events that gave a source both of v and p, where p is u's last distinct destination
+      but `depth` - 1: how many sources have both, of which the second was new at most K distinct
+      destinations after the first. K is the largest depth of the plan's `covisit`.
     * `all`: all events.
 
-    Where u has fewer than `depth` events there is no p, and the count is 0.
+    Where u has fewer than `depth` events there is no p, and the count is 0. Distinct destinations
+    are looked for in 8 events each, at most. Kinds of several nodes that are not a pair of the log
+    keep `MAX_KEYS` keys: events of later ones are not counted.
 
     Args:
         of: Which events are counted.
-        depth: For `transition`, `transition_row`, `window`, `window_row`: which of the last
-            destinations p is, 1 for the last one.
+        depth: For `transition`, `transition_row`, `window`, `window_row`, `covisit`: which of the
+            last destinations p is, 1 for the last one.
         half_life: If not None, also sum the events with weights of 1/2 to the power of their
             age over this: in seconds, or in events.
-        clock: Unit of `half_life`. An event's age in events is the number of log positions
-            from it to the cut-off, at least 1.
+        clock: Unit of `half_life`. An event's age in `events` is the number of log positions
+            from it to the cut-off, at least 1; its age in events of its `source` that of the
+            source's events, for kinds that count events from u.
 
     Raises:
         ValueError: If an argument is out of range, or `depth` or `clock` has no effect for `of`.
@@ -65,14 +82,17 @@ class Count:
         ):
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-        if not 1 <= self.depth <= MAX_DEPTH:
-            raise ValueError(f"depth must be from 1 to {MAX_DEPTH}, got {self.depth}")
-        if self.depth > 1 and self.of not in _FOLLOWING:
-            raise ValueError(f"depth is for {', '.join(_FOLLOWING)}, not for {self.of}")
+        most = MAX_RANK if self.of == "covisit" else MAX_DEPTH
+        if not 1 <= self.depth <= most:
+            raise ValueError(f"depth must be from 1 to {most}, got {self.depth}")
+        if self.depth > 1 and self.of not in (*_FOLLOWING, "covisit"):
+            raise ValueError(f"depth is for {', '.join(_FOLLOWING)}, covisit, not for {self.of}")
+        if self.clock == "source" and self.of not in _OF_SOURCE:
+            raise ValueError(f'clock="source" is for {", ".join(_OF_SOURCE)}, not for {self.of}')
         if self.half_life is not None and not 1e-9 <= self.half_life <= 1e18:
             raise ValueError(f"half_life must be from 1e-9 to 1e18, got {self.half_life}")
         if self.half_life is None and self.clock != "seconds":
-            raise ValueError('clock="events" is for a half_life, which is None')
+            raise ValueError(f'clock="{self.clock}" is for a half_life, which is None')
 
     @property
     def num(self) -> Number:
@@ -91,14 +111,33 @@ class Count:
             raise ValueError(f"the weights of {self.of} do not decay: give a half_life")
         return Number("decayed", count=self)
 
+    @property
+    def rank(self) -> Number:
+        """Distinct destinations with a later event than the last counted one.
+
+        Of `pair`: destinations of u; of `dst`: of all sources. `MAX_RANK` if there is none, or it
+        is not among as many, found in the last 8 `MAX_RANK` events.
+        """
+        if self.of not in ("pair", "dst"):
+            raise ValueError(f"pair and dst have a rank, {self.of} has none")
+        return Number("rank", count=self)
+
+    @property
+    def since(self) -> Number:
+        """Events from u after the last counted one; -1 for none."""
+        if self.of not in _OF_SOURCE:
+            raise ValueError(f"since is for {', '.join(_OF_SOURCE)}, not for {self.of}")
+        return Number("since", count=self)
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number of each scored pair, computed natively in float64 from counts of its past.
 
-    `Count.num`, `Count.age` and `Count.decayed`, `LOOP`, and what `+ - * / >= <=`, the methods
-    and `where` make of these and of constants. Comparisons are 1 or 0. Models list the numbers
-    that they read as `counts`; equal parts of several numbers are computed once.
+    `Count.num`, `Count.age`, `Count.decayed`, `Count.rank` and `Count.since`, `LOOP`, and what
+    `+ - * / >= <=`, the methods and `where` make of these and of constants. Comparisons are 1 or 0.
+    Models list the numbers that they read as `counts`; equal parts of several numbers are computed
+    once.
 
     Example:
         >>> pair = tg.counts.Count("pair")

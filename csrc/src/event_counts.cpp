@@ -1,6 +1,7 @@
 #include "tgflow/event_counts.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <shared_mutex>
@@ -39,49 +40,78 @@ struct Key {
 
 /// Lists and keys of a kind of count.
 struct EventCounts::Kind {
-  enum KeyOf : uint8_t { kPair, kReverse, kSrc, kDst, kLastAndDst, kLast, kOne };
+  enum KeyOf : uint8_t {
+    kPair,
+    kReverse,
+    kSrc,
+    kDst,
+    kLastAndDst,
+    kLast,
+    kOwnLastAndDst,
+    kDistinctAndDst,
+    kOne,
+  };
 
   List list;
   KeyOf key;
+
+  bool is_of_last() const { return key == kLastAndDst || key == kLast || key == kOwnLastAndDst; }
+  /// Whether it counts events of the queried source.
+  bool is_of_source() const {
+    return (key == kSrc && list != kDestinations) || key == kOwnLastAndDst ||
+           (key == kPair && list == kPairs);
+  }
 };
 
 const EventCounts::Kind& EventCounts::kind_of(CountOf of) {
   static constexpr Kind kinds[] = {
-      {kPairs, Kind::kPair},              // pair
-      {kPairs, Kind::kReverse},           // reverse
-      {kSources, Kind::kSrc},             // src
-      {kDestinations, Kind::kDst},        // dst
-      {kDestinations, Kind::kSrc},        // src_as_dst
-      {kSources, Kind::kDst},             // dst_as_src
-      {kTransitions, Kind::kLastAndDst},  // transition
-      {kTransitionRows, Kind::kLast},     // transition_row
-      {kWindows, Kind::kLastAndDst},      // window
-      {kWindowRows, Kind::kLast},         // window_row
-      {kContinuations, Kind::kDst},       // continuation
-      {kAllContinuations, Kind::kOne},    // continuation_all
-      {kEvents, Kind::kOne},              // all
+      {kPairs, Kind::kPair},                    // pair
+      {kPairs, Kind::kReverse},                 // reverse
+      {kSources, Kind::kSrc},                   // src
+      {kDestinations, Kind::kDst},              // dst
+      {kDestinations, Kind::kSrc},              // src_as_dst
+      {kSources, Kind::kDst},                   // dst_as_src
+      {kTransitions, Kind::kLastAndDst},        // transition
+      {kTransitionRows, Kind::kLast},           // transition_row
+      {kWindows, Kind::kLastAndDst},            // window
+      {kWindowRows, Kind::kLast},               // window_row
+      {kContinuations, Kind::kDst},             // continuation
+      {kAllContinuations, Kind::kOne},          // continuation_all
+      {kNewAtSources, Kind::kSrc},              // src_new
+      {kNewAtDestinations, Kind::kDst},         // dst_new
+      {kFirstAtDestinations, Kind::kDst},       // dst_first
+      {kSwitchesFrom, Kind::kSrc},              // src_switch
+      {kSwitchesTo, Kind::kDst},                // dst_switch
+      {kOwnTransitions, Kind::kOwnLastAndDst},  // own_transition
+      {kCovisits, Kind::kDistinctAndDst},       // covisit
+      {kEvents, Kind::kOne},                    // all
   };
   return kinds[static_cast<size_t>(of)];
 }
 
-bool EventCounts::asks(CountOf of) const {
-  return std::any_of(counts_.begin(), counts_.end(), [&](const Count& count) { return count.of == of; });
-}
-
-EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula)
+EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula, bool finds_latest,
+                         int64_t max_keys)
     : log_(log), counts_(std::move(counts)), formula_(std::move(formula)) {
   std::array<std::vector<Decay>, kNumLists> decays;
+  std::array<bool, kNumLists> is_needed{};
   std::vector<size_t> decay;
   for (const Count& count : counts_) {
-    const List list = kind_of(count.of).list;
-    std::vector<Decay>& known = decays[list];
+    const Kind& kind = kind_of(count.of);
+    std::vector<Decay>& known = decays[kind.list];
     const auto place = std::find(known.begin(), known.end(), count.decay);
     decay.push_back(static_cast<size_t>(place - known.begin()));
     if (count.decays() && place == known.end()) known.push_back(count.decay);
-    const bool follows = list == kTransitions || list == kTransitionRows;
-    const bool windows = list == kWindows || list == kWindowRows;
-    if (follows || windows) depth_ = std::max(depth_, count.depth);
-    if (windows) window_depth_ = std::max(window_depth_, count.depth);
+    is_needed[kind.list] = true;
+    if (kind.is_of_last()) depth_ = std::max(depth_, count.depth);
+    if (kind.list == kWindows || kind.list == kWindowRows)
+      window_depth_ = std::max(window_depth_, count.depth);
+    if (count.of == CountOf::kCovisit) distinct_depth_ = std::max(distinct_depth_, count.depth);
+    if (count.decays() && count.decay.clock == Clock::kSource) {
+      if (!kind.is_of_source()) {
+        throw std::invalid_argument("a decay by the source's events is of a count of other events too");
+      }
+      is_ordered_ = true;
+    }
   }
   for (size_t i = 0; i < formula_.steps().size(); ++i) {
     const Step& step = formula_.steps()[i];
@@ -95,20 +125,41 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
     if (step.op == Op::kDecayed && !count.decays()) {
       throw std::invalid_argument("a step is of the decayed sum of a count without half-life");
     }
+    if (step.op == Op::kSince) {
+      if (!kind_of(count.of).is_of_source()) {
+        throw std::invalid_argument("a step is of the source's events since those of a count of others");
+      }
+      is_ordered_ = true;
+    }
+    if (step.op == Op::kRank) {
+      if (count.of == CountOf::kPair)
+        distinct_depth_ = kMaxRank;
+      else if (count.of == CountOf::kDst)
+        ranks_all_ = true;
+      else
+        throw std::invalid_argument("a step is of the rank of a count that is not of pair or dst");
+    }
     auto same = std::find_if(lookups_.begin(), lookups_.end(),
                              [&](const Lookup& lookup) { return lookup.count.has_keys_of(count); });
     if (same == lookups_.end()) same = lookups_.insert(same, {count, {}});
     same->loads.push_back({step.op, decay[number], i});
   }
-  const bool continues = asks(CountOf::kContinuation) || asks(CountOf::kContinuationAll);
+  const bool continues = is_needed[kContinuations] || is_needed[kAllContinuations];
   if (continues) depth_ = std::max(depth_, 1);
+  const bool is_new = is_needed[kNewAtSources] || is_needed[kNewAtDestinations];
+  const bool orders = finds_latest || distinct_depth_ > 0 || ranks_all_;
+  is_ordered_ = is_ordered_ || orders;
+  is_needed[kTransitions] |= continues;
+  is_needed[kPairs] |= orders || is_new || is_needed[kOwnTransitions];
+  is_needed[kDestinations] |= orders;
+  is_needed[kSources] |= is_ordered_ || depth_ > 0 || is_needed[kFirstAtDestinations] ||
+                         is_needed[kSwitchesFrom] || is_needed[kSwitchesTo];
+  is_needed[kEvents] &= !decays[kEvents].empty();  // otherwise given by positions
   for (size_t list = 0; list < kNumLists; ++list) {
-    const bool asked = std::any_of(counts_.begin(), counts_.end(),
-                                   [&](const Count& count) { return kind_of(count.of).list == list; });
-    const bool needed = (list == kSources && depth_ > 0) || (list == kTransitions && continues);
-    const bool implied = list == kEvents && decays[list].empty();  // by positions
-    if ((asked && !implied) || needed)
-      lists_[list] = std::make_unique<EventLists>(log_, decays[list], arena_);
+    if (!is_needed[list]) continue;
+    const bool is_derived = list != kPairs && list != kSources && list != kDestinations;
+    lists_[list] = std::make_unique<EventLists>(log_, order_, decays[list], arena_,
+                                                is_derived ? max_keys : std::numeric_limits<int64_t>::max());
   }
 }
 
@@ -140,21 +191,29 @@ void EventCounts::prefetch_event(eid_t eid) const {
 }
 
 void EventCounts::add_event(eid_t eid) {
-  const auto u = static_cast<uint64_t>(log_.src()[eid]), v = static_cast<uint64_t>(log_.dst()[eid]);
+  const node_t u = log_.src()[eid], v = log_.dst()[eid];
+  if (is_ordered_) {
+    order_.add(eid);
+    order_[eid].rank = lists(kSources)->num_before(static_cast<uint64_t>(u), eid);
+  }
   if (depth_ > 0) {
     eid_t last[kMaxDepth];
-    const int num_last = lists(kSources)->last_events(u, eid, std::max(window_depth_, 1), last);
+    const int num_last =
+        lists(kSources)->last_events(static_cast<uint64_t>(u), eid, std::max(window_depth_, 1), last);
     add_following(eid, last, num_last);
   }
-  add(kPairs, pair_key(log_.src()[eid], log_.dst()[eid]), eid);
-  add(kSources, u, eid);
-  add(kDestinations, v, eid);
+  const EventLists::Earlier of_source = add(kSources, static_cast<uint64_t>(u), eid);
+  const EventLists::Earlier of_pair = add(kPairs, pair_key(u, v), eid);
+  const EventLists::Earlier of_dst = add(kDestinations, static_cast<uint64_t>(v), eid);
+  if (is_ordered_ && of_pair.last != kNoEvent) order_[of_pair.last].next_of_pair = eid;
+  if (is_ordered_ && of_dst.last != kNoEvent) order_[of_dst.last].next_of_dst = eid;
+  add_news(eid, of_pair, of_source);
   add(kEvents, kOneKey, eid);
 }
 
 /// Adds an event to the lists of its source's last destinations.
 void EventCounts::add_following(eid_t eid, const eid_t* last, int num_last) {
-  const node_t v = log_.dst()[eid];
+  const node_t u = log_.src()[eid], v = log_.dst()[eid];
   const auto p = [&](int k) { return log_.dst()[last[k]]; };
   if (num_last == 0) return;
   prefetch(kTransitions, pair_key(p(0), v));
@@ -164,9 +223,12 @@ void EventCounts::add_following(eid_t eid, const eid_t* last, int num_last) {
     prefetch(kWindowRows, static_cast<uint64_t>(p(k)));
   }
   add(kTransitionRows, static_cast<uint64_t>(p(0)), eid);
-  if (add(kTransitions, pair_key(p(0), v), eid)) {
+  if (add(kTransitions, pair_key(p(0), v), eid).num == 0) {
     add(kContinuations, static_cast<uint64_t>(v), eid);
     add(kAllContinuations, kOneKey, eid);
+  }
+  if (lists(kOwnTransitions) != nullptr) {
+    add(kOwnTransitions, pair_key(lists(kPairs)->find(pair_key(u, p(0))), v), eid);
   }
   for (int k = 0; k < std::min(num_last, window_depth_); ++k) {
     add(kWindows, pair_key(p(k), v), eid);
@@ -174,12 +236,59 @@ void EventCounts::add_following(eid_t eid, const eid_t* last, int num_last) {
   }
 }
 
+/// Adds an event to the lists of those that are the first of their kind.
+void EventCounts::add_news(eid_t eid, const EventLists::Earlier& of_pair,
+                           const EventLists::Earlier& of_source) {
+  const node_t u = log_.src()[eid], v = log_.dst()[eid];
+  if (of_source.num == 0) add(kFirstAtDestinations, static_cast<uint64_t>(v), eid);
+  if (of_source.num > 0 && log_.dst()[of_source.last] != v) {
+    add(kSwitchesFrom, static_cast<uint64_t>(u), eid);
+    add(kSwitchesTo, static_cast<uint64_t>(v), eid);
+  }
+  if (of_pair.num != 0) return;
+  add(kNewAtSources, static_cast<uint64_t>(u), eid);
+  add(kNewAtDestinations, static_cast<uint64_t>(v), eid);
+  if (lists(kCovisits) == nullptr) return;
+  eid_t last[kMaxRank];
+  const int num = last_of_source(u, eid, distinct_depth_, last);
+  for (int k = 0; k < num; ++k) {
+    const node_t p = log_.dst()[last[k]];
+    add(kCovisits, pair_key(std::min(p, v), std::max(p, v)), eid);
+  }
+}
+
+/// Writes the last events before `cut` of up to `most` distinct destinations of a source, the last one first;
+/// returns how many.
+int EventCounts::last_of_source(node_t src, eid_t cut, int most, eid_t* out) const {
+  return lists(kSources)->last_events_if(static_cast<uint64_t>(src), cut, kReach * most, most, out,
+                                         [&](eid_t eid) { return order_[eid].next_of_pair >= cut; });
+}
+
+/// The same of all events.
+int EventCounts::last_of_all(eid_t cut, int most, eid_t* out) const {
+  int num = 0;
+  for (eid_t eid = cut - 1; eid >= std::max<eid_t>(cut - kReach * most, 0) && num < most; --eid) {
+    if (order_[eid].next_of_dst >= cut) out[num++] = eid;
+  }
+  return num;
+}
+
 int64_t EventCounts::bytes() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  int64_t bytes = arena_.bytes();
+  int64_t bytes = arena_.bytes() + order_.bytes();
   for (const auto& lists : lists_) bytes += lists == nullptr ? 0 : lists->bytes();
   return bytes;
 }
+
+/// What the pairs of a source have in common at a cut-off.
+struct EventCounts::Source {
+  int64_t num;                   ///< Its events.
+  int32_t pair_of_last;          ///< The number of the list of it and its last destination, or -1.
+  std::vector<node_t> last;      ///< Last destinations, kNoNode for missing ones.
+  std::vector<eid_t> events;     ///< Last events of its last distinct destinations,
+  std::vector<node_t> distinct;  ///< and these.
+  std::vector<eid_t> of_all;     ///< Last events of the last distinct destinations of all.
+};
 
 /// Some pairs in order, and the cut-off of each.
 struct EventCounts::Asked {
@@ -188,18 +297,18 @@ struct EventCounts::Asked {
     node_t dst;
     eid_t cut;
     tick_t t;
-    const node_t* last;  ///< The source's last destinations, kNoNode for missing ones.
+    const Source* source;
   };
   int64_t num = 0;
   std::array<Pair, Formula::kBlock> pair;
-  std::vector<node_t> last;  ///< Room for those of all pairs.
+  std::vector<Source> sources;
 
   /// Whether a pair has the same cut-off as the previous one.
   bool is_as_before(size_t i) const { return pair[i].cut == pair[i - 1].cut && pair[i].t == pair[i - 1].t; }
 
   Key key(const Count& count, size_t i) const {
     const auto src = static_cast<uint64_t>(pair[i].src), dst = static_cast<uint64_t>(pair[i].dst);
-    const auto p = [&] { return pair[i].last[count.depth - 1]; };
+    const auto p = [&] { return pair[i].source->last[static_cast<size_t>(count.depth - 1)]; };
     switch (kind_of(count.of).key) {
       case Kind::kPair:
         return {pair_key(pair[i].src, pair[i].dst), true};
@@ -213,6 +322,13 @@ struct EventCounts::Asked {
         return {pair_key(p(), pair[i].dst), p() != kNoNode};
       case Kind::kLast:
         return {static_cast<uint64_t>(p()), p() != kNoNode};
+      case Kind::kOwnLastAndDst:
+        return {pair_key(pair[i].source->pair_of_last, pair[i].dst), pair[i].source->pair_of_last >= 0};
+      case Kind::kDistinctAndDst: {
+        const auto k = static_cast<size_t>(count.depth - 1);
+        const node_t other = k < pair[i].source->distinct.size() ? pair[i].source->distinct[k] : kNoNode;
+        return {pair_key(std::min(other, pair[i].dst), std::max(other, pair[i].dst)), other != kNoNode};
+      }
       case Kind::kOne:
         break;
     }
@@ -241,19 +357,35 @@ eid_t EventCounts::cut_off(tick_t t, eid_t limit) const {
   return std::lower_bound(clocks + low, clocks + limit, t) - clocks;
 }
 
-void EventCounts::find_last_destinations(Asked& asked) const {
-  asked.last.assign(static_cast<size_t>(Formula::kBlock * depth_), kNoNode);
+void EventCounts::find_sources(Asked& asked) const {
+  if (asked.sources.empty()) asked.sources.resize(Formula::kBlock);
   for (int64_t i = 0; i < asked.num; ++i) {
     Asked::Pair* const pair = asked.pair.data() + i;
     if (i > 0 && pair->src == pair[-1].src && pair->cut == pair[-1].cut) {
-      pair->last = pair[-1].last;
+      pair->source = pair[-1].source;
       continue;
     }
-    node_t* const last = asked.last.data() + i * depth_;
-    eid_t eid[kMaxDepth];
-    const int num = lists(kSources)->last_events(static_cast<uint64_t>(pair->src), pair->cut, depth_, eid);
-    for (int k = 0; k < num; ++k) last[k] = log_.dst()[eid[k]];
-    pair->last = last;
+    Source& source = asked.sources[static_cast<size_t>(i)];
+    pair->source = &source;
+    eid_t eids[kMaxDepth];
+    const auto key = static_cast<uint64_t>(pair->src);
+    source.num = lists(kSources) == nullptr ? 0 : lists(kSources)->num_before(key, pair->cut);
+    source.last.assign(static_cast<size_t>(depth_), kNoNode);
+    const int num = depth_ == 0 ? 0 : lists(kSources)->last_events(key, pair->cut, depth_, eids);
+    for (int k = 0; k < num; ++k) source.last[static_cast<size_t>(k)] = log_.dst()[eids[k]];
+    source.pair_of_last = num == 0 || lists(kOwnTransitions) == nullptr
+                              ? -1
+                              : lists(kPairs)->find(pair_key(pair->src, source.last[0]));
+    const auto found = [&](int size, std::vector<eid_t>& events) { events.assign(eids, eids + size); };
+    found(distinct_depth_ == 0 ? 0 : last_of_source(pair->src, pair->cut, distinct_depth_, eids),
+          source.events);
+    source.distinct.clear();
+    for (const eid_t eid : source.events) source.distinct.push_back(log_.dst()[eid]);
+    if (ranks_all_ && i > 0 && pair->cut == pair[-1].cut) {
+      source.of_all = pair[-1].source->of_all;
+    } else if (ranks_all_) {
+      found(last_of_all(pair->cut, kMaxRank, eids), source.of_all);
+    }
   }
 }
 
@@ -276,7 +408,7 @@ void EventCounts::answer(const Pairs& pairs, double* out) const {
             is_event ? pairs.dst[b] : pairs.negative_dst[j], cuts[static_cast<size_t>(b)], pairs.t[b],
             nullptr};
       }
-      if (depth_ > 0) find_last_destinations(asked);
+      if (depth_ > 0 || is_ordered_) find_sources(asked);
       for (const Lookup& lookup : lookups_) load(lookup, asked, columns.data());
       for (size_t step = 0; step < formula_.steps().size(); ++step) {
         if (formula_.steps()[step].op != Op::kLoop) continue;
@@ -300,7 +432,10 @@ void EventCounts::load(const Lookup& lookup, const Asked& asked, double* columns
     find_earlier(lists, lookup.count, asked, begin, num, found);
     for (const Load& load : lookup.loads) {
       double* const column = columns + load.step * Formula::kBlock;
-      std::fill_n(column + begin, num, load.op == Op::kAge ? -1.0 : 0.0);
+      const double none = load.op == Op::kAge || load.op == Op::kSince ? -1
+                          : load.op == Op::kRank                       ? kMaxRank
+                                                                       : 0;
+      std::fill_n(column + begin, num, none);
       for (int64_t i = 0; i < found.num; ++i) {
         const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
         const Asked::Pair& pair = asked.pair[static_cast<size_t>(place)];
@@ -308,8 +443,17 @@ void EventCounts::load(const Lookup& lookup, const Asked& asked, double* columns
           column[place] = static_cast<double>(events.num);
         } else if (load.op == Op::kAge) {
           column[place] = static_cast<double>(age_of(log_.t()[events.last], pair.t));
+        } else if (load.op == Op::kSince) {
+          column[place] = static_cast<double>(pair.source->num - order_[events.last].rank - 1);
+        } else if (load.op == Op::kRank) {
+          const Source& source = *pair.source;
+          const auto& order = lookup.count.of == CountOf::kPair ? source.events : source.of_all;
+          const auto at = std::lower_bound(order.begin(), order.end(), events.last, std::greater<>());
+          if (at != order.end() && *at == events.last)
+            column[place] = static_cast<double>(at - order.begin());
         } else {
-          column[place] = lists->decayed(events, load.decay, pair.t, pair.cut);
+          const int64_t source_num = pair.source == nullptr ? 0 : pair.source->num;
+          column[place] = lists->decayed(events, load.decay, {pair.t, pair.cut, source_num});
         }
       }
       for (int64_t i = 0; i < found.num_repeated; ++i) {
@@ -318,6 +462,26 @@ void EventCounts::load(const Lookup& lookup, const Asked& asked, double* columns
       }
     }
   }
+}
+
+void EventCounts::latest_destinations(const node_t* src, const eid_t* cut, int64_t size, int num_source,
+                                      int num_all, node_t* of_source, node_t* of_all) const {
+  if (!is_ordered_ || lists(kPairs) == nullptr || lists(kDestinations) == nullptr) {
+    throw std::invalid_argument("these counts do not find the latest destinations");
+  }
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  parallel_for(size, kGrain, [&](int64_t begin, int64_t end) {
+    std::vector<eid_t> eids(static_cast<size_t>(std::max(num_source, num_all)));
+    const auto write = [&](int num, int most, node_t* out) {
+      std::fill(
+          std::transform(eids.begin(), eids.begin() + num, out, [&](eid_t eid) { return log_.dst()[eid]; }),
+          out + most, kNoNode);
+    };
+    for (int64_t i = begin; i < end; ++i) {
+      write(last_of_source(src[i], cut[i], num_source, eids.data()), num_source, of_source + i * num_source);
+      write(last_of_all(cut[i], num_all, eids.data()), num_all, of_all + i * num_all);
+    }
+  });
 }
 
 void EventCounts::last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,

@@ -40,6 +40,10 @@ const EventLists::Growth& EventLists::Growth::of_lists() {
 
 /// Finds the number of the list of `key`; false if there is one. Otherwise adds a list with one event.
 bool EventLists::add_list(uint64_t key, eid_t eid, int32_t* number) {
+  if (num_lists_ >= max_keys_) {
+    *number = find(key);
+    return *number < 0;
+  }
   if (num_lists_ == std::numeric_limits<int32_t>::max()) {
     throw std::length_error("counts of past events have 2^31 - 1 keys, and no room for more");
   }
@@ -61,9 +65,9 @@ EventLists::Block* EventLists::new_block(const Block* before) {
   return new (arena_.allocate(sizeof(Block) + words * sizeof(int64_t))) Block{before, number, 0};
 }
 
-bool EventLists::append(uint64_t key, eid_t eid) {
+EventLists::Earlier EventLists::append(uint64_t key, eid_t eid) {
   int32_t number;
-  if (add_list(key, eid, &number)) return true;
+  if (add_list(key, eid, &number)) return {number < 0 ? -1 : 0, kNoEvent};
   List& list = this->list(number);
   if (list.is_one()) {
     Block* first = new_block(nullptr);
@@ -72,20 +76,25 @@ bool EventLists::append(uint64_t key, eid_t eid) {
   }
   Block* tail = list.tail();
   const int64_t* before = tail->entry(tail->num - 1, width());
+  const Earlier earlier{tail->base() + tail->num, before[0]};
   if (tail->num == tail->capacity()) {
     tail = new_block(tail);
     list.events = reinterpret_cast<uint64_t>(tail);
   }
   write(tail->entry(tail->num, width()), before, eid);
   ++tail->num;
-  return false;
+  return earlier;
+}
+
+int64_t EventLists::clock_at(Clock clock, eid_t eid) const {
+  return clock == Clock::kTicks ? log_.clocks()[eid] : clock == Clock::kEvents ? eid : order_[eid].rank;
 }
 
 /// Weight of an event in a sum, as of the log's clock after it.
 double EventLists::weight(size_t decay, eid_t eid) const {
   const Decay& how = decays_[decay];
   const tick_t t = log_.t()[eid], clock = log_.clocks()[eid];
-  return how.by_events || t == clock ? 1.0 : std::exp2(-elapsed(t, clock) / how.half_life);
+  return how.clock != Clock::kTicks || t == clock ? 1.0 : std::exp2(-elapsed(t, clock) / how.half_life);
 }
 
 void EventLists::write(int64_t* entry, const int64_t* before, eid_t eid) {
@@ -94,8 +103,7 @@ void EventLists::write(int64_t* entry, const int64_t* before, eid_t eid) {
     const Decay& how = decays_[d];
     double sum = weight(d, eid);
     if (before != nullptr) {
-      const double age =
-          how.by_events ? elapsed(before[0], eid) : elapsed(log_.clocks()[before[0]], log_.clocks()[eid]);
+      const double age = elapsed(clock_at(how.clock, before[0]), clock_at(how.clock, eid));
       sum += sum_at(before, d) * std::exp2(-age / how.half_life);
     }
     std::memcpy(entry + 1 + d, &sum, sizeof sum);
@@ -123,28 +131,13 @@ EventLists::Prefix EventLists::prefix(int32_t number, eid_t cut) const {
   return {block->base() + low + 1, at(low), block->entry(low, stride)};
 }
 
-int EventLists::last_events(uint64_t key, eid_t cut, int most, eid_t* out) const {
-  const int32_t number = find(key);
-  if (number < 0) return 0;
-  const Prefix known = prefix(number, cut);
-  const int num = static_cast<int>(std::min<int64_t>(most, known.num));
-  if (known.entry == nullptr) {
-    if (num > 0) out[0] = known.last;
-    return num;
-  }
-  const Block* block = list(number).tail();
-  for (int i = 0; i < num; ++i) {
-    const int64_t rank = known.num - 1 - i;
-    while (block->base() > rank) block = block->before;
-    out[i] = block->entry(rank - block->base(), width())[0];
-  }
-  return num;
-}
-
-double EventLists::decayed(const Prefix& prefix, size_t decay, tick_t t, eid_t cut) const {
+double EventLists::decayed(const Prefix& prefix, size_t decay, const Moment& moment) const {
   const Decay& how = decays_[decay];
   const double sum = prefix.entry == nullptr ? weight(decay, prefix.last) : sum_at(prefix.entry, decay);
-  const double age = how.by_events ? elapsed(prefix.last, cut) : elapsed(log_.clocks()[prefix.last], t);
+  const int64_t now = how.clock == Clock::kTicks    ? moment.t
+                      : how.clock == Clock::kEvents ? moment.cut
+                                                    : moment.source_num;
+  const double age = elapsed(clock_at(how.clock, prefix.last), now);
   return sum * std::exp2(-age / how.half_life);
 }
 

@@ -50,6 +50,8 @@ void Formula::evaluate(int64_t num, double* columns, double* out) const {
       case Op::kNum:
       case Op::kAge:
       case Op::kDecayed:
+      case Op::kRank:
+      case Op::kSince:
       case Op::kLoop:
       case Op::kConstant:
         break;

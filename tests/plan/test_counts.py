@@ -19,7 +19,7 @@ from helpers.made_plans import plan_of
 from helpers.strategies import event_lists, graph_events, skewed_events
 from tgflow import _core
 from tgflow.choices import CountOf, Visibility
-from tgflow.counts import LOOP, TICK, Count, Number, number
+from tgflow.counts import LOOP, MAX_RANK, TICK, Count, Number, number
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn import PairFeatures
@@ -27,18 +27,21 @@ from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.counts import CountHistory
 
 KINDS: tuple[CountOf, ...] = get_args(CountOf)
+OF_SOURCE: tuple[CountOf, ...] = ("pair", "src", "src_new", "src_switch", "own_transition")
 EVERY_LIST = [
     *(Count(of) for of in KINDS),
     *(Count(of, half_life=3.0) for of in KINDS),
     *(Count(of, half_life=2.0, clock="events") for of in KINDS),
+    *(Count(of, half_life=2.0, clock="source") for of in OF_SOURCE),
     *(Count(of, depth=3) for of in ("transition", "transition_row", "window", "window_row")),
+    *(Count("covisit", depth=depth) for depth in (2, 3)),
     Count("pair", half_life=0.5),
 ]
 
 
 IN_MS = [
     replace(count, half_life=count.half_life / 1000)
-    if count.half_life and count.clock != "events"
+    if count.half_life and count.clock == "seconds"
     else count
     for count in EVERY_LIST
 ]
@@ -57,6 +60,7 @@ def count_events(
     *,
     seconds_per_tick: float = 1.0,
     window_depth: int = 1,
+    covisit_depth: int = 3,
 ) -> Answer:
     """Return `count` of a pair over events before `limit`, by a scan."""
     rows = list(zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True))
@@ -64,25 +68,36 @@ def count_events(
     while cut < limit and (clock := max(clock, rows[cut][2])) < t:
         cut += 1
     past = rows[:cut]
-    eids = list(_counted(past, count, src, dst, window_depth))
+    eids = list(_counted(past, count, src, dst, window_depth, covisit_depth))
     if not eids:
         return 0, -1, 0.0
     decayed = 0.0
     if count.half_life is not None:
         for eid in eids:
-            age = cut - eid if count.clock == "events" else (t - past[eid][2]) * seconds_per_tick
+            age = {
+                "events": cut - eid,
+                "source": sum(row[0] == src for row in past[eid:]),
+                "seconds": (t - past[eid][2]) * seconds_per_tick,
+            }[count.clock]
             decayed += 2.0 ** (-age / count.half_life)
     return len(eids), t - past[eids[-1]][2], decayed
 
 
 def _counted(
-    past: list[tuple[int, int, int]], count: Count, src: int, dst: int, window_depth: int
+    past: list[tuple[int, int, int]],
+    count: Count,
+    src: int,
+    dst: int,
+    window_depth: int,
+    covisit_depth: int,
 ) -> Iterator[int]:
     """Yield the position of each counted event, repeated by its multiplicity."""
     before: dict[int, list[int]] = {}
     for u, v, _ in past:
         before.setdefault(u, []).append(v)
     last = before.get(src, [])
+    if count.of == "covisit":
+        last = list(reversed(list(dict.fromkeys(reversed(last)))))
     p = last[-count.depth] if len(last) >= count.depth else NO_NODE
     before, seen = {}, set()
     for eid, (u, v, _) in enumerate(past):
@@ -103,6 +118,16 @@ def _counted(
             "window_row": theirs[-window_depth:].count(p),
             "continuation": is_new and v == dst,
             "continuation_all": is_new,
+            "src_new": u == src and v not in theirs,
+            "dst_new": v == dst and v not in theirs,
+            "dst_first": v == dst and not theirs,
+            "src_switch": u == src and followed not in (None, v),
+            "dst_switch": v == dst and followed not in (None, v),
+            "own_transition": u == src and p != NO_NODE and (followed, v) == (p, dst),
+            "covisit": p not in (NO_NODE, dst)
+            and v in (p, dst)
+            and v not in theirs
+            and (dst if v == p else p) in list(dict.fromkeys(reversed(theirs)))[:covisit_depth],
             "all": True,
         }
         theirs.append(v)
@@ -156,6 +181,79 @@ def test_counts_at_a_cutoff_match_a_scan(events, data) -> None:
         data.draw(st.sampled_from(sorted(times))),
         limit,
     )
+
+
+def latest(nodes: Sequence[int], most: int, reach: int) -> list[int]:
+    """Return the last distinct nodes of a list, the last one first."""
+    return list(dict.fromkeys(reversed(nodes[-reach:] if reach else [])))[:most]
+
+
+@settings(max_examples=tries(30), deadline=None)
+@given(events=event_lists(max_events=40, max_node=5), data=st.data())
+def test_latest_destinations_at_a_cutoff_match_a_scan(events, data) -> None:
+    history = CountHistory(TemporalGraph.from_events(events), [], finds_latest=True)
+    most, recent = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))
+    src = torch.arange(7).repeat(len(events) + 1)
+    cut = torch.arange(len(events) + 1).repeat_interleave(7)
+    found = history.latest_destinations(src, cut, most, recent)
+    rows = zip(src.tolist(), cut.tolist(), *(each.tolist() for each in found), strict=True)
+    for u, before, own, others in rows:
+        dst = events.dst[:before]
+        expected = latest(dst[events.src[:before] == u].tolist(), most, 8 * most)
+        assert own == expected + [NO_NODE] * (most - len(expected))
+        expected = latest(dst.tolist(), recent, 8 * recent)
+        assert others == expected + [NO_NODE] * (recent - len(expected))
+
+
+@settings(max_examples=tries(12), deadline=None)
+@given(
+    events=st.one_of(
+        event_lists(max_events=14, max_node=2),
+        st.builds(skewed_events, st.just(400), st.just(80), seed=st.integers(0, 9)),
+    ),
+    data=st.data(),
+)
+def test_ranks_and_events_since_match_a_scan(events, data) -> None:
+    graph = TemporalGraph.from_events(events)
+    since: tuple[CountOf, ...] = ("pair", "src", "src_new", "src_switch", "own_transition")
+    asked = [Count("pair").rank, Count("dst").rank, *(Count(of).since for of in since)]
+    limit = data.draw(st.integers(0, len(events)))
+    t = data.draw(st.sampled_from(sorted({int(each) for each in events.t} | {0})))
+    cut = int((events.t[:limit] < t).sum())
+    pairs = every_pair(6, t)
+    none = torch.empty(len(pairs), 0, dtype=torch.int64)
+    limits = torch.full_like(pairs.src, limit)
+    found = CountHistory(graph, asked).answer(pairs, None, none, limit=limits, stop=limit)
+    past = list(zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True))[:cut]
+    rows = zip(pairs.src.tolist(), pairs.dst.tolist(), found[:, 0].tolist(), strict=True)
+    for u, v, answer in rows:
+        expected = []
+        for nodes in ([d for s, d, _ in past if s == u], [d for _, d, _ in past]):
+            order = latest(nodes, MAX_RANK, 8 * MAX_RANK)
+            expected.append(order.index(v) if v in order else MAX_RANK)
+        for of in since:
+            eids = list(_counted(past, Count(of), u, v, 1, 1))
+            expected.append(sum(s == u for s, _, _ in past[eids[-1] + 1 :]) if eids else -1)
+        assert answer == expected, (u, v)
+
+
+def test_events_of_later_keys_than_the_cap_do_not_count() -> None:
+    graph = TemporalGraph.from_events(
+        graph_events((0, 1, 1), (0, 2, 2), (1, 2, 3), (1, 1, 4), (0, 1, 5), (0, 2, 6), (1, 2, 7))
+    )
+    asked = [(_core.CountOf.transition, 1, 0.0, _core.Clock.seconds)]
+    step = [(_core.Op.num, 0, 0, 0, 0.0)]
+    found = []
+    for cap in (0, 1, 2):
+        counts = _core.EventCounts(graph.backend.log, asked, step, [0], max_keys=cap)
+        counts.read_upto(7)
+        out = torch.empty(2, 1, 1, dtype=torch.float64)
+        src, dst = torch.tensor([[1, 0], [1, 1]])  # after 2 to 1, and after 2 to 1
+        t = limit = torch.tensor([8, 8])
+        none = torch.empty(2, 0, dtype=torch.int64)
+        counts.answer(src, dst, None, none, t, torch.minimum(limit, torch.tensor(7)), out)
+        found.append(out.flatten().tolist())
+    assert found == [[0, 0], [0, 0], [2, 2]]  # keys: 1 then 2, and 2 then 1
 
 
 def test_late_events_count_from_their_position_with_their_own_time() -> None:

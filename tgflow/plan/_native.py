@@ -8,6 +8,7 @@ from torch import Tensor
 from tgflow import _core
 from tgflow._core import (
     Belady,
+    Clock,
     CountOf,
     EventCounts,
     Op,
@@ -22,6 +23,7 @@ from tgflow._core import (
 
 __all__ = [
     "Belady",
+    "Clock",
     "CountOf",
     "EventCounts",
     "Op",

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow.counts import Count, Number, number
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan._native import CountOf, EventCounts, Op
+from tgflow.plan._native import Clock, CountOf, EventCounts, Op
 
 
 class CountHistory:
@@ -23,15 +23,19 @@ class CountHistory:
     Args:
         graph: Graph whose log to follow; not modified.
         counts: Numbers to compute of every pair, from counts that are kept.
+        finds_latest: Whether `latest_destinations` may be called.
 
     Raises:
         ValueError: If there are counts, and events have been deleted from the graph.
     """
 
-    def __init__(self, graph: TemporalGraph, counts: Sequence[Number]) -> None:
+    def __init__(
+        self, graph: TemporalGraph, counts: Sequence[Number], *, finds_latest: bool = False
+    ) -> None:
         self.asked = tuple(map(number, counts))
         self.graph = graph
-        self.native = EventCounts(graph.backend.log, *_compiled(self.asked, graph.seconds_per_tick))
+        compiled = _compiled(self.asked, graph.seconds_per_tick)
+        self.native = EventCounts(graph.backend.log, *compiled, finds_latest)
         """The core's counts, for other code of the core."""
         self.check_deletions()
 
@@ -66,6 +70,32 @@ class CountHistory:
         pairs = events.src.contiguous(), events.dst.contiguous(), own, negative_dst.contiguous()
         self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
         return out
+
+    def latest_destinations(
+        self, src: Tensor, cut: Tensor, num_source: int, num_recent: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the last distinct destinations of sources, and of all events, before cut-offs.
+
+        Args:
+            src: Sources, int64 `[B]`.
+            cut: Log positions, int64 `[B]`.
+            num_source: Destinations of each source, `n`; its last 8 `n` events are searched.
+            num_recent: Destinations of all events, `m`; the last 8 `m` events are searched.
+
+        Returns:
+            int64 `[B, n]` and `[B, m]`: the last one first, `NO_NODE` where there are no more.
+
+        Raises:
+            ValueError: If made without `finds_latest`.
+            IndexError: If a cut-off is past the log's end.
+        """
+        if len(cut):
+            self.native.read_upto(int(cut.max()))
+        own, recent = (
+            torch.empty(len(src), n, dtype=torch.int64) for n in (num_source, num_recent)
+        )
+        self.native.latest_destinations(src.contiguous(), cut.contiguous(), own, recent)
+        return own, recent
 
     @property
     def nbytes(self) -> int:
@@ -106,7 +136,7 @@ class LastEvents:
     def __init__(self, graph: TemporalGraph) -> None:
         kinds = CountOf.pair, CountOf.src, CountOf.dst
         self._native = EventCounts(
-            graph.backend.log, [(kind, 1, 0.0, False) for kind in kinds], [], []
+            graph.backend.log, [(kind, 1, 0.0, Clock.seconds) for kind in kinds], [], []
         )
 
     def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int) -> Tensor:
@@ -131,7 +161,7 @@ class LastEvents:
         return out
 
 
-_CountArg: TypeAlias = tuple[CountOf, int, float, bool]
+_CountArg: TypeAlias = tuple[CountOf, int, float, Clock]
 _StepArg: TypeAlias = tuple[Op, int, int, int, float]
 
 
@@ -162,7 +192,8 @@ def _compiled(
 
 def _native_count(count: Count, seconds_per_tick: float) -> _CountArg:
     """Return the core's arguments of a count: its half-life in ticks or events, 0 for none."""
-    by_events = count.clock == "events"
     half_life = count.half_life or 0.0
+    if count.clock == "seconds":
+        half_life /= seconds_per_tick
     of: CountOf = getattr(CountOf, count.of)
-    return of, count.depth, half_life if by_events else half_life / seconds_per_tick, by_events
+    return of, count.depth, half_life, getattr(Clock, count.clock)

@@ -30,12 +30,19 @@ enum class CountOf : uint8_t {
   kWindowRow,
   kContinuation,
   kContinuationAll,
+  kSrcNew,
+  kDstNew,
+  kDstFirst,
+  kSrcSwitch,
+  kDstSwitch,
+  kOwnTransition,
+  kCovisit,
   kAll,
 };
 
 struct Count {
   CountOf of;
-  int depth;    ///< Index of the source's last destinations, from 1.
+  int depth;    ///< Index among the source's last destinations, from 1.
   Decay decay;  ///< None if its half-life is 0.
 
   bool decays() const { return decay.half_life > 0; }
@@ -47,10 +54,18 @@ struct Count {
 class EventCounts {
  public:
   static constexpr int kMaxDepth = 64;
+  /// Most distinct destinations that ranks and covisits are of, and the rank of all others.
+  static constexpr int kMaxRank = 32;
+  /// Events looked through for each distinct destination wanted.
+  static constexpr int kReach = 8;
+  /// Keys of a kind that follows from others, such as transitions. Events of later keys do not count.
+  static constexpr int64_t kMaxKeys = int64_t{1} << 26;
 
   /// Counts events of `log`, and answers with the results of `formula`. Throws std::invalid_argument if a
-  /// step of it is of no count, or of a sum of one without decay.
-  EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula);
+  /// step of it is of no count, of a sum of one without decay, or of a rank or a source's events where the
+  /// count has none.
+  EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula, bool finds_latest = false,
+              int64_t max_keys = kMaxKeys);
 
   /// Number of events read.
   int64_t size() const { return size_.load(std::memory_order_acquire); }
@@ -89,6 +104,12 @@ class EventCounts {
   void last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
                    eid_t* out) const;
 
+  /// Writes the last distinct destinations before `cut[i]`, at most size(): of `src[i]`, `of_source[size,
+  /// num_source]`, and of all events, `of_all[size, num_all]`; the last one first, padded with kNoNode. Looks
+  /// through the last kReach x num events. Throws std::invalid_argument unless made to `find_latest`.
+  void latest_destinations(const node_t* src, const eid_t* cut, int64_t size, int num_source, int num_all,
+                           node_t* of_source, node_t* of_all) const;
+
   /// Bytes of all lists.
   int64_t bytes() const;
 
@@ -103,10 +124,18 @@ class EventCounts {
     kWindowRows,
     kContinuations,
     kAllContinuations,
+    kNewAtSources,
+    kNewAtDestinations,
+    kFirstAtDestinations,
+    kSwitchesFrom,
+    kSwitchesTo,
+    kOwnTransitions,
+    kCovisits,
     kEvents,
     kNumLists,
   };
   struct Kind;
+  struct Source;
   struct Asked;
   struct Found;
   /// A number of a count, and the formula's step that it is.
@@ -123,10 +152,9 @@ class EventCounts {
   static constexpr int64_t kHugePagesFrom = int64_t{16} << 20;
 
   static const Kind& kind_of(CountOf of);
-  bool asks(CountOf of) const;
   const EventLists* lists(List list) const { return lists_[list].get(); }
-  bool add(List list, uint64_t key, eid_t eid) {
-    return lists_[list] != nullptr && lists_[list]->append(key, eid);
+  EventLists::Earlier add(List list, uint64_t key, eid_t eid) {
+    return lists_[list] == nullptr ? EventLists::Earlier{-1, kNoEvent} : lists_[list]->append(key, eid);
   }
   void prefetch(List list, uint64_t key) const {
     if (lists_[list] != nullptr) lists_[list]->prefetch(key);
@@ -134,8 +162,11 @@ class EventCounts {
   void prefetch_event(eid_t eid) const;
   void add_event(eid_t eid);
   void add_following(eid_t eid, const eid_t* last, int num_last);
+  void add_news(eid_t eid, const EventLists::Earlier& of_pair, const EventLists::Earlier& of_source);
+  int last_of_source(node_t src, eid_t cut, int most, eid_t* out) const;
+  int last_of_all(eid_t cut, int most, eid_t* out) const;
   eid_t cut_off(tick_t t, eid_t limit) const;
-  void find_last_destinations(Asked& asked) const;
+  void find_sources(Asked& asked) const;
   void load(const Lookup& lookup, const Asked& asked, double* columns) const;
   void find_earlier(const EventLists* lists, const Count& count, const Asked& asked, int64_t begin,
                     int64_t num, Found& found) const;
@@ -144,8 +175,12 @@ class EventCounts {
   std::vector<Count> counts_;
   Formula formula_;
   std::vector<Lookup> lookups_;
-  int depth_ = 0;         // most last destinations used
-  int window_depth_ = 0;  // and those of windows
+  int depth_ = 0;           // most last destinations used
+  int window_depth_ = 0;    // those of windows
+  int distinct_depth_ = 0;  // distinct ones
+  bool ranks_all_ = false;
+  bool is_ordered_ = false;
+  EventOrder order_;
   HostMemory memory_;
   Arena arena_{16, memory_, "counts of past events", kHugePagesFrom};
   std::array<std::unique_ptr<EventLists>, kNumLists> lists_;

@@ -1,6 +1,7 @@
 // Append-only lists of events by key, readable as of any prefix of the log.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -11,14 +12,45 @@
 
 namespace tgflow {
 
-/// Decay of an event's weight: it halves with each `half_life`.
-struct Decay {
-  double half_life;  ///< In ticks, or in positions of the log; above 0.
-  bool by_events;    ///< In positions.
+/// What the age of an event is measured in.
+enum class Clock : uint8_t {
+  kTicks,
+  kEvents,  ///< Positions of the log.
+  kSource,  ///< Events of its source.
+};
 
-  bool operator==(const Decay& other) const {
-    return half_life == other.half_life && by_events == other.by_events;
+/// Decay of an event's weight: it halves with each `half_life`, above 0.
+struct Decay {
+  double half_life;
+  Clock clock;
+
+  bool operator==(const Decay& other) const { return half_life == other.half_life && clock == other.clock; }
+};
+
+/// What comes after and before each event.
+class EventOrder {
+ public:
+  static constexpr eid_t kNone = INT64_MAX;
+
+  struct Event {
+    eid_t next_of_pair = kNone;  ///< The pair's next event.
+    eid_t next_of_dst = kNone;   ///< The destination's next event.
+    int64_t rank = 0;            ///< Events of its source before it.
+  };
+  Event& operator[](eid_t eid) { return chunks_[static_cast<size_t>(eid / kChunk)][eid % kChunk]; }
+  const Event& operator[](eid_t eid) const {
+    return chunks_[static_cast<size_t>(eid / kChunk)][eid % kChunk];
   }
+  /// Makes room for the event at `eid`, the first one without.
+  void add(eid_t eid) {
+    if (eid % kChunk == 0) chunks_.emplace_back(new Event[kChunk]);
+  }
+  int64_t bytes() const { return static_cast<int64_t>(chunks_.size() * sizeof(Event)) * kChunk; }
+
+ private:
+  static constexpr int64_t kChunk = 4096;
+
+  std::vector<std::unique_ptr<Event[]>> chunks_;
 };
 
 /// Events by key, and at each of them the decayed sums of the list so far.
@@ -29,13 +61,19 @@ struct Decay {
 /// must not overlap.
 class EventLists {
  public:
-  /// Lists of events of `log`, with a sum for each of `decays`. Their blocks are in `arena`.
-  EventLists(const EventLog& log, std::vector<Decay> decays, Arena& arena)
-      : log_(log), decays_(std::move(decays)), arena_(arena) {}
+  /// Lists of events of `log`, with a sum for each of `decays`, which read `order` if they go by a source's
+  /// events. Their blocks are in `arena`. After `max_keys` keys, events of other keys are dropped.
+  EventLists(const EventLog& log, const EventOrder& order, std::vector<Decay> decays, Arena& arena,
+             int64_t max_keys)
+      : log_(log), order_(order), decays_(std::move(decays)), arena_(arena), max_keys_(max_keys) {}
 
-  /// Adds an event to the list of `key`; returns whether it is the first one. In the order of the
-  /// log.
-  bool append(uint64_t key, eid_t eid);
+  /// Events of a list before the one added.
+  struct Earlier {
+    int64_t num;  ///< -1 if the event was dropped.
+    eid_t last;
+  };
+  /// Adds an event to the list of `key`, in the order of the log.
+  Earlier append(uint64_t key, eid_t eid);
 
   /// The part of a list before a cut-off.
   struct Prefix {
@@ -68,10 +106,42 @@ class EventLists {
   }
   /// The events before `cut` in a list by its number.
   Prefix prefix(int32_t number, eid_t cut) const;
+  /// The number of events before `cut` of a key.
+  int64_t num_before(uint64_t key, eid_t cut) const {
+    const int32_t number = find(key);
+    return number < 0 ? 0 : prefix(number, cut).num;
+  }
+  /// Writes up to `most` of the last events before `cut` of a key that `is_wanted`, of its last `reach`
+  /// ones, the last one first; returns how many.
+  template <typename IsWanted>
+  int last_events_if(uint64_t key, eid_t cut, int64_t reach, int most, eid_t* out,
+                     const IsWanted& is_wanted) const {
+    const int32_t number = find(key);
+    if (number < 0) return 0;
+    const Prefix known = prefix(number, cut);
+    if (known.num == 0 || most == 0) return 0;
+    int num = 0;
+    const Block* block = known.entry == nullptr ? nullptr : list(number).tail();
+    for (int64_t rank = known.num - 1; rank >= std::max<int64_t>(known.num - reach, 0) && num < most;
+         --rank) {
+      while (block != nullptr && block->base() > rank) block = block->before;
+      const eid_t eid = block == nullptr ? known.last : block->entry(rank - block->base(), width())[0];
+      if (is_wanted(eid)) out[num++] = eid;
+    }
+    return num;
+  }
   /// Writes up to `most` of the last events before `cut` of a key, the last one first; returns how many.
-  int last_events(uint64_t key, eid_t cut, int most, eid_t* out) const;
-  /// The sum of a nonempty prefix by `decays[decay]`, as of time `t` and log position `cut`.
-  double decayed(const Prefix& prefix, size_t decay, tick_t t, eid_t cut) const;
+  int last_events(uint64_t key, eid_t cut, int most, eid_t* out) const {
+    return last_events_if(key, cut, most, most, out, [](eid_t) { return true; });
+  }
+  /// The moment of a query.
+  struct Moment {
+    tick_t t;
+    eid_t cut;
+    int64_t source_num;  ///< Events of the query's source before it.
+  };
+  /// The sum of a nonempty prefix by `decays[decay]`, as of a moment.
+  double decayed(const Prefix& prefix, size_t decay, const Moment& moment) const;
 
   /// Bytes outside of blocks.
   int64_t bytes() const {
@@ -115,17 +185,20 @@ class EventLists {
   const List& list(int32_t number) const {
     return chunks_[static_cast<size_t>(number / kChunk)][number % kChunk];
   }
-  bool add_list(uint64_t key, eid_t eid, int32_t* number);
+  bool add_list(uint64_t key, eid_t eid, int32_t* number);  // number: -1 if dropped
   Block* new_block(const Block* before);
   void write(int64_t* entry, const int64_t* before, eid_t eid);
+  int64_t clock_at(Clock clock, eid_t eid) const;
   double weight(size_t decay, eid_t eid) const;
 
   const EventLog& log_;
+  const EventOrder& order_;
   std::vector<Decay> decays_;
   DenseIndex index_;
   std::vector<std::unique_ptr<List[]>> chunks_;
   int32_t num_lists_ = 0;
   Arena& arena_;
+  int64_t max_keys_;
 };
 
 }  // namespace tgflow

@@ -13,6 +13,8 @@ enum class Op : uint8_t {
   kNum,  // of a count
   kAge,
   kDecayed,
+  kRank,
+  kSince,
   kLoop,  // of a pair
   kConstant,
   kAdd,  // of other steps
@@ -34,7 +36,7 @@ struct Step {
   std::array<int64_t, 3> of{};  ///< Indices of earlier steps; that of a count.
   double constant = 0;
 
-  bool is_of_count() const { return op <= Op::kDecayed; }
+  bool is_of_count() const { return op <= Op::kSince; }
 };
 
 /// Steps over columns of up to `kBlock` pairs, some of which are the numbers wanted. Each pair has the same

@@ -117,7 +117,10 @@ def draw_negatives(method: str) -> Callable[[], Call]:
 
 
 def known_counts() -> Any:
-    asked = [(_core.CountOf.pair, 1, 2.0, False), (_core.CountOf.window, 2, 0.0, False)]
+    asked = [
+        (_core.CountOf.pair, 1, 2.0, _core.Clock.seconds),
+        (_core.CountOf.window, 2, 0.0, _core.Clock.seconds),
+    ]
     steps = [
         (_core.Op.num, 1, 0, 0, 0.0),
         (_core.Op.decayed, 0, 0, 0, 0.0),
@@ -129,11 +132,13 @@ def known_counts() -> Any:
 
 
 def new_counts() -> Call:
-    good = (_core.CountOf.window, 1, 1.0, True)
-    depths = [(good[0], depth, 1.0, True) for depth in (0, 65, -1, 2**70)]
-    half_lives = [(good[0], 1, value, True) for value in (-1.0, float("nan"), float("inf"))]
-    wrong = [[good, bad] for bad in (*depths, *half_lives, good[:3], 7)]
-    plain = (good[0], 1, 0.0, False)
+    good = (_core.CountOf.window, 1, 1.0, _core.Clock.events)
+    clock = good[3]
+    depths = [(good[0], depth, 1.0, clock) for depth in (0, 65, -1, 2**70)]
+    half_lives = [(good[0], 1, value, clock) for value in (-1.0, float("nan"), float("inf"))]
+    others = [(_core.CountOf.covisit, 33, 0.0, clock), (good[0], 1, 1.0, _core.Clock.source)]
+    wrong = [[good, bad] for bad in (*depths, *half_lives, *others, good[:3], 7)]
+    plain = (good[0], 1, 0.0, clock)
     decayed, where = (_core.Op.decayed, 0, 0, 0, 0.0), (_core.Op.where, 0, 0, 0, 0.0)
     steps = [
         [(op, i, 0, 0, 0.0)] for op in (_core.Op.num, _core.Op.decayed) for i in (1, 2, -1, 2**63)
@@ -141,13 +146,16 @@ def new_counts() -> Call:
     steps += [
         [decayed, (_core.Op.where, *of, 0.0)] for of in ((1, 0, 0), (0, -1, 0), (0, 0, 2**40))
     ]
+    steps += [[(op, 0, 0, 0, 0.0)] for op in (_core.Op.rank, _core.Op.since)]
     steps += [[where], [decayed[:4]], [(7, 0, 0, 0, 0.0)], [None]]
     arguments = {"log": grown().log, "counts": [good], "steps": [decayed], "results": [0]}
     numbers = {
         "counts": [*wrong, [], [plain]],
         "steps": steps,
         "results": [[1], [-1], [2**62], ["x"]],
+        "max_keys": [-1, 2**40],
     }
+    arguments |= {"finds_latest": True, "max_keys": 5}
     return Call(_core.EventCounts, arguments, numbers=numbers)
 
 
@@ -167,9 +175,24 @@ def answer_counts() -> Call:
     return Call(known_counts().answer, arguments, indices, optional={"negative_src"})
 
 
+def latest_destinations() -> Call:
+    counts = _core.EventCounts(grown().log, [], [], [], True)
+    counts.read_upto(3)
+    arguments = {
+        "src": ids(0, 1, 2),
+        "cut": ids(0, 3, 1),
+        "of_source": torch.zeros(NUM, K, dtype=torch.int64),
+        "of_all": torch.zeros(NUM, K + 1, dtype=torch.int64),
+    }
+    indices = {"src": (0, 2**31 - 1), "cut": (0, 4)}
+    return Call(counts.latest_destinations, arguments, indices, any_width={"of_source", "of_all"})
+
+
 def last_events() -> Call:
     kinds = _core.CountOf.pair, _core.CountOf.src, _core.CountOf.dst
-    counts = _core.EventCounts(grown().log, [(kind, 1, 0.0, False) for kind in kinds], [], [])
+    counts = _core.EventCounts(
+        grown().log, [(kind, 1, 0.0, _core.Clock.seconds) for kind in kinds], [], []
+    )
     counts.read_upto(3)
     arguments = {
         "src": ids(0, 1, 2),
@@ -258,7 +281,9 @@ RULES: dict[str, Any] = {
 def new_preparer() -> Call:
     graph = grown()
     step = (_core.Op.age, 0, 0, 0, 0.0)
-    counts = _core.EventCounts(graph.log, [(_core.CountOf.pair, 1, 2.0, False)], [step], [0])
+    counts = _core.EventCounts(
+        graph.log, [(_core.CountOf.pair, 1, 2.0, _core.Clock.seconds)], [step], [0]
+    )
     arguments = {"graph": graph, "pairs": known_pairs(), "counts": counts, **RULES}
     numbers: dict[str, list[Any]] = {
         "start": [-1, 2**40],
@@ -275,7 +300,9 @@ def new_preparer() -> Call:
 def prepare_batch() -> Call:
     graph = grown()
     step = (_core.Op.age, 0, 0, 0, 0.0)
-    counts = _core.EventCounts(graph.log, [(_core.CountOf.pair, 1, 2.0, False)], [step], [0])
+    counts = _core.EventCounts(
+        graph.log, [(_core.CountOf.pair, 1, 2.0, _core.Clock.seconds)], [step], [0]
+    )
     preparer = _core.Preparer(graph, known_pairs(), counts, **RULES)
     arguments = {
         "slab": slab(),
@@ -359,6 +386,7 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "EventCounts.answer": answer_counts,
     "EventCounts.last_events": last_events,
+    "EventCounts.latest_destinations": latest_destinations,
     "unique_queries": unique_queries,
     "expand_frontier": expand_frontier,
     "unique_events": unique_events,
