@@ -38,7 +38,7 @@ def test_table_marks_missed_targets(tmp_path, monkeypatch):
     page = "Before.\n<!-- rows: races -->\nold\n<!-- end -->\n<!-- rows: missed -->\n<!-- end -->\n"
     page = filled(page, tmp_path)
     assert page.startswith("Before.\n<!-- rows: races -->\n| what | of | measured |")
-    assert "| speed | size 1 | 12.3k events/s |  | 1.23x | 10k |" in page
+    assert "| speed | size 1, library ours | 12.3k events/s |  | 1.23x | 10k |" in page
     assert "| 900 events/s | 1,000 | 0.90x | **1x: missed** |" in page
     assert "race: `make bench ARGS=race`, " in page
     assert "- race: speed (1 of 3, at worst 0.90x)" in page

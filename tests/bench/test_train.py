@@ -8,6 +8,7 @@ import torch
 import benchmarks.train
 from benchmarks import peers, reuse, threads, train_device, train_models
 from benchmarks.own import Own, Task, own_tgat, own_tgn
+from benchmarks.race import VISIBILITIES
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_streams import made_events
 from tgflow.bench import train
@@ -68,8 +69,21 @@ def test_rows_of_missing_peers_explain_how_to_install_them(monkeypatch):
     }
     assert all(math.isnan(row.value) and row.ratio is None for row in skipped)
     measured = {row.name: row for row in rows if "skipped" not in row.params}
-    assert "TGN training, times the faster peer" not in measured
+    assert "TGN training, beside a peer" not in measured
     assert all(math.isfinite(row.value) for row in measured.values())
+
+
+def test_peer_is_compared_with_tgflow_at_its_visibility(monkeypatch):
+    monkeypatch.setattr(peers, "load", lambda peer, task: own_tgat(task))
+    rows = benchmarks.train.tgn_rows(made_task(), {"stream": "made"}, Options())
+    found = {(row.name, row.params["library"], row.params["visibility"]): row for row in rows}
+    for peer in peers.TGN:
+        row = found["TGN training, beside a peer", peer.library, peer.visibility]
+        assert row.value == found["TGN training", "tgflow", peer.visibility].value
+        assert row.baseline == found["TGN training", peer.library, peer.visibility].value
+        assert row.target_ratio == benchmarks.train.TGN_TIMES_FASTER.get(peer.library)
+    ap = [found["TGN held-out AP", "tgflow", visibility].value for visibility in VISIBILITIES]
+    assert ap[0] != ap[1]
 
 
 def test_user_benchmark_has_a_row_per_model():
@@ -95,7 +109,12 @@ def test_training_on_a_device_is_measured_for_each_batch_size(monkeypatch):
     assert all(row.value > 0 for row in [live, *rows])
     assert beside.params["appended/s"] > 0
     speeds = [row for row in others if row.params.get("library") == "tgflow"]
-    assert [row.name.split()[0] for row in speeds] == ["TGN", "TGAT"]
+    assert [(row.name.split()[0], row.params["visibility"]) for row in speeds] == [
+        ("TGN", "batch"),
+        ("TGN", "event"),
+        ("TGAT", "batch"),
+        ("TGAT", "event"),
+    ]
     assert all(row.value > 0 for row in speeds)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tgflow.bench.row import Params
 from tgflow.bench.setup import Options
 from tgflow.bench.train import BATCH_SIZE, THREADS, graph_on, training_events
-from tgflow.choices import Precision
+from tgflow.choices import Precision, Visibility
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.model import TemporalModel
@@ -50,6 +50,8 @@ class Task:
     """Device of a peer's model and data; tgflow's own is an argument of `Own`."""
     precision: Precision = "fp32"
     """Of matrix products; bf16 of a peer is torch's autocast."""
+    visibility: Visibility = "batch"
+    """Of tgflow's neighborhoods; a peer has its own."""
 
     @property
     def num_nodes(self) -> int:
@@ -77,7 +79,7 @@ def named_task(options: Options) -> tuple[Task, Params]:
 
 
 class Own:
-    """A tgflow model on a task, with neighborhoods as of the batch's start.
+    """A tgflow model on a task.
 
     Args:
         task: The task.
@@ -99,7 +101,11 @@ class Own:
         graph = graph_on(device, task.events.x_dim)
         graph.append(task.events)
         self.plan = Plan.for_model(
-            model, graph, batch_size=task.batch_size, seed=task.seed, visibility="batch"
+            model,
+            graph,
+            batch_size=task.batch_size,
+            seed=task.seed,
+            visibility=task.visibility,
         )
         self.learner = TrainStep(
             model.to(graph.device),

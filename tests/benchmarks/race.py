@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -14,14 +15,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks import peers
+from benchmarks.own import Own, Task
 from benchmarks.peers import Peer
-from benchmarks.results import skipped
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, seconds_of
 from tgflow.bench.train import TURN
+from tgflow.choices import Visibility
 from tgflow.metrics import average_precision
 
 OWN = "tgflow"
+VISIBILITIES: Sequence[Visibility] = ("batch", "event")
+"""Of tgflow, which is compared with a peer at the peer's visibility."""
 
 
 @dataclass(slots=True)
@@ -35,6 +39,9 @@ class Laps:
     batches: int
     """Batches of a turn."""
     batch_size: int
+    library: str = OWN
+    visibility: Visibility = "batch"
+    """Of its neighborhoods."""
     turns: list[float] = field(default_factory=list)
     """Events per second of each turn."""
     losses: list[float] = field(default_factory=list)
@@ -56,61 +63,87 @@ class Laps:
         self.held_out_ap = average_precision(*self.contender.evaluate())
 
     @property
+    def params(self) -> Params:
+        """Parameters of its rows."""
+        return {"library": self.library, "visibility": self.visibility}
+
+    @property
     def median(self) -> float:
         """The median turn in events per second, without the first one, which warms up."""
         return median(self.turns[1:] or self.turns)
 
 
-def race(laps: Mapping[str, Laps], num_batches: int, options: Options) -> None:
-    """Alternate the contenders until the one with most batches a turn has seen `num_batches`.
+def race(laps: Sequence[Laps], num_batches: int, options: Options) -> None:
+    """Alternate the contenders until those with most batches a turn have seen `num_batches`.
 
     Args:
-        laps: Contenders by name.
+        laps: Contenders.
         num_batches: Batches of the task.
         options: Their progress callback is called after every turn.
     """
-    for _ in range(-(-num_batches // max(each.batches for each in laps.values()))):
-        for name, each in laps.items():
+    for _ in range(-(-num_batches // max(each.batches for each in laps))):
+        for each in laps:
             each.run()
             recent = each.losses[-each.batches :]
             loss = sum(recent) / max(len(recent), 1)
+            name = f"{each.library} ({each.visibility})"
             options.say(f"train: {name}, batch {len(each.losses):,}, loss {loss:.4f}")
 
 
 def contenders(
-    own: Any, others: Sequence[Peer], turn: int, own_turn: int = TURN
-) -> tuple[dict[str, Laps], dict[str, str]]:
-    """Return tgflow and its peers, with `turn` batches a turn, and reasons for skipped ones."""
-    size = own.task.batch_size
-    present, absent = peers.load_all(others, own.task)
-    laps = {library: Laps(peer, turn, size) for library, peer in present.items()}
-    return {OWN: Laps(own, own_turn, size), **laps}, absent
+    make: Callable[[Task], Own], task: Task, others: Sequence[Peer], turn: int, own_turn: int = TURN
+) -> tuple[list[Laps], list[Params]]:
+    """Return tgflow at each visibility with its peers, and the parameters of skipped peers' rows.
+
+    Args:
+        make: Returns a tgflow model on a task.
+        task: The task.
+        others: Peers, each at its own visibility.
+        turn: Batches of a peer's turn.
+        own_turn: Batches of tgflow's turn.
+    """
+    size = task.batch_size
+    laps = [
+        Laps(make(replace(task, visibility=visibility)), own_turn, size, OWN, visibility)
+        for visibility in VISIBILITIES
+    ]
+    absent: list[Params] = []
+    for peer in others:
+        found = peers.load(peer, task)
+        laps.append(Laps(found, turn, size, peer.library, peer.visibility))
+        if isinstance(found, str):
+            absent.append(laps.pop().params | {"skipped": found})
+    return laps, absent
 
 
 def speed_rows(
-    name: str,
-    laps: dict[str, Laps],
-    absent: dict[str, str],
-    params: Params,
-    target: float | None = None,
+    name: str, laps: Sequence[Laps], absent: Sequence[Params], params: Params
 ) -> list[Row]:
-    """Return a row per library, including skipped ones."""
-    rows = []
-    for library, each in laps.items():
-        named = params | {"library": library}
-        rows.append(Row(name, each.median, "events/s", named, target if library == OWN else None))
-    return rows + [
-        skipped(name, "events/s", {"library": library}, reason)
-        for library, reason in absent.items()
+    """Return a row per contender, including skipped ones."""
+    rows = [Row(name, each.median, "events/s", params | each.params) for each in laps]
+    return rows + [Row(name, math.nan, "events/s", params | each) for each in absent]
+
+
+def rows_beside(
+    name: str, laps: Sequence[Laps], params: Params, targets: Mapping[str, float] | None = None
+) -> list[Row]:
+    """Return a row per peer: tgflow's speed at the peer's visibility, with the peer's as baseline.
+
+    `targets` are of their ratio, by library.
+    """
+    own = {each.visibility: each.median for each in laps if each.library == OWN}
+    return [
+        Row(
+            f"{name}, beside a peer",
+            own[each.visibility],
+            "events/s",
+            params | each.params,
+            baseline=each.median,
+            target_ratio=(targets or {}).get(each.library),
+        )
+        for each in laps
+        if each.library != OWN
     ]
-
-
-def times_rows(
-    name: str, laps: dict[str, Laps], params: Params, target: float | None = None
-) -> list[Row]:
-    """Return the row of tgflow's speed relative to the fastest peer, if any."""
-    others = [each.median for library, each in laps.items() if library != OWN]
-    return [Row(name, laps[OWN].median / max(others), "x", params, target)] if others else []
 
 
 def link_loss(positive: Tensor, negative: Tensor) -> Tensor:

@@ -54,10 +54,12 @@ class Picked(NamedTuple):
 
 TABLES: Mapping[str, Sequence[Picked]] = {
     "peers": (
-        Picked("train", ("TGN training", "TGN training, times the faster peer")),
-        Picked("train", ("TGAT training", "TGN held-out AP")),
-        Picked("train-models", ("JODIE training", "TGN+pairs training", "GraphMixer training")),
-        Picked("train-models", ("TPNet training", "DyGFormer training")),
+        Picked("train", ("TGN training, beside a peer", "TGAT training, beside a peer")),
+        Picked("train", ("TGN held-out AP",), {"precision": "fp32"}),
+        Picked("train-models", ("JODIE training", "TGN+pairs training"), {"visibility": "batch"}),
+        Picked("train-models", ("GraphMixer training, beside a peer",)),
+        Picked("train-models", ("TPNet training, beside a peer",)),
+        Picked("train-models", ("DyGFormer training, beside a peer",)),
         Picked("sample", ("two hops, beside the peers",)),
         Picked("store", ("insert, beside the peers",)),
     ),
@@ -103,12 +105,27 @@ LIBRARIES = {
     "TGLite": "tglite",
 }
 """Titles of the README's table, and their row names."""
+LIBRARY = "library", "visibility"
+"""Parameters that a table always shows."""
+_BATCH: Params = {"visibility": "batch", "precision": "fp32"}
+_EVENT: Params = {"visibility": "event", "precision": "fp32"}
 BESIDE: Mapping[str, Picked] = {
-    "training TGN, events/s": Picked("train", ("TGN training",)),
-    "training TGAT, 2 hops of 10, events/s": Picked("train", ("TGAT training",)),
+    "training TGN, batch-stale, events/s": Picked("train", ("TGN training",), _BATCH),
+    "training TGN, event-exact, events/s": Picked("train", ("TGN training",), _EVENT),
+    "held-out AP of TGN after one epoch, batch-stale": Picked(
+        "train", ("TGN held-out AP",), _BATCH
+    ),
+    "held-out AP of TGN after one epoch, event-exact": Picked(
+        "train", ("TGN held-out AP",), _EVENT
+    ),
+    "training TGAT, 2 hops of 10, batch-stale, events/s": Picked(
+        "train", ("TGAT training",), _BATCH
+    ),
+    "training TGAT, 2 hops of 10, event-exact, events/s": Picked(
+        "train", ("TGAT training",), _EVENT
+    ),
     "sampling 2 hops of 10 for 600 roots, us": Picked("sample", ("two hops, beside the peers",)),
     "inserting batches of 200, events/s": Picked("store", ("insert, beside the peers",)),
-    "held-out AP of TGN after one epoch": Picked("train", ("TGN held-out AP",)),
 }
 
 
@@ -165,11 +182,11 @@ def picked_table(picks: Sequence[Picked], results: Mapping[str, Result]) -> Iter
 
 
 def _row_line(row: Row, alike: Sequence[Row]) -> str:
-    """Return the line of a row, with the parameters in which rows of its name differ."""
-    varying = [
+    """Return the line of a row: its library and the parameters in which rows of its name differ."""
+    shown = [
         f"{key} {compact(value) if isinstance(value, float) else value}"
         for key, value in row.params.items()
-        if len({each.params.get(key) for each in alike}) > 1 and value != ""
+        if (key in LIBRARY or len({each.params.get(key) for each in alike}) > 1) and value != ""
     ]
     goals = [] if row.target is None else [compact(row.target)]
     if row.target_ratio is not None and row.baseline is not None:
@@ -177,7 +194,7 @@ def _row_line(row: Row, alike: Sequence[Row]) -> str:
     goal = ", ".join(goals)
     return _line(
         row.name,
-        ", ".join(varying),
+        ", ".join(shown),
         f"{compact(row.value)} {row.unit}".strip(),
         "" if row.baseline is None else compact(row.baseline),
         "" if row.ratio is None else f"{row.ratio:.2f}x",

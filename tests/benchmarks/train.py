@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks import peers
 from benchmarks.own import Task, named_task, own_tgat, own_tgn
-from benchmarks.race import contenders, race, speed_rows, times_rows
+from benchmarks.race import contenders, race, rows_beside, speed_rows
 from benchmarks.train_device import device_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads
 from tgflow.nn._native import has_bfloat16
 
-TGN_TIMES_FASTER, TGN_TIMES_FASTER_BF16, TGAT_TARGET = 3.0, 4.0, 6000.0
+TGN_TIMES_FASTER = {"torch_geometric": 3.0, "tglite": 6.0}
+TGN_TIMES_FASTER_BF16 = {"torch_geometric": 4.0}
+TGAT_TIMES_FASTER = {"tgm-lib": 33.0, "tglite": 4.0}
+"""Targets of tgflow's speed relative to a peer, at the peer's visibility."""
 
 
 def run(options: Options) -> list[Row]:
     """Train the models once over the stream, tgflow and its peers turn by turn.
 
-    The figures are medians of turns; `quick` trains on the stream's first 10,000 events only.
+    tgflow trains at each visibility. The figures are medians of turns; `quick` trains on the
+    stream's first 10,000 events only.
     """
     task, params = named_task(options)
+    params = params | {"precision": task.precision}
     with restored_threads():
         set_threads()
         rows: list[Row] = []
@@ -43,23 +48,23 @@ def tgn_rows(
     params: Params,
     options: Options,
     others: Sequence[peers.Peer] = peers.TGN,
-    target: float = TGN_TIMES_FASTER,
+    targets: Mapping[str, float] = TGN_TIMES_FASTER,
 ) -> list[Row]:
     """TGN against peers, batch by batch on the same events: speed and held-out AP."""
-    laps, absent = contenders(own_tgn(task), others, TURN)
+    laps, absent = contenders(own_tgn, task, others, TURN)
     race(laps, task.num_batches, options)
-    for each in laps.values():
+    for each in laps:
         each.evaluate()
     rows = speed_rows("TGN training", laps, absent, params)
-    rows += times_rows("TGN training, times the faster peer", laps, params, target)
+    rows += rows_beside("TGN training", laps, params, targets)
     return rows + [
-        Row("TGN held-out AP", each.held_out_ap, "", params | {"library": library})
-        for library, each in laps.items()
+        Row("TGN held-out AP", each.held_out_ap, "", params | each.params) for each in laps
     ]
 
 
 def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
     """TGAT over the whole stream; a peer trains one batch a turn, as it is far slower."""
-    laps, absent = contenders(own_tgat(task), peers.TGAT, turn=1)
+    laps, absent = contenders(own_tgat, task, peers.TGAT, turn=1)
     race(laps, task.num_batches, options)
-    return speed_rows("TGAT training", laps, absent, params, TGAT_TARGET)
+    rows = speed_rows("TGAT training", laps, absent, params)
+    return rows + rows_beside("TGAT training", laps, params, TGAT_TIMES_FASTER)

@@ -13,7 +13,7 @@ from itertools import islice
 
 from benchmarks import peers
 from benchmarks.own import Own, Task, own_tgat, own_tgn, tgn_of
-from benchmarks.race import OWN, contenders, race, speed_rows, times_rows
+from benchmarks.race import OWN, contenders, race, rows_beside, speed_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, seconds_of
 from tgflow.bench.train import TURN, graph_on
@@ -58,18 +58,18 @@ def peer_rows(task: Task, params: Params, device: str | Device, options: Options
     task = replace(task, train_stop=min(task.train_stop, PEER_EVENTS), device=name)
     for model, make, others in (("TGN", own_tgn, peers.TGN), ("TGAT", own_tgat, peers.TGAT)):
         turn = TURN if model == "TGN" else PEER_TURN
-        laps, absent = contenders(make(task, 1, device), others, turn)
-        for library in [name for name in laps if name != OWN]:
+        laps, absent = contenders(partial(make, device=device), task, others, turn)
+        for each in [each for each in laps if each.library != OWN]:
             try:
-                laps[library].run()
+                each.run()
             except RuntimeError as error:  # a library may not run on this device
-                absent[library] = str(error).partition("\n")[0]
-                del laps[library]
+                absent.append(each.params | {"skipped": str(error).partition("\n")[0]})
+                laps.remove(each)
         race(laps, task.num_batches, options)
         given = params | {"batch": task.batch_size, "device": "cuda"}
-        title = f"{model} training on the device, beside peers"
-        yield from speed_rows(title, laps, absent, given)
-        yield from times_rows(f"{title}, times the fastest", laps, given)
+        title = f"{model} training on the device"
+        yield from speed_rows(f"{title}, beside peers", laps, absent, given)
+        yield from rows_beside(title, laps, given)
 
 
 def device_speed(own: Own, options: Options, waits: bool = False) -> float:

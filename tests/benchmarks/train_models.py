@@ -11,7 +11,7 @@ from dataclasses import replace
 from benchmarks import peers
 from benchmarks.own import Own, Task, model_of, named_task, tgn_of
 from benchmarks.peers import Peer
-from benchmarks.race import contenders, race, speed_rows, times_rows
+from benchmarks.race import contenders, race, rows_beside, speed_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads
@@ -40,7 +40,8 @@ MODELS: dict[str, Callable[[Task], TemporalModel]] = {
 def run(options: Options) -> list[Row]:
     """Train each model once over the stream, tgflow and its peers turn by turn.
 
-    The figures are medians of turns; `quick` trains on the stream's first 10,000 events only.
+    tgflow trains at each visibility. The figures are medians of turns; `quick` trains on the
+    stream's first 10,000 events only.
     """
     task, params = named_task(options)
     with restored_threads():
@@ -74,8 +75,11 @@ def rows_beside_peers(
     own_turn: int,
 ) -> list[Row]:
     """Return the speeds of a tgflow model and of its peers, which train one batch a turn."""
-    laps, absent = contenders(Own(task, MODELS[model](task)), others, turn=1, own_turn=own_turn)
+    laps, absent = contenders(
+        lambda task: Own(task, MODELS[model](task)), task, others, turn=1, own_turn=own_turn
+    )
     race(laps, task.num_batches, options)
     name = f"{model} training"
     rows = speed_rows(name, laps, absent, params)
-    return rows + times_rows(f"{name}, times the peer", laps, params, times_faster)
+    targets = {peer.library: times_faster for peer in others}
+    return rows + rows_beside(name, laps, params, targets)

@@ -101,6 +101,7 @@ def train(options: Options) -> list[Row]:
     """Train TGN and TGAT once over the stream; `quick` takes its first 10,000 events only."""
     name, events = training_events(options)
     params: Params = {"stream": name, "events": len(events), "threads": THREADS}
+    params["visibility"] = "batch"
     rows = []
     with restored_threads():
         set_threads()

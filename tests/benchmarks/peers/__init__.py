@@ -7,6 +7,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+from tgflow.choices import Visibility
+
 
 class Peer(NamedTuple):
     """A model or a sampler of another library."""
@@ -17,6 +19,8 @@ class Peer(NamedTuple):
     adapter: str
     way_in: str = "pip install 'tgflow-learn[bench]'"
     """Install command."""
+    visibility: Visibility = "batch"
+    """Of its neighborhoods in training."""
 
     @property
     def not_installed(self) -> str:
@@ -29,11 +33,11 @@ _BUILT = "build it from its sdist, see tests/benchmarks/peers/tglite.py"
 TGN = (
     Peer("torch_geometric", "benchmarks.peers.pyg", "PygTgn"),
     Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgn"),
-    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgn", _BUILT),
+    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgn", _BUILT, "event"),
 )
 TGAT = (
     Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgat"),
-    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgat", _BUILT),
+    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgat", _BUILT, "event"),
 )
 GRAPHMIXER = (Peer("tgm-lib", "benchmarks.peers.tgm", "TgmGraphMixer"),)
 DYGFORMER = (Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmDyGFormer"),)
