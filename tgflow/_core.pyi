@@ -22,6 +22,7 @@ class EventLog:
     @property
     def clock(self) -> int: ...
     def position(self, t: int) -> int: ...
+    def positions(self, t: Tensor, out: Tensor) -> None: ...
     def check_eids(self, eid: Tensor) -> None: ...
     def columns(
         self, start: int, stop: int
@@ -162,6 +163,17 @@ class PairIndex:
         out_src: Tensor,
         out_dst: Tensor,
     ) -> int: ...
+    def draw_lists(
+        self,
+        key: int,
+        src: Tensor,
+        dst: Tensor,
+        cut: Tensor,
+        limit: int,
+        hard: Tensor,
+        out_dst: Tensor,
+        out_log_q: Tensor,
+    ) -> None: ...
 
 class CountOf(Enum):
     pair = ...

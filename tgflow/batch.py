@@ -226,6 +226,9 @@ class Batch:
     counts: Tensor | None = None
     """float64 `[B, 1 + m, C]`: the plan's `counts` of each event, `[:, 0]`, and of its negatives,
     exact below 2^53; None if it has none."""
+    log_q: Tensor | None = None
+    """float32 `[B, m]`: the logarithm of the number of destinations that each negative stands for
+    in a softmax, and -infinity for slots without a negative; None: 0, or as `negative_mask`."""
     num_fallbacks: int = 0
     """How many of the `B * m` negatives are of another kind than requested."""
     num_used: Tensor | None = None

@@ -98,6 +98,12 @@ int64_t remove_events(TemporalGraph& graph, const TensorArg& eid) {
   return graph.remove(ids.data, ids.size);
 }
 
+void positions(const EventLog& log, const TensorArg& t, const TensorArg& out) {
+  const auto times = t.vector<const int64_t>("t");
+  auto* const position = out.data<int64_t>("out", {times.size});
+  for (int64_t i = 0; i < times.size; ++i) position[i] = log.position(times.data[i]);
+}
+
 int64_t retain(TemporalGraph& graph, int64_t min_t, int64_t max_count) {
   check_number("max_count", max_count, 0);
   return graph.retain(min_t, max_count);
@@ -152,6 +158,7 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("has_label", &EventLog::has_label)
       .def_property_readonly("clock", &EventLog::clock)
       .def("position", &EventLog::position, py::arg("t"), no_gil)
+      .def("positions", &positions, py::arg("t"), py::arg("out"), no_gil)
       .def("check_eids", &check_eids, py::arg("eid"), no_gil)
       .def("columns", &columns, py::arg("start"), py::arg("stop"))
       .def("gather", &gather, py::arg("eid"), py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),

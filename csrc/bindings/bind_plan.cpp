@@ -64,6 +64,18 @@ int64_t draw_pairs(const PairIndex& index, uint64_t key, const TensorArg& src, c
                           out_dst.data<tgflow::node_t>("out_dst", {q.size, q.num}));
 }
 
+void draw_lists(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
+                const TensorArg& cut, int64_t limit, const TensorArg& hard, const TensorArg& out_dst,
+                const TensorArg& out_log_q) {
+  PairIndex::Request q = request(index, key, src, dst, cut, limit, out_dst);
+  const auto* hard_nodes = hard.data<const tgflow::node_t>("hard", {q.size, "h"});
+  const int64_t width = q.num, num_hard = hard.length(1);
+  check_number("the number of hard ones", num_hard, 0, width);
+  q.num = width - num_hard;
+  index.draw_lists(q, hard_nodes, num_hard, out_dst.data<tgflow::node_t>("out_dst", {q.size, width}),
+                   out_log_q.data<float>("out_log_q", {q.size, width}));
+}
+
 tgflow::FrontierIn queries(const TensorArg& node, const TensorArg& t, const OptionalTensor& position) {
   const auto nodes = node.vector<const tgflow::node_t>("node");
   return {nodes.data, t.data<const tgflow::tick_t>("t", {nodes.size}),
@@ -149,7 +161,9 @@ void bind_pair_index(py::module_& m) {
            py::arg("cut"), py::arg("limit"), py::arg("collide"), py::arg("out_dst"), no_gil())
       .def("draw_pairs", &draw_pairs, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
            py::arg("limit"), py::arg("pairs_from"), py::arg("replace"), py::arg("out_src"),
-           py::arg("out_dst"), no_gil());
+           py::arg("out_dst"), no_gil())
+      .def("draw_lists", &draw_lists, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
+           py::arg("limit"), py::arg("hard"), py::arg("out_dst"), py::arg("out_log_q"), no_gil());
 }
 
 void bind_frontier(py::module_& m) {

@@ -1,7 +1,10 @@
 #include "tgflow/pair_index.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -33,6 +36,19 @@ int64_t any_of_range(uint64_t key, int64_t slot, uint64_t draw, int64_t begin, i
   int64_t count = 0;
   for (int64_t i = begin; i < end; ++i) count += keep(i);
   return count == 0 ? -1 : nth(begin, end, random_below(key, static_cast<uint64_t>(slot), draw, count), keep);
+}
+
+/// Index of the first occurrence of each node but `positive` and kNoNode in `nodes`, by node.
+void first_places(const node_t* nodes, int64_t size, node_t positive, std::vector<int64_t>& places) {
+  places.resize(static_cast<std::size_t>(size));
+  std::iota(places.begin(), places.end(), 0);
+  std::sort(places.begin(), places.end(),
+            [&](int64_t a, int64_t b) { return nodes[a] != nodes[b] ? nodes[a] < nodes[b] : a < b; });
+  const auto last =
+      std::unique(places.begin(), places.end(), [&](int64_t a, int64_t b) { return nodes[a] == nodes[b]; });
+  places.erase(std::remove_if(places.begin(), last,
+                              [&](int64_t i) { return nodes[i] == kNoNode || nodes[i] == positive; }),
+               places.end());
 }
 
 }  // namespace
@@ -186,6 +202,47 @@ int64_t PairIndex::draw_pairs(const Request& q, node_t* out_src, node_t* out_dst
     }
   }
   return fallbacks;
+}
+
+void PairIndex::draw_lists(const Request& q, const node_t* hard, int64_t num_hard, node_t* out_dst,
+                           float* out_log_q) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  const int64_t width = q.num + num_hard;
+  std::fill_n(out_log_q, q.size * width, -std::numeric_limits<float>::infinity());
+  std::vector<int64_t> places, taken;
+  for (int64_t row = 0; row < q.size; ++row) {
+    node_t* const dst = out_dst + row * width;
+    float* const log_q = out_log_q + row * width;
+    std::fill_n(dst, width, q.dst[row]);
+    const int64_t known = count_before(destinations_.first, q.cut[row]);
+    taken.clear();
+    const auto take = [&](node_t node) {
+      const int64_t rank = destinations_.rank_of(node);
+      if (rank >= 0 && rank < known) taken.push_back(rank);
+    };
+    take(q.dst[row]);
+    first_places(hard + row * num_hard, num_hard, q.dst[row], places);
+    for (const int64_t i : places) {
+      dst[q.num + i] = hard[row * num_hard + i];
+      log_q[q.num + i] = 0;
+      take(dst[q.num + i]);
+    }
+    // each in order of rank, as the number of eligible destinations before it
+    std::sort(taken.begin(), taken.end());
+    for (std::size_t i = 0; i < taken.size(); ++i) taken[i] -= static_cast<int64_t>(i);
+    const int64_t choices = known - static_cast<int64_t>(taken.size()), num = std::min(q.num, choices);
+    KeySet drawn(num);
+    uint64_t draw = 0;
+    for (int64_t i = 0; i < num; ++i) {
+      int64_t chosen;
+      do {
+        chosen = random_below(q.key, static_cast<uint64_t>(row), draw++, choices);
+      } while (!drawn.insert(static_cast<uint64_t>(chosen)));
+      const int64_t rank = chosen + (std::upper_bound(taken.begin(), taken.end(), chosen) - taken.begin());
+      dst[i] = destinations_.node[static_cast<std::size_t>(rank)];
+      log_q[i] = static_cast<float>(std::log(static_cast<double>(choices) / static_cast<double>(num)));
+    }
+  }
 }
 
 }  // namespace tgflow

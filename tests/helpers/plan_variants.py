@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.plan_reference import PlanSpec
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negatives import MixedNegatives, NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 
@@ -54,6 +54,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"start": 13, "negatives": NegativeSampler("inductive", 3, since=20)},
     {"negatives": NegativeSampler("random", 4, every=3)},
     {"negatives": NegativeSampler("historical", 2, every=4), "visibility": "batch"},
+    {"negatives": MixedNegatives(3, 2, 2), "replay": ExperienceReplay(0.7, 60, 20.0)},
+    {"negatives": MixedNegatives(2, 3), "visibility": "batch", "fanouts": (), "with_nodes": False},
 ]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 

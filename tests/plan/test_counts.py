@@ -25,6 +25,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.nn import PairFeatures
 from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.counts import CountHistory
+from tgflow.plan.negatives import PairHistory
 
 KINDS: tuple[CountOf, ...] = get_args(CountOf)
 OF_SOURCE: tuple[CountOf, ...] = ("pair", "src", "src_new", "src_switch", "own_transition")
@@ -191,7 +192,7 @@ def latest(nodes: Sequence[int], most: int, reach: int) -> list[int]:
 @settings(max_examples=tries(30), deadline=None)
 @given(events=event_lists(max_events=40, max_node=5), data=st.data())
 def test_latest_destinations_at_a_cutoff_match_a_scan(events, data) -> None:
-    history = CountHistory(TemporalGraph.from_events(events), [], finds_latest=True)
+    history = PairHistory(TemporalGraph.from_events(events).log)
     most, recent = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))
     src = torch.arange(7).repeat(len(events) + 1)
     cut = torch.arange(len(events) + 1).repeat_interleave(7)

@@ -30,12 +30,13 @@ class EventLog:
     """
 
     def __init__(self, native: _native.Log) -> None:
-        self._native = native
+        self.native = native
+        """The core's log, for other code of the core."""
         self._beside: dict[str, Any] = {}
         """Columns that are not in the core, by name, with spare capacity."""
 
     def __len__(self) -> int:
-        return len(self._native)
+        return len(self.native)
 
     def _facts(self) -> dict[str, object]:
         first, last = self.read(0, min(1, len(self))).t, self.t_last
@@ -48,12 +49,12 @@ class EventLog:
     @property
     def num_nodes(self) -> int:
         """The largest node id so far plus one, 0 for an empty log."""
-        return self._native.num_nodes
+        return self.native.num_nodes
 
     @property
     def t_last(self) -> int | None:
         """The latest time so far in ticks (the log's clock), None for an empty log."""
-        return self._native.clock if len(self) else None
+        return self.native.clock if len(self) else None
 
     def read(self, start: int, stop: int) -> EventBatch:
         """Return the events at `[start, stop)` as views, not copies: do not write to them.
@@ -63,7 +64,7 @@ class EventLog:
         """
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"the log holds events [0, {len(self)}), got [{start}, {stop})")
-        src, dst, t, label = self._native.columns(start, stop)
+        src, dst, t, label = self.native.columns(start, stop)
         return EventBatch.checked(
             src=torch.from_numpy(src),
             dst=torch.from_numpy(dst),
@@ -83,8 +84,8 @@ class EventLog:
             raise ValueError(f"eid must be int64 [N], got {eid.dtype} {list(eid.shape)}")
         eid = eid.contiguous()
         src, dst, t = torch.empty(3, len(eid), dtype=torch.int64).unbind(0)
-        label = torch.empty_like(eid) if self._native.has_label else None
-        self._native.gather(eid, src, dst, t, label)
+        label = torch.empty_like(eid) if self.native.has_label else None
+        self.native.gather(eid, src, dst, t, label)
         beside = {name: values[eid] for name, values in self._beside.items()}
         return EventBatch.checked(src=src, dst=dst, t=t, label=label, **beside)
 
@@ -125,7 +126,13 @@ class EventLog:
 
         Without late events these are the events strictly before `t`.
         """
-        return self._native.position(t)
+        return self.native.position(t)
+
+    def positions(self, t: Tensor) -> Tensor:
+        """Return `position` of each time, int64 `[N]`, of ticks `[N]`."""
+        out = torch.empty_like(t)
+        self.native.positions(t, out)
+        return out
 
 
 class NodeCount:

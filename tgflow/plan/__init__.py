@@ -3,8 +3,16 @@
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import BatchError
 from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negatives import MixedNegatives, NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 
-__all__ = ["BatchError", "CountHistory", "ExperienceReplay", "Loader", "NegativeSampler", "Plan"]
+__all__ = [
+    "BatchError",
+    "CountHistory",
+    "ExperienceReplay",
+    "Loader",
+    "MixedNegatives",
+    "NegativeSampler",
+    "Plan",
+]

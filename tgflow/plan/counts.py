@@ -23,19 +23,15 @@ class CountHistory:
     Args:
         graph: Graph whose log to follow; not modified.
         counts: Numbers to compute of every pair, from counts that are kept.
-        finds_latest: Whether `latest_destinations` may be called.
 
     Raises:
         ValueError: If there are counts, and events have been deleted from the graph.
     """
 
-    def __init__(
-        self, graph: TemporalGraph, counts: Sequence[Number], *, finds_latest: bool = False
-    ) -> None:
+    def __init__(self, graph: TemporalGraph, counts: Sequence[Number]) -> None:
         self.asked = tuple(map(number, counts))
         self.graph = graph
-        compiled = _compiled(self.asked, graph.seconds_per_tick)
-        self.native = EventCounts(graph.backend.log, *compiled, finds_latest)
+        self.native = EventCounts(graph.backend.log, *_compiled(self.asked, graph.seconds_per_tick))
         """The core's counts, for other code of the core."""
         self.check_deletions()
 
@@ -70,32 +66,6 @@ class CountHistory:
         pairs = events.src.contiguous(), events.dst.contiguous(), own, negative_dst.contiguous()
         self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
         return out
-
-    def latest_destinations(
-        self, src: Tensor, cut: Tensor, num_source: int, num_recent: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the last distinct destinations of sources, and of all events, before cut-offs.
-
-        Args:
-            src: Sources, int64 `[B]`.
-            cut: Log positions, int64 `[B]`.
-            num_source: Destinations of each source, `n`; its last 8 `n` events are searched.
-            num_recent: Destinations of all events, `m`; the last 8 `m` events are searched.
-
-        Returns:
-            int64 `[B, n]` and `[B, m]`: the last one first, `NO_NODE` where there are no more.
-
-        Raises:
-            ValueError: If made without `finds_latest`.
-            IndexError: If a cut-off is past the log's end.
-        """
-        if len(cut):
-            self.native.read_upto(int(cut.max()))
-        own, recent = (
-            torch.empty(len(src), n, dtype=torch.int64) for n in (num_source, num_recent)
-        )
-        self.native.latest_destinations(src.contiguous(), cut.contiguous(), own, recent)
-        return own, recent
 
     @property
     def nbytes(self) -> int:

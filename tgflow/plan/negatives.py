@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, get_args
+from typing import Any, ClassVar, Protocol, Self, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from tgflow.describe import described
 from tgflow.graph.log import EventLog
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
-from tgflow.plan._native import PairIndex, choose_positions
+from tgflow.plan._native import EventCounts, PairIndex, choose_positions
 
 
 class PairHistory:
@@ -34,6 +34,7 @@ class PairHistory:
         self.native = PairIndex()
         """The core's index."""
         self._log = log
+        self._counts: EventCounts | None = None
         self._growing = threading.Lock()
 
     def __len__(self) -> int:
@@ -109,6 +110,37 @@ class PairHistory:
         out = torch.empty(len(src), num, dtype=torch.int64)
         return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, out)
 
+    def latest_destinations(
+        self, src: Tensor, cut: Tensor, num_source: int, num_recent: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the last distinct destinations of sources, and of all events, before cut-offs.
+
+        The first call reads the whole log once more; takes some 60 bytes an event from then on.
+
+        Args:
+            src: Sources, int64 `[B]`.
+            cut: Log positions, int64 `[B]`.
+            num_source: Destinations of each source, `n`; its last 8 `n` events are searched.
+            num_recent: Destinations of all events, `m`; the last 8 `m` events are searched.
+
+        Returns:
+            int64 `[B, n]` and `[B, m]`: the last one first, `NO_NODE` where there are no more.
+
+        Raises:
+            IndexError: If a cut-off is past the log's end.
+        """
+        with self._growing:
+            if self._counts is None:
+                assert self._log is not None, "a pool has no order"
+                self._counts = EventCounts(self._log.native, [], [], [], True)
+        if len(cut):
+            self._counts.read_upto(int(cut.max()))
+        own, recent = (
+            torch.empty(len(src), num, dtype=torch.int64) for num in (num_source, num_recent)
+        )
+        self._counts.latest_destinations(src.contiguous(), cut.contiguous(), own, recent)
+        return own, recent
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Negatives:
@@ -125,12 +157,15 @@ class Negatives:
     mask: Tensor | None = None
     """bool `[B, m]`: which slots are negatives, where some rows have fewer than `m`; None: all.
     Other slots repeat the event itself."""
+    log_q: Tensor | None = None
+    """float32 `[B, m]`, as `Batch.log_q`."""
 
-    def part(self, rows: slice, num: int) -> Negatives:
-        """Return the first `num` negatives of the events in `rows`."""
+    def part(self, rows: slice, num: int | None = None) -> Negatives:
+        """Return the first `num` negatives of the events in `rows`; None: all of theirs."""
         mask = None if self.mask is None else self.mask[rows, :num]
+        log_q = None if self.log_q is None else self.log_q[rows, :num]
         src, dst = self.src[rows, :num], self.dst[rows, :num]
-        return Negatives(src, dst, 0, own_sources=self.own_sources, mask=mask)
+        return Negatives(src, dst, 0, own_sources=self.own_sources, mask=mask, log_q=log_q)
 
 
 class NegativeSource(Protocol):
@@ -224,7 +259,8 @@ class NegativeSampler:
             key: Key of the batch; see `tgflow.keys`.
             src: Sources, int64 `[B]`.
             dst: Destinations, int64 `[B]`.
-            start: Log position at which each event's batch started, int64 `[B]`.
+            start: Log position at which each event's batch started, int64 `[B]`; for a source with
+                `follows_visibility`, before which the event sees the log.
             stop: Log position at which the batch ends.
 
         Raises:
@@ -305,6 +341,96 @@ class PooledNegatives:
             key, src, dst, cut, self.num, size, collide=self._collide
         )
         return Negatives(src.unsqueeze(1).expand(-1, self.num), *drawn, own_sources=True)
+
+
+@described
+@dataclass(frozen=True, slots=True)
+class MixedNegatives:
+    """Lists of distinct destinations to choose each event from: random ones, then hard ones.
+
+    * `random`: drawn without replacement, uniformly over the destinations known before the cut-off
+      that are not among the others.
+    * `source`: the last distinct destinations of the event's source.
+    * `recent`: the last distinct destinations of all events.
+
+    The source is the event's own, and no negative is the event itself. The cut-off is that of the
+    event's neighbors: with visibility `event` the events earlier than its time, with `batch` of
+    those the ones before its batch. Where there are fewer destinations, slots are masked.
+
+    `Negatives.log_q` corrects the logits in `tgflow.train.losses.softmax`: random negatives stand
+    for all the destinations that were not drawn, so the expectation of the sum over a list is the
+    sum over all known destinations.
+
+    Args:
+        random: Random destinations per event.
+        source: Last destinations of its source.
+        recent: Last destinations of all.
+        cut: The log position before which random destinations must have been seen; None: the
+            event's cut-off. For a log whose destinations all count as known.
+        pool: History to draw random destinations from, all of it; None: that of the plan.
+
+    Raises:
+        ValueError: If a number is negative, or all are 0.
+
+    Example:
+        >>> drawn = tg.plan.MixedNegatives(random=2, source=1, recent=1)
+        >>> batch = tg.Plan.for_model(model, graph, negatives=drawn).batch(0, 0)
+        >>> batch.negative_dst.shape, batch.log_q.shape
+        (torch.Size([4, 4]), torch.Size([4, 4]))
+    """
+
+    follows_visibility: ClassVar[bool] = True
+    """Whether `draw` takes the cut-offs of the events instead of the starts of their batches."""
+
+    random: int = 0
+    source: int = 0
+    recent: int = 0
+    cut: int | None = None
+    pool: PairHistory | None = None
+
+    def __post_init__(self) -> None:
+        numbers = {"random": self.random, "source": self.source, "recent": self.recent}
+        for name, number in numbers.items():
+            if number < 0:
+                raise ValueError(f"{name} must be at least 0 negatives per event, got {number}")
+        if not self.num:
+            raise ValueError(f"a list needs at least one of {', '.join(numbers)}, got none")
+
+    @property
+    def num(self) -> int:
+        """Negatives per event."""
+        return self.random + self.source + self.recent
+
+    def draw(
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
+    ) -> Negatives:
+        """Return the list of each event; see `NegativeSampler.draw`.
+
+        `start` has the cut-off of each event.
+        """
+        limit = stop if self.cut is None else max(stop, self.cut)
+        if self.pool is None:
+            index = history.upto(limit)
+            cut = start if self.cut is None else torch.full_like(start, self.cut)
+        else:
+            index, limit = self.pool, len(self.pool)
+            cut = torch.full_like(start, limit)
+        hard = torch.empty(len(src), 0, dtype=torch.int64)
+        if self.source or self.recent:
+            last = history.latest_destinations(src, start, self.source, self.recent)
+            hard = torch.cat(last, dim=1)
+        out = torch.empty(len(src), self.num, dtype=torch.int64)
+        log_q = torch.empty(len(src), self.num)
+        index.native.draw_lists(key, src, dst, cut, limit, hard, out, log_q)
+        mask = log_q > -torch.inf
+        return Negatives(
+            src.unsqueeze(1).expand(-1, self.num),
+            out,
+            0,
+            own_sources=True,
+            mask=None if bool(mask.all()) else mask,
+            log_q=log_q,
+        )
 
 
 class NegativesOfBoth:

@@ -362,8 +362,7 @@ class Plan:
             IndexError: If the log holds no event of that batch.
             ValueError: As `batch`, or if the plan replays events.
         """
-        num = self.negatives.num if num_negatives is None else num_negatives
-        return self.of_roots(self._with_counts(self._part_of(epoch, index, rows, num)))
+        return self.of_roots(self._with_counts(self._part_of(epoch, index, rows, num_negatives)))
 
     def parts(self, max_pairs: int, *, with_storing: bool) -> list[BatchPart]:
         """Return the parts of all batches in order, for tasks (epoch, part.index, part).
@@ -412,7 +411,7 @@ class Plan:
             ValueError: If an event has no eligible negative; see `NegativeSampler`.
         """
         if isinstance(piece, BatchPart):
-            num = 1 if piece.is_stored else self.negatives.num
+            num = 1 if piece.is_stored else None
             return self._with_counts(self._part_of(epoch, index, piece.rows, num))
         whole = self._drawn(epoch, index)
         return self._with_counts(whole if piece is None else self._slice_of(whole, piece))
@@ -431,9 +430,12 @@ class Plan:
             drawn = self.replay.draw(derive_key(key, KeyDomain.REPLAY), begin, end - begin)
             eid = torch.cat([eid, drawn])
         events, start = self.graph.log.gather(eid), self._starts(eid, begin)
-        src, dst = events.src, events.dst
+        src, dst, cut = events.src, events.dst, start
+        if getattr(self.negatives, "follows_visibility", False):
+            limit = eid if self.sees_all_before else start
+            cut = torch.minimum(limit, self.graph.log.positions(events.t))
         negatives = self.negatives.draw(
-            self.pairs, derive_key(key, KeyDomain.NEGATIVES), src, dst, start=start, stop=end
+            self.pairs, derive_key(key, KeyDomain.NEGATIVES), src, dst, start=cut, stop=end
         )
         host = HostEvents(eid, src, dst, events.t, begin, end, negatives.mask, events.weight)
         queries = self._queries(host, negatives, start)
@@ -478,13 +480,13 @@ class Plan:
         )
         return replace(roots, counts=counts)
 
-    def _part_of(self, epoch: int, index: int, rows: slice, num_negatives: int) -> Roots:
+    def _part_of(self, epoch: int, index: int, rows: slice, num_negatives: int | None) -> Roots:
         if self.replay is not None:
             raise ValueError("a plan that replays events has no parts")
         part = self._some_of(self._drawn(epoch, index), rows, num_negatives)
         return replace(part, num_new=len(part.host.eid))
 
-    def _some_of(self, whole: Roots, rows: slice, num_negatives: int) -> Roots:
+    def _some_of(self, whole: Roots, rows: slice, num_negatives: int | None = None) -> Roots:
         """Return the queries of some events of a batch, with its key, without counts."""
         host, negatives = whole.host, whole.negatives.part(rows, num_negatives)
         host = replace(
@@ -508,7 +510,7 @@ class Plan:
         rows = rows_of_slice(number, self.slices, len(whole.host.eid))
         fallbacks = whole.negatives.num_fallbacks
         return replace(
-            self._some_of(whole, slice(rows.start, rows.stop), self.negatives.num),
+            self._some_of(whole, slice(rows.start, rows.stop)),
             key=derive_key(whole.key, KeyDomain.SLICE, number),
             num_new=min(max(whole.num_new - rows.start, 0), len(rows)),
             slice=BatchSlice(number, self.slices, whole.num_new, fallbacks, whole.host),
@@ -654,6 +656,7 @@ def assemble(plan: Plan, roots: Roots, hops: Hops | None = None) -> PendingBatch
         nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
         position=position,
         counts=roots.counts,
+        log_q=None if roots.negatives.log_q is None else roots.negatives.log_q.float(),
         num_fallbacks=roots.negatives.num_fallbacks,
         slice=roots.slice,
     )
@@ -1166,8 +1169,8 @@ class DevicePreparer:
         """Return the lengths of the columns of roots, concatenated as int64."""
         num, num_queries = len(roots.host.eid), len(roots.queries)
         num_params = _PARAMS * len(self._plan.fanouts)
-        num_counts = 0 if roots.counts is None else roots.counts.numel()
-        return [num, num, *[num_queries] * 3, num_counts, 1, num_params]
+        sizes = [0 if x is None else x.numel() for x in (roots.counts, roots.negatives.log_q)]
+        return [num, num, *[num_queries] * 3, *sizes, 1, num_params]
 
     def _pack(self, roots: Roots, room: Tensor) -> None:
         """Write the columns of roots to host memory, uint8."""
@@ -1178,24 +1181,32 @@ class DevicePreparer:
         signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
         params = [word for key in signed for word in (limit, key, INT64_MAX)]
         columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
-        if roots.counts is not None:
-            columns.append(roots.counts.view(torch.int64).flatten())
+        for each in (roots.counts, roots.negatives.log_q):
+            if each is not None:
+                columns.append(each.double().view(torch.int64).flatten())
         words = torch.tensor([host.begin, *params])
         torch.cat([*columns, words], out=room.view(torch.int64))
 
     def _unpack(self, roots: Roots, words: Tensor) -> Roots:
         """Return `roots` with columns that are views of `words`, int64."""
         columns = torch.split(words, self._sizes(roots))
-        eid, t, nodes, query_t, position, counts, begin, params = columns
+        eid, t, nodes, query_t, position, counts, log_q, begin, params = columns
+
+        def floats(words: Tensor, like: Tensor | None) -> Tensor | None:
+            return None if like is None else words.view(torch.float64).view(like.shape)
+
         src, dst, negative_src, negative_dst = roots.split(nodes)
         return replace(
             roots,
             columns={"eid": eid, "src": src, "dst": dst, "t": t},
-            negatives=replace(roots.negatives, src=negative_src, dst=negative_dst),
+            negatives=replace(
+                roots.negatives,
+                src=negative_src,
+                dst=negative_dst,
+                log_q=floats(log_q, roots.negatives.log_q),
+            ),
             queries=Frontier(nodes, query_t, position),
-            counts=None
-            if roots.counts is None
-            else counts.view(torch.float64).view(roots.counts.shape),
+            counts=floats(counts, roots.counts),
             begin=begin,
             params=params.view(-1, _PARAMS),
         )

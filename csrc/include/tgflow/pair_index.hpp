@@ -67,6 +67,13 @@ class PairIndex {
   /// without such a pair keeps its source and gets a destination as above; returns their number.
   int64_t draw_pairs(const Request& request, node_t* out_src, node_t* out_dst) const;
 
+  /// Writes `num` destinations known before `cut`, drawn without replacement, and then `hard[size,
+  /// num_hard]`: for each row distinct nodes other than its positive. `log_q[size, num + num_hard]` is 0 for
+  /// hard ones, and for drawn ones the logarithm of how many could be drawn over how many were. Slots of
+  /// missing (kNoNode) and repeated nodes hold the row's positive and -infinity.
+  void draw_lists(const Request& request, const node_t* hard, int64_t num_hard, node_t* out_dst,
+                  float* out_log_q) const;
+
  private:
   bool draw_destination(const Request& q, int64_t row, int64_t slot, eid_t known_before, uint64_t draw,
                         node_t* out) const;

@@ -106,11 +106,15 @@ def draw_negatives(method: str) -> Callable[[], Call]:
         }
         if method == "draw_pairs":
             arguments |= {"pairs_from": -5, "replace": False, **room}
+        elif method == "draw_lists":
+            hard = torch.tensor([[-1], [4], [INT64_MAX]])
+            log_q = torch.zeros(NUM, K)
+            arguments |= {"hard": hard, "out_dst": room["out_dst"], "out_log_q": log_q}
         else:
             arguments |= {"collide": False, "out_dst": room["out_dst"]}
         nodes = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
         numbers = {"key": [-1], "limit": [-1, 4, INT64_MAX]}
-        any_width = {"out_dst"} if method == "draw_destinations" else set()
+        any_width = {"draw_destinations": {"out_dst"}, "draw_lists": {"hard"}}.get(method, set())
         return Call(getattr(known_pairs(), method), arguments, nodes, numbers, any_width=any_width)
 
     return make
@@ -357,6 +361,9 @@ CASES: dict[str, Callable[[], Call]] = {
         "retain", {"min_t": INT64_MAX, "max_count": 0}, numbers={"max_count": [-1]}
     ),
     "EventLog.position": read_log("position", {"t": -(2**63)}),
+    "EventLog.positions": read_log(
+        "positions", {"t": ids(0, -(2**63), INT64_MAX), "out": ids(0, 0, 0)}
+    ),
     "EventLog.check_eids": read_log(
         "check_eids", {"eid": ids(0, 2, 1)}, indices={"eid": (0, 3)}, any_length={"eid"}
     ),
@@ -380,6 +387,7 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "PairIndex.draw_destinations": draw_negatives("draw_destinations"),
     "PairIndex.draw_pairs": draw_negatives("draw_pairs"),
+    "PairIndex.draw_lists": draw_negatives("draw_lists"),
     "EventCounts.__init__": new_counts,
     "EventCounts.read_upto": simple(
         lambda: known_counts().read_upto, {"position": 3}, numbers={"position": [-1, 4, INT64_MAX]}
