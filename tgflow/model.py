@@ -99,6 +99,9 @@ class TemporalModel(nn.Module):
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
     loss: ClassVar[Loss] = "bce"
     """Training loss of the paper, used unless a trainer's settings override it."""
+    negatives: ClassVar[str] = "random:1"
+    """Negatives of each event that it learns from, as in `tgflow.train.TrainingConfig.negatives`,
+    which overrides it."""
     edge_x_dim: int | None
     """Width of the edge features it reads; None for any width."""
     node_x_dim: int | None

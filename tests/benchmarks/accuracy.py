@@ -103,7 +103,7 @@ def rows_of_run(directory: Path) -> list[Row]:
     if learns:
         flags += [f"--learning-rate {c.learning_rate}", f"--epochs {c.epochs}"]
     settings, rows = " ".join(flags + _of_model(config.model)), []
-    for number, kind in enumerate(c.negatives):
+    for number, kind in enumerate(c.test_negatives):
         key = f"test.{kind}.ap" if number else "test.ap"
         name = TEST if kind == "random" else f"{TEST}, {kind}"
         spread = round(found[f"{key}_std"], 4) if f"{key}_std" in found else ""

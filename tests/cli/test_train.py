@@ -15,8 +15,9 @@ FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
 
 
 def test_train_writes_the_published_figures(tgflow, events_csv, tmp_path):
-    kinds = ("--negatives", "random", "--negatives", "historical", "--eval-neighbors", "7")
-    ran = tgflow("train", "--data", events_csv, "-m", "tgn", "-o", "out", *kinds, *FEW)
+    kinds = ("--test-negatives", "random", "--test-negatives", "historical")
+    flags = (*kinds, "--eval-neighbors", 7, "--negatives", "random:3,source:2", *FEW)
+    ran = tgflow("train", "--data", events_csv, "-m", "tgn", "-o", "out", *flags)
     assert ran.code == 0
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     for key in ("test.ap", "test.auc", "test.mrr", "epoch_seconds", "events_per_second"):
@@ -24,6 +25,8 @@ def test_train_writes_the_published_figures(tgflow, events_csv, tmp_path):
     assert {"test.ap", "test.historical.ap"} <= set(metrics)
     assert metrics["protocol"] == "offline 70/15/15"
     assert "evaluated with 7 neighbors" in metrics["protocol_line"]
+    assert "learned from random:3,source:2" in metrics["protocol_line"]
+    assert metrics["negatives"] == "random:3,source:2"
     assert (metrics["model"], "counts_bytes" in metrics) == ("tgn", False)
     records = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in records] == [0, 1]

@@ -220,7 +220,7 @@ def fit(peers, name, config):
 def test_offline_training_chooses_the_same_epoch(world, name, epochs):
     config = OfflineConfig(
         batch_size=20, epochs=epochs, patience=2, slices=4, mrr_negatives=2, learning_rate=3e-2,
-        negatives=("random", "historical"), new_node_ratio=0.2,
+        test_negatives=("random", "historical"), new_node_ratio=0.2,
     )  # fmt: skip
     state, result = fit(Peers(), name, config)
     for rank, (found, said) in enumerate(in_world(world, fit, name, config)):

@@ -58,7 +58,7 @@ def test_training_improves_metrics_and_reports_the_protocol():
     trainer, recorder, result = fit(made_events(600, noise=0.05), epochs=8)
     assert result["protocol"] == "offline 70/15/15"
     assert result["visibility"] == "event"
-    assert result["negatives"] == "random"
+    assert result["test_negatives"] == "random"
     assert result["test.ap"] > 0.75
     assert 0 < result["test.mrr"] <= 1
     assert {"test.auc", "test.hits@10", "inductive.test.ap", "val.ap", "test.ap_pooled"} <= set(

@@ -59,7 +59,7 @@ def trainer_of(events=None, **changes):
 
 
 def test_published_protocol_draws_its_negatives():
-    before = trainer_of(negatives=("inductive",))
+    before = trainer_of(test_negatives=("inductive",))
     negatives = before._evaluation_plan("test", "inductive", 1).negatives
     assert negatives.since == before.split.val_start
     trainer = trainer_of(**protocol_settings("dyglib/1") | {"batch_size": 20, "epochs": 1})
@@ -165,7 +165,7 @@ def test_one_against_many_metrics_do_not_depend_on_max_pairs(tmp_path, model):
         graph = TemporalGraph.from_events(events)
         results.append(OfflineTrainer(model(), graph, config, ids=ids).fit())
     whole, parts = results
-    assert parts["negatives"] == "fixed"
+    assert parts["test_negatives"] == "fixed"
     assert "fixed negatives of x, best epoch by MRR" in parts["protocol_line"]
     for name in ("val.mrr", "test.mrr", "test.hits@10", "test.ap", "test.num_events"):
         assert parts[name] == pytest.approx(whole[name], abs=1e-6)
@@ -214,7 +214,7 @@ def test_negatives_of_another_split_or_without_ids_are_refused(tmp_path):
         OfflineTrainer(small_tgn(), graph, config, ids=ids)
     with pytest.raises(ValueError, match=r"pass ids=stream\.ids"):
         OfflineTrainer(small_tgn(), graph, config)
-    with pytest.raises(ValueError, match="replace negatives"):
+    with pytest.raises(ValueError, match="replace test_negatives"):
         OfflineConfig(fixed_negatives="x", inductive="apart")
 
 

@@ -95,7 +95,7 @@ def test_user_loss_takes_weights_or_is_refused():
 
     learned(weighted(None), loss=plain)
     learned(weighted(torch.rand(60)), loss=by_weight)
-    with pytest.raises(ValueError, match=r"plain takes no weights.*plain\(scores, weight=None\)"):
+    with pytest.raises(ValueError, match=r"plain takes no weight, .*plain\(scores, weight=None\)"):
         learned(weighted(torch.rand(60)), loss=plain)
 
 

@@ -430,7 +430,7 @@ def _summary(metrics: Mapping[str, Any], path: Path, own_metrics: Sequence[str])
         f"{metrics['model']}, {metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
         f"{duration(metrics['epoch_seconds'])} an epoch, "
         f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
-        f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}\n"
+        f"tested with {metrics['test_negatives']} negatives, seeds {', '.join(map(str, seeds))}\n"
         f"{metrics['protocol_line']}" + (f"\n{reuse_line(metrics)}" if reuses else ""),
         path,
     )

@@ -58,7 +58,7 @@ def train(
       tgflow train --data u.csv --edge-table disk --edge-cache 10%
       tgflow train --data wikipedia.csv.gz --model tgat --reuse-staleness 8
       tgflow train --data wikipedia.csv.gz --batch-size 1000 --nproc 2
-      tgflow train --data u.csv --negatives random --negatives historical
+      tgflow train --data u.csv --test-negatives random --test-negatives historical
       tgflow train --data u.csv --log-to tensorboard --log-to csv
       tgflow train --data pay.csv --features amount --task edge --target is_fraud
     """

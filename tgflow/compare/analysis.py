@@ -160,7 +160,7 @@ class Analysis:
 
     def own_metric(self, label: str, name: str) -> float:
         """Return a custom metric, the mean over seeds: over all events, or over the test."""
-        part = "test" if "negatives" in self.outcome.summary else "prequential"
+        part = "test" if "test_negatives" in self.outcome.summary else "prequential"
         found = [each.get(f"{part}.{name}", np.nan) for each in self.of_label(label)]
         return float(np.mean(found))
 

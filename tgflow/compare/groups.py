@@ -15,14 +15,15 @@ from tgflow.cuda.device import Device
 from tgflow.model import TemporalModel
 from tgflow.plan.plan import LentBatch, MakeBatch
 from tgflow.train.config import ContinualConfig
-from tgflow.train.plans import PREDICT, MicroBatchPlans
+from tgflow.train.plans import PREDICT, MicroBatchPlans, negatives_learned
 
 
 def needs_of(model: TemporalModel, config: ContinualConfig) -> tuple[Any, ...]:
     """Return the settings that a model's batches depend on, beside those shared by all models."""
     strategy = config.strategy or model.strategy
     reads_memory = model.state is not None if model.reads_nodes else None
-    return model.fanouts, strategy, reads_memory, tuple(model.counts)
+    learned = negatives_learned(model, config)
+    return model.fanouts, strategy, reads_memory, tuple(model.counts), learned
 
 
 class Stopwatch:

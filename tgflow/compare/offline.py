@@ -46,7 +46,7 @@ def compare_offline(
         trained = saves.find(number, entrant.key)
         if trained is None:
             own = replace(config, seed=entrant.seed, **entrant.learning)
-            heard = _TestScores(config.negatives[0])
+            heard = _TestScores(config.test_negatives[0])
             trainer = OfflineTrainer(entrant.model, graph, own, heard, execution=execution, ids=ids)
             trained = _trained(entrant.key, trainer, heard, saves)
         participants[entrant.key] = _participant(entrant, trained)
@@ -78,7 +78,7 @@ def _outcome(
     if common is None:
         raise TrainingDiverged("no model is left", (0, graph.num_events))
     start = graph.num_events - len(common.rows)
-    shared = ("protocol", "protocol_line", "tied_share", "visibility", "num_nodes", "negatives")
+    shared = "protocol", "protocol_line", "tied_share", "visibility", "num_nodes", "test_negatives"
     summary = {name: common.result[name] for name in shared} | {
         "data_seed": data_seed,
         "num_events": graph.num_events,

@@ -307,13 +307,14 @@ def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[s
         for key, value in flat.items()
         if key.startswith("machine.")
     )
-    negatives, tied = flat.get("negatives", "random"), flat.get("tied_share")
+    tested, tied = flat.get("test_negatives", "random"), flat.get("tied_share")
     ties = "" if tied is None else f"{tied:.1%} of the events have the time of the one before"
     rows = [
         ("Protocol", str(flat.get("protocol_line") or flat.get("protocol", ""))),
         ("Ties", ties),
         ("Visibility", sees[training.visibility]),
-        ("Negatives", f"{negatives}; 1 for AP and AUC, {training.mrr_negatives} for MRR"),
+        ("Negatives", f"{tested}; 1 for AP and AUC, {training.mrr_negatives} for MRR"),
+        ("Learned from", str(flat.get("negatives", ""))),
         ("Averages", "AP and AUC over batches, MRR over events"),
         ("Batch", f"{training.batch_size} events"),
         ("Seeds", ", ".join(map(str, flat.get("seeds", [training.seed])))),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from tgflow.choices import Loss, NegativeKind, Precision, Strategy, Visibility
+from tgflow.choices import ListKind, Loss, NegativeKind, Precision, Strategy, Visibility
 from tgflow.describe import described
-from tgflow.setting import Setting, Size, check_ranges
+from tgflow.setting import Parsed, Setting, Size, check_ranges
 
 OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop", "adagrad": "Adagrad"}
@@ -43,6 +43,24 @@ def parse_named(
     if name not in names:
         raise ValueError(f"{field} must be one of {', '.join(names)}, got {name!r}")
     return name, settings
+
+
+def parse_negatives(text: str) -> dict[str, int]:
+    """Return the numbers of negatives of a list by kind, of "random:64,source:24,recent:32"."""
+    numbers: dict[str, int] = {}
+    for part in text.split(","):
+        kind, _, number = (word.strip() for word in part.partition(":"))
+        if kind not in get_args(ListKind) or not number.isdecimal() or not int(number):
+            raise ValueError(
+                f"a list of negatives has {', '.join(get_args(ListKind))} with numbers of at least "
+                f'1, such as "random:64,source:24", got {part.strip()!r}'
+            )
+        if kind in numbers:
+            raise ValueError(
+                f"a list of negatives has each kind once, got {kind} twice in {text!r}"
+            )
+        numbers[kind] = int(number)
+    return numbers
 
 
 def _parse_pair(field: str, pair: str) -> tuple[str, bool | int | float]:
@@ -103,6 +121,9 @@ class TrainingConfig:
     loss: Loss | None = None
     """Training loss: bce, each score alone; softmax, the event among its negatives; bpr, pairs of
     the two; unset: as in the model's paper."""
+    negatives: Annotated[str, Parsed(parse_negatives)] | None = None
+    """Negatives of each event to learn from, such as random:64,source:24,recent:32: random
+    destinations, the source's last ones, the last ones of all; unset: the model's (random:1)."""
     metrics: Annotated[tuple[str, ...], Setting(flags=("--metric",), resume="from_now")] = ()
     """Custom metrics beside AP, AUC, MRR and Hits@k: module:Class, or a name given to
     tg.metrics.register."""
@@ -199,7 +220,7 @@ class OfflineConfig(TrainingConfig):
     """Settings of offline training; the defaults are near DyGLib's, which `dyglib/1` is exactly.
 
     Example:
-        >>> tg.OfflineConfig(epochs=5, negatives=("random", "historical")).patience
+        >>> tg.OfflineConfig(epochs=5, test_negatives=("random", "historical")).patience
         20
     """
 
@@ -219,7 +240,7 @@ class OfflineConfig(TrainingConfig):
     """Part held out for the test."""
     new_node_ratio: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of the nodes whose events training never sees."""
-    negatives: tuple[NegativeKind, ...] = ("random",)
+    test_negatives: tuple[NegativeKind, ...] = ("random",)
     """Kinds of negatives to test with; the first chooses the best epoch."""
     select: Literal["ap", "ap+auc", "mrr"] = "ap"
     """Validation metric that chooses the best epoch; ap+auc: neither may be lower, as in DyGLib."""
@@ -232,7 +253,7 @@ class OfflineConfig(TrainingConfig):
     max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
     """Pairs to score at once under fixed negatives; larger batches are split."""
     collide: Annotated[bool, Setting(expert=True)] = False
-    """Whether a random negative may be the event itself."""
+    """Whether a random negative may be the event itself; in training only if it is the only one."""
     replace: Annotated[bool, Setting(expert=True)] = True
     """Whether historical and inductive negatives of a batch may be the same pair."""
     inductive_since: Annotated[Literal["train", "part"], Setting(expert=True)] = "train"
@@ -244,19 +265,19 @@ class OfflineConfig(TrainingConfig):
 
     def __post_init__(self) -> None:
         _check(self)
-        if not self.negatives:
-            raise ValueError('negatives must name at least one kind, such as ("random",)')
+        if not self.test_negatives:
+            raise ValueError('test_negatives must name at least one kind, such as ("random",)')
         if self.eval_neighbors is not None and min(self.eval_neighbors, default=0) < 1:
             raise ValueError(
                 "eval_neighbors must be at least 1 neighbor for each hop, "
                 f"got {tuple(self.eval_neighbors)}"
             )
         if self.fixed_negatives is not None and (
-            self.negatives != ("random",) or self.inductive == "apart"
+            self.test_negatives != ("random",) or self.inductive == "apart"
         ):
             raise ValueError(
-                "fixed_negatives replace negatives, and cover all events in one pass; got "
-                f"negatives={', '.join(self.negatives)} and inductive={self.inductive}"
+                "fixed_negatives replace test_negatives, and cover all events in one pass; got "
+                f"test_negatives={', '.join(self.test_negatives)} and inductive={self.inductive}"
             )
 
 

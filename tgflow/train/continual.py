@@ -189,7 +189,7 @@ class ContinualTrainer(StreamTrainer):
         tied = self.graph.log.tied_share(self.position)
         out: dict[str, Any] = {
             "protocol": c.protocol or "prequential",
-            "protocol_line": continual_line(c, tied),
+            "protocol_line": continual_line(c, tied, self._stepper.negatives),
             "tied_share": tied,
             "visibility": c.visibility,
             "seed": c.seed,

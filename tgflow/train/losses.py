@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from inspect import signature
 from typing import TypeAlias
 
@@ -16,8 +16,15 @@ from tgflow.model import Scores
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the mean of all values, each times the weight of its row; 0 if all weights are 0."""
+def weighted_mean(values: Tensor, weight: Tensor | None, log_q: Tensor | None = None) -> Tensor:
+    """Return the mean of all values, each times the weight of its row; 0 if all weights are 0.
+
+    With `log_q` the mean over rows of `[B, m]` of the mean of the slots that have a negative, 0 for
+    a row without any.
+    """
+    if log_q is not None:
+        is_there = log_q > -torch.inf
+        values = values.where(is_there, 0).sum(1) / is_there.sum(1).clamp(min=1)
     if weight is None:
         return values.mean()
     weight = weight / weight.max().clamp(min=_TINY)  # their sum could exceed float32
@@ -26,44 +33,52 @@ def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
     return (values * rows).sum() / total.clamp(min=_TINY)
 
 
-def bce(scores: Scores, weight: Tensor | None = None) -> Tensor:
+def bce(scores: Scores, weight: Tensor | None = None, log_q: Tensor | None = None) -> Tensor:
     """Return the binary cross-entropy of logits, half of it from positives, half from negatives.
 
-    With one negative per positive this is the mean over all scores.
+    With one negative per positive this is the mean over all scores. `log_q` only marks the
+    negatives: each is compared alone, and a constant would only move the threshold.
     """
     positive = weighted_mean(softplus(-scores.positive), weight)
-    return (positive + weighted_mean(softplus(scores.negative), weight)) / 2
+    return (positive + weighted_mean(softplus(scores.negative), weight, log_q)) / 2
 
 
-def softmax(scores: Scores, weight: Tensor | None = None) -> Tensor:
-    """Return the cross-entropy of choosing each event among itself and its negatives."""
-    candidates = torch.cat([scores.positive.unsqueeze(1), scores.negative], dim=1)
+def softmax(scores: Scores, weight: Tensor | None = None, log_q: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy of choosing each event among itself and its negatives.
+
+    `log_q` is added to the negatives' logits, so that sampled ones stand for those not drawn:
+    Bengio and Senecal, IEEE Transactions on Neural Networks, 2008.
+    """
+    negative = scores.negative if log_q is None else scores.negative + log_q
+    candidates = torch.cat([scores.positive.unsqueeze(1), negative], dim=1)
     return weighted_mean(candidates.logsumexp(dim=1) - scores.positive, weight)
 
 
-def bpr(scores: Scores, weight: Tensor | None = None) -> Tensor:
+def bpr(scores: Scores, weight: Tensor | None = None, log_q: Tensor | None = None) -> Tensor:
     """Return -log sigmoid(positive - negative), the mean over all pairs of the two.
 
-    Bayesian personalized ranking: Rendle et al., UAI 2009, arXiv:1205.2618.
+    `log_q` only marks the negatives, as in `bce`. Bayesian personalized ranking: Rendle et al., UAI
+    2009, arXiv:1205.2618.
     """
-    return weighted_mean(softplus(scores.negative - scores.positive.unsqueeze(1)), weight)
+    return weighted_mean(softplus(scores.negative - scores.positive.unsqueeze(1)), weight, log_q)
 
 
 LOSSES: dict[Loss, Callable[..., Tensor]] = {"bce": bce, "softmax": softmax, "bpr": bpr}
 """Returns float `[]` for the scores of at least one event with at least one negative; `weight` has
-a weight for each event."""
+a weight for each event, and `log_q` is that of the batch, see `tgflow.Batch`."""
 
 LossLike: TypeAlias = Loss | Callable[..., Tensor]
 """Name of a loss, or a function from scores to float `[]`, the mean over its rows.
 
-For weighted events it takes `weight`, float `[B]`, and returns the weighted mean."""
+For weighted events it takes `weight`, float `[B]`, and returns the weighted mean; for lists of
+negatives (`MixedNegatives`) it takes `log_q`, float `[B, m]`, see `tgflow.Batch`."""
 
 
-def takes_weight(loss: Callable[..., Tensor]) -> bool:
+def parameters_of(loss: Callable[..., Tensor]) -> Set[str]:
     try:
-        return "weight" in signature(loss).parameters
+        return signature(loss).parameters.keys()
     except ValueError:
-        return False
+        return frozenset()
 
 
 def loss_of(loss: LossLike) -> Callable[..., Tensor]:

@@ -47,7 +47,7 @@ from tgflow.train.finite import BatchPlace
 from tgflow.train.losses import LossLike
 from tgflow.train.observe import BatchRecord, Callback, Callbacks, EpochRecord, Stage
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
-from tgflow.train.plans import make_plan
+from tgflow.train.plans import make_plan, negatives_learned, training_negatives
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import offline_line
 from tgflow.train.reducer import RankControl, check_sliceable, reducer_of, score_values
@@ -238,7 +238,7 @@ class OfflineTrainer:
         self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
         """Reuses rows, and has `stats`; None without `config.reuse`."""
         num = c.mrr_negatives if c.select == "mrr" else 1
-        self._val_plan = self._evaluation_plan("val", c.negatives[0], num)
+        self._val_plan = self._evaluation_plan("val", c.test_negatives[0], num)
         self._progress, self._is_done = OfflineProgress(), False
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
@@ -265,10 +265,9 @@ class OfflineTrainer:
         )
         if graph.edge_x is not None:
             training.edge_x = RowView(graph.edge_x, train)
-        negatives: NegativeSource = NegativeSampler(cut=len(train), collide=c.collide)
-        if c.destinations == "all":
-            dst = graph.log.read(0, graph.num_events).dst
-            negatives = PooledNegatives(dst, collide=c.collide)
+        pool = graph.log.read(0, graph.num_events).dst if c.destinations == "all" else None
+        learned = negatives_learned(self.model, c)
+        negatives = training_negatives(learned, cut=len(train), pool=pool, collide=c.collide)
         return make_plan(training, self.model, c, negatives, seed=c.seed, stop=training.num_events)
 
     def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: int) -> Plan:
@@ -374,10 +373,10 @@ class OfflineTrainer:
         assert best is not None
         out = self._summary(best) | prefix_metrics("val", best.val)
         self.model.load_state_dict(best.parameters)
-        for kind in self.config.negatives:
+        for kind in self.config.test_negatives:
             self._load_state(best.state)
             self.model.settle()
-            name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
+            name = "test" if kind == self.config.test_negatives[0] else f"test.{kind}"
             plan = self._evaluation_plan("test", kind, self.config.mrr_negatives)
             notify = partial(self._observer.notify, "on_test_scores", kind)
             out |= prefix_metrics(name, self._evaluate("test", best.epoch, plan, notify))
@@ -672,12 +671,13 @@ class OfflineTrainer:
         c, totals, graph = self.config, self._progress.totals, self.graph
         tied = graph.log.tied_share(graph.num_events)
         is_published = (c.val_ratio, c.test_ratio) == (0.15, 0.15)
+        learned = negatives_learned(self.model, c) if self._learner.learns else None
         summary = {
             "protocol": c.protocol or ("offline 70/15/15" if is_published else "offline"),
-            "protocol_line": offline_line(c, tied, self._select),
+            "protocol_line": offline_line(c, tied, self._select, learned),
             "tied_share": tied,
             "visibility": c.visibility,
-            "negatives": "fixed" if c.fixed_negatives else c.negatives[0],
+            "test_negatives": "fixed" if c.fixed_negatives else c.test_negatives[0],
             "seed": c.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
             **self._counts.figures(graph.num_events),
@@ -690,6 +690,8 @@ class OfflineTrainer:
             "events_per_second": totals.events / totals.seconds,
             "overhead_share": 1 - totals.compute_seconds / totals.seconds,
         }
+        if learned is not None:
+            summary["negatives"] = learned
         if totals.preparation_seconds:
             summary["preparation_share"] = totals.preparation_seconds / totals.seconds
         return summary if self.reuse is None else summary | self.reuse.figures()

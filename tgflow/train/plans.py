@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
@@ -18,10 +20,17 @@ from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
-from tgflow.plan.negatives import NegativeSampler, NegativesOfBoth, NegativeSource
+from tgflow.plan.negatives import (
+    MixedNegatives,
+    NegativeSampler,
+    NegativesOfBoth,
+    NegativeSource,
+    PairHistory,
+    PooledNegatives,
+)
 from tgflow.plan.plan import LentBatch, MakeBatch, Plan
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.train.config import ContinualConfig, TrainingConfig
+from tgflow.train.config import ContinualConfig, TrainingConfig, parse_negatives
 
 PREDICT = 0
 """Epoch of the batches to predict; update `u` of a micro-batch, from 1, is epoch `u`."""
@@ -144,6 +153,36 @@ def make_plan(
     )
 
 
+def negatives_learned(model: TemporalModel, config: TrainingConfig) -> str:
+    """Return the kinds and numbers of the negatives that a model learns from."""
+    return model.negatives if config.negatives is None else config.negatives
+
+
+def training_negatives(
+    text: str, *, cut: int | None = None, pool: Tensor | None = None, collide: bool = False
+) -> NegativeSource:
+    """Return the source of the negatives that `parse_negatives` reads from a text.
+
+    A single random negative has no `log_q`: there is one in most published training.
+
+    Args:
+        text: As `TrainingConfig.negatives`.
+        cut: As in `MixedNegatives`.
+        pool: Destinations to draw random negatives from, int64 `[N]`; None: those before the cut.
+        collide: Whether a single random negative may be the event itself.
+    """
+    numbers = parse_negatives(text)
+    if numbers == {"random": 1}:
+        if pool is not None:
+            return PooledNegatives(pool, collide=collide)
+        return NegativeSampler(cut=cut, collide=collide)
+    history = None
+    if pool is not None:
+        history = PairHistory()
+        history.append(pool, pool)
+    return MixedNegatives(**numbers, cut=cut, pool=history)
+
+
 def micro_batch_plans(
     graph: TemporalGraph,
     model: TemporalModel,
@@ -168,5 +207,8 @@ def micro_batch_plans(
         ranked = NegativesOfBoth(ranked, historical)
     return MicroBatchPlans(
         make(ranked),
-        make(NegativeSampler(), replay=replay if c.replay_ratio else None),
+        make(
+            training_negatives(negatives_learned(model, c)),
+            replay=replay if c.replay_ratio else None,
+        ),
     )

@@ -62,8 +62,20 @@ def protocol_settings(name: str) -> dict[str, Any]:
     return {"protocol": name, **PROTOCOLS[name]}
 
 
-def offline_line(config: OfflineConfig, tied_share: float, select: str | None = None) -> str:
-    """Return the settings that results of an offline training depend on, in one line."""
+def offline_line(
+    config: OfflineConfig,
+    tied_share: float,
+    select: str | None = None,
+    learned: str | None = None,
+) -> str:
+    """Return the settings that results of an offline training depend on, in one line.
+
+    Args:
+        config: The settings.
+        tied_share: Share of the events with the time of the previous one.
+        select: The metric that chose the epoch; None: `config.select`.
+        learned: Negatives that the model learned from; None: `config.negatives`.
+    """
     c = config
     chosen = c.select.upper().replace("+", " and ") if select is None else select
     shares = (1 - c.val_ratio - c.test_ratio, c.val_ratio, c.test_ratio)
@@ -71,7 +83,7 @@ def offline_line(config: OfflineConfig, tied_share: float, select: str | None = 
     parts = [
         "/".join(f"{100 * share:.3g}" for share in shares),
         f"new nodes {c.new_node_ratio:.0%} in {apart}",
-        *_common(c),
+        *_common(c, learned),
     ]
     if c.eval_neighbors is not None:
         parts.append(f"evaluated with {','.join(map(str, c.eval_neighbors))} neighbors")
@@ -83,14 +95,14 @@ def offline_line(config: OfflineConfig, tied_share: float, select: str | None = 
         "historical": f"with{'' if c.replace else 'out'} replacement",
         "inductive": f"new since {since}",
     }
-    negatives = ", ".join(f"{kind}:1 ({details[kind]})" for kind in c.negatives)
+    negatives = ", ".join(f"{kind}:1 ({details[kind]})" for kind in c.test_negatives)
     if c.fixed_negatives is not None:
         negatives = f"fixed negatives of {PurePath(c.fixed_negatives).name}"
     return _line(c, *parts, negatives, f"best epoch by {chosen}", f"ties {tied_share:.0%}")
 
 
-def continual_line(config: ContinualConfig, tied_share: float) -> str:
-    """Return the settings that results of continual learning depend on, in one line."""
+def continual_line(config: ContinualConfig, tied_share: float, learned: str | None = None) -> str:
+    """Return the settings that results of continual learning depend on; see `offline_line`."""
     kinds = [f"random:{config.mrr_negatives}"]
     if config.hist_negatives:
         kinds.append(f"historical:{config.hist_negatives}")
@@ -99,7 +111,7 @@ def continual_line(config: ContinualConfig, tied_share: float) -> str:
         config,
         "each event predicted, then learned",
         *([f"the first {config.warmup:,} not measured"] if config.warmup else []),
-        *_common(config),
+        *_common(config, learned),
         f"{' and '.join(kinds)} known at the batch's start{of}",
         f"test the last {config.test_share:.0%}",
         f"ties {tied_share:.0%}",
@@ -118,8 +130,10 @@ def _line(config: Any, *parts: str) -> str:
     return f"{config.protocol or 'no named protocol'}: {listed}"
 
 
-def _common(config: TrainingConfig) -> tuple[str, ...]:
+def _common(config: TrainingConfig, learned: str | None) -> tuple[str, ...]:
     sees = {"event": "event-exact neighbors", "batch": "neighbors of the batch's start"}
     slices = f" in {config.slices} slices" if config.slices > 1 else ""
     batch = f"batch {config.batch_size}{slices}"
-    return batch, sees[config.visibility], "memory of the batch's start"
+    learned = config.negatives if learned is None else learned
+    negatives = () if learned is None else (f"learned from {learned}",)
+    return batch, sees[config.visibility], "memory of the batch's start", *negatives

@@ -24,7 +24,7 @@ from tgflow.tasks.labels import LabelTask
 from tgflow.train.captured import CapturedCalls, tensors_of
 from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
-from tgflow.train.losses import LossLike, loss_of, takes_weight
+from tgflow.train.losses import LossLike, loss_of, parameters_of
 from tgflow.train.optimizers import (
     OptimizerLike,
     SchedulerLike,
@@ -37,6 +37,11 @@ from tgflow.train.results import Results
 from tgflow.tree_sum import TreeSum
 
 _MASK_63_BITS = (1 << 63) - 1
+_WHY_GIVEN = {
+    "weight": ("the events have weights", "read the stream without weight=..."),
+    "log_q": ("each event has a list of negatives", 'learn from negatives="random:1"'),
+}
+"""What a loss must take, and the alternative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class TrainStep:
         self.reducer = SliceReducer() if reducer is None else reducer
         named = model.loss if config.loss is None else config.loss
         self.loss = loss_of(named if loss is None else loss)
-        self._takes_weight = takes_weight(self.loss)
+        self._loss_takes = parameters_of(self.loss)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = device_of_model(model)
         """Device of the model's parameters, or else its buffers; the CPU if it has neither."""
@@ -199,17 +204,20 @@ class TrainStep:
         self.optimizer.step()
 
     def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
-        """Return the loss of the scores of a batch, by the weights of its events."""
-        weight = batch.weight
-        if weight is None:
-            return self.loss(scores)
-        if not self._takes_weight:
+        """Return the loss of the scores of a batch, by its weights and the numbers of negatives."""
+        log_q, mask = batch.log_q, batch.negative_mask
+        if log_q is None and mask is not None:
+            log_q = mask.float().log().to(scores.negative.device)
+        columns = {"weight": batch.weight, "log_q": log_q}
+        given = {name: column for name, column in columns.items() if column is not None}
+        for each in given.keys() - self._loss_takes:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
+            why = _WHY_GIVEN[each]
             raise ValueError(
-                f"the loss {name} takes no weights, but the events have weights; define it as "
-                f"{name}(scores, weight=None), or read the stream without weight=..."
+                f"the loss {name} takes no {each}, but {why[0]}; define it as "
+                f"{name}(scores, {each}=None), or {why[1]}"
             )
-        return self.loss(scores, weight=weight)
+        return self.loss(scores, **given)
 
     @property
     def learns(self) -> bool:
@@ -367,7 +375,8 @@ class _CapturedExecution(_PlainExecution):
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
         step = self._step
-        if batch.host.weight is not None:  # a replay would have to copy it to the device
+        is_masked = batch.negative_mask is not None and batch.log_q is None
+        if batch.host.weight is not None or is_masked:  # a replay would have to copy it there
             return super().learn(batch, stores)
         with self._learning(batch):
             result = self.calls.call("learn", batch, step.descend, _result_tensors)

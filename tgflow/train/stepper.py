@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+import torch
 from torch import Tensor
 
 from tgflow.batch import AnyBatch, Batch, Share
@@ -30,6 +31,7 @@ from tgflow.train.config import ContinualConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
+from tgflow.train.plans import negatives_learned
 from tgflow.train.progress import Measured, Progress, RunningMean
 from tgflow.train.reducer import AnyScores, check_sliceable, score_values
 from tgflow.train.results import Results
@@ -132,6 +134,11 @@ class Stepper:
         is_whole = config.slices == 1 and learner.device.type == "cpu"
         stops = config.on_nan == "stop"
         return is_asked and is_whole and stops and BesideLearning.is_possible(self.model)
+
+    @property
+    def negatives(self) -> str | None:
+        """Kinds and numbers of the negatives that it learns from; None if it does not learn."""
+        return negatives_learned(self.model, self.config) if self.num_updates else None
 
     def keep_past(self) -> None:
         """Make the model's state keep the past that replayed events read."""
@@ -266,9 +273,13 @@ class Stepper:
         loss = float(learned["loss"]) if "loss" in learned else None
         replay_ap = None
         if loss is not None and "positive" in learned:
-            num_new = step.places[-1].num_new
-            replayed, negative = learned["positive"][num_new:], learned["negative"][num_new:, 0]
-            replay_ap = average_precision(replayed, negative) if len(replayed) else None
+            place, replayed = step.places[-1], learned["positive"]
+            is_compared = torch.arange(len(replayed)) >= place.num_new
+            if place.host.negative_mask is not None:
+                is_compared &= place.host.negative_mask[:, 0]
+            if bool(is_compared.any()):
+                negative = learned["negative"][is_compared, 0]
+                replay_ap = average_precision(replayed[is_compared], negative)
         progress.add(
             of.start,
             of.stop,
@@ -315,7 +326,8 @@ class Stepper:
 
     def result(self, test_start: int) -> dict[str, Any]:
         """Return the metrics so far; `test.*` are of the events from `test_start` on."""
-        out: dict[str, Any] = {}
+        learned = self.negatives
+        out: dict[str, Any] = {} if learned is None else {"negatives": learned}
         for name, since in (("prequential", None), ("test", test_start)):
             means = self.progress.timeline.mean(since)
             out |= {f"{name}.{metric}": value for metric, value in means.items()}

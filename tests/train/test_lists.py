@@ -1,0 +1,193 @@
+"""Learning from lists of negatives: losses, slices, resume, and settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from tgflow.graph import TemporalGraph
+from tgflow.model import Scores
+from tgflow.models.counts import SmoothedCounts
+from tgflow.plan.negatives import FixedNegatives, MixedNegatives, NegativeSampler, PooledNegatives
+from tgflow.plan.plan import Plan
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.losses import LOSSES
+from tgflow.train.offline import OfflineTrainer
+from tgflow.train.plans import training_negatives
+from tgflow.train.reuse import Reuse
+from tgflow.train.step import TrainStep
+
+LISTS = "random:4,source:3,recent:2"
+CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives=3, negatives=LISTS)
+MODELS = [
+    pytest.param(small_tgn, id="tgn"),
+    pytest.param(small_tgat, id="tgat"),
+    pytest.param(lambda **changes: small_tgn(pair_features=True, **changes), id="tgn+pairs"),
+    pytest.param(SmoothedCounts, id="counts"),
+]
+
+
+def alone(loss: str, positive: torch.Tensor, negative: torch.Tensor, log_q: torch.Tensor):
+    """Return the loss of one event and the negatives that it has, by loops."""
+    pairs = [(s, q) for s, q in zip(negative, log_q, strict=True) if q > -torch.inf]
+    if loss == "softmax":
+        total = positive.exp() + sum((s + q).exp() for s, q in pairs)
+        return total.log() - positive
+    if loss == "bpr":
+        return sum((softplus(s - positive) for s, _ in pairs), 0 * positive) / max(1, len(pairs))
+    others = sum(softplus(s) for s, _ in pairs) / max(1, len(pairs))
+    return (softplus(-positive) + others) / 2
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_losses_of_lists_match_a_loop(loss, is_weighted):
+    g = torch.Generator().manual_seed(1)
+    positive, negative = torch.randn(6, generator=g), torch.randn(6, 4, generator=g)
+    log_q = 3 * torch.rand(6, 4, generator=g)
+    log_q[torch.rand(6, 4, generator=g) < 0.4] = -torch.inf
+    log_q[2] = -torch.inf
+    weight = torch.rand(6, generator=g) if is_weighted else None
+    each = torch.stack(
+        [alone(loss, p, n, q) for p, n, q in zip(positive, negative, log_q, strict=True)]
+    )
+    parts = torch.full((6,), 1 / 6) if weight is None else weight / weight.sum()
+    negative.requires_grad_()
+    found = LOSSES[loss](Scores(positive, negative), weight=weight, log_q=log_q)
+    assert found.item() == pytest.approx(float((each * parts).sum()), rel=1e-5)  # float32
+    found.backward()
+    assert not negative.grad[log_q == -torch.inf].any()
+    assert negative.grad.isfinite().all()
+    plain = LOSSES[loss](Scores(positive, negative), log_q=torch.zeros(6, 4))
+    expected = LOSSES[loss](Scores(positive, negative))
+    assert plain.item() == pytest.approx(expected.item(), rel=1e-6)  # float32
+
+
+def stepped(negatives, slices=1, loss="softmax", model=small_tgn):
+    """Return the loss and the gradients of a step on the third batch."""
+    graph, made = TemporalGraph.from_events(made_events(80)), model()
+    plan = Plan.for_model(made, graph, batch_size=20, slices=slices, negatives=negatives)
+    batch = plan.batch(0, 3) if slices == 1 else plan.share(0, 3, range(slices))
+    step = TrainStep(made, ContinualConfig(), loss=loss)
+    return step.learn(batch).loss, [p.grad for p in made.parameters()]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_padding_of_fixed_negatives_is_not_learned_from(loss):
+    """All slots of an event that has fewer negatives repeat the event."""
+    start = torch.tensor([0] + [2, 0, 1, 3] * 20).cumsum(0)
+    dst = 12 + torch.arange(int(start[-1])) % 20
+    found, _ = stepped(FixedNegatives(0, start, dst), loss=loss, model=lambda: small_tgn(dropout=0))
+    batch = Plan.for_model(
+        model := small_tgn(dropout=0), TemporalGraph.from_events(made_events(80)), batch_size=20,
+        negatives=FixedNegatives(0, start, dst),
+    ).batch(0, 3)  # fmt: skip
+    scores = model.train()(batch)
+    log_q = batch.negative_mask.float().log()
+    each = map(alone, [loss] * 20, scores.positive, scores.negative, log_q)
+    assert found.item() == pytest.approx(sum(each).item() / 20, rel=1e-5)  # float32
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_slices_have_the_gradients_of_the_whole_batch(loss):
+    def model():
+        return small_tgn(dropout=0, pair_features=True)
+
+    negatives = MixedNegatives(4, 3, 2)
+    whole, expected = stepped(negatives, loss=loss, model=model)
+    sliced, found = stepped(negatives, slices=4, loss=loss, model=model)
+    assert sliced.item() == pytest.approx(whole.item(), rel=1e-5)  # float32
+    for a, b in zip(found, expected, strict=True):
+        # float32 in other orders; the gradient of the last bias cancels to zero
+        torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
+def test_loss_of_your_own_takes_lists_or_is_refused():
+    def plain(scores):
+        return softplus(-scores.positive).mean()
+
+    def by_list(scores, log_q=None):
+        return (softplus(scores.negative) * (log_q > -torch.inf)).mean()
+
+    stepped(NegativeSampler(num=2), loss=plain)
+    stepped(MixedNegatives(2, 1), loss=by_list)
+    with pytest.raises(ValueError, match=r"plain takes no log_q, .*negatives=\"random:1\""):
+        stepped(MixedNegatives(2, 1), loss=plain)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_training_from_lists_resumes_with_the_same_bits(model):
+    events = made_events(160)
+
+    def trained(config=CONFIG):
+        return ContinualTrainer(model(), TemporalGraph(edge_x_dim=2), config)
+
+    whole = trained()
+    result = whole.run(pieces(events, 50))
+    assert result["negatives"] == LISTS
+    assert f"learned from {LISTS}" in result["protocol_line"]
+    first = trained()
+    first.run(pieces(events[:96], 50))
+    second = ContinualTrainer.from_checkpoint(model(), first.checkpoint())
+    again = second.run(pieces(events[96:], 50))
+    for name in ("prequential.ap", "prequential.mrr", "running.loss", "running.replay_ap"):
+        assert again[name] == result[name]
+    for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    sliced = trained(replace(CONFIG, slices=4)).run(pieces(events, 50))
+    # dropout is drawn for each slice
+    assert sliced["prequential.mrr"] == pytest.approx(result["prequential.mrr"], abs=0.1)
+    other = trained(replace(CONFIG, negatives=None)).run(pieces(events, 50))
+    assert other["negatives"] == "random:1"
+    assert other["running.loss"] != result["running.loss"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("destinations", ["train", "all"])
+def test_offline_training_from_lists(model, destinations):
+    graph = TemporalGraph.from_events(made_events(300))
+    config = OfflineConfig(
+        batch_size=20, epochs=2, learning_rate=1e-2, negatives=LISTS, destinations=destinations
+    )
+    trainer = OfflineTrainer(model(), graph, config)
+    assert isinstance(trainer._train_plan.negatives, MixedNegatives)
+    result = trainer.fit()
+    assert (result["negatives"], result["test_negatives"]) == (LISTS, "random")
+    assert f"learned from {LISTS}" in result["protocol_line"]
+    assert result["test.ap"] > 0.5
+
+
+def test_lists_reuse_rows():
+    graph = TemporalGraph.from_events(made_events(300))
+    config = OfflineConfig(
+        batch_size=20, epochs=2, negatives=LISTS, strategy="recent", reuse=Reuse(staleness=8)
+    )
+    assert OfflineTrainer(small_tgat(), graph, config).fit()["reuse.reused"] > 0
+
+
+def test_default_of_a_model_is_overridden_by_settings():
+    class Own(SmoothedCounts):
+        negatives = "source:2"
+
+    graph = TemporalGraph.from_events(made_events(60))
+    trainer = OfflineTrainer(Own(), graph, OfflineConfig(epochs=1))
+    assert trainer._train_plan.negatives == MixedNegatives(source=2, cut=len(trainer.split.train))
+    assert trainer.fit()["negatives"] == "source:2"
+    config = OfflineConfig(epochs=1, negatives="random:1")
+    plain = OfflineTrainer(Own(), graph, config)._train_plan.negatives
+    assert plain == NegativeSampler(cut=len(trainer.split.train))
+
+
+def test_negatives_are_read_from_text():
+    assert training_negatives(" random:3, recent:2") == MixedNegatives(random=3, recent=2)
+    assert training_negatives("random:1", collide=True) == NegativeSampler(collide=True)
+    pool = training_negatives("random:1", pool=torch.tensor([1, 2]))
+    assert isinstance(pool, PooledNegatives)
+    for text in ("", "random", "random:0", "random:-1", "historical:3", "random:2,random:3"):
+        with pytest.raises(ValueError, match=r"^negatives: a list of negatives has"):
+            ContinualConfig(negatives=text)
