@@ -11,6 +11,7 @@ and TGN alone behind both, in less than a minute on 2 cores.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import tgflow as tg
 import torch
@@ -19,9 +20,9 @@ from tgflow.models import Recency
 DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 
 
-def tgn(seed: int, pair_features: bool) -> tg.TGN:
+def tgn(seed: int, **settings: Any) -> tg.TGN:
     torch.manual_seed(seed)
-    return tg.TGN(pair_features=pair_features)
+    return tg.TGN(**settings)
 
 
 def main() -> None:
@@ -33,8 +34,8 @@ def main() -> None:
     lineup = [tg.compare.Entrant("recency", 0, Recency())]
     for seed in range(args.seeds):
         lineup += [
-            tg.compare.Entrant("tgn", seed, tgn(seed, False)),
-            tg.compare.Entrant("tgn+pairs", seed, tgn(seed, True)),
+            tg.compare.Entrant("tgn", seed, tgn(seed, pair_features=())),
+            tg.compare.Entrant("tgn+pairs", seed, tgn(seed)),
         ]
     comparison = tg.compare.Comparison(lineup, tg.TemporalGraph(), tg.ContinualConfig())
     comparison.run(tg.playback(tg.open_stream(DATA, time_unit="s"), limit=args.limit))

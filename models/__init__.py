@@ -59,7 +59,7 @@ class ModelEntry(NamedTuple):
         return self.model.config_type
 
 
-_WITH_PAIRS, _WITHOUT_PAIRS = {"pair_features": True}, {"pair_features": False}
+_WITHOUT_PAIRS = {"pair_features": ()}
 MODELS = {
     "counts": ModelEntry("counts", "SmoothedCounts"),
     "craft": ModelEntry("craft", "CRAFT"),
@@ -67,15 +67,15 @@ MODELS = {
     "edgebank": ModelEntry("edgebank", "EdgeBank"),
     "edgebank-tw": ModelEntry("edgebank", "EdgeBankTW"),
     "graphmixer": ModelEntry("graphmixer", "GraphMixer", _WITHOUT_PAIRS),
-    "graphmixer+pairs": ModelEntry("graphmixer", "GraphMixer", _WITH_PAIRS),
+    "graphmixer+pairs": ModelEntry("graphmixer", "GraphMixer"),
     "jodie": ModelEntry("jodie", "JODIE", _WITHOUT_PAIRS),
-    "jodie+pairs": ModelEntry("jodie", "JODIE", _WITH_PAIRS),
+    "jodie+pairs": ModelEntry("jodie", "JODIE"),
     "poptrack": ModelEntry("poptrack", "PopTrack"),
     "recency": ModelEntry("recency", "Recency"),
     "tgat": ModelEntry("tgat", "TGAT", _WITHOUT_PAIRS),
-    "tgat+pairs": ModelEntry("tgat", "TGAT", _WITH_PAIRS),
+    "tgat+pairs": ModelEntry("tgat", "TGAT"),
     "tgn": ModelEntry("tgn", "TGN", _WITHOUT_PAIRS),
-    "tgn+pairs": ModelEntry("tgn", "TGN", _WITH_PAIRS),
+    "tgn+pairs": ModelEntry("tgn", "TGN"),
     "tpnet": ModelEntry("tpnet", "TPNet"),
 }
 """The models by name, as in the command line and configuration files. NAME is the paper's model;
@@ -87,7 +87,7 @@ def name_of(model: TemporalModel) -> str:
 
     Example:
         >>> from tgflow.models import name_of
-        >>> name_of(tg.TGN()), name_of(tg.TGN(pair_features=False))
+        >>> name_of(tg.TGN()), name_of(tg.TGN(pair_features=()))
         ('tgn+pairs', 'tgn')
     """
     for name, entry in MODELS.items():

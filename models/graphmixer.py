@@ -22,10 +22,12 @@ from annotated_types import Ge, Lt
 from torch import nn
 
 from tgflow.batch import Batch
+from tgflow.choices import PairGroup
 from tgflow.describe import described
 from tgflow.model import Embeddings, TemporalModel, make_config
 from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
+from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.linear import Linear
 from tgflow.nn.tokens import gather_slots
 from tgflow.setting import check_ranges
@@ -50,9 +52,9 @@ class GraphMixerConfig:
     """Number of mixer layers."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share dropped in training; published figures take up to 0.5, see DyGLib's settings."""
-    pair_features: bool = True
-    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`; the
-    paper's does not. Shown as NAME+pairs."""
+    pair_features: tuple[PairGroup, ...] = PAIR_GROUPS
+    """Groups of the exact history of each pair that the decoder also reads, see `tgflow.nn.groups`;
+    the paper's reads none. With any, shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -25,11 +25,13 @@ from annotated_types import Ge, Lt
 from torch import nn
 
 from tgflow.batch import Batch
+from tgflow.choices import PairGroup
 from tgflow.describe import described
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
 from tgflow.nn._native import gather_rows
+from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.linear import Linear
 from tgflow.nn.mail import UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
@@ -58,9 +60,9 @@ class JODIEConfig:
     """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of an embedding's elements dropped in training."""
-    pair_features: bool = True
-    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`; the
-    paper's does not. Shown as NAME+pairs."""
+    pair_features: tuple[PairGroup, ...] = PAIR_GROUPS
+    """Groups of the exact history of each pair that the decoder also reads, see `tgflow.nn.groups`;
+    the paper's reads none. With any, shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
         check_memory_placement(self.memory_placement, self.memory_cache)

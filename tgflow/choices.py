@@ -41,7 +41,18 @@ CountOf = Literal[
 """Past events that are counted for a pair; see `tgflow.counts.Count`."""
 CountClock = Literal["seconds", "events", "source"]
 """Unit of the half-life of a count."""
-Loss = Literal["bce", "softmax", "bpr"]
+PairGroup = Literal[
+    "recency",
+    "order",
+    "frequency",
+    "source",
+    "destination",
+    "arrivals",
+    "covisits",
+    "replies",
+]
+"""Groups of numbers of a pair's past; see `tgflow.nn.groups`."""
+Loss = Literal["bce", "softmax", "softmax+bce", "bpr"]
 """Training losses; see `tgflow.train.losses`."""
 METRIC_TITLES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "mrr_hist": "MRR, historical"}
 """Titles of the built-in metrics that summaries show, by their names in results."""

@@ -309,6 +309,11 @@ struct EventCounts::Asked {
   Key key(const Count& count, size_t i) const {
     const auto src = static_cast<uint64_t>(pair[i].src), dst = static_cast<uint64_t>(pair[i].dst);
     const auto p = [&] { return pair[i].source->last[static_cast<size_t>(count.depth - 1)]; };
+    const auto distinct = [&] {
+      const std::vector<node_t>& nodes = pair[i].source->distinct;
+      return static_cast<size_t>(count.depth) > nodes.size() ? kNoNode
+                                                             : nodes[static_cast<size_t>(count.depth - 1)];
+    };
     switch (kind_of(count.of).key) {
       case Kind::kPair:
         return {pair_key(pair[i].src, pair[i].dst), true};
@@ -324,11 +329,9 @@ struct EventCounts::Asked {
         return {static_cast<uint64_t>(p()), p() != kNoNode};
       case Kind::kOwnLastAndDst:
         return {pair_key(pair[i].source->pair_of_last, pair[i].dst), pair[i].source->pair_of_last >= 0};
-      case Kind::kDistinctAndDst: {
-        const auto k = static_cast<size_t>(count.depth - 1);
-        const node_t other = k < pair[i].source->distinct.size() ? pair[i].source->distinct[k] : kNoNode;
-        return {pair_key(std::min(other, pair[i].dst), std::max(other, pair[i].dst)), other != kNoNode};
-      }
+      case Kind::kDistinctAndDst:
+        return {pair_key(std::min(distinct(), pair[i].dst), std::max(distinct(), pair[i].dst)),
+                distinct() != kNoNode};
       case Kind::kOne:
         break;
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from tgflow.bench.row import Params
 from tgflow.bench.setup import Options
 from tgflow.bench.train import BATCH_SIZE, THREADS, graph_on, training_events
-from tgflow.choices import Precision, Visibility
+from tgflow.choices import PairGroup, Precision, Visibility
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.model import TemporalModel
@@ -160,7 +160,7 @@ def model_of(task: Task, kind: type[M], **settings: Any) -> M:
     return make(kind.config_type(**widths, dropout=task.dropout, **settings))
 
 
-def tgn_of(task: Task, pair_features: bool = False) -> TGN:
+def tgn_of(task: Task, pair_features: Sequence[PairGroup] = ()) -> TGN:
     """Return tgflow's TGN with the task's widths."""
     return model_of(
         task,
@@ -169,7 +169,7 @@ def tgn_of(task: Task, pair_features: bool = False) -> TGN:
         embedding_dim=task.dim,
         heads=task.heads,
         neighbors=task.neighbors,
-        pair_features=pair_features,
+        pair_features=tuple(pair_features),
     )
 
 

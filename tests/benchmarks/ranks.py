@@ -157,7 +157,7 @@ def measure(work: Work, peers: Peers) -> float:
     events = events[: (work.warm_up + work.batches) * work.batch]
     torch.manual_seed(0)
     widths: dict[str, Any] = {"time_dim": work.dim, "embedding_dim": work.dim, "neighbors": 10}
-    widths["pair_features"] = False
+    widths["pair_features"] = ()
     model = (
         TGAT(**widths, strategy="recent")
         if work.model == "tgat"

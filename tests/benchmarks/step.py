@@ -85,7 +85,7 @@ def profiled_step(precision: Any, file: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     _core.set_num_threads(1)
     trainer = tg.ContinualTrainer(
-        tg.TGN(pair_features=True),
+        tg.TGN(),
         tg.TemporalGraph(),
         execution=ExecutionConfig(precision=precision),
     )

@@ -17,6 +17,7 @@ from tgflow.bench.setup import Options, restored_threads
 from tgflow.bench.train import TURN, set_threads
 from tgflow.model import TemporalModel
 from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
+from tgflow.nn.groups import PAIR_GROUPS
 
 GRAPHMIXER_TIMES_FASTER, PAIRS_TIMES_FASTER = 5.0, 3.0
 PAIRS_TURN = 3
@@ -24,7 +25,7 @@ PAIRS_TURN = 3
 
 
 MODELS: dict[str, Callable[[Task], TemporalModel]] = {
-    "TGN+pairs": lambda task: tgn_of(task, pair_features=True),
+    "TGN+pairs": lambda task: tgn_of(task, PAIR_GROUPS),
     "JODIE": lambda task: model_of(task, JODIE, memory_dim=task.dim),
     "GraphMixer": lambda task: model_of(
         task, GraphMixer, embedding_dim=task.dim, neighbors=task.neighbors

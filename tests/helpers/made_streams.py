@@ -44,7 +44,7 @@ def small_tgn(seed: int = 0, **changes: Any) -> TGN:
     """A TGN that trains in milliseconds, with dropout."""
     widths = {"memory_dim": 8, "time_dim": 4, "embedding_dim": 8, "neighbors": 3}
     settings: dict[str, Any] = {"edge_x_dim": 2, "dropout": 0.1, **widths}
-    settings |= {"pair_features": False, **changes}
+    settings |= {"pair_features": (), **changes}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return TGN(TGNConfig(**settings))
@@ -53,7 +53,7 @@ def small_tgn(seed: int = 0, **changes: Any) -> TGN:
 def small_tgat(seed: int = 0, **changes: Any) -> TGAT:
     """A TGAT of two hops that trains in milliseconds, with dropout and uniform neighbors."""
     widths = {"edge_x_dim": 2, "time_dim": 4, "embedding_dim": 8, "neighbors": 3}
-    settings: dict[str, Any] = {**widths, "pair_features": False, **changes}
+    settings: dict[str, Any] = {**widths, "pair_features": (), **changes}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return TGAT(TGATConfig(**settings))

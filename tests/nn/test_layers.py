@@ -354,6 +354,7 @@ def test_table_requires_a_row_besides_the_unknown():
         NodeTable(1, 3)
 
 
+PAIRS = PairFeatures(["recency"])
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
 
 
@@ -367,12 +368,12 @@ def test_pair_features_are_its_history_in_seconds() -> None:
     events = graph_events((0, 1, 0), (1, 0, 500), (0, 1, 1000), (2, 1, 2000), (0, 1, 7000))
     graph = TemporalGraph.from_events(events, time_unit="ms")
     plan = plan_of(
-        graph, batch_size=1, counts=PairFeatures.counts, replay=None,
+        graph, batch_size=1, counts=PAIRS.counts, replay=None,
         negatives=NegativeSampler("historical", 1),
     )  # fmt: skip
     batch = plan.batch(0, 4)
     assert (int(batch.negative_src), int(batch.negative_dst)) in [(1, 0), (2, 1)]
-    event, negative = PairFeatures()(batch, Pairs.of(batch))
+    event, negative = PAIRS(batch, Pairs.of(batch))
     expected = [*columns(2, 6.0), *columns(1, 6.5), *columns(3, 6.0), *columns(3, 5.0)]
     torch.testing.assert_close(event, torch.tensor(expected))
     if int(batch.negative_src) == 1:
@@ -390,12 +391,12 @@ def test_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
     events = graph_events(*((src, dst, t * ticks) for src, dst, t in (*past, (0, 9, 10_000))))
     graph = TemporalGraph.from_events(events, time_unit=unit)
     batch = plan_of(
-        graph, batch_size=7, counts=PairFeatures.counts, negatives=NegativeSampler(num=99)
+        graph, batch_size=7, counts=PAIRS.counts, negatives=NegativeSampler(num=99)
     ).batch(0, 0)
-    skip = LinkDecoder(6, pair_features=True).pair_skip
+    skip = LinkDecoder(6, pair_features=["recency"]).pair_skip
     assert skip is not None
     with torch.no_grad():
-        logits = SKIP_GAIN * skip(PairFeatures()(batch, Pairs.of(batch))).view(-1)
+        logits = SKIP_GAIN * skip(PAIRS(batch, Pairs.of(batch))).view(-1)
     by_dst = dict(zip(batch.negative_dst[-1].tolist(), logits[-99:].tolist(), strict=True))
     by_dst[9] = float(logits[6])
     assert sorted(by_dst, key=by_dst.__getitem__, reverse=True) == [1, 3, 2, 4, 0, 5, 9]
@@ -410,7 +411,7 @@ def test_missing_counts_are_refused_by_the_link_decoder() -> None:
     with pytest.raises(
         ValueError, match="pair features need 24 counts of the past, the batch has 0"
     ):
-        LinkDecoder(6, pair_features=True)(torch.zeros(99, 6), batch)
+        LinkDecoder(6, pair_features=["recency"])(torch.zeros(99, 6), batch)
 
 
 KEY = torch.tensor([0x1234_5678_9ABC_DEF0])
@@ -518,10 +519,10 @@ def embeddings_of(by_node, batch):
 def test_slots_without_a_negative_are_not_scored(seed: int, m: int, every: int) -> None:
     graph = TemporalGraph.from_events(skewed_events(60, 20, seed))
     whole, some = (
-        plan_of(graph, counts=PairFeatures.counts, negatives=NegativeSampler(num=m, every=of))
+        plan_of(graph, counts=PAIRS.counts, negatives=NegativeSampler(num=m, every=of))
         for of in (1, every)
     )
-    decoder = LinkDecoder(6, pair_features=True)
+    decoder = LinkDecoder(6, pair_features=["recency"])
     for index in range(1, len(some)):
         found, batch = (plan.batch(0, index) for plan in (whole, some))
         mask = batch.negative_mask

@@ -18,11 +18,11 @@ from helpers.effort import tries
 from helpers.made_plans import plan_of
 from helpers.strategies import event_lists, graph_events, skewed_events
 from tgflow import _core
-from tgflow.choices import CountOf, Visibility
+from tgflow.choices import CountOf, PairGroup, Visibility
 from tgflow.counts import LOOP, MAX_RANK, TICK, Count, Number, number
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.nn import PairFeatures
+from tgflow.nn.groups import numbers_of as numbers_of_groups
 from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.negatives import PairHistory
@@ -390,7 +390,7 @@ def test_numbers_have_the_same_bits_with_any_number_of_threads() -> None:
     graph = TemporalGraph.from_events(events)
     pairs = EventBatch.checked(src=events.src, dst=events.dst, t=events.t)
     others = torch.randint(40, (3000, 20), generator=torch.Generator().manual_seed(1))
-    history, found = CountHistory(graph, PairFeatures.counts), []
+    history, found = CountHistory(graph, numbers_of_groups(get_args(PairGroup))), []
     before = _core.num_threads()
     for threads in (1, 2, 3):
         _core.set_num_threads(threads)

@@ -175,7 +175,7 @@ def test_one_against_many_metrics_do_not_depend_on_max_pairs(tmp_path, model):
 @pytest.mark.parametrize("make", [small_tgn, small_tgat], ids=["tgn", "tgat"])
 def test_scores_among_many_match_those_of_each_event_alone(make, visibility):
     """Together, neighbors are projected once; alone and with gradients, targets are."""
-    model = make(heads=4, pair_features=True).eval()
+    model = make(heads=4).eval()
     graph = TemporalGraph.from_events(made_events(300))
     plan = Plan.for_model(
         model, graph, batch_size=20, strategy="recent", visibility=visibility,

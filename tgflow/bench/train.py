@@ -17,7 +17,7 @@ from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT, TGN
-from tgflow.nn import PairFeatures
+from tgflow.nn.groups import PAIR_GROUPS, numbers_of
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
@@ -36,7 +36,7 @@ THREADS = 2
 PREPARED: dict[str, tuple[dict[str, Any], float]] = {
     "TGN, 1 hop of 10": ({"with_memory": True}, 1e-3),
     "TGN, 1 hop of 10, pair features": (
-        {"with_memory": True, "counts": PairFeatures.counts},
+        {"with_memory": True, "counts": numbers_of(PAIR_GROUPS)},
         6e-4,
     ),
     "TGAT, 2 hops of 10": ({"fanouts": (10, 10)}, 6e-3),
@@ -120,9 +120,7 @@ def train_speed(kind: type[TGN] | type[TGAT], events: EventBatch, device: str) -
     graph = graph_on(device, events.x_dim, "undirected")
     graph.append(events)
     torch.manual_seed(0)
-    model = kind.for_graph(
-        graph, time_dim=100, embedding_dim=100, neighbors=10, pair_features=False
-    )
+    model = kind.for_graph(graph, time_dim=100, embedding_dim=100, neighbors=10, pair_features=())
     plan = Plan.for_model(model, graph, batch_size=BATCH_SIZE, visibility="batch")
     config = ContinualConfig(learning_rate=1e-4)
     step = TrainStep(model.to(graph.device), config, num_nodes=lambda: graph.num_nodes)

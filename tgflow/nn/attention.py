@@ -12,9 +12,11 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from tgflow.batch import Block
+from tgflow.choices import PairGroup
 from tgflow.model import width_error
 from tgflow.nn._native import Attend, attend_projected, can_attend, gather_rows, is_fused
 from tgflow.nn.dropout import Dropout
+from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.linear import Linear, product
 from tgflow.nn.tokens import TimeEncoding
@@ -299,9 +301,9 @@ class AttentionConfig:
     """Neighbors per node and layer."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of attention weights dropped in training."""
-    pair_features: bool = True
-    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`; the
-    paper's does not. Shown as NAME+pairs."""
+    pair_features: tuple[PairGroup, ...] = PAIR_GROUPS
+    """Groups of the exact history of each pair that the decoder also reads, see `tgflow.nn.groups`;
+    the paper's reads none. With any, shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
+from tgflow.choices import PairGroup
 from tgflow.counts import Number
 from tgflow.model import Scores
 from tgflow.nn._native import gather_rows
+from tgflow.nn.groups import recency_weights
 from tgflow.nn.layers import init_split
 from tgflow.nn.linear import Linear, product
 from tgflow.nn.pairs import PairFeatures, Pairs
@@ -30,17 +32,17 @@ class LinkDecoder(nn.Module):
     the check does not synchronize, negatives that have their event's source share its product.
 
     With features of pairs a third product, 4 W_pair f(src, dst), is added to these, and 60 (w_skip
-    f(src, dst) + b_skip) to the logit. The latter starts as `PairFeatures.recency`: an untrained
+    f(src, dst) + b_skip) to the logit. The latter starts as `recency_weights`: an untrained
     decoder ranks pairs about as a recency heuristic. See `PAIR_GAIN` and `SKIP_GAIN`.
 
     Args:
         dim: Width of an embedding.
         hidden_dim: Width between the two maps; `dim` if None.
-        pair_features: Whether to read the exact history of each pair, see `PairFeatures`.
+        pair_features: Groups of the exact history of each pair to read, see `PairFeatures`.
     """
 
     def __init__(
-        self, dim: int, hidden_dim: int | None = None, pair_features: bool = False
+        self, dim: int, hidden_dim: int | None = None, pair_features: Sequence[PairGroup] = ()
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -50,19 +52,20 @@ class LinkDecoder(nn.Module):
         self.out = Linear(hidden_dim, 1)
         init_split(self.src_proj, self.dst_proj)
         nn.init.xavier_normal_(self.out.weight)
-        self.pair_features = PairFeatures() if pair_features else None
+        self.pair_features = PairFeatures(pair_features) if pair_features else None
         self.pair_proj = self.pair_skip = None
-        if pair_features:
-            self.pair_proj = Linear(PairFeatures.dim, hidden_dim, bias=False)
-            self.pair_skip = Linear(PairFeatures.dim, 1)  # ranks pairs by recency at first
+        if self.pair_features:
+            self.pair_proj = Linear(self.pair_features.dim, hidden_dim, bias=False)
+            self.pair_skip = Linear(self.pair_features.dim, 1)  # ranks pairs by recency at first
             with torch.no_grad():
-                self.pair_skip.weight.copy_(PairFeatures.recency() / SKIP_GAIN)
+                weights = torch.tensor(recency_weights(pair_features))
+                self.pair_skip.weight.copy_(weights / SKIP_GAIN)
             nn.init.zeros_(self.pair_skip.bias)
 
     @property
     def counts(self) -> tuple[Number, ...]:
         """Counts required from the plan: a model lists them first in its own `counts`."""
-        return () if self.pair_features is None else PairFeatures.counts
+        return () if self.pair_features is None else self.pair_features.counts
 
     def forward(self, z: Tensor, batch: Batch) -> Scores:
         """Return the logits of a batch's events and negatives.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
-from tgflow.counts import TICK, Count, Number, latest, where
+from tgflow.choices import PairGroup
 from tgflow.model import Scores
+from tgflow.nn.groups import numbers_of
 
 
 class Pairs(NamedTuple):
@@ -95,65 +96,34 @@ class Pairs(NamedTuple):
         return Scores(positive, negative.view(num_events, m))
 
 
-_SECONDS = (3600.0, 86_400.0, 604_800.0)
-"""An hour, a day and a week: the scales that resolve the age of a pair."""
-_LOG_SCALE = 1 / 16
-"""Scales the logarithm of an age in seconds, of up to 30 years, to the order of 1."""
-
-
-def _features() -> Iterator[Number]:
-    """Yield the columns of `PairFeatures`."""
-    pair, reverse, dst = Count("pair"), Count("reverse"), Count("dst")
-    for num, age in (
-        (pair.num, pair.age),
-        (reverse.num, reverse.age),
-        (pair.num + reverse.num, latest(pair.age, reverse.age)),
-        (dst.num, dst.age),
-    ):
-        seen, seconds = num >= 1, age.maximum(0) * TICK
-        yield seen
-        yield num.log1p()
-        yield seconds.log1p() * _LOG_SCALE
-        for scale in _SECONDS:
-            yield where(seen, (-seconds / scale).exp(), 0)
-
-
 class PairFeatures(nn.Module):
-    """Features of the past events of each scored pair (u, v): 24 columns, zeros for never.
+    """Features of the past events of each scored pair (u, v), without parameters.
 
-    Six each of events from u to v, of those from v to u, of those in either direction, and of those
-    to v from anywhere: whether there are any, log(1 + number), log(1 + age of the latest) / 16, and
-    exp(-age / 1 h), exp(-age / 1 d), exp(-age / 1 w); ages in seconds. An event of a node with
-    itself has both directions.
+    A model that reads it lists its `counts` first of its own.
 
-    It has no parameters. A model that reads it lists `PairFeatures.counts` first of its `counts`.
+    Args:
+        groups: Groups of numbers to read, see `tgflow.nn.groups`.
 
     Example:
-        `LinkDecoder(dim, pair_features=True)`
+        `LinkDecoder(dim, pair_groups=("recency",))`
     """
 
-    counts: ClassVar[tuple[Number, ...]] = tuple(_features())
-    """The columns, required from the plan."""
-    dim: ClassVar[int] = 24
-    """Columns."""
+    def __init__(self, groups: Sequence[PairGroup]) -> None:
+        super().__init__()
+        self.groups = tuple(groups)
+        self.counts = numbers_of(self.groups)
+        """The columns, required from the plan."""
 
-    @staticmethod
-    def recency() -> Tensor:
-        """Return 24 weights that score pairs by recency, as logits, float32 `[24]`.
-
-        6 (1 - p) + 3 (0.7 - d), where p and d are log(1 + age) / 16 of the latest event of the pair
-        in either direction and of that of the destination; a term is 0 if there is none, so that
-        new nodes are not penalized. The terms are 6 and 2 at an age of 1 s, and 0 at 103 days and
-        20 hours.
-        """
-        pair, dst = [6.0, 0.0, -6.0, 0.0, 0.0, 0.0], [2.1, 0.0, -3.0, 0.0, 0.0, 0.0]
-        return torch.tensor([*(0.0,) * 12, *pair, *dst])
+    @property
+    def dim(self) -> int:
+        """Columns."""
+        return len(self.counts)
 
     def forward(self, batch: Batch, pairs: Pairs) -> Tensor:
         """Return the features of the pairs of a batch.
 
         Returns:
-            float32 `[P, 24]`; does not synchronize.
+            float32 `[P, dim]`; does not synchronize.
 
         Raises:
             ValueError: If the batch has no such counts.

@@ -89,7 +89,7 @@ class CountHistory:
             raise ValueError(
                 "events have been deleted from the graph, and counts of past events count them; "
                 "use a graph without deletions, or a plan without counts (a model with "
-                "pair_features=False)"
+                "pair_features=())"
             )
 
 

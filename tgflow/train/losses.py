@@ -19,12 +19,12 @@ _TINY = torch.finfo(torch.float32).tiny
 def weighted_mean(values: Tensor, weight: Tensor | None, log_q: Tensor | None = None) -> Tensor:
     """Return the mean of all values, each times the weight of its row; 0 if all weights are 0.
 
-    With `log_q` the mean over rows of `[B, m]` of the mean of the slots that have a negative, 0 for
-    a row without any.
+    With `log_q` the mean over rows of `[B, m]` of the mean weighted by exp(log_q), 0 for a row
+    without any negative.
     """
     if log_q is not None:
-        is_there = log_q > -torch.inf
-        values = values.where(is_there, 0).sum(1) / is_there.sum(1).clamp(min=1)
+        share = log_q.softmax(dim=1).nan_to_num(0.0)
+        values = (values * share).sum(1)
     if weight is None:
         return values.mean()
     weight = weight / weight.max().clamp(min=_TINY)  # their sum could exceed float32
@@ -36,8 +36,8 @@ def weighted_mean(values: Tensor, weight: Tensor | None, log_q: Tensor | None = 
 def bce(scores: Scores, weight: Tensor | None = None, log_q: Tensor | None = None) -> Tensor:
     """Return the binary cross-entropy of logits, half of it from positives, half from negatives.
 
-    With one negative per positive this is the mean over all scores. `log_q` only marks the
-    negatives: each is compared alone, and a constant would only move the threshold.
+    With one negative per positive this is the mean over all scores. With `log_q` random negatives
+    have the weight of all that were not drawn, so that hard ones are as frequent as they would be.
     """
     positive = weighted_mean(softplus(-scores.positive), weight)
     return (positive + weighted_mean(softplus(scores.negative), weight, log_q)) / 2
@@ -57,13 +57,25 @@ def softmax(scores: Scores, weight: Tensor | None = None, log_q: Tensor | None =
 def bpr(scores: Scores, weight: Tensor | None = None, log_q: Tensor | None = None) -> Tensor:
     """Return -log sigmoid(positive - negative), the mean over all pairs of the two.
 
-    `log_q` only marks the negatives, as in `bce`. Bayesian personalized ranking: Rendle et al., UAI
+    `log_q` weights the negatives as in `bce`. Bayesian personalized ranking: Rendle et al., UAI
     2009, arXiv:1205.2618.
     """
     return weighted_mean(softplus(scores.negative - scores.positive.unsqueeze(1)), weight, log_q)
 
 
-LOSSES: dict[Loss, Callable[..., Tensor]] = {"bce": bce, "softmax": softmax, "bpr": bpr}
+def softmax_bce(
+    scores: Scores, weight: Tensor | None = None, log_q: Tensor | None = None
+) -> Tensor:
+    """Return the sum of both: ranks each event, with scores that compare across events."""
+    return softmax(scores, weight, log_q) + bce(scores, weight, log_q)
+
+
+LOSSES: dict[Loss, Callable[..., Tensor]] = {
+    "bce": bce,
+    "softmax": softmax,
+    "softmax+bce": softmax_bce,
+    "bpr": bpr,
+}
 """Returns float `[]` for the scores of at least one event with at least one negative; `weight` has
 a weight for each event, and `log_q` is that of the batch, see `tgflow.Batch`."""
 
