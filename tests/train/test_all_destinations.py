@@ -14,7 +14,7 @@ from tgflow.metrics import ranks
 from tgflow.models.counts import SmoothedCounts
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer
 
@@ -111,6 +111,14 @@ def test_ranks_do_not_depend_on_parts_threads_or_slices(model):
     for name in ("prequential.ap", "running.loss"):
         assert one[name] == result[name]
     assert "prequential.mrr" not in one
+
+
+def test_ranks_match_where_a_batch_is_predicted_while_it_is_learned():
+    execution = ExecutionConfig(beside=True)
+    _, beside = trained(small_tgn, execution=execution)
+    _, plain = trained(small_tgn)
+    for name in ("prequential.mrr", "prequential.ap", "running.loss"):
+        assert beside[name] == plain[name]
 
 
 def test_sliced_training_ranks_alike():

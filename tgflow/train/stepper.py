@@ -167,21 +167,25 @@ class Stepper:
         """Predict a micro-batch of `plan`, and rank its events among all destinations if asked."""
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = self._ranked = None
-        if self.config.mrr_negatives == "all" and self.learner.reducer.leads:
-            self._ranked = self._tried(partial(self._rank, plan), batch)
-            if self._ranked is None:
-                self._predicted, self._scored = None, []
-                return
+        ranks_all = self.config.mrr_negatives == "all" and self.learner.reducer.leads
         if self._beside is not None:
             assert isinstance(batch, Batch)
             self._waiting = batch
+            self._ranked = self._rank(plan, batch) if ranks_all else None
             return
-        self._predicted = scores = self._tried(self._scores_of, batch)
+        scores = self._tried(self._scores_of, batch)
+        if ranks_all and scores is not None:
+            rank = partial(self._rank, plan)
+            # other ranks, which do not rank, would not skip what is not finite here
+            waits = self.learner.reducer.waits
+            self._ranked = rank(batch) if waits else self._tried(rank, batch)
+            scores = None if self._ranked is None else scores
+        self._predicted = scores
         self._scored = [] if scores is None else [(0, scores, None)]
         if self._scorer is not None:
             values = None if scores is None else self._on_host
-            rank = None if self._ranked is None else self._ranked.rank
-            self._event_scores = self._scorer.score(batch.host, values, rank)
+            rank_of_all = None if self._ranked is None else self._ranked.rank
+            self._event_scores = self._scorer.score(batch.host, values, rank_of_all)
 
     def _rank(self, plan: Plan, batch: AnyBatch) -> Ranked:
         """Rank the chosen events of a micro-batch among all destinations, part by part.
