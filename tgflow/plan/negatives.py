@@ -384,9 +384,10 @@ class MixedNegatives:
     * `source`: the last distinct destinations of the event's source.
     * `recent`: the last distinct destinations of all events.
 
-    The source is the event's own, and no negative is the event itself. The cut-off is that of the
-    event's neighbors: with visibility `event` the events earlier than its time, with `batch` of
-    those the ones before its batch. Where there are fewer destinations, slots are masked.
+    The last `n` are those of the last 8 `n` events. The source is the event's own, and no negative
+    is the event itself. The cut-off is that of the event's neighbors: with visibility `event` the
+    events earlier than its time, with `batch` of those the ones before its batch. Where there are
+    fewer destinations, slots are masked.
 
     `Negatives.log_q` corrects the logits in `tgflow.train.losses.softmax`: random negatives stand
     for all the destinations that were not drawn, so the expectation of the sum over a list is the
