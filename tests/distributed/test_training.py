@@ -20,7 +20,7 @@ from helpers.shards import (
 from helpers.worlds import in_world
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Peers
+from tgflow.peers import Peers, Shard
 from tgflow.train import (
     ContinualConfig,
     ContinualTrainer,
@@ -128,6 +128,26 @@ def test_n_ranks_match_one_process(world, name, updates, sharded):
         assert_ranks_learned([results[number] for results in ranks], expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "sharded"),
+    [
+        ("tgn+pairs", {"mrr_negatives": "all", "mrr_every": 2}, ()),
+        ("tgn", {}, ("graph", "memory")),
+    ],
+)
+def test_ranks_learn_from_lists_and_rank_among_all_as_one_process(name, changes, sharded):
+    config = replace(CONFIG, negatives="random:4,source:2,recent:2", loss="softmax", **changes)
+    expected = learn(Peers(), name, config)
+    assert_ranks_learned(in_world(2, learn, name, config, sharded), expected)
+
+
+def test_ranking_among_all_needs_all_of_the_graph_and_memory():
+    config = replace(CONFIG, mrr_negatives="all")
+    graph = TemporalGraph("undirected", X_DIM, shard=Shard(0, 2))
+    with pytest.raises(ValueError, match="leave sharding out"):
+        ContinualTrainer(made_model("tgn"), graph, config)
+
+
 def ends_apart(peers, changed):
     """Flip a bit on the last rank before a micro-batch; return the outcome."""
     reducer.CHECKED_EVERY = 2
@@ -220,7 +240,7 @@ def fit(peers, name, config):
 def test_offline_training_chooses_the_same_epoch(world, name, epochs):
     config = OfflineConfig(
         batch_size=20, epochs=epochs, patience=2, slices=4, mrr_negatives=2, learning_rate=3e-2,
-        test_negatives=("random", "historical"), new_node_ratio=0.2,
+        test_negatives=("random", "historical"), new_node_ratio=0.2, negatives="random:3,source:2",
     )  # fmt: skip
     state, result = fit(Peers(), name, config)
     for rank, (found, said) in enumerate(in_world(world, fit, name, config)):

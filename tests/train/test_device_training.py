@@ -57,8 +57,31 @@ def test_device_training_matches_the_cpu(device, make, has_graph):
 
 
 @for_each_place
-def test_offline_training_on_a_device_matches_the_cpu(device):
-    config = OfflineConfig(epochs=1, batch_size=20, learning_rate=1e-2, mrr_negatives=3)
+@pytest.mark.parametrize("has_graph", cases([False, True], [True]))
+@pytest.mark.parametrize("visibility", cases(["event", "batch"], ["event"]))
+def test_lists_and_ranks_among_all_on_a_device_match_the_cpu(device, has_graph, visibility):
+    events, found = made_events(80), []
+    changes = {"negatives": "random:4,source:2", "loss": "softmax", "mrr_negatives": "all"}
+    changes["visibility"] = visibility
+    for place in ("cpu", device):
+        graph = graph_on(place) if has_graph and place != "cpu" else None
+        model, there = small_tgn(dropout=0.0, pair_features=True), place
+        there = "cpu" if place == "cpu" else place_of(device)
+        trainer = trainer_on(there, model, graph, capture=device == "cuda", **changes)
+        found.append(records_of(trainer, events))
+    expected, found = found
+    assert [r.loss for r in found] == pytest.approx([r.loss for r in expected], rel=1e-3)
+    # an event that changes places
+    assert found[-1].prequential == pytest.approx(expected[-1].prequential, abs=0.05)
+
+
+@for_each_place
+@pytest.mark.parametrize("mrr_negatives", [3, "all"])
+def test_offline_training_on_a_device_matches_the_cpu(device, mrr_negatives):
+    config = OfflineConfig(
+        epochs=1, batch_size=20, learning_rate=1e-2, mrr_negatives=mrr_negatives,
+        negatives="random:4,source:2",
+    )  # fmt: skip
     execution, results = ExecutionConfig(capture=device != "apart"), []
     for place in ("cpu", place_of(device)):
         graph = TemporalGraph.from_events(made_events(200))

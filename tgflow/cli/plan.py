@@ -107,6 +107,7 @@ def plan(
     from tgflow.peers import WorldError
     from tgflow.runtime.model_maker import make_model
     from tgflow.schedule import SliceSchedule
+    from tgflow.train.plans import negatives_learned
 
     slices = config.continual.slices if "continual.slices" in stated else max(world, 1)
     try:
@@ -135,6 +136,7 @@ def plan(
         "slices": slices,
         "slices_of_rank": [[*schedule.slices_of(rank)] for rank in range(world)],
         "batch_size": settings.batch_size,
+        "negatives": negatives_learned(model, settings),
         "num_batches": num_batches,
         "num_events": num_events,
         "num_nodes": num_nodes,
@@ -251,7 +253,8 @@ def _print(found: Mapping[str, Any], memory: Sequence[Structure]) -> None:
     title = (
         f"{found['stream']}: {compact(found['num_events'])} events, "
         f"{compact(found['num_nodes'])} nodes; {found['world']} ranks, {found['slices']} slices; "
-        f"{found['num_batches']} micro-batches of {found['batch_size']}"
+        f"{found['num_batches']} micro-batches of {found['batch_size']}, "
+        f"learned from {found['negatives']}"
     )
     console.print(escape(title), style="bold")
     slices = [len(each) for each in found["slices_of_rank"]]

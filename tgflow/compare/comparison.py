@@ -23,7 +23,6 @@ from tgflow.tables.table import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import StepRecord
-from tgflow.train.protocols import continual_line
 from tgflow.train.state import graph_of, save_graph
 from tgflow.train.stepper import Stepper
 from tgflow.train.stream_trainer import StreamTrainer
@@ -107,12 +106,8 @@ class Comparison(StreamTrainer):
         """Return the common figures, and individual ones by key in `participants`; JSON."""
         c, progress = self.config, self.progress
         test_start = progress.timeline.tail_start(c.test_share)
-        tied = self.graph.log.tied_share(self.position)
         return {
-            "protocol": c.protocol or "prequential",
-            "protocol_line": continual_line(c, tied),
-            "tied_share": tied,
-            "visibility": c.visibility,
+            **self._about(),
             "data_seed": c.data_seed,
             "num_events": progress.num_events,
             "num_nodes": self.graph.num_nodes,
@@ -200,8 +195,11 @@ class Comparison(StreamTrainer):
 
     def _source(self) -> BatchSource:
         groups = list(self._groups.values())
+        self._current = [
+            self._plans(group.participants[0].entrant.model, group.counts) for group in groups
+        ]
         return GroupPlans(
-            [self._plans(group.participants[0].entrant.model, group.counts) for group in groups],
+            self._current,
             [group.watch for group in groups],
             [group.num_batches for group in groups],
         )
@@ -216,7 +214,7 @@ class Comparison(StreamTrainer):
             members = groups[turn].participants
             active = [members[i] for i in turns(len(members), self._index) if members[i].is_active]
             for each in active:
-                each.predict(batch)
+                each.predict(batch, self._current[turn].predict)
             learning = [each for each in active if each.num_updates]
             for _ in range(groups[turn].num_batches - 1):
                 batch = next(following)

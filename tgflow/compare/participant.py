@@ -20,6 +20,7 @@ from tgflow.compare.score_log import ScoreLog
 from tgflow.cuda.clock import WorkClock, clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
+from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.progress import Progress
@@ -73,10 +74,10 @@ class Participant:
         """Updates per micro-batch: 0 if it only predicts and stores."""
         return 0 if self.entrant.frozen_of is not None else self.stepper.num_updates
 
-    def predict(self, batch: AnyBatch) -> None:
-        """Score a micro-batch; a participant that does not learn stores it, too."""
+    def predict(self, batch: AnyBatch, plan: Plan) -> None:
+        """Score a micro-batch of `plan`; a participant that does not learn stores it, too."""
         with self._dropping_out(batch):
-            self.stepper.predict(batch)
+            self.stepper.predict(batch, plan)
         if not self.num_updates:
             self.store(batch)
 

@@ -160,7 +160,21 @@ class Negatives:
     log_q: Tensor | None = None
     """float32 `[B, m]`, as `Batch.log_q`."""
 
-    def part(self, rows: slice, num: int | None = None) -> Negatives:
+    def followed_by(self, others: Tensor, dst: Tensor) -> Negatives:
+        """Return the first negative of each event, and then all other nodes.
+
+        Args:
+            others: Nodes, int64 `[N]`, distinct. The event's own and the first negative are masked.
+            dst: Destinations of the events, int64 `[B]`.
+        """
+        first, own = self.dst[:, :1], dst.unsqueeze(1)
+        is_other = (others != own) & (others != first)
+        mask = torch.cat([torch.ones_like(first, dtype=torch.bool), is_other], dim=1)
+        src = self.src[:, :1].expand_as(mask)
+        nodes = torch.cat([first, others.where(is_other, own)], dim=1)
+        return Negatives(src, nodes, 0, own_sources=self.own_sources, mask=mask)
+
+    def part(self, rows: slice | Tensor, num: int | None = None) -> Negatives:
         """Return the first `num` negatives of the events in `rows`; None: all of theirs."""
         mask = None if self.mask is None else self.mask[rows, :num]
         log_q = None if self.log_q is None else self.log_q[rows, :num]
@@ -211,6 +225,9 @@ class NegativeSampler:
             may be the same pair. Without, they are random ones once the pairs are used up.
         every: One event of each this many consecutive ones has all negatives, chosen by a hash of
             its position; the others have the first one. Not for replayed events.
+        among_all: `random`: whether `Plan.part` returns all destinations known before the cut as
+            negatives, the first one drawn; whole batches have `num`. If none is known before,
+            those known at the end of the batch.
 
     Raises:
         ValueError: If an argument is out of range, does not fit `kind`, or `since` is missing.
@@ -228,6 +245,7 @@ class NegativeSampler:
     collide: bool = False
     replace: bool = True
     every: int = 1
+    among_all: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(NegativeKind):
@@ -246,6 +264,8 @@ class NegativeSampler:
             )
         if self.collide and self.kind != "random":
             raise ValueError(f"only random negatives may collide, got collide with {self.kind!r}")
+        if self.among_all and (self.kind != "random" or self.collide):
+            raise ValueError("among_all is for random negatives that do not collide")
         if not self.replace and self.kind == "random":
             raise ValueError("random negatives are drawn with replacement, got replace=False")
 
@@ -292,10 +312,14 @@ class NegativeSampler:
             return None
         mask = torch.zeros(end - begin, self.num, dtype=torch.bool)
         mask[:, 0] = True
-        is_chosen = torch.empty(end - begin, dtype=torch.bool)
-        choose_positions(begin, self.every, is_chosen)
-        mask[is_chosen] = True
+        mask[chosen_events(begin, end, self.every)] = True
         return mask
+
+    def all_known(self, history: PairHistory, begin: int, stop: int) -> Tensor:
+        """Return all destinations that count as known for a batch `[begin, stop)`, int64 `[N]`."""
+        before = begin if self.cut is None else self.cut
+        index = history.upto(self.limit(stop))
+        return index.destinations(before if index.num_destinations(before) else stop)
 
     def limit(self, stop: int) -> int:
         """Return the number of events needed to draw for a batch that ends at `stop`."""
@@ -305,6 +329,13 @@ class NegativeSampler:
     def pairs_from(self) -> int:
         """The log position from which on drawn pairs were first seen."""
         return self.since or 0 if self.kind == "inductive" else 0
+
+
+def chosen_events(begin: int, end: int, every: int) -> Tensor:
+    """Return which events of `[begin, end)` are the chosen ones of each `every`, bool `[N]`."""
+    is_chosen = torch.empty(end - begin, dtype=torch.bool)
+    choose_positions(begin, every, is_chosen)
+    return is_chosen
 
 
 class PooledNegatives:
@@ -353,9 +384,10 @@ class MixedNegatives:
     * `source`: the last distinct destinations of the event's source.
     * `recent`: the last distinct destinations of all events.
 
-    The source is the event's own, and no negative is the event itself. The cut-off is that of the
-    event's neighbors: with visibility `event` the events earlier than its time, with `batch` of
-    those the ones before its batch. Where there are fewer destinations, slots are masked.
+    The last `n` are those of the last 8 `n` events. The source is the event's own, and no negative
+    is the event itself. The cut-off is that of the event's neighbors: with visibility `event` the
+    events earlier than its time, with `batch` of those the ones before its batch. Where there are
+    fewer destinations, slots are masked.
 
     `Negatives.log_q` corrects the logits in `tgflow.train.losses.softmax`: random negatives stand
     for all the destinations that were not drawn, so the expectation of the sum over a list is the
@@ -445,15 +477,14 @@ class NegativesOfBoth:
 
     def __init__(self, first: NegativeSource, second: NegativeSource) -> None:
         self.num = first.num + second.num
-        self._sources = first, second
+        self.first, self._second = first, second
 
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
         """Return the negatives of both per event; see `NegativeSampler.draw`."""
-        first, second = self._sources
-        left = first.draw(history, key, src, dst, start=start, stop=stop)
-        right = second.draw(history, derive_key(key, 2), src, dst, start=start, stop=stop)
+        left = self.first.draw(history, key, src, dst, start=start, stop=stop)
+        right = self._second.draw(history, derive_key(key, 2), src, dst, start=start, stop=stop)
         return Negatives(
             torch.cat([left.src, right.src], dim=1),
             torch.cat([left.dst, right.dst], dim=1),

@@ -37,7 +37,13 @@ from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan import _native
 from tgflow.plan._native import Preparer, Slab, SlabPool, unique_events
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.negatives import Negatives, NegativeSampler, NegativeSource, PairHistory
+from tgflow.plan.negatives import (
+    Negatives,
+    NegativeSampler,
+    NegativesOfBoth,
+    NegativeSource,
+    PairHistory,
+)
 from tgflow.plan.padding import Padding, paddings, shape_of
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampler import SamplerFunction
@@ -61,7 +67,8 @@ class BatchPart:
 
     index: int
     """Index of the batch."""
-    rows: slice
+    rows: slice | Tensor
+    """Its events: rows of the batch, or their numbers, int64 `[N]`."""
     is_last: bool
     """Whether it completes the batch's scores."""
     is_stored: bool = False
@@ -345,7 +352,9 @@ class Plan:
         """
         return Share.of([self.batch(epoch, index, number) for number in wanted])
 
-    def part(self, epoch: int, index: int, rows: slice, num_negatives: int | None = None) -> Batch:
+    def part(
+        self, epoch: int, index: int, rows: slice | Tensor, num_negatives: int | None = None
+    ) -> Batch:
         """Return some events of a batch, with its cut-offs, memory positions and negatives.
 
         So a batch of 200 events with 1,000 negatives each is scored in parts that fit in memory.
@@ -355,8 +364,9 @@ class Plan:
         Args:
             epoch: Epoch of the batch.
             index: Index of the batch.
-            rows: Slice of its events.
-            num_negatives: Number of negatives per event, the first ones; None: all.
+            rows: Slice of its events, or their numbers, int64 `[N]`.
+            num_negatives: Number of negatives per event, the first ones; None: all, which
+                `NegativeSampler(among_all=True)` makes all known destinations.
 
         Raises:
             IndexError: If the log holds no event of that batch.
@@ -373,15 +383,34 @@ class Plan:
             with_storing: Whether a batch's parts are followed by the whole of it, to be stored.
         """
         found: list[BatchPart] = []
-        size = max(1, max_pairs // (1 + self.negatives.num))
         for index in range(len(self)):
             begin, end = self.span(index)
-            for start in range(0, end - begin, size):
-                stop = min(start + size, end - begin)
-                found.append(BatchPart(index, slice(start, stop), stop == end - begin))
+            found += self.parts_of(index, torch.arange(end - begin), max_pairs)
             if with_storing:
                 found.append(BatchPart(index, slice(0, end - begin), False, True))
         return found
+
+    def parts_of(self, index: int, rows: Tensor, max_pairs: int) -> list[BatchPart]:
+        """Return the parts of a batch that have some of its events, see `parts`.
+
+        Args:
+            index: Index of the batch.
+            rows: Numbers of the events, int64 `[N]`.
+            max_pairs: As in `parts`.
+        """
+        others = self._others(index)
+        num = self.negatives.num if others is None else 1 + len(others)
+        split = torch.split(rows, max(1, max_pairs // (1 + num))) if len(rows) else ()
+        return [BatchPart(index, part, part is split[-1]) for part in split]
+
+    def _others(self, index: int) -> Tensor | None:
+        """Return the destinations that parts of a batch are ranked among, beside those drawn."""
+        negatives = self.negatives
+        if isinstance(negatives, NegativesOfBoth):
+            negatives = negatives.first
+        if not isinstance(negatives, NegativeSampler) or not negatives.among_all:
+            return None
+        return negatives.all_known(self.pairs, *self.span(index))
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
         """Return a function that makes batches on a GPU for one pass: made there, or copied.
@@ -480,15 +509,26 @@ class Plan:
         )
         return replace(roots, counts=counts)
 
-    def _part_of(self, epoch: int, index: int, rows: slice, num_negatives: int | None) -> Roots:
+    def _part_of(
+        self, epoch: int, index: int, rows: slice | Tensor, num_negatives: int | None
+    ) -> Roots:
         if self.replay is not None:
             raise ValueError("a plan that replays events has no parts")
-        part = self._some_of(self._drawn(epoch, index), rows, num_negatives)
+        others = self._others(index) if num_negatives is None else None
+        part = self._some_of(self._drawn(epoch, index), rows, num_negatives, others)
         return replace(part, num_new=len(part.host.eid))
 
-    def _some_of(self, whole: Roots, rows: slice, num_negatives: int | None = None) -> Roots:
+    def _some_of(
+        self,
+        whole: Roots,
+        rows: slice | Tensor,
+        num_negatives: int | None = None,
+        others: Tensor | None = None,
+    ) -> Roots:
         """Return the queries of some events of a batch, with its key, without counts."""
         host, negatives = whole.host, whole.negatives.part(rows, num_negatives)
+        if others is not None:
+            negatives = negatives.followed_by(others, host.dst[rows])
         host = replace(
             host,
             eid=host.eid[rows],

@@ -122,6 +122,14 @@ def _tiles(flat: Mapping[str, Any], specs: Sequence[Spec]) -> list[Tile]:
             if flat.get(key) is not None]  # fmt: skip
 
 
+def _against(flat: Mapping[str, Any], c: TrainingConfig) -> str:
+    """Return what an event is ranked among."""
+    if c.mrr_negatives != "all":
+        return f"1 against {c.mrr_negatives} negatives"
+    num = flat.get("mrr_destinations")
+    return "among all destinations" if num is None else f"among all {num:,} destinations"
+
+
 def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     c = config.continual
     own: list[Spec] = [
@@ -130,7 +138,7 @@ def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     return _tiles(flat, [
         ("prequential.ap", "Average precision", score, "prequential, over all events"),
         ("prequential.mrr", "MRR", score, ", ".join(filter(None, (
-            f"1 against {c.mrr_negatives} negatives", sample_note(flat, "prequential"))))),
+            _against(flat, c), sample_note(flat, "prequential"))))),
         ("prequential.mrr_hist", "MRR, historical", score,
          f"1 against {c.hist_negatives} pairs of the past"),
         ("prequential.auc", "AUC", score, ""),
@@ -156,7 +164,7 @@ def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     return _tiles(flat, [
         ("test.ap", "Test AP", score, spread("ap")),
         ("test.auc", "Test AUC", score, spread("auc")),
-        ("test.mrr", "Test MRR", score, f"1 against {c.mrr_negatives} negatives"),
+        ("test.mrr", "Test MRR", score, _against(flat, c)),
         *own,
         ("val.ap", "Validation AP", score, ""),
         ("events_per_second", "Events per second", compact, "while training"),
@@ -182,7 +190,7 @@ def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
         _curve(records, "metrics.ap", "Average precision", window, 1, over_time,
                f"mean of the last {events:,} events; dashed: since the start", wide=True),
         _curve(records, "metrics.mrr", "Mean reciprocal rank", window, 2, over_time,
-               f"1 against {config.continual.mrr_negatives} negatives"),
+               _against({}, config.continual)),
         *(
             _curve(records, f"metrics.{name}", name, window, 2, over_time, "a metric of your own")
             for name in config.continual.metric_names

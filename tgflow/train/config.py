@@ -53,7 +53,8 @@ def parse_negatives(text: str) -> dict[str, int]:
         if kind not in get_args(ListKind) or not number.isdecimal() or not int(number):
             raise ValueError(
                 f"a list of negatives has {', '.join(get_args(ListKind))} with numbers of at least "
-                f'1, such as "random:64,source:24", got {part.strip()!r}'
+                f'1, such as "random:64,source:24", got {part.strip()!r}; the kinds to test with '
+                "are test_negatives"
             )
         if kind in numbers:
             raise ValueError(
@@ -127,8 +128,10 @@ class TrainingConfig:
     metrics: Annotated[tuple[str, ...], Setting(flags=("--metric",), resume="from_now")] = ()
     """Custom metrics beside AP, AUC, MRR and Hits@k: module:Class, or a name given to
     tg.metrics.register."""
-    mrr_negatives: Annotated[int, Ge(1), Le(1_000_000)] = 20
-    """Negatives per event to rank it among; AP and AUC use the first of them."""
+    mrr_negatives: Annotated[int, Ge(1), Le(1_000_000)] | Literal["all"] = 20
+    """Negatives per event to rank it among, or all known destinations; AP and AUC use the first."""
+    max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
+    """Pairs to score at once where events are ranked among fixed negatives or all destinations."""
     visibility: Visibility = "event"
     """Events visible to a query: all earlier events, or only those before its batch."""
     strategy: Strategy | None = None
@@ -250,8 +253,6 @@ class OfflineConfig(TrainingConfig):
     """New nodes' events: measured in the pass over all, or apart, as DyGLib does."""
     fixed_negatives: str | None = None
     """Negatives of TGB as `tgflow convert tgb` wrote them: OUT/NAME."""
-    max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
-    """Pairs to score at once under fixed negatives; larger batches are split."""
     collide: Annotated[bool, Setting(expert=True)] = False
     """Whether a random negative may be the event itself; in training only if it is the only one."""
     replace: Annotated[bool, Setting(expert=True)] = True
@@ -278,6 +279,13 @@ class OfflineConfig(TrainingConfig):
             raise ValueError(
                 "fixed_negatives replace test_negatives, and cover all events in one pass; got "
                 f"test_negatives={', '.join(self.test_negatives)} and inductive={self.inductive}"
+            )
+        are_many = self.fixed_negatives is not None or len(self.test_negatives) > 1
+        is_random = self.test_negatives == ("random",) and self.inductive != "apart"
+        if self.mrr_negatives == "all" and (are_many or not is_random):
+            raise ValueError(
+                'mrr_negatives="all" ranks among all destinations in one pass: leave '
+                'fixed_negatives, test_negatives and inductive="apart" out, or give a number'
             )
 
 

@@ -30,7 +30,6 @@ from tgflow.train.finite import TrainingDiverged
 from tgflow.train.losses import LossLike
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress import Progress
-from tgflow.train.protocols import continual_line
 from tgflow.train.reducer import RankControl, reducer_of
 from tgflow.train.state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
@@ -108,6 +107,12 @@ class ContinualTrainer(StreamTrainer):
                     "a task requires whole batches in one process: leave slices at 1 (--slices 1, "
                     "without --nproc)"
                 )
+        is_spread = graph.shard.world > 1 or isinstance(model.state, SpreadState)
+        if config.mrr_negatives == "all" and is_spread:
+            raise ValueError(
+                'mrr_negatives="all" ranks in one process, which lacks neighbors or memory if they '
+                "are sharded: leave sharding out, or give a number of negatives"
+            )
         peers, device = Peers() if peers is None else peers, device_of_model(model)
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         reducer = reducer_of(peers, config.slices, model, device, self.control)
@@ -153,7 +158,8 @@ class ContinualTrainer(StreamTrainer):
         return state if isinstance(state, SpreadState) else None
 
     def _source(self) -> BatchSource:
-        return self._plans(self.model, self._counts)
+        self._current = self._plans(self.model, self._counts)
+        return self._current
 
     def _loaded(self, tasks: Iterator[Task]) -> Any:
         batches, labels = super()._loaded(tasks), self._labels
@@ -162,7 +168,7 @@ class ContinualTrainer(StreamTrainer):
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         self.control.begin()
-        self._stepper.predict(batch)
+        self._stepper.predict(batch, self._current.predict)
         for _ in range(self._stepper.num_updates):
             batch = next(following)
             self._stepper.learn(batch)
@@ -186,12 +192,8 @@ class ContinualTrainer(StreamTrainer):
         """
         c, progress = self.config, self.progress
         test_start = progress.timeline.tail_start(c.test_share)
-        tied = self.graph.log.tied_share(self.position)
         out: dict[str, Any] = {
-            "protocol": c.protocol or "prequential",
-            "protocol_line": continual_line(c, tied, self._stepper.negatives),
-            "tied_share": tied,
-            "visibility": c.visibility,
+            **self._about(self._stepper.negatives),
             "seed": c.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
             **self.model.figures(),

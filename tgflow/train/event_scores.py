@@ -64,8 +64,19 @@ class EventScorer:
         """Whether scores include predicted labels."""
         return self._labels is not None
 
-    def score(self, events: HostEvents, values: Mapping[str, Tensor] | None) -> EventScores | None:
-        """Return the scores of a micro-batch, after `hear` was called with them."""
+    def score(
+        self,
+        events: HostEvents,
+        values: Mapping[str, Tensor] | None,
+        rank: Tensor | None = None,
+    ) -> EventScores | None:
+        """Return the scores of a micro-batch, after `hear` was called with them.
+
+        Args:
+            events: The micro-batch.
+            values: Its logits by name; None: they were not finite.
+            rank: Its ranks, float64 `[B]`; None: those of `values`.
+        """
         num = len(events.eid)
         label, probability = torch.full((num,), NO_LABEL, dtype=torch.int64), _nan(num)
         if values is None:
@@ -75,9 +86,12 @@ class EventScorer:
         else:
             positive, negative = values["positive"], values["negative"]
             negative = negative[:, : negative.shape[1] - self._num_hist]
-            rank, mask = ranks(positive, negative), events.negative_mask
+            mask = events.negative_mask
+            if rank is None:
+                rank = ranks(positive, negative)
+                rank = rank if mask is None else rank.where(mask.all(1), torch.nan)
             if mask is not None:
-                rank, negative = rank.where(mask.all(1), torch.nan), negative[:, :1]
+                negative = negative[:, :1]
             self._latest = positive, negative
             logits = positive.double().numpy()
             scores = EventScores(

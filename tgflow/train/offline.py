@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,6 +60,8 @@ from tgflow.train.step import TrainStep
 INDUCTIVE = "inductive."
 """Prefix of metrics over the events that touch a new node."""
 _COLUMNS = ("eid", "src", "dst", "t")
+RankedAmong = int | Literal["all"]
+"""Number of negatives to rank an event among, or all destinations."""
 
 
 class Scored(NamedTuple):
@@ -237,7 +239,7 @@ class OfflineTrainer:
         """Labels of the training events, numbered as in the training's log, and of all."""
         self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
         """Reuses rows, and has `stats`; None without `config.reuse`."""
-        num = c.mrr_negatives if c.select == "mrr" else 1
+        num: RankedAmong = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._evaluation_plan("val", c.test_negatives[0], num)
         self._progress, self._is_done = OfflineProgress(), False
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
@@ -270,16 +272,17 @@ class OfflineTrainer:
         negatives = training_negatives(learned, cut=len(train), pool=pool, collide=c.collide)
         return make_plan(training, self.model, c, negatives, seed=c.seed, stop=training.num_events)
 
-    def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: int) -> Plan:
+    def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: RankedAmong) -> Plan:
         """Return a plan of the whole graph's validation or test events."""
         c = self.config
         start, stop = self._span(stage)
         negatives: NegativeSource = NegativeSampler(
             kind,
-            num,
+            1 if num == "all" else num,
+            among_all=num == "all",
             cut=self.graph.num_events if kind == "random" else None,
             since=self.split.val_start if c.inductive_since == "train" else start,
-            collide=c.collide and kind == "random",
+            collide=c.collide and kind == "random" and num != "all",
             replace=c.replace or kind == "random",
         )
         if c.fixed_negatives is not None:
@@ -604,31 +607,38 @@ class OfflineTrainer:
         """Return the metrics of a plan's events, and of those that touch a new node."""
         every, of_new = LinkMetrics(self._metrics), LinkMetrics(self._metrics)
         new: list[tuple[Tensor, Tensor]] = []
+
+        def add_new(size: int) -> None:
+            """Add new nodes' events in batches, once there are at least `size`."""
+            while sum(len(positive) for positive, _ in new) >= size:
+                positive, negative = (torch.cat(column) for column in zip(*new, strict=True))
+                first, rest = slice(plan.batch_size), slice(plan.batch_size, None)
+                of_new.add(positive[first], negative[first])
+                new[:] = [(positive[rest], negative[rest])] if len(positive[rest]) else []
+
         for scored in self._scored(plan):
             positive, negative = scored.positive, scored.negative
             every.add(positive, negative)
             is_new = self.split.touches_new.index_select(0, scored.place.host.eid)
             new.append((positive[is_new], negative[is_new]))
+            add_new(plan.batch_size)
             on_batch(scored)
-        if new:
-            positive, negative = (torch.cat(column) for column in zip(*new, strict=True))
-            for start in range(0, len(positive), plan.batch_size):
-                rows = slice(start, start + plan.batch_size)
-                of_new.add(positive[rows], negative[rows])
+        add_new(1)
         results = ({**each.result(), "num_events": each.num_events} for each in (every, of_new))
         return next(results), next(results)
 
     def _scored(self, plan: Plan) -> Iterator[Scored]:
         """Predict each batch, then store it; yield its scores once they are on the host.
 
-        Batches with many fixed negatives are predicted in parts. Ranks that do not receive the
-        scores yield nothing.
+        Batches with many fixed negatives, or all destinations, are predicted in parts. Ranks that
+        do not receive the scores yield nothing.
         """
         c, learner = self.config, self._learner
         made: Iterable[AnyBatch] | None = None
         parts: Iterable[BatchPart | None] = repeat(None)
-        if c.fixed_negatives is not None and (
-            plan.batch_size * (1 + plan.negatives.num) > c.max_pairs
+        num_pairs = plan.batch_size * (1 + plan.negatives.num)
+        if getattr(plan.negatives, "among_all", False) or (
+            c.fixed_negatives is not None and num_pairs > c.max_pairs
         ):
             with_state = self.model.state is not None
             parts = every = plan.parts(c.max_pairs, with_storing=with_state)
@@ -672,9 +682,13 @@ class OfflineTrainer:
         tied = graph.log.tied_share(graph.num_events)
         is_published = (c.val_ratio, c.test_ratio) == (0.15, 0.15)
         learned = negatives_learned(self.model, c) if self._learner.learns else None
+        num_destinations = None
+        if c.mrr_negatives == "all":
+            pairs = self._val_plan.pairs.upto(graph.num_events)
+            num_destinations = pairs.num_destinations(graph.num_events)
         summary = {
             "protocol": c.protocol or ("offline 70/15/15" if is_published else "offline"),
-            "protocol_line": offline_line(c, tied, self._select, learned),
+            "protocol_line": offline_line(c, tied, self._select, learned, num_destinations),
             "tied_share": tied,
             "visibility": c.visibility,
             "test_negatives": "fixed" if c.fixed_negatives else c.test_negatives[0],
@@ -692,6 +706,8 @@ class OfflineTrainer:
         }
         if learned is not None:
             summary["negatives"] = learned
+        if num_destinations is not None:
+            summary["mrr_destinations"] = num_destinations
         if totals.preparation_seconds:
             summary["preparation_share"] = totals.preparation_seconds / totals.seconds
         return summary if self.reuse is None else summary | self.reuse.figures()
@@ -733,6 +749,7 @@ def _check(model: TemporalModel, config: OfflineConfig, task: LabelTask | None) 
     are_set = {
         "slices": config.slices > 1,
         "fixed_negatives": config.fixed_negatives is not None,
+        'mrr_negatives="all"': config.mrr_negatives == "all",
         "reuse": config.reuse.staleness > 0,
     }
     for name in (name for name, is_set in are_set.items() if is_set):

@@ -201,7 +201,9 @@ def micro_batch_plans(
         return make_plan(graph, model, c, negatives, seed=seed, start=start, **shared, **own)
 
     every = c.mrr_every
-    ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives, every=every)
+    is_all = c.mrr_negatives == "all"
+    num = 1 if c.mrr_negatives == "all" else c.mrr_negatives
+    ranked: NegativeSource = NegativeSampler(num=num, every=every, among_all=is_all)
     if c.hist_negatives:
         historical = NegativeSampler("historical", c.hist_negatives, every=every)
         ranked = NegativesOfBoth(ranked, historical)

@@ -67,6 +67,7 @@ def offline_line(
     tied_share: float,
     select: str | None = None,
     learned: str | None = None,
+    num_destinations: int | None = None,
 ) -> str:
     """Return the settings that results of an offline training depend on, in one line.
 
@@ -75,6 +76,7 @@ def offline_line(
         tied_share: Share of the events with the time of the previous one.
         select: The metric that chose the epoch; None: `config.select`.
         learned: Negatives that the model learned from; None: `config.negatives`.
+        num_destinations: Number of all destinations, if events are ranked among them.
     """
     c = config
     chosen = c.select.upper().replace("+", " and ") if select is None else select
@@ -96,14 +98,22 @@ def offline_line(
         "inductive": f"new since {since}",
     }
     negatives = ", ".join(f"{kind}:1 ({details[kind]})" for kind in c.test_negatives)
+    if c.mrr_negatives == "all":
+        negatives += f", MRR among {_all(num_destinations)}"
     if c.fixed_negatives is not None:
         negatives = f"fixed negatives of {PurePath(c.fixed_negatives).name}"
     return _line(c, *parts, negatives, f"best epoch by {chosen}", f"ties {tied_share:.0%}")
 
 
-def continual_line(config: ContinualConfig, tied_share: float, learned: str | None = None) -> str:
+def continual_line(
+    config: ContinualConfig,
+    tied_share: float,
+    learned: str | None = None,
+    num_destinations: int | None = None,
+) -> str:
     """Return the settings that results of continual learning depend on; see `offline_line`."""
-    kinds = [f"random:{config.mrr_negatives}"]
+    is_all = config.mrr_negatives == "all"
+    kinds = [_all(num_destinations) if is_all else f"random:{config.mrr_negatives}"]
     if config.hist_negatives:
         kinds.append(f"historical:{config.hist_negatives}")
     of = f" for 1 event of {config.mrr_every}" if config.mrr_every > 1 else ""
@@ -115,6 +125,12 @@ def continual_line(config: ContinualConfig, tied_share: float, learned: str | No
         f"{' and '.join(kinds)} known at the batch's start{of}",
         f"test the last {config.test_share:.0%}",
         f"ties {tied_share:.0%}",
+    )
+
+
+def _all(num_destinations: int | None) -> str:
+    return (
+        "all destinations" if num_destinations is None else f"all {num_destinations:,} destinations"
     )
 
 

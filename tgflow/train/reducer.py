@@ -51,6 +51,8 @@ class SliceReducer:
 
     waits = False
     """Whether a step waits for other ranks."""
+    leads = True
+    """Whether this process receives the scores of all rows."""
 
     def wanted(self, num_slices: int) -> range:
         """Return the slices of each batch that are computed here, at least one."""
@@ -188,6 +190,7 @@ class RankReducer(SliceReducer):
         schedule = SliceSchedule(slices, peers.world)
         self._owned = [schedule.slices_of(rank) for rank in range(peers.world)]
         self._peers, self._slices, self._model, self._device = peers, slices, model, device
+        self.leads = peers.rank == 0
         self._control = control
         self._reduction: Reduction | None = None
         self._step = 0
@@ -213,7 +216,7 @@ class RankReducer(SliceReducer):
 
         rows = _Rows("scores", like, sends, counts, joined)
         self._scores.append(rows)
-        return rows.whole if self._peers.rank == 0 else None
+        return rows.whole if self.leads else None
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
         spread = isinstance(self._model.state, SpreadState)
@@ -280,7 +283,7 @@ class RankReducer(SliceReducer):
         scores, self._scores = self._scores, []
         stored, self._stored = self._stored, None
         predicted, self._predicted = self._predicted, None
-        world, leads = len(self._owned), self._peers.rank == 0
+        world, leads = len(self._owned), self.leads
         sends: list[dict[str, Tensor]] = [{} for _ in range(world)]
         expected: list[dict[str, Spec]] = [{} for _ in range(world)]
 

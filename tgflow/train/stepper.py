@@ -25,6 +25,8 @@ from tgflow.metrics import (
     ranks,
 )
 from tgflow.model import TemporalModel
+from tgflow.plan.negatives import chosen_events
+from tgflow.plan.plan import Plan
 from tgflow.tasks.labels import EventFigures
 from tgflow.train.beside import BesideLearning
 from tgflow.train.config import ContinualConfig
@@ -61,6 +63,16 @@ class MicroBatch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """Ranks of events among all known destinations."""
+
+    rank: Tensor
+    """float64 `[B]`; NaN where an event was not ranked."""
+    metrics: Mapping[str, float]
+    """User-defined metrics, means over the ranked events."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Learned:
     """A stored micro-batch whose scores have not reached the host yet."""
 
@@ -70,6 +82,7 @@ class _Learned:
     num_fallbacks: int
     ended: float
     scores: EventScores | None
+    ranked: Ranked | None
 
 
 OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor, Tensor], None]
@@ -115,6 +128,7 @@ class Stepper:
         self.records = deque[StepRecord]()
         """Records made by `collect`."""
         self._event_scores: EventScores | None = None
+        self._ranked: Ranked | None = None
         self._on_host: dict[str, Tensor] = {}
         self._lost = 0
         self._places: list[BatchPlace] = []
@@ -149,18 +163,51 @@ class Stepper:
     def resume_clocks(self) -> None:
         self.progress.resume(self.learner.compute_seconds, self._preparation.seconds)
 
-    def predict(self, batch: AnyBatch) -> None:
+    def predict(self, batch: AnyBatch, plan: Plan) -> None:
+        """Predict a micro-batch of `plan`, and rank its events among all destinations if asked."""
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
-        self._learned = None
+        self._learned = self._ranked = None
+        ranks_all = self.config.mrr_negatives == "all" and self.learner.reducer.leads
         if self._beside is not None:
             assert isinstance(batch, Batch)
             self._waiting = batch
+            self._ranked = self._rank(plan, batch) if ranks_all else None
             return
-        self._predicted = scores = self._tried(self._scores_of, batch)
+        scores = self._tried(self._scores_of, batch)
+        if ranks_all and scores is not None:
+            rank = partial(self._rank, plan)
+            # other ranks, which do not rank, would not skip what is not finite here
+            waits = self.learner.reducer.waits
+            self._ranked = rank(batch) if waits else self._tried(rank, batch)
+            scores = None if self._ranked is None else scores
+        self._predicted = scores
         self._scored = [] if scores is None else [(0, scores, None)]
         if self._scorer is not None:
             values = None if scores is None else self._on_host
-            self._event_scores = self._scorer.score(batch.host, values)
+            rank_of_all = None if self._ranked is None else self._ranked.rank
+            self._event_scores = self._scorer.score(batch.host, values, rank_of_all)
+
+    def _rank(self, plan: Plan, batch: AnyBatch) -> Ranked:
+        """Rank the chosen events of a micro-batch among all destinations, part by part.
+
+        Synchronizes.
+        """
+        begin, end = batch.host.begin, batch.host.end
+        rank = torch.full((batch.num_new,), torch.nan, dtype=torch.float64)
+        sums: dict[str, float] = {}
+        rows = chosen_events(begin, end, self.config.mrr_every).nonzero().squeeze(1)
+        for part in plan.parts_of(batch.index, rows, self.config.max_pairs):
+            made = plan.batch(batch.epoch, batch.index, part).to(self.learner.device)
+            values = score_values(self.learner.predict(made))
+            values = {name: values[name].cpu() for name in ("positive", "negative")}
+            self.learner.check_late(BatchPlace.of(made), values)
+            positive, negative = values["positive"], values["negative"]
+            if made.negative_mask is not None:
+                negative = negative.where(made.negative_mask, -torch.inf)
+            rank[part.rows] = ranks(positive, negative)
+            for name, value in measure(self._metrics, positive, negative).items():
+                sums[name] = sums.get(name, 0.0) + value * len(positive)
+        return Ranked(rank, {name: total / len(rows) for name, total in sums.items()})
 
     def _scores_of(self, batch: AnyBatch) -> AnyScores:
         """Return the scores of a micro-batch: on the host and finite, if they are requested."""
@@ -213,7 +260,9 @@ class Stepper:
         if self._scorer is not None:
             self._scorer.settle()
         ended = time.perf_counter()
-        step = _Learned(of, self._places, self._num_fallbacks, ended, self._event_scores)
+        step = _Learned(
+            of, self._places, self._num_fallbacks, ended, self._event_scores, self._ranked
+        )
         values: dict[tuple[int, str], Tensor] = {}
         for update, scores, loss in self._scored:
             found = score_values(scores) | ({} if loss is None else {"loss": loss})
@@ -252,17 +301,21 @@ class Stepper:
         of_events = pair_metrics(positive, negative[:, 0]) if negative.numel() else {}
         if self._figures is not None:
             of_events |= self._figures.add(host, positive, values.get("classes"))
-        mask = host.negative_mask
-        if mask is not None:  # some events are ranked among all negatives
-            is_ranked = mask.all(1)
+        mask, ranked = host.negative_mask, step.ranked
+        is_ranked = None if mask is None else mask.all(1)
+        if ranked is not None:
+            is_ranked = ~ranked.rank.isnan()
+        if is_ranked is not None:  # some events are ranked among all negatives
             positive, negative = positive[is_ranked], negative[is_ranked]
-        random, rank = negative[:, :num_random], ranks(positive, negative[:, :num_random])
+        random = negative[:, :num_random]
+        rank = ranks(positive, random) if ranked is None else ranked.rank[is_ranked]
         if self.on_scores is not None:
             self.on_scores(step.of, positive, random, rank)
-        of_ranked = rank_metrics(rank) if len(rank) and num_random > 1 else {}
+        are_many = num_random > 1 or ranked is not None
+        of_ranked = rank_metrics(rank) if len(rank) and are_many else {}
         if num_hist and len(positive):
             of_ranked["mrr_hist"] = mrr(positive, negative[:, num_random:])
-        of_ranked |= measure(self._metrics, positive, random)
+        of_ranked |= measure(self._metrics, positive, random) if ranked is None else ranked.metrics
         return Measured(of_events, of_ranked, rank)
 
     def _record(

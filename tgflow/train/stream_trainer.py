@@ -37,6 +37,7 @@ from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.plans import MicroBatcher, MicroBatchPlans, micro_batch_plans
 from tgflow.train.progress import Progress
 from tgflow.train.progress_bar import progress_bar
+from tgflow.train.protocols import continual_line
 from tgflow.train.reducer import RankControl, SliceReducer
 from tgflow.train.stepper import MicroBatch, Stepper
 
@@ -387,6 +388,20 @@ class StreamTrainer(ABC):
             counts=counts,
             pairs=self._pairs,
         )
+
+    def _about(self, learned: str | None = None) -> dict[str, Any]:
+        """Return how results were measured; `learned`: the negatives that all learn from."""
+        c, num = self.config, None
+        tied = self.graph.log.tied_share(self.position)
+        if c.mrr_negatives == "all":
+            num = self._pairs.upto(self.position).num_destinations(self.position)
+        return {
+            "protocol": c.protocol or "prequential",
+            "protocol_line": continual_line(c, tied, learned, num),
+            "tied_share": tied,
+            "visibility": c.visibility,
+            **({} if num is None else {"mrr_destinations": num}),
+        }
 
     def _save_place(self, writer: Checkpoint) -> None:
         writer.note("segment_start", self._segment_start)

@@ -1,0 +1,200 @@
+"""Ranking events among all known destinations, in parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from tgflow.compare import Comparison, Entrant
+from tgflow.graph import TemporalGraph
+from tgflow.metrics import ranks
+from tgflow.models.counts import SmoothedCounts
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.plan import Plan
+from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.offline import OfflineTrainer
+
+CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives="all", mrr_every=1)
+
+
+def tgat():
+    return small_tgat(pair_features=True)
+
+
+MODELS = [pytest.param(m, id=m.__name__) for m in (small_tgn, tgat, SmoothedCounts)]
+
+
+def trained(model, config=CONFIG, events=None, **options):
+    trainer = ContinualTrainer(model(), TemporalGraph(edge_x_dim=2), config, **options)
+    return trainer, trainer.run(pieces(made_events(100) if events is None else events, 50))
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+def test_parts_have_all_known_destinations_after_the_drawn_one(visibility):
+    graph = TemporalGraph.from_events(made_events(120))
+    plan = Plan.for_model(
+        small_tgn(), graph, batch_size=20, visibility=visibility,
+        negatives=NegativeSampler(among_all=True),
+    )  # fmt: skip
+    whole, rows = plan.batch(0, 3), torch.tensor([2, 5, 19])
+    assert whole.negative_dst.shape == (20, 1)
+    part = plan.part(0, 3, rows)
+    assert torch.equal(part.eid, whole.eid[rows])
+    known = {*graph.log.read(0, 60).dst.tolist()}
+    for row, (dst, first) in enumerate(
+        zip(part.dst.tolist(), whole.negative_dst[rows, 0].tolist(), strict=True)
+    ):
+        found = part.negative_dst[row][part.negative_mask[row]].tolist()
+        assert found[0] == first
+        assert sorted(found) == sorted(known - {dst})
+    # before the first batch nothing is known: those of its end count
+    early = plan.part(0, 0, rows)
+    found = {*early.negative_dst[0][early.negative_mask[0]].tolist()}
+    assert found == {*graph.log.read(0, 20).dst.tolist()} - {int(early.dst[0])}
+    parts = plan.parts_of(3, torch.arange(20), 3 * (2 + len(known)))
+    assert [len(each.rows) for each in parts] == [3] * 6 + [2]
+    assert torch.equal(torch.cat([each.rows for each in parts]), torch.arange(20))
+    assert [each.is_last for each in parts] == [False] * 6 + [True]
+    assert len(plan.parts_of(3, rows, 1)) == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "visibility"),
+    [(small_tgn, "batch"), (tgat, "batch"), (tgat, "event"), (SmoothedCounts, "event")],
+)
+def test_ranks_match_scores_of_all_destinations_one_event_at_a_time(model, visibility):
+    """Uses a model that does not learn, so that the last batch can be scored again."""
+    config = replace(CONFIG, updates=0, visibility=visibility, strategy="recent")
+    events = made_events(96)
+    trainer, _ = trained(model, config, events[:80])
+    plan = Plan.for_model(
+        trainer.model, graph := TemporalGraph.from_events(events), batch_size=16,
+        visibility=visibility, strategy="recent", negatives=NegativeSampler(),
+    )  # fmt: skip
+    known = graph.log.read(0, 80).dst.unique()
+    expected = []
+    trainer.model.eval()
+    for eid in range(80, 96):
+        others = known[known != events.dst[eid]]
+        src = events.src[eid : eid + 1]
+        dst = torch.cat([events.dst[eid : eid + 1], others]).unsqueeze(0)
+        if visibility == "event" and trainer.model.state is None:
+            as_of = torch.tensor([eid])
+        else:
+            as_of = torch.tensor([80])
+        with torch.no_grad():
+            scores = trainer.model(
+                plan.of_roots(plan.ask(src, dst, events.t[eid : eid + 1], as_of))
+            )
+        expected.append(float(ranks(scores.positive, scores.negative)))
+    scored, _ = trained(model, config, events[:80], scores=True)
+    (record,) = scored.steps([events[80:]])
+    assert record.scores.rank.tolist() == expected
+    assert record.metrics["mrr"] == pytest.approx(sum(1 / r for r in expected) / 16)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_ranks_do_not_depend_on_parts_threads_or_slices(model):
+    _, result = trained(model)
+    assert result["mrr_destinations"] == len(made_events(100).dst.unique())
+    assert f"all {result['mrr_destinations']} destinations known" in result["protocol_line"]
+    for changes in ({"max_pairs": 1}, {"num_threads": 0}):
+        _, other = trained(model, replace(CONFIG, strategy="recent", **changes))
+        _, plain = trained(model, replace(CONFIG, strategy="recent"))
+        for name in ("prequential.mrr", "test.mrr", "prequential.ap"):
+            assert other[name] == pytest.approx(plain[name], abs=1e-6)  # ties are of 2^-17
+    _, one = trained(model, replace(CONFIG, mrr_negatives=1))
+    for name in ("prequential.ap", "running.loss"):
+        assert one[name] == result[name]
+    assert "prequential.mrr" not in one
+
+
+def test_ranks_match_where_a_batch_is_predicted_while_it_is_learned():
+    execution = ExecutionConfig(beside=True)
+    _, beside = trained(small_tgn, execution=execution)
+    _, plain = trained(small_tgn)
+    for name in ("prequential.mrr", "prequential.ap", "running.loss"):
+        assert beside[name] == plain[name]
+
+
+def test_sliced_training_ranks_alike():
+    """Dropout is off: it is drawn for each slice."""
+    sliced, whole = (
+        trained(lambda: small_tgn(dropout=0), replace(CONFIG, slices=slices))[1]
+        for slices in (4, 1)
+    )
+    for name in ("prequential.mrr", "prequential.ap"):
+        assert sliced[name] == pytest.approx(whole[name], abs=1e-4)  # float32 in other orders
+
+
+def test_sample_and_historical_negatives_beside_all():
+    found = []
+    for every in (5, 1):
+        config = replace(CONFIG, updates=0, mrr_every=every, hist_negatives=4)
+        trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), config, scores=True)
+        records = [*trainer.steps(pieces(made_events(100), 50))]
+        found.append(torch.cat([record.scores.rank for record in records]))
+        result = trainer.result()
+        assert result["prequential.mrr"] == pytest.approx(float((1 / found[-1]).nanmean()))
+        assert 0 < result["prequential.mrr_hist"] <= 1
+    some, every = found
+    is_ranked = ~some.isnan()
+    assert int(is_ranked.sum()) == 20
+    assert torch.equal(some[is_ranked], every[is_ranked])
+
+
+def test_resumed_run_ranks_alike():
+    events = made_events(112)
+    _, whole = trained(small_tgn, events=events)
+    first, _ = trained(small_tgn, events=events[:64])
+    second = ContinualTrainer.from_checkpoint(small_tgn(), first.checkpoint())
+    again = second.run(pieces(events[64:], 50))
+    for name in ("prequential.mrr", "test.mrr", "running.mrr"):
+        assert again[name] == whole[name]
+
+
+def test_compared_models_are_ranked_as_alone():
+    lineup = [Entrant("tgn", 0, small_tgn()), Entrant("counts", 0, SmoothedCounts())]
+    comparison = Comparison(lineup, TemporalGraph(edge_x_dim=2), CONFIG)
+    found = comparison.run(pieces(made_events(100), 50))["participants"]
+    config = replace(CONFIG, data_seed=0)
+    for key, model in (("tgn/0", small_tgn), ("counts/0", SmoothedCounts)):
+        _, alone = trained(model, config)
+        assert found[key]["prequential.mrr"] == alone["prequential.mrr"]
+
+
+@pytest.mark.parametrize("select", ["ap", "mrr"])
+@pytest.mark.parametrize("model", MODELS)
+def test_offline_ranks_are_among_all_destinations(model, select):
+    graph = TemporalGraph.from_events(made_events(300))
+    settings = {"batch_size": 20, "epochs": 1, "strategy": "recent", "select": select}
+    results = [
+        OfflineTrainer(
+            model(), graph, OfflineConfig(mrr_negatives="all", max_pairs=pairs, **settings)
+        ).fit()
+        for pairs in (100_000, 37)
+    ]
+    for name in ("test.mrr", "test.ap", "inductive.test.mrr", "val.ap"):
+        assert results[0][name] == pytest.approx(results[1][name], abs=1e-6)  # ties are of 2^-17
+    if select == "ap":
+        one = OfflineTrainer(model(), graph, OfflineConfig(mrr_negatives=1, **settings)).fit()
+        assert results[0]["test.ap"] == pytest.approx(one["test.ap"], abs=1e-6)
+    num = len(graph.log.read(0, 300).dst.unique())
+    assert results[0]["mrr_destinations"] == num
+    assert f"MRR among all {num} destinations" in results[0]["protocol_line"]
+
+
+def test_all_destinations_exclude_other_negatives():
+    for changes in (
+        {"test_negatives": ("historical",)},
+        {"fixed_negatives": "x"},
+        {"inductive": "apart"},
+    ):
+        with pytest.raises(ValueError, match='mrr_negatives="all" ranks among all destinations'):
+            OfflineConfig(mrr_negatives="all", **changes)
+    with pytest.raises(ValueError, match="among_all is for random negatives"):
+        NegativeSampler("historical", among_all=True)
