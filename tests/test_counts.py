@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.batches import made_batch
-from tgflow.counts import LOOP, Count, number
+from helpers.made_models import made_events, made_model, made_plan
+from tgflow.counts import LOOP, TICK, Count, evaluated, leaves, number, where
 from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.tables import FeatureTable
 
 EVENTS = EventBatch(torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([0, 1]))
 
@@ -70,3 +76,57 @@ def test_equal_numbers_are_equal_and_hashed_alike():
     one, other = (1 / (1 + Count("pair").num.log()) for _ in range(2))
     assert (one, hash(one)) == (other, hash(other))
     assert one != 1 / (1 + Count("dst").num.log())
+
+
+operations = st.sampled_from(["+", "-", "*", "/", ">=", "minimum", "maximum", "where"])
+bases = st.sampled_from(
+    [
+        *(Count(of).num for of in ("pair", "reverse", "src", "dst", "all", "transition")),
+        *(Count(of).age for of in ("pair", "dst", "src_as_dst")),
+        Count("dst", half_life=5.0).decayed,
+        LOOP,
+        TICK,
+        number(0.5),
+    ]
+)
+
+
+def combined(operation, x, y):
+    if operation in ("minimum", "maximum"):
+        return getattr(x, operation)(y)
+    if operation == "where":
+        return where(x >= 1, y, 2.0)
+    if operation == ">=":
+        return x >= y
+    return {"+": x + y, "-": x - y, "*": x * y, "/": x / (1 + y.maximum(0))}[operation]
+
+
+numbers = st.recursive(
+    bases, lambda inner: st.builds(combined, operations, inner, inner), max_leaves=6
+) | bases.map(lambda x: x.maximum(0).log1p() - (-x.maximum(0)).exp() + (x + 2).log2())
+
+
+@given(st.lists(numbers, min_size=1, max_size=4))
+def test_evaluated_numbers_equal_those_of_a_batch(wanted):
+    events = made_events(40)
+    graph = TemporalGraph(edge_x=FeatureTable(2))
+    graph.append(events)
+    parts = leaves(wanted)
+    asked = made_plan(made_model("counts"), graph, counts=[*parts, *wanted], batch_size=40)
+    counts = asked.batch(0, 0).counts.view(-1, len(parts) + len(wanted)).numpy()
+    values = {each: counts[:, i] for i, each in enumerate(parts)}
+    values[TICK] = np.full(len(counts), graph.seconds_per_tick)
+    found = evaluated(wanted, values)
+    # libraries differ in the last bits of exp and log
+    np.testing.assert_allclose(found, counts[:, len(parts) :], rtol=1e-12)
+
+
+def test_leaves_are_the_distinct_numbers_of_pairs():
+    pair = Count("pair")
+    assert leaves([pair.num + 1, (pair.age * TICK).exp() * LOOP, pair.num]) == (
+        pair.num,
+        pair.age,
+        LOOP,
+    )
+    assert leaves([number(2.0)]) == ()
+    assert evaluated([], {TICK: np.ones(3)}).shape == (3, 0)
