@@ -24,7 +24,10 @@ EVENTS = EventBatch(torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([0,
     ("settings", "message"),
     [
         ({"of": "pears"}, "of must be one of pair, reverse, .*, got 'pears'"),
-        ({"of": "pair", "clock": "days"}, "clock must be one of seconds, events, source, got 'days'"),
+        (
+            {"of": "pair", "clock": "days"},
+            "clock must be one of seconds, events, source, got 'days'",
+        ),
         ({"of": "window", "depth": 0}, "depth must be from 1 to 64, got 0"),
         ({"of": "window", "depth": 65}, "depth must be from 1 to 64, got 65"),
         ({"of": "pair", "depth": 2}, "depth is for transition, .*, not for pair"),
@@ -68,7 +71,7 @@ def test_numbers_that_a_count_does_not_have_are_refused():
         _ = Count("pair").decayed
     with pytest.raises(ValueError, match="pair and dst have a rank, src has none"):
         _ = Count("src").rank
-    with pytest.raises(ValueError, match="since is for pair, src, .*, not for dst"):
+    with pytest.raises(ValueError, match=r"since is for pair, src, .*, not for dst"):
         _ = Count("dst").since
 
 

@@ -250,7 +250,7 @@ Values: TypeAlias = NDArray[np.float64]
 def leaves(numbers: Sequence[Number]) -> tuple[Number, ...]:
     """Return the distinct numbers that others are made of and that depend on a pair.
 
-    These are the `num`, `age` and `decayed` of counts, and `LOOP`; in order of first use.
+    These are the numbers of a `Count`, such as its `num`, and `LOOP`; in order of first use.
     """
     found: dict[Number, None] = {}
 

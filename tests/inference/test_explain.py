@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
-from math import factorial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import tgflow as tg
 from helpers import made_streams
 from helpers.effort import cases
 from helpers.made_models import X_DIM, batches_of, made_events, made_model, plan_for
+from tgflow.counts import Count
 from tgflow.inference import Explainer
 from tgflow.inference.explain import logistic, shapley
 from tgflow.models import MODELS
@@ -28,7 +29,7 @@ STREAM = made_events(60)
 NOW = int(STREAM.t[-1]) + 1
 PAIR = int(STREAM.src[-1]), int(STREAM.dst[-1])
 for_each_model = pytest.mark.parametrize("name", [*MODELS])
-STATELESS = ["tgat+pairs", "graphmixer+pairs", "craft", "dygformer", "edgebank-tw", "edgebank"]
+STATELESS = ["tgat+pairs", "graphmixer+pairs", "craft", "dygformer", "edgebank-tw", "own"]
 """Models whose scores are functions of the neighbors and of lists of single nodes and pairs."""
 
 
@@ -46,6 +47,26 @@ class LinearPairs(tg.TemporalModel):
     def forward(self, batch):
         logits = (batch.counts @ self.weight).squeeze(-1)
         return tg.Scores(logits[:, 0], logits[:, 1:])
+
+
+class ManyCounts(tg.TemporalModel):
+    """The mean of numbers that depend on the events of the two nodes alone."""
+
+    fanouts, strategy, reads_nodes = (), "recent", False
+    counts = (
+        *(Count(of, half_life=30.0).decayed for of in ("pair", "reverse", "src", "dst_as_src")),
+        *(Count(of).num for of in ("src_new", "src_switch", "dst_new", "own_transition")),
+        *(Count(of).age for of in ("src_as_dst", "dst", "src_new")),
+        *(Count("pair").rank, Count("pair").since, Count("pair", 1, 3.0, "source").decayed),
+    )
+
+    def forward(self, batch):
+        logits = batch.counts.mean(-1)
+        return tg.Scores(logits[:, 0], logits[:, 1:])
+
+
+def own_model(name):
+    return ManyCounts() if name == "own" else made_model(name)
 
 
 def graph_of(events):
@@ -124,12 +145,14 @@ def test_shapley_values_are_mean_gains_over_all_orders(values):
             expected[player] += values[subset | 1 << player] - values[subset]
             subset |= 1 << player
     found = shapley(np.array(values))
-    np.testing.assert_allclose(found, expected / factorial(num), atol=1e-12)  # rounding of sums
+    np.testing.assert_allclose(
+        found, expected / math.factorial(num), atol=1e-12
+    )  # rounding of sums
 
 
 @pytest.mark.parametrize("name", STATELESS)
 def test_effect_of_an_event_is_that_of_a_log_without_it(name):
-    engine = recent(made_model(name), graph_of(STREAM))
+    engine = recent(own_model(name), graph_of(STREAM))
     for src, dst in (PAIR, (0, 11), (4, 4)):
         found = Explainer(engine).explain(src, dst, NOW)
         assert found.events or (src, dst) != PAIR
@@ -139,6 +162,26 @@ def test_effect_of_an_event_is_that_of_a_log_without_it(name):
             assert event.drop == pytest.approx(expected, abs=1e-5)  # float32
             there = STREAM[event.eid : event.eid + 1]
             assert (event.src, event.dst, event.t) == (int(there.src), int(there.dst), int(there.t))
+
+
+def test_counts_that_decay_by_events_lose_the_weight_of_an_event():
+    engine = recent(made_model("poptrack", decay=0.9), graph_of(STREAM))
+    found = Explainer(engine).explain(*PAIR, NOW)
+    half_life = 200 * math.log(2) / -math.log(0.9)
+    for event in found.events:
+        assert event.drop == pytest.approx(0.5 ** ((60 - event.eid) / half_life), rel=1e-9)
+
+
+def test_only_the_latest_events_are_counted_again(monkeypatch):
+    engine = recent(ManyCounts(), graph_of(STREAM))
+    expected = Explainer(engine).explain(*PAIR, NOW)
+    monkeypatch.setattr("tgflow.inference.explain._MAX_RECOUNTED", 10)
+    found = Explainer(engine).explain(*PAIR, NOW)
+    assert (found.logit, found.groups) == (expected.logit, expected.groups)
+    drops = {event.eid: event.drop for event in found.events}
+    eids = sorted(drops)[-10:]
+    assert any(drops[eid] for eid in eids)
+    assert not any(drop for eid, drop in drops.items() if eid not in eids)
 
 
 @pytest.mark.parametrize("name", ["graphmixer+pairs", "edgebank"])

@@ -16,6 +16,7 @@ from tgflow.choices import CountOf
 from tgflow.counts import TICK, Number, Values, evaluated, leaves
 from tgflow.describe import described
 from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
 from tgflow.inference.engine import Inference, checked_positions, checked_times
 from tgflow.plan.counts import CountHistory
 from tgflow.report.formatting import duration
@@ -26,12 +27,31 @@ MAX_EVENTS = 256
 NEIGHBORHOOD = "neighborhood"
 GROUPS: Mapping[str, tuple[CountOf, ...]] = {
     "pair": ("pair", "reverse"),
-    "source": ("src", "src_as_dst"),
+    "source": ("src", "src_as_dst", "src_new", "src_switch"),
     "destination": ("dst", "dst_as_src"),
-    "sequence": ("transition", "transition_row", "window", "window_row", "continuation"),
+    "arrivals": ("dst_new", "dst_first", "dst_switch"),
+    "sequence": (
+        *("transition", "transition_row", "window", "window_row"),
+        *("continuation", "own_transition", "covisit"),
+    ),
 }
 """The counts of each group of inputs. Other counts are the same for all pairs."""
 _GROUP_OF = {kind: name for name, kinds in GROUPS.items() for kind in kinds}
+_LIST_OF: Mapping[CountOf, CountOf] = {
+    "src_new": "src",
+    "src_switch": "src",
+    "dst_new": "dst",
+    "dst_first": "dst",
+    "dst_switch": "dst",
+}
+"""Kinds that count some of the events of another one."""
+_ALONE: tuple[CountOf, ...] = (
+    *("pair", "reverse", "src", "src_as_dst", "src_new", "src_switch", "own_transition"),
+    *("dst", "dst_as_src", "dst_new"),
+)
+"""Kinds that are counted from the events of the two nodes alone."""
+_MAX_RECOUNTED = 4096
+"""Most events that are counted again without some of them: the latest of the two nodes."""
 _Removed: TypeAlias = NDArray[np.bool_]
 
 
@@ -41,8 +61,9 @@ class Contribution:
     """Contribution of a group of a model's inputs to the logit of a pair."""
 
     name: str
-    """`pair`, `source`, `destination` or `sequence` for counts of past events; `neighborhood` for
-    the sampled neighbors of both nodes."""
+    """`pair`, `source`, `destination`, `arrivals` (first events of sources and partners at the
+    destination) or `sequence` for counts of past events; `neighborhood` for the sampled neighbors
+    of both nodes."""
     logit: float
     """Its Shapley value: the mean change of the logit by these inputs, over all orders in which
     groups are added to a pair without history. For a linear score w . (x - x0)."""
@@ -135,8 +156,10 @@ class Explainer:
 
     *Events.* Each of the pair's latest events is removed, from neighborhoods and from counts, and
     the pair scored again. Scores are then those of a log without the event, except that a node
-    memory keeps what it has learned, counts of sequences and ages in events stay, and random
-    strategies draw no other neighbor.
+    memory keeps what it has learned, numbers that depend on the events of other nodes stay (such as
+    sequences, first events of other sources, and the ages of other events in events), and random
+    strategies draw no other neighbor. Only the latest 4,096 events of the two nodes are counted
+    again.
 
     Keeps counts of its own, for which it reads the log once. Thread-safe.
 
@@ -235,7 +258,7 @@ class _Past:
         self._sampled = sampled.numpy()
         self._log = explainer.engine.graph.log
         kinds = [leaf.count.of for leaf in self._leaves if leaf.count is not None]
-        self._lists = self._events_of({*kinds})
+        self._lists = self._events_of({_LIST_OF.get(kind, kind) for kind in kinds})
         self.groups = [name for name, of in GROUPS.items() if {*of} & {*kinds}]
         if self._engine.fanouts:
             self.groups.append(NEIGHBORHOOD)
@@ -267,17 +290,10 @@ class _Past:
 
     def _values(self, counts: CountHistory) -> tuple[Values, Values]:
         """Return the leaves of the pair, and those of two nodes without events, `[L]` each."""
-        u, v, t = self._pair
+        src, dst, t = self._pair
         new = self._engine.graph.num_nodes
-        src, dst = torch.tensor([[u, new], [v, new if u == v else new + 1]])
-        found = counts.answer(
-            EventBatch.checked(src=src, dst=dst, t=torch.full((2,), t)),
-            None,
-            torch.empty(2, 0, dtype=torch.int64),
-            limit=torch.full((2,), self._cut),
-            stop=self._cut,
-        )
-        own, other = found[:, 0].numpy()
+        pairs = [(src, dst), (new, new if src == dst else new + 1)]
+        own, other = _answer(counts, pairs, t, self._cut)
         return own, other
 
     def subsets(self) -> tuple[Values, list[Tensor | Literal["all"]]]:
@@ -310,8 +326,8 @@ class _Past:
             return Contribution(name, logit, "events after the source's last destinations", ())
         eids = self._sampled
         if name != NEIGHBORHOOD:
-            kinds = [self._lists[kind] for kind in GROUPS[name] if kind in self._lists]
-            eids = np.unique(np.concatenate(kinds))
+            lists = {_LIST_OF.get(kind, kind) for kind in GROUPS[name]} & self._lists.keys()
+            eids = np.unique(np.concatenate([self._lists[kind] for kind in lists]))
         behind = np.intersect1d(eids, self.eids)[::-1].tolist()
         return Contribution(name, logit, self._text(name, eids), tuple(behind))
 
@@ -347,32 +363,68 @@ class _Past:
     def _scores_without(self, gone: _Removed) -> Values:
         """Return the logits without some of the events, `[V]` of bool `[V, K]`."""
         values = np.tile(self._own, (len(gone), 1))
+        alone = [j for j, leaf in enumerate(self._leaves) if _is_alone(leaf)]
+        if alone:
+            values[:, alone] += self._changes([self._leaves[j] for j in alone], gone)
         for j, leaf in enumerate(self._leaves):
-            if leaf.count is not None and leaf.count.of in self._lists:
-                values[:, j] = self._leaf_without(leaf, values[:, j], gone)
+            count = leaf.count
+            if leaf.op == "decayed" and count is not None and count.clock == "events":
+                is_one = np.isin(self.eids, self._lists.get(count.of, ()))
+                age = (self._cut - self.eids) / (count.half_life or 1.0)
+                values[:, j] -= gone @ (is_one * 0.5**age)
         without = [torch.from_numpy(self.eids[row]) for row in gone]
         return self.scores(values, without)
 
-    def _leaf_without(self, leaf: Number, values: Values, gone: _Removed) -> Values:
-        assert leaf.count is not None
-        count, eids, t = leaf.count, self._lists[leaf.count.of], self._pair[2]
-        gone = gone & np.isin(self.eids, eids)
-        if leaf.op == "num":
-            num: Values = values - gone.sum(1)
-            return num
-        if leaf.op == "decayed":
-            assert count.half_life is not None
-            ages = (t - self._events.t.numpy()) * self._engine.graph.seconds_per_tick
-            if count.clock == "events":
-                ages = self._cut - self.eids
-            return np.maximum(values - gone @ 0.5 ** (ages / count.half_life), 0.0)
-        tail = eids[max(0, len(eids) - len(self.eids) - 1) :][::-1]  # one of them stays, if any
-        if not len(tail):
-            return values
-        at = np.searchsorted(self.eids, tail).clip(max=len(self.eids) - 1)
-        stays = ~(gone[:, at] & (self.eids[at] == tail))
-        ages = t - self._log.gather(torch.from_numpy(tail.copy())).t.numpy()
-        return np.where(stays.any(1), ages[stays.argmax(1)], -1)
+    def _changes(self, numbers: Sequence[Number], gone: _Removed) -> Values:
+        """Return by how much numbers change without some of the events, `[V, len(numbers)]`."""
+        src, dst, t = self._pair
+        events = self._log.read(0, self._cut)
+        is_near = [np.isin(ends.numpy(), (src, dst)) for ends in (events.src, events.dst)]
+        eids = np.flatnonzero(is_near[0] | is_near[1])[-_MAX_RECOUNTED:]
+        near = self._log.gather(torch.from_numpy(eids))
+        nodes = torch.cat([torch.tensor([src, dst]), near.src, near.dst])
+        number = torch.unique(nodes, return_inverse=True)[1]  # few nodes: a small graph
+        (u, v), near_src, near_dst = torch.split(number, [2, len(near), len(near)])
+        unit = self._engine.graph.time_unit
+
+        def counted(kept: NDArray[np.bool_]) -> Values:
+            graph, rows = TemporalGraph(time_unit=unit), torch.from_numpy(kept)
+            graph.append(EventBatch(near_src[rows], near_dst[rows], near.t[rows]), allow_late=True)
+            found = _answer(CountHistory(graph, numbers), [(int(u), int(v))], t, len(graph.log))
+            return found.reshape(-1)
+
+        is_kept = np.ones(len(eids), bool)
+        whole, changes = counted(is_kept), np.zeros((len(gone), len(numbers)))
+        for i, row in enumerate(gone):
+            is_kept = ~np.isin(eids, self.eids[row])
+            if not is_kept.all():
+                changes[i] = counted(is_kept) - whole
+        return changes
+
+
+def _is_alone(leaf: Number) -> bool:
+    """Whether a number depends on no events but those of the two nodes."""
+    count = leaf.count
+    if count is None or count.of not in _ALONE or count.clock == "events":
+        return False
+    return leaf.op != "rank" or count.of == "pair"
+
+
+def _answer(
+    counts: CountHistory, pairs: Sequence[tuple[int, int]], t: int, position: int
+) -> Values:
+    """Return the numbers of some pairs at one time and position, `[len(pairs), C]`."""
+    src, dst = torch.tensor(pairs).unbind(1)
+    num = len(src)
+    found = counts.answer(
+        EventBatch.checked(src=src, dst=dst, t=torch.full((num,), t)),
+        None,
+        torch.empty(num, 0, dtype=torch.int64),
+        limit=torch.full((num,), position),
+        stop=position,
+    )
+    numbers: Values = found[:, 0].numpy()
+    return numbers
 
 
 def age_text(age: float, unit: str) -> str:
