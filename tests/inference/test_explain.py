@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tgflow as tg
 from helpers import made_streams
+from helpers.devices import for_each_device, opened, place_of
 from helpers.effort import cases
 from helpers.made_models import X_DIM, batches_of, made_events, made_model, plan_for
 from tgflow.counts import Count
@@ -288,6 +289,19 @@ def test_ages_are_in_the_unit_of_the_graph():
         graph.append(tg.EventBatch(STREAM.src, STREAM.dst, STREAM.t))
         [group] = Explainer(tg.Inference(made_model("edgebank"), graph)).explain(*PAIR, NOW).groups
         assert group.text.endswith(f"the last one {age} before")
+
+
+@for_each_device
+def test_explanation_is_the_same_on_every_device(device):
+    engines = []
+    for each in (device, "cpu"):
+        graph = tg.TemporalGraph(edge_x=FeatureTable(X_DIM), device=opened(each))
+        graph.append(STREAM)
+        engines.append(recent(made_model("tgat+pairs").to(place_of(each)), graph))
+    found, expected = (Explainer(engine).explain(*PAIR, NOW) for engine in engines)
+    assert found.logit == pytest.approx(expected.logit, abs=1e-4)  # float32
+    drops = [{event.eid: event.drop for event in each.events} for each in (found, expected)]
+    assert drops[0] == pytest.approx(drops[1], abs=1e-4)
 
 
 def test_explanation_is_serializable_and_shown_on_one_line():

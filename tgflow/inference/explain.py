@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tgflow.choices import CountOf
-from tgflow.counts import TICK, Number, Values, evaluated, leaves
+from tgflow.counts import TICK, Number, Values, evaluated, leaves, number
 from tgflow.describe import described
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -180,7 +180,7 @@ class Explainer:
 
     def __init__(self, engine: Inference) -> None:
         self.engine = engine
-        self._numbers = engine.model.counts
+        self._numbers = tuple(map(number, engine.model.counts))
         self._leaves = leaves(self._numbers)
         self._counts = CountHistory(engine.graph, self._leaves)
 
@@ -329,7 +329,8 @@ class _Past:
             lists = {_LIST_OF.get(kind, kind) for kind in GROUPS[name]} & self._lists.keys()
             eids = np.unique(np.concatenate([self._lists[kind] for kind in lists]))
         behind = np.intersect1d(eids, self.eids)[::-1].tolist()
-        return Contribution(name, logit, self._text(name, eids), tuple(behind))
+        among = "among " if name == "arrivals" and len(eids) else ""
+        return Contribution(name, logit, among + self._text(name, eids), tuple(behind))
 
     def _text(self, group: str, eids: NDArray[np.int64]) -> str:
         sampled = "sampled " if group == NEIGHBORHOOD else ""
@@ -383,8 +384,8 @@ class _Past:
         eids = np.flatnonzero(is_near[0] | is_near[1])[-_MAX_RECOUNTED:]
         near = self._log.gather(torch.from_numpy(eids))
         nodes = torch.cat([torch.tensor([src, dst]), near.src, near.dst])
-        number = torch.unique(nodes, return_inverse=True)[1]  # few nodes: a small graph
-        (u, v), near_src, near_dst = torch.split(number, [2, len(near), len(near)])
+        dense = torch.unique(nodes, return_inverse=True)[1]  # few nodes: a small graph
+        (u, v), near_src, near_dst = torch.split(dense, [2, len(near), len(near)])
         unit = self._engine.graph.time_unit
 
         def counted(kept: NDArray[np.bool_]) -> Values:
