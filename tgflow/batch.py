@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -314,6 +315,57 @@ class Batch:
 
         blocks = tuple(copied_block(block) for block in self.blocks)
         return replace(self, blocks=blocks, **copied(self))
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Return one batch with the events of several: all new, of one plan, without reuse.
+
+    Rows are not deduplicated across the batches. Facts about a pass are those of the first.
+
+    Args:
+        batches: At least one, with equal numbers of negatives and of neighbors.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    levels = [*zip(*(batch.blocks for batch in batches), strict=True)]
+    frontiers = [[len(block.target) for block in level] for level in levels]
+    frontiers.append([len(batch.nodes) for batch in batches])
+    first_rows = [[0, *accumulate(sizes)] for sizes in frontiers]
+    edges = [0]
+    if levels and levels[0][0].edge_table is not None:
+        edges += accumulate(len(block.edge_table) for block in levels[0])
+
+    def column(parts: Sequence[Any], name: str, first_row: Sequence[int] = ()) -> Any:
+        values = [getattr(part, name) for part in parts]
+        if values[0] is None:
+            return None
+        if first_row:
+            values = [x + row for x, row in zip(values, first_row, strict=False)]
+        return torch.cat(values)
+
+    edge_table = column(levels[0], "edge_table") if levels else None
+    blocks = [
+        Block(
+            target=column(level, "target", below),
+            neighbor=column(level, "neighbor", below),
+            edge_row=column(level, "edge_row", edges),
+            edge_table=edge_table,
+            **{name: column(level, name) for name in ("mask", "dt", "eid")},
+        )
+        for level, below in zip(levels, first_rows[1:], strict=True)
+    ]
+    rows = ("src_row", "dst_row", "negative_src_row", "negative_dst_row")
+    others = ("eid", "src", "dst", "t", "x", "negative_src", "negative_dst", "nodes", "position")
+    host = [batch.host for batch in batches]
+    return replace(
+        batches[0],
+        num_new=sum(batch.num_new for batch in batches),
+        host=replace(host[0], **{name: column(host, name) for name in ("eid", "src", "dst", "t")}),
+        blocks=tuple(blocks),
+        num_used=None,
+        **{name: column(batches, name, first_rows[0]) for name in rows},
+        **{name: column(batches, name) for name in (*others, "node_x", "counts")},
+    )
 
 
 def _columns(part: Batch | Block | ReusedRows) -> dict[str, Tensor]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tgflow.choices import CountClock, CountOf
 from tgflow.describe import described
@@ -238,3 +242,63 @@ def where(condition: Number, value: Operand, other: Operand) -> Number:
 def latest(age: Number, other: Number) -> Number:
     """Return the lower of two ages, where -1 is none."""
     return where(age.minimum(other) >= 0, age.minimum(other), age.maximum(other))
+
+
+Values: TypeAlias = NDArray[np.float64]
+
+
+def leaves(numbers: Sequence[Number]) -> tuple[Number, ...]:
+    """Return the distinct numbers that others are made of and that depend on a pair.
+
+    These are the numbers of a `Count`, such as its `num`, and `LOOP`; in order of first use.
+    """
+    found: dict[Number, None] = {}
+
+    def visit(each: Number) -> None:
+        if not each.args and each.op not in ("constant", "tick"):
+            found.setdefault(each)
+        for operand in each.args:
+            visit(operand)
+
+    for each in numbers:
+        visit(each)
+    return tuple(found)
+
+
+def evaluated(numbers: Sequence[Number], values: Mapping[Number, Any]) -> Values:
+    """Return numbers for given values of their leaves, float64 `[N, C]`.
+
+    For changed histories of a pair; batches get theirs from the native core.
+
+    Args:
+        numbers: `C` numbers.
+        values: Value of each of the `leaves`, float64 `[N]`; and of `TICK`.
+    """
+    known = {each: np.asarray(value, np.float64) for each, value in values.items()}
+
+    def value(each: Number) -> Values:
+        if each not in known:
+            operands = [*map(value, each.args)]
+            known[each] = np.asarray(_OPS[each.op](*operands) if operands else each.constant)
+        return known[each]
+
+    size = np.broadcast_shapes(*(x.shape for x in known.values()))
+    with np.errstate(all="ignore"):  # of branches that `where` does not take
+        columns = [np.broadcast_to(value(each), size) for each in numbers]
+    return np.stack(columns, axis=-1) if columns else np.zeros((*size, 0))
+
+
+_OPS: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "minimum": np.minimum,
+    "maximum": np.maximum,
+    "at_least": lambda x, y: (x >= y) * 1.0,
+    "where": lambda condition, x, y: np.where(condition != 0, x, y),
+    "exp": np.exp,
+    "log": np.log,
+    "log1p": np.log1p,
+    "log2": np.log2,
+}

@@ -41,6 +41,7 @@ def test_answer_matches_a_trainer_stopped_at_that_position(name):
                 ):
                     assert torch.equal(ask(predictor), ask(stopped))
                 assert predictor.top_k("n0", 3, at=at).dst == stopped.top_k("n0", 3, at=at).dst
+            assert predictor.explain("n0", "n6") == stopped.explain("n0", "n6")
             if name != "tgn+pairs":
                 continue
             known = predictor.top_k("n0", k=9, exclude_known=True)

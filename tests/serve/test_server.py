@@ -15,7 +15,7 @@ from helpers.http_client import Client, read_all
 from helpers.served import made_predictor, served
 from tgflow.serve.answers import Answers
 from tgflow.serve.predictor import Predictor
-from tgflow.serve.questions import Refused, ScoreQuestion
+from tgflow.serve.questions import ExplainAnswer, Refused, ScoreQuestion
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -71,6 +71,21 @@ def test_rankings_and_embeddings_match_the_predictor(predictor, client):
     assert torch.equal(z, predictor.embed(["n3", "n9"]))
 
 
+def test_explanations_match_the_predictor(predictor, client):
+    status, answer = client.post("/explain", {"src": "n0", "dst": "n6"})
+    assert status == 200
+    expected = json.loads(json.dumps(predictor.explain("n0", "n6").to_dict()))
+    assert answer == expected
+    assert answer["position"] == predictor.position
+    assert answer["events"]
+    assert set(answer) == set(ExplainAnswer.model_fields)
+    early = {"src": "n0", "dst": "n6", "at": "1970-01-01T00:00:00Z"}
+    assert client.post("/explain", early)[1]["position"] == 0
+    status, answer = client.post("/explain", {"src": "n0", "dst": "x"})
+    assert (status, answer["logit"]) == (200, None)
+    assert answer["note"] == "'x' is no node of made: no learned event has it"
+
+
 def test_health_metrics_and_schema_pages(predictor, client):
     assert client.get("/healthz") == (200, {"state": "running", "position": 60})
     client.post("/score", {"src": ["n0"], "dst": ["n99"]})
@@ -80,7 +95,10 @@ def test_health_metrics_and_schema_pages(predictor, client):
     assert 'tgflow_serve_seconds_bucket{le="0.001",path="/healthz"}' in page
     assert "tgflow_serve_position 60.0" in page
     status, schema = client.get("/openapi.json")
-    assert {"/score", "/top-k", "/embedding", "/healthz", "/metrics"} == set(schema["paths"])
+    paths = {"/score", "/top-k", "/embedding", "/explain", "/healthz", "/metrics"}
+    assert paths == set(schema["paths"])
+    [example] = schema["components"]["schemas"]["ExplainQuestion"]["examples"]
+    assert example == {"src": "acc_9", "dst": "shop_1"}
     refused = schema["paths"]["/score"]["post"]["responses"]
     assert {"200", "401", "404", "408", "413", "422", "429", "503"} <= set(refused)
     status, page = client.get("/docs")
@@ -116,6 +134,9 @@ PAIR = {"src": ["n0"], "dst": ["n6"]}
         ("/top-k", {"src": ["n0"], "k": 0}, 422, "k: input should be greater than or equal to 1"),
         ("/top-k", {"src": ["n0"] * 4}, 422, "4 sources with 6 candidates each are more than 20"),
         ("/score", {"src": ["n0"] * 21, "dst": ["n6"] * 21}, 422, "21 pairs are more than 20"),
+        ("/explain", {"src": ["n0"], "dst": "n6"}, 422, "src: input should be a valid integer, or"),
+        ("/explain", {"src": "n0", "dst": 6}, 422, "integers but this map's ids are strings"),
+        ("/explain", {"src": "n0", "dst": "n6", "at": [1]}, 422, "at: input should be a valid"),
         ("/embedding", {"ids": ["n0"] * 21}, 422, "21 nodes are more than 20"),
         ("/embedding", {"ids": ["n0"], "side": "left"}, 422, "side: input should be 'src' or"),
         ("/score", b"{", 422, "the body is not JSON"),

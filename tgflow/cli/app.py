@@ -66,7 +66,12 @@ def _common(
 LEARN, ASK, LOOK = "Train", "Inference", "Data and diagnostics"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LEARN: {"run": run.run, "train": train.train, "compare": compare.compare},
-    ASK: {"predict": predict.predict, "embed": predict.embed, "serve": serve.serve},
+    ASK: {
+        "predict": predict.predict,
+        "explain": predict.explain,
+        "embed": predict.embed,
+        "serve": serve.serve,
+    },
     LOOK: {
         "playback": playback.playback,
         "info": info.info,

@@ -1,4 +1,4 @@
-"""`tgflow predict` and `tgflow embed`: scores, rankings and embeddings of a run."""
+"""`tgflow predict`, `explain` and `embed`: scores, their reasons, and embeddings of a run."""
 
 from __future__ import annotations
 
@@ -106,6 +106,71 @@ def predict(
 
 def _shown(cell: Any) -> str:
     return score(cell) if isinstance(cell, float) else "" if cell is None else str(cell)
+
+
+SHOWN = 10
+"""Events shown on the terminal."""
+
+
+def explain(
+    run: RunPath,
+    *,
+    src: Annotated[str, typer.Option("--src", help="Source of the pair")],
+    dst: Annotated[str, typer.Option("--dst", help="Destination of the pair")],
+    at: At = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="File for a page with the events around the pair: .html"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Explain a score: what each group of inputs contributes, and the past events behind it.
+
+    Contributions and the baseline, a pair without history, add up to the logit. The effect of an
+    event is the change of the logit when it is removed. With --at nothing later is read, but the
+    model's parameters are those of the latest checkpoint. The run is not modified.
+
+    [bold]Examples[/bold]
+
+      tgflow explain runs/pay --src acc_9 --dst shop_1
+      tgflow explain runs/pay --src acc_9 --dst shop_1 --at 2024-05-01T12:00Z --out explain.html
+      tgflow explain runs/pay --src acc_9 --dst shop_1 --json
+    """
+    if out is not None and out.suffix != ".html":
+        raise CliError(f"--out: {out} must end in .html", USAGE)
+    from tgflow.inference.explain import age_text
+    from tgflow.report.explanation import explanation_page, halving, signed
+    from tgflow.runtime.saved_run import open_run
+
+    opened, time = open_run(run), _checked_time(at)
+    source, destination = _ids(opened, [src, dst])
+    found = opened.explain(source, destination, time)
+    unit = opened.config.stream.unit
+    if out is not None:
+        out.write_text(explanation_page(found, str(run), unit), encoding="utf-8")
+        Console(stderr=True, highlight=False).print(f"wrote {out}")
+    if json:
+        sys.stdout.write(jsonlib.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n")
+        return
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if found.logit is None or found.probability is None or found.baseline is None:
+        console.print(found.note)
+        return
+    rows = [(group.name, signed(group.logit), group.text) for group in found.groups]
+    rows = [("baseline", signed(found.baseline), "a pair without history"), *rows]
+    rows.append(("logit", signed(found.logit), f"probability {score(found.probability)}"))
+    print_table(("group", "logit", "past events"), rows, left=(0, 2))
+    if not found.events:
+        console.print("the pair has no past events")
+        return
+    events = [
+        (str(e.src), str(e.dst), str(e.t), age_text(found.t - e.t, unit), signed(e.drop))
+        for e in found.events[:SHOWN]
+    ]
+    print_table(("src", "dst", "t", "before", "drop"), events, left=(0, 1))
+    if len(found.events) > SHOWN:
+        console.print(f"{len(found.events) - SHOWN} more events with --json or --out")
+    console.print(halving(found))
 
 
 def embed(

@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
+from tgflow.batch import Batch, joined
 from tgflow.choices import Strategy
 from tgflow.describe import described
+from tgflow.events import NO_EVENT, NO_NODE
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
@@ -246,6 +247,83 @@ class Inference:
                 )
             return self._ranked(src, times, positions, candidates, k)
 
+    def neighborhood(self, src: int, dst: int, t: int, *, as_of: int | None = None) -> Tensor:
+        """Return the events that the model reads around a pair, its neighbors in all hops.
+
+        Args:
+            src: A node.
+            dst: A node.
+            t: A tick: only earlier events are visible.
+            as_of: A log position; None: all events in the graph.
+
+        Returns:
+            Distinct log positions, int64 `[n]` on the CPU, latest first.
+
+        Raises:
+            IndexError: As `embed`.
+            ValueError: As `score`.
+        """
+        with self._asking():
+            return events_of(self._batch(*self._pair(src, dst, t, as_of)))
+
+    def score_without(
+        self,
+        src: int,
+        dst: int,
+        t: int,
+        without: Sequence[Tensor | Literal["all"]],
+        counts: Tensor | None = None,
+        *,
+        as_of: int | None = None,
+    ) -> Tensor:
+        """Return the logits of one pair under several changes of its history.
+
+        Where the strategy is `recent`, the next older events take the place of the neighbors that
+        are left out. The model's own state is not changed: a memory keeps what it has learned.
+
+        Args:
+            src: A node.
+            dst: A node.
+            t: A tick: only earlier events are visible.
+            without: For each change, log positions of events that are no neighbors, int64 `[n]`; or
+                "all": no neighbors at all.
+            counts: Numbers that replace the model's `counts`, float64 `[len(without), C]`; None:
+                those of the whole history.
+            as_of: A log position; None: all events in the graph.
+
+        Returns:
+            Float64 `[len(without)]` on the CPU.
+
+        Raises:
+            IndexError: As `embed`.
+            ValueError: As `score`; or a fan-out is "all".
+        """
+        if "all" in self.fanouts:
+            raise ValueError(
+                f"neighbors can be left out of fan-outs that are numbers, got {self.fanouts}"
+            )
+        if not len(without):
+            return torch.empty(0, dtype=torch.float64)
+        with self._asking():
+            pair = self._pair(src, dst, t, as_of)
+            whole = self._batch(*pair)
+            sampled = events_of(whole)
+
+            def changed(events: Tensor | Literal["all"]) -> Batch:
+                if isinstance(events, Tensor) and not torch.isin(events, sampled).any():
+                    return whole
+                return self._batch(*pair, without=events)
+
+            def scored(rows: slice) -> Tensor:
+                batch = joined([*map(changed, without[rows])])
+                if counts is not None:
+                    batch = replace(batch, counts=counts[rows].unsqueeze(1).to(batch.t.device))
+                with self._reading():
+                    logits: Tensor = self.model(batch).positive
+                return logits.double().cpu()
+
+            return in_parts(len(without), max(1, self.max_pairs // len(whole.nodes)), scored)
+
     def destinations(self, src: int | None = None, *, as_of: int | None = None) -> Tensor:
         """Return the default candidates of `rank`, or the destinations of one source.
 
@@ -305,6 +383,14 @@ class Inference:
         positions = checked_positions(as_of, size, self.graph.num_events)
         return checked_times(t, size), positions
 
+    def _pair(
+        self, src: int, dst: int, t: int, as_of: int | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return one pair as the arguments of `_batch`."""
+        ends = checked_nodes("src", torch.tensor([src]), self.graph, 1)
+        others = checked_nodes("dst", torch.tensor([[dst]]), self.graph, 2)
+        return ends, others, *self._checked(1, t, as_of)
+
     def _ranked(self, src: Tensor, t: Tensor, as_of: Tensor, candidates: Tensor, k: int) -> Ranking:
         width = max(1, self.max_pairs // max(1, len(src)))
         best: Ranking | None = None
@@ -330,11 +416,19 @@ class Inference:
 
         return in_parts(len(src), max(1, self.max_pairs // max(1, dst.shape[1])), scored)
 
-    def _batch(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Batch:
+    def _batch(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        t: Tensor,
+        as_of: Tensor,
+        without: Tensor | Literal["all"] | None = None,
+    ) -> Batch:
         """Return the batch of some pairs, all of whose hops see the same graph."""
         while True:
             change = self.graph.last_change
-            batch = query_batch(self._plan, self.fanouts, self._plan.ask(src, dst, t, as_of))
+            roots = self._plan.ask(src, dst, t, as_of)
+            batch = query_batch(self._plan, self.fanouts, roots, without)
             if self.graph.last_change is change:
                 break
         batch = batch.to(device_of_model(self.model))
@@ -395,17 +489,50 @@ def in_parts(size: int, at_once: int, make: Callable[[slice], Tensor]) -> Tensor
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def query_batch(plan: Plan, fanouts: Sequence[Fanout], roots: Roots) -> Batch:
-    """Return the batch of some roots, on the graph's device."""
-    if "all" not in fanouts:
+def events_of(batch: Batch) -> Tensor:
+    """Return the distinct events of a batch's neighbors, int64 `[n]` on the CPU, latest first."""
+    eids = torch.cat([block.eid[block.mask] for block in batch.blocks] or [batch.eid[:0]])
+    distinct: Tensor = torch.unique(eids.cpu())
+    return distinct.flip(0)
+
+
+def left_out(found: Neighbors, without: Tensor | Literal["all"], k: int) -> Neighbors:
+    """Return the first `k` neighbors of each query, without those of some events."""
+    if isinstance(without, str):
+        gone = torch.ones_like(found.mask)
+    else:
+        gone = torch.isin(found.eid, without.to(found.eid.device))
+    kept = found.mask & ~gone
+    order = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, :k]
+    kept = kept.gather(1, order)
+    return Neighbors(
+        found.nodes.gather(1, order).masked_fill(~kept, NO_NODE),
+        found.t.gather(1, order) * kept,
+        found.eid.gather(1, order).masked_fill(~kept, NO_EVENT),
+        kept.sum(dim=1, dtype=torch.int32),
+    )
+
+
+def query_batch(
+    plan: Plan,
+    fanouts: Sequence[Fanout],
+    roots: Roots,
+    without: Tensor | Literal["all"] | None = None,
+) -> Batch:
+    """Return the batch of some roots, on the graph's device; `without` as in `score_without`."""
+    if "all" not in fanouts and without is None:
         return plan.of_roots(roots)
     placed, left = plan.placed(roots), iter(fanouts)
+    spare = 0
+    if isinstance(without, Tensor) and plan.sampler.strategy == "recent":
+        spare = len(without)  # other strategies would draw all neighbors anew
 
     def neighbors(asked: HopQueries) -> Neighbors:
         fanout = next(left)
         if fanout == "all":
             return all_neighbors(plan.graph, plan.sampler, asked)
-        return replace(asked, k=fanout).sampled(plan.graph, plan.sampler)
+        found = replace(asked, k=fanout + spare).sampled(plan.graph, plan.sampler)
+        return found if without is None else left_out(found, without, fanout)
 
     hops = answer_walk(walk_of(plan, placed), neighbors)
     return assemble(plan, placed, hops).gathered(plan.graph)

@@ -331,8 +331,9 @@ class NodeMemory(nn.Module):
                 row = int(stale[0])
                 raise ValueError(
                     f"node {int(nodes[row])} is requested as of position {int(position[row])}, but "
-                    f"was written at {int(clock[row, POSITION])} and no history is kept; call "
-                    "keep_past(num_events) first, with the number of events to look back"
+                    f"was written at {int(clock[row, POSITION])} and no history is kept; ask "
+                    "about a later time, or call keep_past(num_events) first, with the number of "
+                    "events to look back"
                 )
             old_rows, old_clock = self.history.read(
                 nodes.index_select(0, stale), position.index_select(0, stale)

@@ -43,6 +43,8 @@ class Card:
     groups: Sequence[tuple[str, Rows]] = ()
     figures: Sequence[dict[str, Any]] = ()
     """Charts, without a table."""
+    picture: Mapping[str, Any] | None = None
+    """Events over time, above the tables; see `tgflow.report.explanation`."""
 
 
 def continual_report(
@@ -287,8 +289,13 @@ def render_page(
     tiles: Sequence[Tile],
     parts: Sequence[Card],
     version: str,
+    *,
+    is_of_run: bool = True,
 ) -> str:
-    """Return a self-contained page; all texts are escaped."""
+    """Return a self-contained page; all texts are escaped.
+
+    `is_of_run`: Whether it lies beside metrics.json and config.toml, which its footer names.
+    """
     from jinja2 import Environment, FileSystemLoader
     from markupsafe import Markup, escape
 
@@ -300,8 +307,9 @@ def render_page(
     ]
     css, js = (Markup((here / f"page.{x}").read_text(encoding="utf-8")) for x in ("css", "js"))
     return pages.get_template("page.html").render(
-        kind=kind, title=title, lead=lead, tiles=units, parts=parts, version=version, css=css, js=js
-    )
+        kind=kind, title=title, lead=lead, tiles=units, parts=parts, version=version, css=css,
+        js=js, is_of_run=is_of_run,
+    )  # fmt: skip
 
 
 def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[str, str]]:

@@ -16,8 +16,16 @@ from torch import Tensor
 
 from tgflow.choices import Side
 from tgflow.ids import UnknownNode
+from tgflow.inference.explain import MAX_EVENTS
 from tgflow.serve.predictor import Predictor
-from tgflow.serve.questions import EmbeddingQuestion, Question, Refused, ScoreQuestion, TopQuestion
+from tgflow.serve.questions import (
+    EmbeddingQuestion,
+    ExplainQuestion,
+    Question,
+    Refused,
+    ScoreQuestion,
+    TopQuestion,
+)
 
 Answer: TypeAlias = dict[str, Any] | Exception
 """The JSON of an answer, or the error."""
@@ -84,6 +92,8 @@ class Answers:
             return max(len(question.src), len(question.dst))
         if isinstance(question, EmbeddingQuestion):
             return len(question.ids)
+        if isinstance(question, ExplainQuestion):
+            return min(2 * MAX_EVENTS, self._max_pairs)
         assert isinstance(question, TopQuestion)
         candidates = question.candidates
         num = self._predictor.graph.num_nodes if candidates is None else len(candidates)
@@ -139,6 +149,8 @@ class Answers:
             z = predictor.embed(question.ids, question.at, side=question.side).tolist()
             named = zip(question.ids, z, strict=True)
             return {"embeddings": [{"id": id, "embedding": row} for id, row in named]}
+        if isinstance(question, ExplainQuestion):
+            return predictor.explain(question.src, question.dst, question.at).to_dict()
         assert isinstance(question, TopQuestion)
         q, most = question, self._max_pairs
         found = predictor.top_k(q.src, q.k, q.candidates, q.exclude_known, q.at, max_pairs=most)

@@ -18,6 +18,8 @@ from tgflow.serve.questions import (
     FAULT,
     EmbeddingAnswer,
     EmbeddingQuestion,
+    ExplainAnswer,
+    ExplainQuestion,
     Health,
     Question,
     Refusal,
@@ -64,6 +66,9 @@ def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) 
     async def embedding(question: EmbeddingQuestion) -> Response:
         return await answered(question)
 
+    async def explain(question: ExplainQuestion) -> Response:
+        return await answered(question)
+
     async def health() -> Response:
         found = await ask("/healthz")
         status = 503 if json.loads(found)["state"] in ENDED else 200
@@ -77,6 +82,7 @@ def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) 
         (ScoreQuestion, score, ScoreAnswer, "Scores of pairs"),
         (TopQuestion, top, TopAnswer, "Likeliest destinations of sources"),
         (EmbeddingQuestion, embedding, EmbeddingAnswer, "Embeddings of nodes"),
+        (ExplainQuestion, explain, ExplainAnswer, "Why a pair has its score"),
     ):
         app.add_api_route(
             question.path,

@@ -19,7 +19,7 @@ from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds, UnknownNode
-from tgflow.inference import Inference
+from tgflow.inference import Explainer, Explanation, Inference
 from tgflow.inference.engine import Ranking
 from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.serve.scored_pairs import ScoredPairs
@@ -65,6 +65,7 @@ class Predictor:
         self.engine = engine
         """Engine that answers by dense ids and ticks."""
         self._calibration = calibration
+        self._explainer: Explainer | None = None
         self._trainer: ContinualTrainer | None = None
         self._count = NodeCount(graph.log)
 
@@ -84,6 +85,7 @@ class Predictor:
         self.graph, self.engine, self._count = trainer.graph, engine, NodeCount(trainer.graph.log)
         if trainer.scorer is not None:
             self._calibration = trainer.scorer.calibration
+        self._explainer = None
         trainer.changing = engine.changing
         self._trainer = trainer
 
@@ -186,6 +188,39 @@ class Predictor:
                     f"{max_pairs:,} pairs: ask for fewer sources at a time, or name candidates"
                 )
             return self._ranked(nodes, t, others, k, exclude_known)
+
+    def explain(self, src: Any, dst: Any, at: Any = None) -> Explanation:
+        """Return why a pair has its score: contributions, and the past events behind them.
+
+        At a past time the answer reads no later event, but with the parameters of now.
+
+        Args:
+            src: Id of the source.
+            dst: Id of the destination.
+            at: A time; None: after the last event.
+
+        Returns:
+            The explanation, see `tgflow.inference.Explainer`; for an id without events only its
+            `note`.
+
+        Raises:
+            TypeError: If ids are of another kind than the stream's.
+            ValueError: If a time is between two ticks, or the model has a memory that does not
+                reach back so far.
+        """
+        with self.holding():
+            t, as_of = int(self.ticks(at, 1)), self.position
+            try:
+                u, v = int(self.find([src], "src")), int(self.find([dst], "dst"))
+            except UnknownNode as error:
+                seen = min(as_of, self.graph.log.position(t))
+                time, note = self._time(t), str(error)
+                return Explanation(src, dst, time, seen, None, None, None, note=note)
+            if self._explainer is None:
+                self._explainer = Explainer(self.engine)
+            probabilities = self._calibration.probabilities
+            found = self._explainer.explain(u, v, t, as_of=as_of, probabilities=probabilities)
+            return found.named(lambda nodes: [*self.ids.decode(nodes)], self._time)
 
     def find(self, ids: Any, side: Side) -> Tensor:
         """Return the dense ids of nodes, int64 `[N]`; errors as in `score`."""
@@ -291,6 +326,12 @@ class Predictor:
         with self.holding():
             position = self.position
             return int(self.graph.log.read(position - 1, position).t) + 1 if position else 0
+
+    def _time(self, tick: float) -> float:
+        """Return the time of a tick in the unit of the stream."""
+        unit, own = self._stream.unit, self.graph.time_unit
+        time = Fraction(tick) / (1 if own == "tick" else ticks_per_unit(unit, own))
+        return int(time) if time.denominator == 1 else float(time)
 
     def _tick(self, time: Any) -> int:
         unit, tick = self._stream.unit, self.graph.time_unit

@@ -82,6 +82,19 @@ class EmbeddingQuestion(Question):
     )
 
 
+class ExplainQuestion(Question):
+    """Asks why a pair has its score."""
+
+    path = "/explain"
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"src": "acc_9", "dst": "shop_1"}]}
+    )
+
+    src: NodeId = Field(description="Id of the source")
+    dst: NodeId = Field(description="Id of the destination")
+    at: Time | None = Field(None, description="A time; unset: after the last event")
+
+
 class PairScore(BaseModel):
     """The scores of a pair."""
 
@@ -126,6 +139,44 @@ class EmbeddingAnswer(BaseModel):
     embeddings: list[NodeEmbedding]
 
 
+class GroupContribution(BaseModel):
+    """The contribution of a group of inputs."""
+
+    name: str
+    logit: float = Field(description="Its Shapley value")
+    text: str = Field(description="The group in words")
+    events: list[int] = Field(description="Positions of its latest events, latest first")
+
+
+class PastEvent(BaseModel):
+    """A past event, and its effect."""
+
+    eid: int = Field(description="Position in the run")
+    src: NodeId
+    dst: NodeId
+    t: float = Field(description="In the unit of the stream's times")
+    drop: float = Field(description="Logit with the event minus logit without it")
+
+
+class ExplainAnswer(BaseModel):
+    """Why a pair has its score: `baseline` plus the logits of `groups` is `logit`."""
+
+    src: NodeId
+    dst: NodeId
+    t: float = Field(description="In the unit of the stream's times")
+    position: int = Field(description="Events that were visible")
+    logit: float | None = Field(description="Higher is likelier; null for an unknown id")
+    probability: float | None = Field(description="Of the event against one random negative")
+    baseline: float | None = Field(description="Logit of a pair without history")
+    groups: list[GroupContribution] = Field(description="Largest contributions first")
+    events: list[PastEvent] = Field(description="Those that raise the logit most first")
+    num_to_halve: int | None = Field(
+        description="How many of the first events must be removed to halve the probability"
+    )
+    probability_left: float | None = Field(description="Once all of the events are removed")
+    note: str = Field(description="Why there is no score")
+
+
 class Health(BaseModel):
     """State of the run."""
 
@@ -166,5 +217,5 @@ def _name_of(problem: Mapping[str, Any]) -> str:
     return ".".join(part for part in where if part in _FIELDS or part.isdecimal())
 
 
-QUESTIONS = (ScoreQuestion, TopQuestion, EmbeddingQuestion)
+QUESTIONS = (ScoreQuestion, TopQuestion, EmbeddingQuestion, ExplainQuestion)
 _FIELDS = {name for question in QUESTIONS for name in question.model_fields}
