@@ -5,8 +5,8 @@ Poursafaei, Huang, Pelrine, Rabbany.
 Differs from the paper:
     * All events before a query count, also those of its own batch. With `visibility="batch"` only
       those before the batch count, as in published figures.
-    * The window ends at the query, not at the latest event. By default, the window with the highest
-      average precision, summed over the batches so far, is used; before a test, over validation.
+    * The window ends at the query, not at the latest event. By default, the best window so far is
+      used (see `Heuristic`); before a test, over validation.
     * Pairs not seen within the window score 0, as those never seen.
 """
 

@@ -11,6 +11,7 @@ from tgflow import _native
 from tgflow.batch import Batch
 from tgflow.counts import Count, Number, latest
 from tgflow.messages import Messages, NewEvents
+from tgflow.metrics import ranks
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn.choice import Choice
 
@@ -19,7 +20,10 @@ PairDirection = Literal["forward", "both"]
 
 
 class Heuristic(TemporalModel):
-    """Scores pairs by a rule: the only one, or the best of several so far.
+    """Scores pairs by a rule: the only one, or the best of several so far, by `choose_by`.
+
+    The best has the highest average precision against a negative each, summed over batches, or the
+    highest mean reciprocal rank among all negatives.
 
     Args:
         candidates: The rules.
@@ -50,20 +54,35 @@ class Heuristic(TemporalModel):
         return Scores(found[:, 0], found[:, 1:])
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages | None:
-        """Return how each candidate scores the new events and a negative each; not in training."""
+        """Return what `store` compares candidates by, for the new events; not in training.
+
+        Scores of the events and a negative each; by MRR the events' reciprocal ranks, which
+        synchronizes.
+        """
         if self.state is None or self.training or not batch.negative_dst.shape[1]:
             return None
         assert batch.counts is not None
-        return Messages((batch.counts[: batch.num_new, :2].clone(),))
+        counts, mask = batch.counts[: batch.num_new], batch.negative_mask
+        if self.choose_by == "ap":
+            return Messages((counts[:, :2].clone(),))
+        own, others = counts[:, 0], counts[:, 1:]
+        if mask is not None:
+            others = others.where(mask[: batch.num_new, :, None], -torch.inf)
+        places = [ranks(own[:, i], others[..., i]) for i in range(len(self.candidates))]
+        return Messages((torch.stack(places, dim=1).reciprocal().to(counts.device),))
 
     def store(self, events: NewEvents, messages: Messages) -> None:
         """Add how well each candidate has ranked the new events."""
         if self.state is None or len(events) == 0:
             return
-        own, others = messages.columns[0].cpu().permute(1, 2, 0).contiguous()
-        scored = zip(own, others, strict=True)
-        merits = [_native.compare_scores(*each, 0.0)[0] for each in scored]
-        self.state.add(torch.tensor(merits, dtype=torch.float64), events.end)
+        [column] = messages.columns
+        if self.choose_by == "ap":
+            own, others = column.cpu().permute(1, 2, 0).contiguous()
+            scored = zip(own, others, strict=True)
+            merits = [_native.compare_scores(*each, 0.0)[0] for each in scored]
+            self.state.add(torch.tensor(merits, dtype=torch.float64), events.end)
+        else:
+            self.state.add(column.sum(dim=0), events.end)
 
     def settle(self) -> None:
         if self.state is not None:

@@ -5,8 +5,7 @@ Daniluk, Dąbrowski.
 Differs from the paper:
     * Counts decay with every event before the query, at the same rate as the paper's, which decay
       after every batch of 200; with `visibility="batch"` they are those of the batch's start.
-    * By default, the decay with the highest average precision, summed over the batches so far, is
-      used; before a test, over validation.
+    * By default, the best decay so far is used (see `Heuristic`); before a test, over validation.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ Differs from the paper:
       those before the batch count.
     * Scores are also comparable between queries, as AP needs: they use ages, not times.
     * Events between two nodes count in either direction, unless `direction="forward"`.
-    * By default, the rule with the highest average precision, summed over the batches so far, is
-      used; before a test, over validation.
+    * By default, the best rule so far is used (see `Heuristic`); before a test, over validation.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,10 +22,8 @@ from tgflow.events import concat
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.csv import JodieDecoder
 from tgflow.streams.files.formats import decoder_for
-from tgflow.streams.files.pickled_arrays import Array, Key, read_pickled_arrays
+from tgflow.streams.files.pickled_arrays import Int64s, Key, read_pickled_arrays
 from tgflow.streams.open import open_stream
-
-Int64s = npt.NDArray[np.int64]
 
 PARTS = ("val", "test")
 SHARES = (0.70, 0.85)
@@ -48,12 +48,16 @@ def convert_tgb(
 
     Node ids become TGB's integers: in JODIE's layout (wiki, subreddit, ...) destinations are
     numbered after the sources; in the others, whose columns are time, source, destination and more,
-    nodes are numbered from 0 in order of appearance. Only integer arrays are read from the pickles.
+    nodes are numbered from 0 in order of appearance. RelBench's export of TGB has TGB's numbers,
+    less the number of sources for destinations in a table of their own, and `weight` as the only
+    feature. Only arrays of whole numbers are read from the pickles. Nothing is written on an error.
 
     Args:
-        folder: Has NAME_edgelist*.csv, NAME_val_ns*.pkl and NAME_test_ns*.pkl, one of each.
+        folder: Has NAME_edgelist*.csv, NAME_val_ns*.pkl and NAME_test_ns*.pkl, one of each; or
+            manifest.yaml, db/events.parquet, a table of nodes or tables of sources and
+            destinations beside it, negatives/val_ns.pkl and negatives/test_ns.pkl, as RelBench's.
         out: Output folder; created if missing.
-        time_unit: Unit of the times.
+        time_unit: Unit of the times, "s" for RelBench's export.
 
     Returns:
         The files written. The negatives are `start`, int64 `[n + 1]`, and `dst`, int64: those of
@@ -63,24 +67,25 @@ def convert_tgb(
         FileNotFoundError: If a file is missing.
         StreamError: If a file is invalid, or negatives belong to other events.
     """
-    folder = Path(folder)
-    edges = _only(folder, "*_edgelist*.csv")
-    name = edges.name.partition("_edgelist")[0]
-    pickles = {part: _only(folder, f"*_{part}_ns*.pkl") for part in PARTS}
+    folder, target = Path(folder), Path(out)
+    if (folder / "manifest.yaml").exists():
+        name = _relbench_name(folder / "manifest.yaml")
+        edges = _only(folder / "db", "events.parquet")
+        pickles = {part: _only(folder / "negatives", f"{part}_ns*.pkl") for part in PARTS}
+    else:
+        edges = _only(folder, "*_edgelist*.csv")
+        name = edges.name.partition("_edgelist")[0]
+        pickles = {part: _only(folder, f"*_{part}_ns*.pkl") for part in PARTS}
     events, x = _read(edges, time_unit)
-    target = Path(out)
-    target.mkdir(parents=True, exist_ok=True)
-    written, counts = [target / f"{name}.parquet"], {}
     features = {} if x is None else {f"f{i}": x[:, i] for i in range(x.shape[1])}
-    with replacing(written[0]) as partial:
-        pq.write_table(pa.table(events | features), partial, compression="zstd")
     t = events["t"]
+    negatives = {}
     ends = [int((t <= quantile).sum()) for quantile in np.quantile(t, SHARES)] + [len(t)]
     for part, rows in zip(PARTS, pairwise(ends), strict=True):
         known = read_pickled_arrays(pickles[part])
         found = [_of_event(pickles[part], known, events, row) for row in range(*rows)]
         start = np.cumsum([0, *map(len, found)], dtype=np.int64)
-        dst = np.concatenate([each.astype(np.int64) for each in found] or [start[:0]])
+        dst = np.concatenate(found or [start[:0]])
         about = {
             "data_set": name,
             "kind": "tgb/1",
@@ -88,11 +93,24 @@ def convert_tgb(
             "edges_sha256": _sha256(edges),
             "negatives_sha256": _sha256(pickles[part]),
         }
-        written.append(target / f"{name}.{part}.negatives.safetensors")
-        with replacing(written[-1]) as partial:
-            save_file({"start": start, "dst": dst}, partial, about)
-        counts[part] = len(dst)
-    return Converted(tuple(written), len(t), counts)
+        path = target / f"{name}.{part}.negatives.safetensors"
+        negatives[path] = {"start": start, "dst": dst}, about
+    target.mkdir(parents=True, exist_ok=True)
+    written = [target / f"{name}.parquet", *negatives]
+    with ExitStack() as stack:  # renames all files at the end
+        partial, *others = [stack.enter_context(replacing(path)) for path in written]
+        pq.write_table(pa.table(events | features), partial, compression="zstd")
+        for other, (arrays, about) in zip(others, negatives.values(), strict=True):
+            save_file(arrays, other, about)
+    sizes = (len(arrays["dst"]) for arrays, _ in negatives.values())
+    return Converted(tuple(written), len(t), dict(zip(PARTS, sizes, strict=True)))
+
+
+def _relbench_name(manifest: Path) -> str:
+    found = re.search(r"""^name:\s*["']?([\w.-]+)""", manifest.read_text("utf-8"), re.MULTILINE)
+    if found is None:
+        raise StreamError(str(manifest), "schema", "it has no line `name: ...`")
+    return found[1]
 
 
 def _only(folder: Path, pattern: str) -> Path:
@@ -106,9 +124,14 @@ def _only(folder: Path, pattern: str) -> Path:
 def _read(path: Path, time_unit: str) -> tuple[dict[str, Int64s], npt.NDArray[np.float32] | None]:
     """Return src, dst and t of all events with TGB's node numbers, and the features."""
     decoder = decoder_for(path)
-    is_jodie = isinstance(decoder, JodieDecoder)
+    is_jodie, is_relbench = isinstance(decoder, JodieDecoder), path.suffix == ".parquet"
     if is_jodie:
         stream = open_stream(path, format="jodie", time_unit=time_unit)
+    elif is_relbench:
+        stream = open_stream(
+            path, src="src_id", dst="dst_id", t="event_ts", time_unit=time_unit,
+            features=["weight"],
+        )  # fmt: skip
     else:
         names = decoder.names() or ()
         if len(names) < 3:
@@ -124,16 +147,19 @@ def _read(path: Path, time_unit: str) -> tuple[dict[str, Int64s], npt.NDArray[np
         raise StreamError(str(path), "schema", "there is no event")
     batch = concat(batches)
     events = {name: getattr(batch, name).numpy() for name in ("src", "dst", "t")}
-    if is_jodie:
+    if is_jodie or is_relbench:
         for name in ("src", "dst"):
             events[name] = np.array(stream.ids.decode(getattr(batch, name)), dtype=np.int64)
+    if is_jodie:
         events["dst"] += events["src"].max() + 1
+    elif is_relbench and not (path.parent / "nodes.parquet").exists():
+        events["dst"] += pq.read_metadata(_only(path.parent, "src_nodes.parquet")).num_rows
     return events, None if batch.x is None else batch.x.numpy()
 
 
 def _of_event(
-    path: Path, known: Mapping[Key, Array], events: Mapping[str, Int64s], row: int
-) -> Array:
+    path: Path, known: Mapping[Key, Int64s], events: Mapping[str, Int64s], row: int
+) -> Int64s:
     src, dst, t = (int(events[name][row]) for name in ("src", "dst", "t"))
     if (src, dst, t) in known:
         return known[src, dst, t]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,9 @@ class TemporalModel(nn.Module):
     """State of the stream; None for a model that only reads the graph."""
     decoder: nn.Module
     """Turns embeddings into `Scores`, for models that define `embed`."""
+    choose_by: Literal["ap", "mrr"] = "ap"
+    """Metric by which a model that chooses between variants does so; an offline trainer sets it to
+    its `OfflineConfig.select_metric`."""
     label_decoder: nn.Module | None
     """Turns embeddings into `Scores.classes`, called as `label_decoder(z, batch)` for batches with
     `targets`: set by a task on models that define `embed`; None without."""

@@ -1,4 +1,4 @@
-"""Unpickler for dicts of integer arrays, the format of TGB's negatives."""
+"""Unpickler for dicts of arrays of whole numbers, the format of TGB's negatives."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ import numpy.typing as npt
 from tgflow.streams.errors import StreamError
 
 Key = tuple[int, int, int]
-Array = npt.NDArray[np.generic]
+Int64s = npt.NDArray[np.int64]
 
 MAX_GROWTH = 16
-"""Maximum array bytes per byte of the file; one array may be the value of many keys."""
+"""Maximum result bytes per byte of the file; one array may be the value of many keys."""
 _OPCODES = {
     *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE"),
     *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
     *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
     *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-    *("EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "EMPTY_DICT", "SETITEM", "SETITEMS"),
+    *("EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "EMPTY_LIST", "APPEND", "APPENDS"),
+    *("EMPTY_DICT", "SETITEM", "SETITEMS"),
     *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
     *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
 }
 _NAMES = {ord(each.code): each.name for each in pickletools.opcodes}
-_DTYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+_DTYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "O8")
 _DAMAGE = (
     *(ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError),
     *(EOFError, RecursionError, struct.error, pickle.UnpicklingError),
 )
+_NOT_WHOLE = "an array that is not a list of whole numbers"
 
 
 class _Refused(Exception):
     pass
 
 
-class _Found(dict[Key, Array]):
+class _Found(dict[Key, "npt.NDArray[Any] | list[Any]"]):
     """A dict that checks keys before hashing; a deeply nested tuple would overflow the stack."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -71,13 +73,15 @@ class _DType:
 class _Values:
     """Replaces an array, whose own `__setstate__` trusts the file."""
 
-    found: Array
+    found: npt.NDArray[Any] | list[Any]
+    """A view of the file's bytes, or the elements of an array of objects."""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, _, data = state
-        self.found = np.frombuffer(data, dtype.found)
-        if shape != self.found.shape or self.found.dtype.kind not in "iu":
-            raise _Refused("an array that is not a list of whole numbers")
+        is_list = dtype.found.kind == "O" and isinstance(data, list)
+        self.found = data if is_list else np.frombuffer(data, dtype.found)
+        if shape != (len(self.found),):
+            raise _Refused(_NOT_WHOLE)
 
 
 def _of_buffer(data: bytes, dtype: _DType, shape: tuple[int], _: str) -> _Values:
@@ -105,10 +109,12 @@ _CALLABLE: dict[str, Callable[..., Any]] = {
 }
 
 
-def read_pickled_arrays(path: Path) -> dict[Key, Array]:
-    """Read a pickled dict of arrays; each key is three integers.
+def read_pickled_arrays(path: Path) -> dict[Key, Int64s]:
+    """Read a pickled dict of arrays as int64; each key is three integers.
 
-    Nothing named in the file is imported or called.
+    The arrays are of integers, of floats that are whole numbers, as TGB's generator writes where
+    a source has no history, or of Python's integers as objects. Nothing named in the file is
+    imported or called.
 
     Raises:
         StreamError: If the file contains anything else, or is damaged.
@@ -122,15 +128,31 @@ def read_pickled_arrays(path: Path) -> dict[Key, Array]:
             found = _ArrayUnpickler(data).load()
             if not isinstance(found, dict):
                 raise _Refused("no dict")
-            if sum(values.nbytes for values in found.values()) > MAX_GROWTH * len(data):
+            if sum(8 * len(values) for values in found.values()) > MAX_GROWTH * len(data):
                 raise _Refused(f"arrays of more than {MAX_GROWTH} times its size")
+            return {key: _whole_numbers(values) for key, values in found.items()}
         except _Refused as error:
             text = f"it contains {error}, expected a dict of (src, dst, t) to arrays"
             raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
         except _DAMAGE as error:
             text = f"it is not a whole pickle: {type(error).__name__} {error!s:.100}"
             raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
-    return found
+
+
+def _whole_numbers(values: npt.NDArray[Any] | list[Any]) -> Int64s:
+    """Return the values as int64."""
+    if isinstance(values, list):
+        if any(type(value) is not int for value in values):
+            raise _Refused(_NOT_WHOLE)
+        return np.array(values, dtype=np.int64)
+    if (
+        values.dtype.kind == "f"
+        and not ((np.trunc(values) == values) & (np.abs(values) < 2.0**63)).all()
+    ):
+        raise _Refused(_NOT_WHOLE)
+    if values.dtype.kind == "u" and (values >= 2**63).any():
+        raise _Refused(_NOT_WHOLE)
+    return values.astype(np.int64, copy=False)
 
 
 class _Opcodes(dict[int, Callable[[Any], None]]):

@@ -71,6 +71,8 @@ def test_converted_data_set_is_trained_under_its_protocol(tgflow, tmp_path):
     assert 0 < metrics["test.mrr"] <= 1
     assert "fixed negatives of tgbl-made" in metrics["protocol_line"]
     assert "tgb/1: 70/15/15" in ran.out
+    assert "val MRR 0." in ran.err
+    assert ran.out.index(" MRR ") < ran.out.index(" AP ")
     assert "tgb/1: 70/15/15" in (tmp_path / "out" / "report.html").read_text()
 
 

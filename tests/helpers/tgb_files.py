@@ -1,4 +1,4 @@
-"""A small generated data set in TGB's format: edge list and pickled negatives."""
+"""A small generated data set in TGB's format, and in RelBench's export of TGB."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 Row = tuple[int, int, int]
 NUM_USERS = 6
@@ -13,10 +15,12 @@ NUM_ITEMS = 8
 
 
 def jodie_rows(num: int = 120, seed: int = 3) -> list[Row]:
-    """Return users and items, counted apart from 0, at times that tie."""
+    """Return users and items, counted apart from 0, at times that tie; one user comes late."""
     rng = np.random.default_rng(seed)
-    users, items = rng.integers(NUM_USERS, size=num), rng.integers(NUM_ITEMS, size=num)
-    users[:NUM_USERS], items[:NUM_ITEMS] = range(NUM_USERS), range(NUM_ITEMS)
+    late = NUM_USERS - 1
+    users, items = rng.integers(late, size=num), rng.integers(NUM_ITEMS, size=num)
+    users[:late], items[:NUM_ITEMS] = range(late), range(NUM_ITEMS)
+    users[num * 3 // 4 :: 7] = late
     t = rng.integers(0, 3, size=num).cumsum()
     return list(zip(users.tolist(), items.tolist(), t.tolist(), strict=True))
 
@@ -27,11 +31,29 @@ def shifted(rows: list[Row]) -> list[Row]:
     return [(src, dst + first, t) for src, dst, t in rows]
 
 
-def negatives_of(rows: list[Row], seed: int = 5) -> dict[Row, np.ndarray]:
-    """Return one to four other items for each row, numbered after the users."""
-    rng = np.random.default_rng(seed)
-    items = np.arange(NUM_USERS, NUM_USERS + NUM_ITEMS)
-    return {row: rng.permutation(items[items != row[1]])[: rng.integers(1, 5)] for row in rows}
+def negatives_of(part: list[Row], events: list[Row], num: int = 4) -> dict[Row, np.ndarray]:
+    """Return up to `num` negatives of each event of a part, by the rule of TGB's generator.
+
+    Half are destinations that the source had in training, the others any; none is one that it has
+    at the same time in the part. The list of a source without training history is float64: TGB
+    concatenates an empty array of floats with integers.
+
+    Args:
+        part: Events of validation or of the test.
+        events: All events.
+        num: 8 gives all other destinations, as in tgbl-wiki-v2.
+    """
+    rng = np.random.default_rng(5)
+    trained = events[: -sum(map(len, parts_of(events)))]
+    everything = np.unique([dst for _, dst, _ in events])
+    negatives = {}
+    for src, dst, t in part:
+        same = [other for source, other, time in part if (source, time) == (src, t)]
+        past = np.setdiff1d([other for source, other, _ in trained if source == src], same)
+        past = rng.permutation(past)[: num // 2]  # float64 if empty, as NumPy's empty list
+        rest = rng.permutation(np.setdiff1d(everything, [*same, *past]))[: num - len(past)]
+        negatives[src, dst, t] = np.concatenate([past, rest])
+    return negatives
 
 
 def parts_of(rows: list[Row]) -> tuple[list[Row], list[Row]]:
@@ -50,6 +72,34 @@ def write_tgb(folder: Path, rows: list[Row] | None = None, protocol: int = 4) ->
     (folder / "tgbl-made_edgelist_v2.csv").write_text("\n".join([header, *lines]) + "\n")
     events = shifted(rows)
     for part, own in zip(("val", "test"), parts_of(events), strict=True):
-        data = pickle.dumps(negatives_of(own), protocol=protocol)
+        data = pickle.dumps(negatives_of(own, events), protocol=protocol)
         (folder / f"tgbl-made_{part}_ns_v2.pkl").write_bytes(data)
     return events
+
+
+def write_relbench(folder: Path, events: list[Row], is_bipartite: bool = True) -> None:
+    """Write events, as TGB numbers them, and negatives in the layout of RelBench's export."""
+    (folder / "db").mkdir(parents=True)
+    (folder / "negatives").mkdir()
+    text = "name: tgbl-made\nmanifest_version: 1\ntables:\n  events:\n    pkey: event_id\n"
+    (folder / "manifest.yaml").write_text(text)
+    src, dst, t = np.array(events).T
+    num_src = int(src.max()) + 1
+    ids = {"nodes": int(dst.max()) + 1}
+    if is_bipartite:
+        ids = {"src_nodes": num_src, "dst_nodes": int(dst.max()) + 1 - num_src}
+        dst = dst - num_src
+    for name, num in ids.items():
+        pq.write_table(pa.table({"id": np.arange(num)}), folder / "db" / f"{name}.parquet")
+    columns = {
+        "event_id": np.arange(len(src)),
+        "src_id": src,
+        "dst_id": dst,
+        "event_ts": pa.array(t * 10**9).cast(pa.timestamp("ns", tz="UTC")),
+        "weight": (src / 10).astype(np.float32),
+    }
+    pq.write_table(pa.table(columns), folder / "db" / "events.parquet")
+    for part, own in zip(("val", "test"), parts_of(events), strict=True):
+        (folder / "negatives" / f"{part}_ns.pkl").write_bytes(
+            pickle.dumps(negatives_of(own, events))
+        )

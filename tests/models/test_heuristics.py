@@ -9,8 +9,9 @@ import torch
 from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
 from tgflow.graph import TemporalGraph
 from tgflow.models import EdgeBankTW, EdgeBankTWConfig, Recency, RecencyConfig
-from tgflow.train.config import ContinualConfig
+from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.offline import OfflineTrainer
 
 STREAM = made_events(60)
 WITH_LOOPS = changed(STREAM, dst=torch.where(torch.arange(60) % 7 == 0, STREAM.src, STREAM.dst))
@@ -138,3 +139,19 @@ def test_best_heuristic_so_far_scores_and_is_named():
         run = ContinualTrainer(given, graph, ContinualConfig(batch_size=20)).run([popular(400)])
         means[name] = run["prequential.ap"]
     assert (merits / 20).tolist() == pytest.approx(list(means.values()))
+
+
+@pytest.mark.parametrize("select", ["ap", "mrr"])
+def test_offline_trainer_chooses_the_rule_by_its_selecting_metric(select):
+    graph = TemporalGraph.from_events(popular(600))
+    config = OfflineConfig(batch_size=20, select=select, mrr_negatives=20, new_node_ratio=0.0)
+
+    def trained(model):
+        return OfflineTrainer(model, graph, config).fit()
+
+    model = made_model("recency")
+    result, rules = trained(model), model.candidates
+    alone = [trained(made_model("recency", rule=rule))[f"val.{select}"] for rule in rules]
+    merits = model.state.state_dict()["merits"]
+    assert (merits / merits.sum()).tolist() == pytest.approx([x / sum(alone) for x in alone])
+    assert result["rule"] == rules[int(merits.argmax())]

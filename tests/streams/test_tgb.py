@@ -1,5 +1,6 @@
 """Converted TGB files: events with TGB's node ids, and the negatives of each."""
 
+import errno
 import pickle
 from itertools import pairwise
 
@@ -8,7 +9,7 @@ import pyarrow.parquet
 import pytest
 from safetensors import safe_open
 
-from helpers.tgb_files import negatives_of, parts_of, write_tgb
+from helpers.tgb_files import negatives_of, parts_of, write_relbench, write_tgb
 from tgflow.streams import StreamError, open_stream
 from tgflow.streams.tgb import convert_tgb
 
@@ -28,7 +29,8 @@ def test_convert_tgb_writes_events_and_negatives(tmp_path):
     for part, own in zip(("val", "test"), parts_of(events), strict=True):
         path = tmp_path / "out" / f"tgbl-made.{part}.negatives.safetensors"
         found, about = negatives_in(path)
-        known = negatives_of(own)
+        known = negatives_of(own, events)
+        assert {each.dtype.kind for each in known.values()} == {"i", "f"}
         assert found == [known[row].tolist() for row in own]
         assert (about["data_set"], about["kind"], about["part"]) == ("tgbl-made", "tgb/1", part)
         assert done.num_negatives[part] == sum(map(len, found))
@@ -53,6 +55,35 @@ def test_other_data_sets_number_nodes_in_order_of_appearance(tmp_path):
     assert table["f0"] == [0.5, 0.5, 1.0, 1.5, 2.0]
 
 
+@pytest.mark.parametrize("is_bipartite", [True, False])
+def test_export_of_relbench_is_converted_likewise(tmp_path, is_bipartite):
+    events = write_tgb(tmp_path / "raw")
+    write_relbench(tmp_path / "export", events, is_bipartite)
+    convert_tgb(tmp_path / "raw", tmp_path / "out")
+    done = convert_tgb(tmp_path / "export", tmp_path / "again")
+    for path in done.files[1:]:
+        assert negatives_in(path)[0] == negatives_in(tmp_path / "out" / path.name)[0]
+    table, other = (
+        pyarrow.parquet.read_table(tmp_path / out / "tgbl-made.parquet") for out in ("out", "again")
+    )
+    assert other.equals(table.select(other.column_names))
+    assert other.column_names == ["src", "dst", "t", "f0"]
+
+
+def test_other_folders_of_relbench_are_refused(tmp_path):
+    write_relbench(tmp_path / "export", write_tgb(tmp_path / "raw"))
+    (tmp_path / "export/db/src_nodes.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match=r"there is no src_nodes\.parquet in"):
+        convert_tgb(tmp_path / "export", tmp_path / "out")
+    (tmp_path / "export/db/events.parquet").rename(tmp_path / "export/db/labels.parquet")
+    with pytest.raises(FileNotFoundError, match=r"there is no events\.parquet in"):
+        convert_tgb(tmp_path / "export", tmp_path / "out")
+    (tmp_path / "export/manifest.yaml").write_text("tables:\n")
+    with pytest.raises(StreamError, match=r"it has no line `name: \.\.\.`"):
+        convert_tgb(tmp_path / "export", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_negatives_of_another_version_are_refused_and_the_event_named(tmp_path):
     write_tgb(tmp_path)
     path = tmp_path / "tgbl-made_test_ns_v2.pkl"
@@ -62,6 +93,20 @@ def test_negatives_of_another_version_are_refused_and_the_event_named(tmp_path):
     text = rf"no negatives of event \d+, {gone[0]} -> {gone[1]} at {gone[2]}; .*one version"
     with pytest.raises(StreamError, match=text):
         convert_tgb(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_full_disk_leaves_no_file(tmp_path, monkeypatch):
+    write_tgb(tmp_path / "raw")
+
+    def save(arrays, path, about):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "no space left", str(path))
+
+    monkeypatch.setattr("tgflow.streams.tgb.save_file", save)
+    with pytest.raises(OSError, match="no space left"):
+        convert_tgb(tmp_path / "raw", tmp_path / "out")
+    assert not [*(tmp_path / "out").iterdir()]
 
 
 def test_missing_or_ambiguous_file_is_named(tmp_path):

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
+from helpers.made_models import made_model
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -169,6 +170,23 @@ def test_one_against_many_metrics_do_not_depend_on_max_pairs(tmp_path, model):
     assert "fixed negatives of x, best epoch by MRR" in parts["protocol_line"]
     for name in ("val.mrr", "test.mrr", "test.hits@10", "test.ap", "test.num_events"):
         assert parts[name] == pytest.approx(whole[name], abs=1e-6)
+
+
+def test_rule_with_the_highest_mrr_is_chosen_without_padding(tmp_path):
+    events, ids = fixed_of(tmp_path, [5, 9, 1])
+    config = OfflineConfig(
+        **protocol_settings("tgb/1"), fixed_negatives=str(tmp_path / "x"), max_pairs=37
+    )
+
+    def trained(model):
+        return OfflineTrainer(model, TemporalGraph.from_events(events), config, ids=ids).fit()
+
+    model = made_model("recency")
+    result = trained(model)
+    alone = [trained(made_model("recency", rule=rule))["val.mrr"] for rule in model.candidates]
+    merits = model.state.state_dict()["merits"]
+    assert (merits / merits.sum()).tolist() == pytest.approx([x / sum(alone) for x in alone])
+    assert result["rule"] == model.candidates[int(merits.argmax())]
 
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from tgflow.choices import METRIC_TITLES
 from tgflow.cli import assemble
 from tgflow.cli.errors import CORRUPT, NO_INPUT, CliError, hint
 from tgflow.compare.analysis import Analysis
@@ -160,7 +161,9 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     x_dims = (source.x_dim, assemble.dim_of(nodes))
 
     def on_result(key: str, result: Mapping[str, Any]) -> None:
-        console.print(f"{key}  test AP {score(result.get('test.ap', np.nan))}", markup=False)
+        name = config.offline.select_metric
+        value = score(result.get(f"test.{name}", np.nan))
+        console.print(f"{key}  test {METRIC_TITLES[name]} {value}", markup=False)
 
     with assemble.logged(directory, "compare", console) as run_log:
         build = current_build(threads, device)

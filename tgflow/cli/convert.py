@@ -12,7 +12,9 @@ from tgflow.streams.options import Unit
 
 def convert(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="tgb: link prediction of TGB.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of its files.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of its files, or of RelBench's export.")
+    ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")],
     time_unit: Annotated[Unit, typer.Option("--time-unit", help="Unit of the times.")] = "s",

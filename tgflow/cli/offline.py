@@ -50,6 +50,7 @@ from tgflow.tables import FeatureTable
 from tgflow.tasks.injection import inject
 from tgflow.tasks.labels import count_classes, freeze, make_task
 from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_table
+from tgflow.train.config import OfflineConfig
 from tgflow.train.node_property import (
     PropertyLabels,
     asked_at_times,
@@ -85,7 +86,7 @@ def train_offline(
     if as_json:
         sys.stdout.write(to_json(metrics, indent=2) + "\n")
     else:
-        _summary(metrics, directory.path, directory.config.offline.metric_names)
+        _summary(metrics, directory.path, directory.config.offline)
 
 
 def _follow(peers: Peers, num_seeds: int) -> None:
@@ -368,6 +369,7 @@ class EpochLog(Callback):
         self, console: Console, config: Config, files: RunFiles, rates: features.HitRates
     ) -> None:
         self._console, self._epochs = console, config.offline.epochs
+        self._metric = config.offline.select_metric
         self._files, self._rates = files, rates
         self.seed = 0
         self.records = read_records(files.records).kept
@@ -388,7 +390,8 @@ class EpochLog(Callback):
             self.loggers.flush()
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
-            f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}{label_score(record.val)}"
+            f"  loss {record.loss:.4f}  val {METRIC_TITLES[self._metric]}"
+            f" {score(record.val[self._metric])}{label_score(record.val)}"
             f"{' *' if record.is_best else '  '}  {duration(record.seconds)}"
             f"  {compact(record.events_per_second)} events/s",
             highlight=False,
@@ -415,12 +418,12 @@ def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return out | {"runs": [dict(result) for result in results]}
 
 
-def _summary(metrics: Mapping[str, Any], path: Path, own_metrics: Sequence[str]) -> None:
+def _summary(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> None:
     parts = ("val", "test", "inductive.test")
+    names = dict.fromkeys((config.select_metric, "ap", "auc", "mrr", *config.metric_names))
     rows = [
-        (name, *(_figure(metrics, f"{part}.{key}") for part in parts))
-        for key, name in (METRIC_TITLES | {own: own for own in own_metrics}).items()
-        if key != "mrr_hist"  # only for continual learning
+        (METRIC_TITLES.get(key, key), *(_figure(metrics, f"{part}.{key}") for part in parts))
+        for key in names
     ]
     seeds = metrics.get("seeds") or [metrics["seed"]]
     reuses = "reuse.reused" in metrics

@@ -1,4 +1,4 @@
-"""Online selection among candidate scorers by average precision, as of any log position."""
+"""Online selection among candidate scorers by their merits, as of any log position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgflow.batch import Batch
 
 
 class Choice:
-    """The candidate with the highest average precision, summed over batches.
+    """The candidate with the highest merit, such as average precision, summed over batches.
 
     A `StreamState` that can be read as of every position, so that replayed events are scored as
     they were. It takes 16 bytes per change of the leader.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tgflow.choices import METRIC_TITLES
 from tgflow.config import Config, is_unset, plain
 from tgflow.report.chart import Chart, Line
 from tgflow.report.formatting import (
@@ -75,11 +76,12 @@ def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config
     """Return the page of a `tgflow train`."""
     flat = flatten(metrics)
     tiles = _offline_tiles(flat, config)
-    charts = _offline_charts(history)
+    charts = _offline_charts(history, config.offline.select_metric)
+    best = METRIC_TITLES[config.offline.select_metric]
     title = f"{config.model.name.upper()} trained on {stream_name(config.stream.path)}"
     lead = (
         "Chronological split: the first events train, the next choose the epoch, and the last are "
-        "reported. Test figures are of the epoch with the best validation AP."
+        f"reported. Test figures are of the epoch with the best validation {best}."
     )
     more = _label_cards(flat, config)
     return _page("offline training", title, lead, tiles, charts, flat, config, config.offline, more)
@@ -163,12 +165,15 @@ def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     own: list[Spec] = [
         (f"test.{name}", f"Test {name}", score, spread(name)) for name in c.metric_names
     ]
+    notes = {"ap": "", "auc": "", "mrr": _against(flat, c)}
+    first = METRIC_TITLES[c.select_metric]
     return _tiles(flat, [
-        ("test.ap", "Test AP", score, spread("ap")),
-        ("test.auc", "Test AUC", score, spread("auc")),
-        ("test.mrr", "Test MRR", score, _against(flat, c)),
+        *(
+            (f"test.{name}", f"Test {METRIC_TITLES[name]}", score, notes[name] or spread(name))
+            for name in dict.fromkeys((c.select_metric, *notes))
+        ),
         *own,
-        ("val.ap", "Validation AP", score, ""),
+        (f"val.{c.select_metric}", f"Validation {first}", score, ""),
         ("events_per_second", "Events per second", compact, "while training"),
         ("epoch_seconds", "Epoch", duration, ""),
         ("num_events", "Events", compact, ""),
@@ -240,11 +245,11 @@ def _curve(
     return Chart(title, note, lines, axis["show_x"], show_y, axis["x_name"], low, high, wide)
 
 
-def _offline_charts(history: Sequence[Record]) -> list[Chart]:
+def _offline_charts(history: Sequence[Record], metric: str) -> list[Chart]:
     seeds = sorted({r.get("seed", 0) for r in history})
     charts = []
     for key, title, note in (
-        ("val.ap", "Validation AP", "by epoch, one line a seed"),
+        (f"val.{metric}", f"Validation {METRIC_TITLES[metric]}", "by epoch, one line a seed"),
         ("loss", "Training loss", "by epoch, one line a seed"),
         ("seconds", "Seconds per epoch", "training part"),
         ("edge_x.hit_rate", "Cache hits", "share of the edge features' rows, validation included"),
@@ -258,7 +263,7 @@ def _offline_charts(history: Sequence[Record]) -> list[Chart]:
             lines.append(Line(f"seed {seed}", x, y, 1 + color % 4, fill=len(seeds) == 1))
         low = 0.0 if key in ("seconds", "edge_x.hit_rate") else None
         axes = "{:.0f}".format, "{:.4g}".format, "epoch"
-        charts.append(Chart(title, note, lines, *axes, low, wide=key == "val.ap"))
+        charts.append(Chart(title, note, lines, *axes, low, wide=key == f"val.{metric}"))
     return charts
 
 

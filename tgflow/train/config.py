@@ -264,6 +264,11 @@ class OfflineConfig(TrainingConfig):
     reuse: Reuse = Reuse()
     """Reuse of rows of lower layers from earlier batches in training."""
 
+    @property
+    def select_metric(self) -> Literal["ap", "mrr"]:
+        """The metric of `select`, which is shown first; models choose between variants by it."""
+        return "mrr" if self.select == "mrr" else "ap"
+
     def __post_init__(self) -> None:
         _check(self)
         if not self.test_negatives:

@@ -26,6 +26,7 @@ from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
 from tgflow.metrics import LinkMetrics, find_metrics
 from tgflow.model import TemporalModel, device_of_model
+from tgflow.nn.choice import Choice
 from tgflow.peers import Peers
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
@@ -210,6 +211,7 @@ class OfflineTrainer:
         control = RankControl(peers, lambda: self._learner.compute_seconds)
         execution = ExecutionConfig() if execution is None else execution
         self.model, self.graph, self._ids = model, graph, ids
+        model.choose_by = c.select_metric
         self._observer = Callbacks(observer)
         self._metrics = find_metrics(c.metrics)
         self.split = chronological_split(
@@ -363,7 +365,8 @@ class OfflineTrainer:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
         """
-        bar = progress_bar(self._peers.rank == 0 and progress, metrics=self.config.metric_names)
+        metrics = (self.config.select_metric, *self.config.metric_names)
+        bar = progress_bar(self._peers.rank == 0 and progress, metrics=metrics)
         with self._observer.also(bar):
             while self.num_epochs < self._epochs and self._progress.num_idle < self.config.patience:
                 self._epoch(self.num_epochs)
@@ -630,16 +633,16 @@ class OfflineTrainer:
     def _scored(self, plan: Plan) -> Iterator[Scored]:
         """Predict each batch, then store it; yield its scores once they are on the host.
 
-        Batches with many fixed negatives, or all destinations, are predicted in parts. Ranks that
-        do not receive the scores yield nothing.
+        Batches with many fixed negatives, or all destinations, are predicted in parts, unless the
+        model chooses by ranks among them all. Ranks that do not receive the scores yield nothing.
         """
         c, learner = self.config, self._learner
+        is_whole = self.model.choose_by == "mrr" and isinstance(self.model.state, Choice)
         made: Iterable[AnyBatch] | None = None
         parts: Iterable[BatchPart | None] = repeat(None)
         num_pairs = plan.batch_size * (1 + plan.negatives.num)
-        if getattr(plan.negatives, "among_all", False) or (
-            c.fixed_negatives is not None and num_pairs > c.max_pairs
-        ):
+        is_many = c.fixed_negatives is not None and num_pairs > c.max_pairs
+        if not is_whole and (is_many or getattr(plan.negatives, "among_all", False)):
             with_state = self.model.state is not None
             parts = every = plan.parts(c.max_pairs, with_storing=with_state)
             made = self._loaded(plan, ((0, part.index, part) for part in every))

@@ -61,7 +61,7 @@ class ProgressBar(Callback):
     def on_epoch(self, record: EpochRecord) -> None:
         shown = [
             f"val {METRIC_TITLES.get(name, name)} {record.val.get(name, float('nan')):.3f}"
-            for name in ("ap", *self._metrics)
+            for name in dict.fromkeys((*self._metrics, "ap"))
         ]
         text = "  ".join([f"loss {record.loss:.3f}", *shown])
         self._bar.update(self._task, figures=text)
