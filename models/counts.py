@@ -76,7 +76,8 @@ class SmoothedCounts(TemporalModel):
     strategy = "recent"
     fanouts = ()
     reads_nodes = False
-    loss = "softmax"
+    loss = "softmax+bce"
+    negatives = "random:40,source:24,recent:32"
     config_type = SmoothedCountsConfig
 
     def __init__(self, config: SmoothedCountsConfig | None = None, **settings: Any) -> None:

@@ -96,10 +96,9 @@ def settings_of(family: Family, facts: StreamFacts) -> dict[str, dict[str, Any]]
         return {"graphmixer": {"neighbors": 20}, "tgat": {"neighbors": 20}}
     if family == "recommendation":
         craft = {"neighbors": 30, "loss": "bpr"}
-        return {"craft": craft, "counts": {"base": True, "window": True}}
+        return {"craft": craft}
     long = facts.median_history >= LONG_HISTORY
     return {
-        "counts": {} if facts.bipartite else {"both": True},
         "tpnet": {"neighbors": 20},
         "dygformer": {"length": 256, "patch": 8} if long else {"length": 32, "patch": 1},
     }

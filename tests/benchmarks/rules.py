@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options, restored_threads
@@ -22,12 +23,12 @@ from tgflow.train.protocols import protocol_settings
 PREQUENTIAL: dict[str, tuple[Callable[[], TemporalModel], float]] = {
     "recency": (Recency, 150_000),
     "edgebank": (EdgeBank, 150_000),
-    "counts": (SmoothedCounts, 30_000),
+    "counts of the paper": (partial(SmoothedCounts, groups=["shares"], hidden=()), 30_000),
 }
 """Models, and the target in events per second."""
 MANY: dict[str, tuple[Callable[[], TemporalModel], float]] = {
     "recency": (Recency, 5),
-    "counts": (SmoothedCounts, 15),
+    "counts of the paper": (partial(SmoothedCounts, groups=["shares"], hidden=()), 15),
 }
 """Models, and the target in seconds of a pass."""
 CHUNK = 4096

@@ -154,10 +154,6 @@ def test_presets_set_supported_settings_and_flags_override_them():
     [choice] = chosen(settings("tpnet", **{"model.settings": {"walk_decay": 0.5}}), facts)
     assert choice.settings["walk_decay"] == 0.5
     assert choice.preset == {}
-    mail = measure(stream([0, 1, 0], [1, 0, 2], [0, 1, 2]), 1)
-    assert [facts.bipartite, mail.bipartite] == [True, False]
-    both = [settings_of("repeat", each)["counts"] for each in (facts, mail)]
-    assert both == [{}, {"both": True}]  # bipartite streams have no reverse direction
     for family in Family.__args__:
         for name, values in settings_of(family, facts).items():
             known = set(MODELS[name].config.__dataclass_fields__) | {"loss"}
