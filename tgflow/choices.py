@@ -14,8 +14,9 @@ Visibility = Literal["event", "batch"]
 """Visibility of events to a query: all earlier ones, or those before its batch."""
 NegativeKind = Literal["random", "historical", "inductive"]
 """Distribution of the destinations of negatives."""
-ListKind = Literal["random", "source", "recent"]
-"""Kinds of negatives in a list to learn from; see `tgflow.plan.MixedNegatives`."""
+ListKind = Literal["random", "source", "recent", "historical"]
+"""Kinds of negatives to learn from; see `tgflow.plan.MixedNegatives`, and `NegativeSampler` for
+historical ones."""
 CountOf = Literal[
     "pair",
     "reverse",

@@ -188,6 +188,24 @@ def test_negatives_are_read_from_text():
     assert training_negatives("random:1", collide=True) == NegativeSampler(collide=True)
     pool = training_negatives("random:1", pool=torch.tensor([1, 2]))
     assert isinstance(pool, PooledNegatives)
-    for text in ("", "random", "random:0", "random:-1", "historical:3", "random:2,random:3"):
+    for text in ("", "random", "random:0", "random:-1", "inductive:3", "random:2,random:3"):
         with pytest.raises(ValueError, match=r"^negatives: a list of negatives has"):
             ContinualConfig(negatives=text)
+
+
+def test_historical_negatives_are_learned_from_beside_a_random_one():
+    assert training_negatives("historical:2") == NegativeSampler("historical", 2)
+    events = made_events(300)
+    graph, model = TemporalGraph.from_events(events), SmoothedCounts()
+    both = training_negatives("random:1,historical:2", cut=300)
+    plan = Plan.for_model(model, graph, batch_size=20, negatives=both)
+    pairs = list(zip(events.src.tolist(), events.dst.tolist(), strict=True))
+    for index in range(1, len(plan)):
+        batch = plan.batch(0, index)
+        assert batch.negative_src[:, 0].tolist() == batch.src.tolist()
+        past, own = set(pairs[: 20 * index]), set(pairs[20 * index : 20 * index + 20])
+        drawn = torch.stack([batch.negative_src, batch.negative_dst], dim=2)[:, 1:]
+        if len(past - own) > 1:
+            assert set(map(tuple, drawn.flatten(0, 1).tolist())) <= past - own
+    with pytest.raises(ValueError, match="they go beside random:1 alone, got 'source:2,historical"):
+        training_negatives("source:2,historical:1")

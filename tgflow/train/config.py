@@ -61,6 +61,12 @@ def parse_negatives(text: str) -> dict[str, int]:
                 f"a list of negatives has each kind once, got {kind} twice in {text!r}"
             )
         numbers[kind] = int(number)
+    others = {kind: number for kind, number in numbers.items() if kind != "historical"}
+    if len(others) < len(numbers) and others not in ({}, {"random": 1}):
+        raise ValueError(
+            "historical negatives have other sources, so they go beside random:1 alone, "
+            f"got {text!r}"
+        )
     return numbers
 
 
@@ -124,7 +130,8 @@ class TrainingConfig:
     the two; unset: as in the model's paper."""
     negatives: Annotated[str, Parsed(parse_negatives)] | None = None
     """Negatives of each event to learn from, such as random:64,source:24,recent:32: random
-    destinations, the source's last ones, the last ones of all; unset: the model's (random:1)."""
+    destinations, the source's last ones, the last ones of all; or past pairs, alone or as in
+    random:1,historical:1; unset: the model's (random:1)."""
     metrics: Annotated[tuple[str, ...], Setting(flags=("--metric",), resume="from_now")] = ()
     """Custom metrics beside AP, AUC, MRR and Hits@k: module:Class, or a name given to
     tg.metrics.register."""

@@ -172,6 +172,13 @@ def training_negatives(
         collide: Whether a single random negative may be the event itself.
     """
     numbers = parse_negatives(text)
+    if num := numbers.pop("historical", 0):
+        past = NegativeSampler("historical", num)
+        if not numbers:
+            return past
+        return NegativesOfBoth(
+            training_negatives("random:1", cut=cut, pool=pool, collide=collide), past
+        )
     if numbers == {"random": 1}:
         if pool is not None:
             return PooledNegatives(pool, collide=collide)
