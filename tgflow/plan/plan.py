@@ -466,7 +466,9 @@ class Plan:
         negatives = self.negatives.draw(
             self.pairs, derive_key(key, KeyDomain.NEGATIVES), src, dst, start=cut, stop=end
         )
-        host = HostEvents(eid, src, dst, events.t, begin, end, negatives.mask, events.weight)
+        host = HostEvents(
+            eid, src, dst, events.t, begin, end, negatives.mask, events.weight, events.relation
+        )
         queries = self._queries(host, negatives, start)
         return Roots(epoch, index, key, num_new, host, negatives, queries)
 
@@ -537,6 +539,7 @@ class Plan:
             t=host.t[rows],
             negative_mask=negatives.mask,
             weight=None if host.weight is None else host.weight[rows],
+            relation=None if host.relation is None else host.relation[rows],
         )
         queries = self._queries(host, negatives, self._starts(host.eid, host.begin))
         return replace(whole, host=host, negatives=negatives, queries=queries)
@@ -1077,8 +1080,9 @@ class HostPreparer:
         # a copy: events outlive their batch, and would keep its slab alive
         ends = memory[: at.ends + 16 * num].view(torch.int64).clone()
         eid, t, src = (ends[place // 8 :][:num] for place in (at.eid, at.t, at.ends))
-        dst, weight = ends[at.ends // 8 + num :], graph.log.column("weight", eid)
-        host = HostEvents(eid, src, dst, t, begin, end, mask, weight)
+        dst = ends[at.ends // 8 + num :]
+        weight, relation = (graph.log.column(name, eid) for name in ("weight", "relation"))
+        host = HostEvents(eid, src, dst, t, begin, end, mask, weight, relation)
         return FilledSlab(epoch, index, memory, host, at, blocks)
 
     def view(self, filled: FilledSlab, memory: Tensor, *, is_here: bool) -> PendingBatch:
