@@ -36,6 +36,10 @@ CountOf = Literal[
     "dst_switch",
     "own_transition",
     "covisit",
+    "pair_relation",
+    "src_relation",
+    "dst_relation",
+    "relation",
     "all",
 ]
 """Past events that are counted for a pair; see `tgflow.counts.Count`."""

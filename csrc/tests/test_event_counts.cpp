@@ -64,6 +64,7 @@ struct Asking {
             negative.data(),
             t.data(),
             limit.data(),
+            nullptr,
             static_cast<int64_t>(src.size()),
             1};
   }

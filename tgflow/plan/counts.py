@@ -49,7 +49,7 @@ class CountHistory:
         Counts the events before an event's limit and earlier than its time.
 
         Args:
-            events: The events, `B` of them.
+            events: The events, `B` of them; their negatives have their relations.
             negative_src: Sources of their negatives, int64 `[B, m]`; None: the events' own.
             negative_dst: Their destinations, int64 `[B, m]`.
             limit: Log positions, int64 `[B]`, none of them past `stop`.
@@ -64,7 +64,8 @@ class CountHistory:
         out = torch.empty(num, 1 + m, len(self.asked), dtype=torch.float64)
         own = None if negative_src is None else negative_src.contiguous()
         pairs = events.src.contiguous(), events.dst.contiguous(), own, negative_dst.contiguous()
-        self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
+        relation = None if events.relation is None else events.relation.contiguous()
+        self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out, relation)
         return out
 
     @property

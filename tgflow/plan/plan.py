@@ -503,7 +503,7 @@ class Plan:
         if limit is None:
             limit = host.eid if self.sees_all_before else self._starts(host.eid, host.begin)
         counts = self.counts.answer(
-            EventBatch.checked(src=host.src, dst=host.dst, t=host.t),
+            EventBatch.checked(src=host.src, dst=host.dst, t=host.t, relation=host.relation),
             None if negatives.own_sources else negatives.src,
             negatives.dst,
             limit=limit,
