@@ -54,6 +54,7 @@ PairGroup = Literal[
     "arrivals",
     "covisits",
     "replies",
+    "relations",
 ]
 """Groups of numbers of a pair's past; see `tgflow.nn.groups`."""
 Loss = Literal["bce", "softmax", "softmax+bce", "bpr"]

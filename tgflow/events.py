@@ -236,6 +236,26 @@ def concat(batches: Sequence[EventBatch]) -> EventBatch:
     return EventBatch(**columns, new_nodes=_concat_nodes(batches))
 
 
+def with_inverses(events: EventBatch) -> EventBatch:
+    """Return each event followed by its inverse: from `dst` to `src`, with all other columns.
+
+    Relation `r` becomes `2 r`, and that of the inverse is `2 r + 1`; without relations they are 0
+    and 1. So a model that ranks destinations ranks sources, too.
+
+    Raises:
+        ValueError: If a relation is above 32,767, whose inverse would have no number.
+    """
+    both = torch.arange(2 * len(events)) // 2
+    columns: dict[str, Any] = {
+        name: column[both] for name in COLUMNS if (column := getattr(events, name)) is not None
+    }
+    relation = torch.zeros_like(events.src) if events.relation is None else events.relation
+    columns["src"] = torch.stack([events.src, events.dst], dim=1).flatten()
+    columns["dst"] = torch.stack([events.dst, events.src], dim=1).flatten()
+    columns["relation"] = torch.stack([2 * relation, 2 * relation + 1], dim=1).flatten()
+    return EventBatch(**columns, new_nodes=events.new_nodes)
+
+
 def _concat_nodes(batches: Sequence[EventBatch]) -> NewNodes | None:
     """Return the new nodes of consecutive batches, each once."""
     found: list[NewNodes] = []

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import tgflow as tg
+from helpers.effort import tries
 from helpers.made_streams import made_events
+from helpers.strategies import event_lists
+from tgflow.events import with_inverses
+from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.replay import ExperienceReplay
 
 
@@ -58,3 +66,43 @@ def test_log_requires_relations_of_all_events_or_none():
     later = related(torch.zeros(60, dtype=torch.int64))
     with pytest.raises(ValueError, match="the batch has relations but the log has none"):
         graph.append(later, allow_late=True)
+
+
+def test_inverses_follow_their_events_with_relations_of_their_own():
+    src, dst, t = torch.tensor([[0, 1], [2, 3], [5, 6]])
+    weight = torch.tensor([0.5, 2.0])
+    events = tg.EventBatch(src, dst, t, weight=weight, relation=torch.tensor([4, 0]))
+    assert with_inverses(events).to_arrow().to_pydict() == {
+        "src": [0, 2, 1, 3],
+        "dst": [2, 0, 3, 1],
+        "t": [5, 5, 6, 6],
+        "relation": [8, 9, 0, 1],
+        "weight": [0.5, 0.5, 2.0, 2.0],
+    }
+    assert with_inverses(tg.EventBatch(src, dst, t)).relation.tolist() == [0, 1, 0, 1]
+    assert len(with_inverses(events[:0])) == 0
+    with pytest.raises(ValueError, match="relation of event 2 is 65536"):
+        with_inverses(replace(events, relation=torch.tensor([0, 32_768])))
+
+
+@settings(max_examples=tries(20), deadline=None)
+@given(events=event_lists(max_events=20, max_node=3, relations=True), data=st.data())
+def test_filtered_parts_leave_out_true_destinations(events, data):
+    assume(len(events) > 1)
+    relation = data.draw(st.sampled_from([None, events.relation % 2]))
+    events = replace(events, relation=relation, t=events.t // 3)
+    graph = tg.TemporalGraph.from_events(events)
+    negatives = NegativeSampler(among_all=True, filtered=True, cut=len(events))
+    plan = tg.Plan.for_model(tg.Recency(), graph, batch_size=7, negatives=negatives)
+    columns = events.src, torch.zeros_like(events.t) if relation is None else relation, events.t
+    rows = [*zip(*(column.tolist() for column in columns), strict=True)]
+    dst = events.dst.tolist()
+    assume(len({*dst}) > 1)
+    for index in range(len(plan)):
+        begin, end = plan.span(index)
+        size = data.draw(st.integers(1, end - begin))
+        part = plan.part(0, index, slice(0, size))
+        for i, eid in enumerate(range(begin, begin + size)):
+            true = {d for row, d in zip(rows, dst, strict=True) if row == rows[eid]}
+            found = part.negative_dst[i][part.negative_mask[i]].tolist()
+            assert sorted(found) == sorted({*dst} - true)

@@ -531,6 +531,10 @@ class Plan:
         host, negatives = whole.host, whole.negatives.part(rows, num_negatives)
         if others is not None:
             negatives = negatives.followed_by(others, host.dst[rows])
+            if getattr(self.negatives, "filtered", False):
+                are_false = ~self._are_true(host, rows, negatives.dst)
+                assert negatives.mask is not None
+                negatives = replace(negatives, mask=negatives.mask & are_false)
         host = replace(
             host,
             eid=host.eid[rows],
@@ -543,6 +547,23 @@ class Plan:
         )
         queries = self._queries(host, negatives, self._starts(host.eid, host.begin))
         return replace(whole, host=host, negatives=negatives, queries=queries)
+
+    def _are_true(self, host: HostEvents, rows: slice | Tensor, nodes: Tensor) -> Tensor:
+        """Return which `nodes`, `[B, N]`, are destinations at the time of an event, like its own.
+
+        Those are the destinations of all the log's events with its source, relation and time.
+        """
+        src, t = host.src[rows, None], host.t[rows, None]
+        if not len(t):
+            return torch.zeros_like(nodes, dtype=torch.bool)
+        log = self.graph.log
+        events = log.read(log.position(int(t.min())), log.position(int(t.max()) + 1))
+        are_alike = (events.t == t) & (events.src == src)
+        if host.relation is not None:
+            are_alike &= events.relation == host.relation[rows, None]
+        return torch.stack(
+            [torch.isin(x, events.dst[alike]) for x, alike in zip(nodes, are_alike, strict=True)]
+        )
 
     def _slice_of(self, whole: Roots, number: int) -> Roots:
         """Return the queries of a slice, with a key of its own, without counts."""
