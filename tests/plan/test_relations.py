@@ -106,3 +106,22 @@ def test_filtered_parts_leave_out_true_destinations(events, data):
             true = {d for row, d in zip(rows, dst, strict=True) if row == rows[eid]}
             found = part.negative_dst[i][part.negative_mask[i]].tolist()
             assert sorted(found) == sorted({*dst} - true)
+
+
+def test_scores_of_pairs_with_relations_match_those_of_events():
+    events = related(torch.arange(60) * 7 % 5)
+    graph = tg.TemporalGraph.from_events(events)
+    model = tg.SmoothedCounts(groups=("recency", "relations"))
+    engine = tg.Inference(model, graph)
+    expected = model(tg.Plan.for_model(model, graph, batch_size=60).batch(0, 0)).positive
+    some = events[50:]
+    asked = some.src, some.dst, some.t
+    found = engine.score(*asked, as_of=torch.arange(50, 60), relation=some.relation)
+    assert torch.equal(found, expected[50:])
+    ranked = engine.rank(some.src[:1], some.t[:1], k=3, relation=int(some.relation[0]))
+    each = engine.score(some.src[:1], ranked.nodes, some.t[:1], relation=some.relation[:1])
+    assert torch.equal(ranked.scores, each)
+    with pytest.raises(ValueError, match=r"counts events by relation: give .*relation=\.\.\."):
+        engine.score(*asked)
+    with pytest.raises(ValueError, match=r"relation must be in \[0, 65535\], got -1"):
+        engine.score(*asked, relation=-1)

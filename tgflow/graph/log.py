@@ -52,6 +52,11 @@ class EventLog:
         return self.native.num_nodes
 
     @property
+    def has_relations(self) -> bool:
+        """Whether its events have relations; False for an empty log."""
+        return self.native.has_relation
+
+    @property
     def t_last(self) -> int | None:
         """The latest time so far in ticks (the log's clock), None for an empty log."""
         return self.native.clock if len(self) else None

@@ -33,6 +33,8 @@ class CountHistory:
         self.graph = graph
         self.native = EventCounts(graph.backend.log, *_compiled(self.asked, graph.seconds_per_tick))
         """The core's counts, for other code of the core."""
+        self.are_of_relations = any(map(_is_of_relation, self.asked))
+        """Whether answers depend on the relations of the events asked about."""
         self.check_deletions()
 
     def answer(
@@ -159,6 +161,11 @@ def _compiled(
 
     results = [place(each) for each in numbers]
     return [_native_count(count, seconds_per_tick) for count in counts], steps, results
+
+
+def _is_of_relation(each: Number) -> bool:
+    is_own = each.count is not None and each.count.of.endswith("relation")
+    return is_own or any(map(_is_of_relation, each.args))
 
 
 def _native_count(count: Count, seconds_per_tick: float) -> _CountArg:

@@ -472,7 +472,9 @@ class Plan:
         queries = self._queries(host, negatives, start)
         return Roots(epoch, index, key, num_new, host, negatives, queries)
 
-    def ask(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Roots:
+    def ask(
+        self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor, relation: Tensor | None = None
+    ) -> Roots:
         """Return the queries of pairs outside of the log, as of any positions and times.
 
         Each row is an event with its first destination, whose negatives are the others.
@@ -482,15 +484,23 @@ class Plan:
             dst: int64 `[B, 1 + m]`.
             t: Ticks, int64 `[B]`.
             as_of: Log positions, int64 `[B]`: earlier events are seen.
+            relation: Relations, int64 `[B]`; None: the pairs have none.
 
         Raises:
-            ValueError: If events have been deleted from the graph, and there are counts.
+            ValueError: If events have been deleted from the graph, and there are counts; or these
+                are of relations, which the log has and the pairs have not.
         """
+        if relation is None and self.counts.are_of_relations and self.graph.log.has_relations:
+            raise ValueError(
+                "the model counts events by relation: give the relation of each pair, as in "
+                "tg.Inference(...).score(..., relation=...)"
+            )
         first, others = dst[:, 0].contiguous(), dst[:, 1:]
         begin, end = (int(as_of.min()), int(as_of.max())) if len(src) else (0, 0)
         own = for_each_negative(src, others.shape[1])
         negatives = Negatives(own, others, 0, own_sources=True)
-        host = HostEvents(torch.full_like(src, NO_EVENT), src, first, t, begin, end)
+        eid = torch.full_like(src, NO_EVENT)
+        host = HostEvents(eid, src, first, t, begin, end, relation=relation)
         queries = self._queries(host, negatives, as_of)
         roots = Roots(0, 0, self.seed, len(src), host, negatives, queries)
         return self._with_counts(roots, as_of)
