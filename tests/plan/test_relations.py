@@ -125,3 +125,24 @@ def test_scores_of_pairs_with_relations_match_those_of_events():
         engine.score(*asked)
     with pytest.raises(ValueError, match=r"relation must be in \[0, 65535\], got -1"):
         engine.score(*asked, relation=-1)
+
+
+@pytest.mark.parametrize("kind", [tg.TGN, tg.TGAT])
+def test_decoder_reads_the_relation_of_the_event_for_its_negatives_too(kind):
+    settings = {"memory_dim": 8} if kind is tg.TGN else {}
+    model = kind(num_relations=3, embedding_dim=8, pair_features=(), **settings).eval()
+    graph = tg.TemporalGraph.from_events(related(torch.arange(60) % 4))
+    plan = tg.Plan.for_model(model, graph, batch_size=20)
+    batch = plan.batch(0, 1)
+    before = model(batch)
+    with torch.no_grad():
+        model.decoder.relations.weight[2] += 1.0
+    after = model(batch)
+    changes = batch.relation % 3 == 2
+    for old, new in ((before.positive, after.positive), (before.negative, after.negative)):
+        assert torch.equal((old != new).view(20, -1).any(1), changes)
+    after.positive.sum().backward()
+    assert model.decoder.relations.weight.grad.abs().sum() > 0
+    without = tg.Plan.for_model(model, tg.TemporalGraph.from_events(related(None)), batch_size=20)
+    with pytest.raises(ValueError, match=r"embeds relations, and the events have none: name their"):
+        model(without.batch(0, 1))
