@@ -681,13 +681,6 @@ class OfflineTrainer:
         if self.model.state is not None and state is not None:
             self.model.state.load_state_dict(state)
 
-    @property
-    def _tested_with(self) -> str:
-        if self.config.fixed_negatives:
-            return "fixed"
-        is_all = self.config.mrr_negatives == "all"
-        return "all" if is_all else self.config.test_negatives[0]
-
     def _summary(self, best: BestEpoch) -> dict[str, Any]:
         c, totals, graph = self.config, self._progress.totals, self.graph
         tied = graph.log.tied_share(graph.num_events)
@@ -702,7 +695,7 @@ class OfflineTrainer:
             "protocol_line": offline_line(c, tied, self._select, learned, num_destinations),
             "tied_share": tied,
             "visibility": c.visibility,
-            "test_negatives": self._tested_with,
+            "test_negatives": "fixed" if c.fixed_negatives else c.test_negatives[0],
             "seed": c.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
             **self._counts.figures(graph.num_events),
