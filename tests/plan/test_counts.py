@@ -173,7 +173,9 @@ def check(
 ) -> None:
     """Fail unless all counts of all pairs at a time and cutoff match a scan."""
     pairs = every_pair(4, t)
-    if events.relation is not None:
+    if events.relation is None:
+        relation = 0
+    else:
         pairs = replace(pairs, relation=torch.full_like(pairs.t, relation))
     for count, found in zip(counts, answers(history, pairs, limit), strict=True):
         for src, dst, answer in zip(pairs.src.tolist(), pairs.dst.tolist(), found, strict=True):
