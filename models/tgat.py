@@ -66,7 +66,9 @@ class TGAT(TemporalModel):
         self.strategy = c.strategy
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         self.encoder = AttentionStack(c, c.node_x_dim, TimeEncoding(c.time_dim))
-        self.decoder = LinkDecoder(c.embedding_dim, pair_features=c.pair_features)
+        self.decoder = LinkDecoder(
+            c.embedding_dim, pair_features=c.pair_features, num_relations=c.num_relations
+        )
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:

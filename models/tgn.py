@@ -91,7 +91,9 @@ class TGN(TemporalModel):
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)
         self.node_x_proj = Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
         self.encoder = AttentionStack(c, c.memory_dim, time)
-        self.decoder = LinkDecoder(c.embedding_dim, pair_features=c.pair_features)
+        self.decoder = LinkDecoder(
+            c.embedding_dim, pair_features=c.pair_features, num_relations=c.num_relations
+        )
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
@@ -118,10 +118,9 @@ class EventSource:
         }
 
     @property
-    def label_classes(self) -> Sequence[str]:
-        """Names of the labels 0, 1, ... read so far, where labels are texts."""
-        classes = self._reader.classes
-        return () if classes is None else tuple(classes.names)
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """Texts of the relations and labels 0, 1, ... so far, by column: "relation", "label"."""
+        return {role: tuple(found.names) for role, found in self._reader.classes.items()}
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Return the events from the start. A background thread reads a few blocks ahead.

@@ -42,9 +42,9 @@ class StreamOptions(ColumnNames, TextLayout):
     error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals. The least and the
     largest int64 are not valid times.
 
-    Labels are integers, booleans (0 and 1), or texts, which become 0, 1, ... in order of appearance
-    (`EventSource.label_classes`). Features may also be columns of lists; None reads those that the
-    format declares (JODIE's), else none.
+    Relations and labels are integers, booleans (0 and 1), or texts, which become 0, 1, ... in order
+    of appearance (`EventSource.classes`); no texts in Kafka's records. Features may also be columns
+    of lists; None reads those that the format declares (JODIE's), else none.
 
     Raises:
         ValueError: If an option has an invalid value.

@@ -16,15 +16,15 @@ import pyarrow.parquet
 from tgflow.durable.fs import replacing
 from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.files.text import COMPRESSION
-from tgflow.streams.open import Source
+from tgflow.streams.open import EventSource, Source
 
 
 def write_events(path: str | os.PathLike[str], source: Source) -> int:
     """Write a stream to a CSV, TSV, JSON lines, Parquet or Arrow file, by the ending of its name.
 
     The columns are src and dst (the stream's own ids, not the dense ones), t in ticks, optional
-    label and weight, and f0, f1, ... for the features. The write is atomic: an existing file is
-    replaced once the new one is complete.
+    relation and label (texts, where the stream has texts) and weight, and f0, f1, ... for the
+    features. The write is atomic: an existing file is replaced once the new one is complete.
 
     Args:
         path: The file to write; text formats may end in `.gz`, `.zst` or `.bz2` as well.
@@ -36,10 +36,18 @@ def write_events(path: str | os.PathLike[str], source: Source) -> int:
     Raises:
         ValueError: If the name has an unknown ending.
     """
-    rows = (events.to_arrow(source.ids) for events in source)
+    rows = (_named(events.to_arrow(source.ids), source) for events in source)
     columns = [(name, pa.int64()) for name in ("src", "dst", "t")]
     features = [(f"f{i}", pa.float32()) for i in range(source.x_dim)]
     return write_rows(path, rows, pa.schema(columns + features))
+
+
+def _named(rows: pa.RecordBatch, source: Source) -> pa.RecordBatch:
+    """Return rows with the texts of relations and labels, where the source has texts."""
+    for role, names in source.classes.items() if isinstance(source, EventSource) else ():
+        texts = pa.array(names, pa.string()).take(rows[role])
+        rows = rows.set_column(rows.schema.get_field_index(role), role, texts)
+    return rows
 
 
 def write_rows(

@@ -69,7 +69,8 @@ def test_reprs_have_counts_and_ranges_but_no_values(trainer):
     assert "num_tensors=" in repr(checkpoint)
     batch = tg.EventBatch(*torch.tensor([[0, 4, 2], [5, 6, 7], [10, 20, 30]]))
     columns = "src=int64[3] 0..4, dst=int64[3] 5..7, t=int64[3] 10..30"
-    assert repr(batch) == f"EventBatch({columns}, x=None, label=None, weight=None, new_nodes=None)"
+    none = "x=None, label=None, weight=None, relation=None, new_nodes=None"
+    assert repr(batch) == f"EventBatch({columns}, {none})"
 
 
 def test_model_repr_has_its_size_above_its_layers(trainer):

@@ -123,6 +123,8 @@ class HostEvents:
     itself, which metrics skip."""
     weight: Tensor | None = None
     """float32 `[B]`: weights of the events in the training loss; None: 1 each."""
+    relation: Tensor | None = None
+    """int64 `[B]`: relations of the events; None without."""
 
 
 @described
@@ -275,6 +277,15 @@ class Batch:
         """
         weight = self.host.weight
         return None if weight is None else weight.to(self.eid.device)
+
+    @property
+    def relation(self) -> Tensor | None:
+        """Relations of the events, int64 `[B]`, also those of their negatives; None without.
+
+        On a GPU they are copied there, which synchronizes.
+        """
+        relation = self.host.relation
+        return None if relation is None else relation.to(self.eid.device)
 
     @property
     def negative_mask(self) -> Tensor | None:

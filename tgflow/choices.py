@@ -37,6 +37,10 @@ CountOf = Literal[
     "dst_switch",
     "own_transition",
     "covisit",
+    "pair_relation",
+    "src_relation",
+    "dst_relation",
+    "relation",
     "all",
 ]
 """Past events that are counted for a pair; see `tgflow.counts.Count`."""
@@ -51,6 +55,7 @@ PairGroup = Literal[
     "arrivals",
     "covisits",
     "replies",
+    "relations",
 ]
 """Groups of numbers of a pair's past; see `tgflow.nn.groups`."""
 Loss = Literal["bce", "softmax", "softmax+bce", "bpr"]

@@ -48,6 +48,8 @@ class Count:
     * `covisit`: events that gave a source both of v and p, where p is u's last distinct destination
       but `depth` - 1: how many sources have both, of which the second was new at most K distinct
       destinations after the first. K is the largest depth of the plan's `covisit`.
+    * `pair_relation`, `src_relation`, `dst_relation`, `relation`: events with the relation of the
+      scored event from u to v; from u; to v; of all. Without relations all events have one.
     * `all`: all events.
 
     Where u has fewer than `depth` events there is no p, and the count is 0. Distinct destinations

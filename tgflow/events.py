@@ -22,6 +22,8 @@ NO_NODE = -1
 """Fills an empty neighbor slot; never a node's id."""
 NO_EVENT = -1
 """Log position in place of a missing event."""
+NUM_RELATIONS = 2**16
+"""Relations are in [0, NUM_RELATIONS)."""
 
 
 class Column(NamedTuple):
@@ -42,6 +44,7 @@ COLUMNS = {
     "src": Column(torch.int64, "[{size}]"),
     "dst": Column(torch.int64, "[{size}]"),
     "t": Column(torch.int64, "[{size}]"),
+    "relation": Column(torch.int64, "[{size}]", is_required=False),
     "label": Column(torch.int64, "[{size}]", is_required=False),
     "weight": Column(torch.float32, "[{size}]", is_required=False),
     "x": Column(torch.float32, "[{size}, x_dim]", is_required=False),
@@ -84,15 +87,16 @@ class EventBatch:
         dst: Destination nodes, int64 `[B]`, each at least 0.
         t: Times in the stream's ticks, int64 `[B]`. A log accepts them only if they never decrease.
         x: Edge features, float32 `[B, x_dim]`, or None.
-        label: Edge types or labels, int64 `[B]`, or None.
+        label: Labels to learn, int64 `[B]`, or None.
         weight: Weights of the events in the training loss, float32 `[B]`, finite and at least 0;
             None: 1 each.
+        relation: Relations, that is types of edges, int64 `[B]` in [0, 65535], or None.
         new_nodes: Features of nodes that no earlier batch has mentioned, or None. Slices of a batch
             keep all of them: known nodes are skipped.
 
     Raises:
-        ValueError: If a column has another dtype, shape or length, a node id is negative, or a
-            weight is negative or not finite.
+        ValueError: If a column has another dtype, shape or length, a node id is negative, a
+            relation is out of range, or a weight is negative or not finite.
 
     Example:
         >>> src, dst, t = torch.tensor([[0, 1], [2, 2], [10, 20]])
@@ -107,6 +111,7 @@ class EventBatch:
     x: Tensor | None = None
     label: Tensor | None = None
     weight: Tensor | None = None
+    relation: Tensor | None = None
     new_nodes: NewNodes | None = None
 
     def __post_init__(self) -> None:
@@ -124,6 +129,14 @@ class EventBatch:
             if size and int(column.min()) < 0:
                 row = int((column < 0).nonzero()[0])
                 raise ValueError(f"{name} of event {row} is {int(column[row])}; ids start at 0")
+        if self.relation is not None:
+            is_bad = (self.relation < 0) | (self.relation >= NUM_RELATIONS)
+            if bool(is_bad.any()):
+                row = int(is_bad.nonzero()[0])
+                raise ValueError(
+                    f"relation of event {row} is {int(self.relation[row])}; relations must be in "
+                    f"[0, {NUM_RELATIONS - 1}]"
+                )
         if self.weight is not None:
             is_bad = ~((self.weight >= 0) & self.weight.isfinite())
             if bool(is_bad.any()):
@@ -158,7 +171,7 @@ class EventBatch:
         return 0 if self.x is None else self.x.shape[1]
 
     def to_arrow(self, ids: NodeIds | None = None) -> pa.RecordBatch:
-        """Return a row per event: src, dst, t in ticks, label, weight, features as f0, f1, ...
+        """Return a row per event: src, dst, t in ticks, optional columns, features as f0, ...
 
         Args:
             ids: Ids of the stream, such as `source.ids` or `run.ids`, to decode nodes with.
@@ -215,12 +228,32 @@ def concat(batches: Sequence[EventBatch]) -> EventBatch:
     """Return the concatenation of `batches`.
 
     Raises:
-        ValueError: If only some have features (or labels, or weights).
+        ValueError: If only some have features (or relations, labels, or weights).
     """
     if not batches:
         return empty_events()
     columns: dict[str, Any] = {name: _concat_column(batches, name) for name in COLUMNS}
     return EventBatch(**columns, new_nodes=_concat_nodes(batches))
+
+
+def with_inverses(events: EventBatch) -> EventBatch:
+    """Return each event followed by its inverse: from `dst` to `src`, with all other columns.
+
+    Relation `r` becomes `2 r`, and that of the inverse is `2 r + 1`; without relations they are 0
+    and 1. So a model that ranks destinations ranks sources, too.
+
+    Raises:
+        ValueError: If a relation is above 32,767, whose inverse would have no number.
+    """
+    both = torch.arange(2 * len(events)) // 2
+    columns: dict[str, Any] = {
+        name: column[both] for name in COLUMNS if (column := getattr(events, name)) is not None
+    }
+    relation = torch.zeros_like(events.src) if events.relation is None else events.relation
+    columns["src"] = torch.stack([events.src, events.dst], dim=1).flatten()
+    columns["dst"] = torch.stack([events.dst, events.src], dim=1).flatten()
+    columns["relation"] = torch.stack([2 * relation, 2 * relation + 1], dim=1).flatten()
+    return EventBatch(**columns, new_nodes=events.new_nodes)
 
 
 def _concat_nodes(batches: Sequence[EventBatch]) -> NewNodes | None:

@@ -59,7 +59,7 @@ void check_nodes(const char* name, const int64_t* nodes, int64_t size) {
 
 void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& dst,
             const OptionalTensor& negative_src, const TensorArg& negative_dst, const TensorArg& t,
-            const TensorArg& limit, const TensorArg& out) {
+            const TensorArg& limit, const TensorArg& out, const OptionalTensor& relation) {
   const auto sources = src.vector<const int64_t>("src");
   const int64_t size = sources.size;
   const auto* targets = negative_dst.data<const int64_t>("negative_dst", {size, "m"});
@@ -70,6 +70,7 @@ void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& ds
                                  targets,
                                  t.data<const int64_t>("t", {size}),
                                  limit.data<const int64_t>("limit", {size}),
+                                 data_or_null<const int64_t>(relation, "relation", {size}),
                                  size,
                                  m};
   check_nodes("src", pairs.src, size);
@@ -77,6 +78,7 @@ void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& ds
   check_nodes("negative_dst", targets, product(size, m));
   if (pairs.negative_src != nullptr) check_nodes("negative_src", pairs.negative_src, size * m);
   check_range("limit", {pairs.limit, size}, 0, counts.size() + 1);
+  if (pairs.relation != nullptr) check_range("relation", {pairs.relation, size}, 0, tgflow::kNumRelations);
   counts.answer(pairs, out.data<double>("out", {size, m + 1, counts.width()}));
 }
 
@@ -133,6 +135,10 @@ void bind_event_counts(py::module_& m) {
       .value("dst_switch", CountOf::kDstSwitch)
       .value("own_transition", CountOf::kOwnTransition)
       .value("covisit", CountOf::kCovisit)
+      .value("pair_relation", CountOf::kPairRelation)
+      .value("src_relation", CountOf::kSrcRelation)
+      .value("dst_relation", CountOf::kDstRelation)
+      .value("relation", CountOf::kRelation)
       .value("all", CountOf::kAll);
   py::enum_<Clock>(m, "Clock")
       .value("seconds", Clock::kTicks)
@@ -166,7 +172,8 @@ void bind_event_counts(py::module_& m) {
       .def_property_readonly("bytes", &EventCounts::bytes)
       .def("read_upto", &read_upto, py::arg("position"), no_gil())
       .def("answer", &answer, py::arg("src"), py::arg("dst"), py::arg("negative_src"),
-           py::arg("negative_dst"), py::arg("t"), py::arg("limit"), py::arg("out"), no_gil())
+           py::arg("negative_dst"), py::arg("t"), py::arg("limit"), py::arg("out"),
+           py::arg("relation") = std::nullopt, no_gil())
       .def("latest_destinations", &latest_destinations, py::arg("src"), py::arg("cut"), py::arg("of_source"),
            py::arg("of_all"), no_gil())
       .def("last_events", &last_events, py::arg("src"), py::arg("dst"), py::arg("cut"), py::arg("out"),

@@ -31,10 +31,10 @@ py::tuple columns(const py::object& self, int64_t start, int64_t stop) {
   const EventLog& log = self.cast<const EventLog&>();
   check_number("stop", stop, 0, log.size());
   check_number("start", start, 0, stop);
-  py::object label = py::none();
-  if (log.has_label()) label = column(self, log.label(), start, stop);
+  py::object relation = py::none();
+  if (log.has_relation()) relation = column(self, log.relation(), start, stop);
   return py::make_tuple(column(self, log.src(), start, stop), column(self, log.dst(), start, stop),
-                        column(self, log.t(), start, stop), label);
+                        column(self, log.t(), start, stop), relation);
 }
 
 void check_eids(const EventLog& log, const TensorArg& eid) {
@@ -43,11 +43,12 @@ void check_eids(const EventLog& log, const TensorArg& eid) {
 }
 
 void gather(const EventLog& log, const TensorArg& eid, const TensorArg& src, const TensorArg& dst,
-            const TensorArg& t, const OptionalTensor& label) {
+            const TensorArg& t, const OptionalTensor& relation) {
   const auto ids = eid.vector<const int64_t>("eid");
-  if (label && !log.has_label()) throw py::value_error("label must be None: the log has no labels");
+  if (relation && !log.has_relation())
+    throw py::value_error("relation must be None: the log has no relations");
   log.gather(ids.data, ids.size, src.data<int64_t>("src", {ids.size}), dst.data<int64_t>("dst", {ids.size}),
-             t.data<int64_t>("t", {ids.size}), data_or_null<int64_t>(label, "label", {ids.size}));
+             t.data<int64_t>("t", {ids.size}), data_or_null<int64_t>(relation, "relation", {ids.size}));
 }
 
 void bind_stats(py::module_& m) {
@@ -77,18 +78,18 @@ std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget, 
 }
 
 void check(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
-           const OptionalTensor& label, bool allow_late) {
-  graph.check(events_of(src, dst, t, label), allow_late);
+           const OptionalTensor& relation, bool allow_late) {
+  graph.check(events_of(src, dst, t, relation), allow_late);
 }
 
 int64_t append(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
-               const OptionalTensor& label, bool allow_late) {
-  return graph.append(events_of(src, dst, t, label), allow_late);
+               const OptionalTensor& relation, bool allow_late) {
+  return graph.append(events_of(src, dst, t, relation), allow_late);
 }
 
 int64_t record(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
-               const OptionalTensor& label) {
-  const tgflow::Events events = events_of(src, dst, t, label);
+               const OptionalTensor& relation) {
+  const tgflow::Events events = events_of(src, dst, t, relation);
   graph.check(events, true);
   return graph.record(events);
 }
@@ -109,10 +110,10 @@ int64_t retain(TemporalGraph& graph, int64_t min_t, int64_t max_count) {
   return graph.retain(min_t, max_count);
 }
 
-constexpr int64_t kTypeWords = (1 << 16) / 64;  // one bit per event type
+constexpr int64_t kRelationWords = tgflow::kNumRelations / 64;  // one bit per relation
 
 void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int64_t span,
-                      const OptionalTensor& types, const TensorArg& nodes, const TensorArg& t,
+                      const OptionalTensor& relations, const TensorArg& nodes, const TensorArg& t,
                       const OptionalTensor& as_of, int64_t as_of_all, const OptionalTensor& row,
                       const TensorArg& out_nodes, const TensorArg& out_t, const TensorArg& out_eid,
                       const TensorArg& out_count) {
@@ -123,9 +124,9 @@ void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int
   check_number("k", k, 1);
   check_number("strategy", static_cast<int64_t>(strategy), 0, static_cast<int64_t>(Strategy::kDecayed));
   check_number("span", span, 1);
-  const Sampler sampler{
-      strategy, key, span,
-      reinterpret_cast<const uint64_t*>(data_or_null<const int64_t>(types, "types", {kTypeWords}))};
+  const Sampler sampler{strategy, key, span,
+                        reinterpret_cast<const uint64_t*>(
+                            data_or_null<const int64_t>(relations, "relations", {kRelationWords}))};
   const Queries queries{node.data,
                         t.data<const int64_t>("t", {size}),
                         data_or_null<const int64_t>(as_of, "as_of", {size}),
@@ -141,11 +142,11 @@ void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int
 }  // namespace bindings::graph
 
 tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const TensorArg& t,
-                         const OptionalTensor& label) {
+                         const OptionalTensor& relation) {
   const auto sources = src.vector<const int64_t>("src");
   const int64_t size = sources.size;
   return {sources.data, dst.data<const int64_t>("dst", {size}), t.data<const int64_t>("t", {size}),
-          data_or_null<const int64_t>(label, "label", {size}), size};
+          data_or_null<const int64_t>(relation, "relation", {size}), size};
 }
 
 void bind_graph(py::module_& m) {
@@ -155,14 +156,14 @@ void bind_graph(py::module_& m) {
   py::class_<EventLog>(m, "EventLog")
       .def("__len__", &EventLog::size)
       .def_property_readonly("num_nodes", &EventLog::num_nodes)
-      .def_property_readonly("has_label", &EventLog::has_label)
+      .def_property_readonly("has_relation", &EventLog::has_relation)
       .def_property_readonly("clock", &EventLog::clock)
       .def("position", &EventLog::position, py::arg("t"), no_gil)
       .def("positions", &positions, py::arg("t"), py::arg("out"), no_gil)
       .def("check_eids", &check_eids, py::arg("eid"), no_gil)
       .def("columns", &columns, py::arg("start"), py::arg("stop"))
-      .def("gather", &gather, py::arg("eid"), py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
-           no_gil);
+      .def("gather", &gather, py::arg("eid"), py::arg("src"), py::arg("dst"), py::arg("t"),
+           py::arg("relation"), no_gil);
   py::enum_<Direction>(m, "Direction")
       .value("undirected", Direction::kUndirected)
       .value("directed", Direction::kDirected)
@@ -171,12 +172,12 @@ void bind_graph(py::module_& m) {
   py::class_<TemporalGraph>(m, "TemporalGraph")
       .def(py::init(&make), py::arg("direction"), py::arg("device_budget"), py::arg("first_part"),
            py::arg("num_parts"))
-      .def("check", &check, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
+      .def("check", &check, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
            py::arg("allow_late"), no_gil)
-      .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
+      .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
            py::arg("allow_late"), no_gil)
-      .def("record", &record, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), no_gil)
-      .def("check_types", &TemporalGraph::check_types)
+      .def("record", &record, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"), no_gil)
+      .def("check_relations", &TemporalGraph::check_relations)
       .def("remove", &remove_events, py::arg("eid"), no_gil)
       .def("remove_pair", &TemporalGraph::remove_pair, py::arg("src"), py::arg("dst"), no_gil)
       .def("remove_node", &TemporalGraph::remove_node, py::arg("v"), no_gil)
@@ -191,7 +192,7 @@ void bind_graph(py::module_& m) {
       .value("window", Strategy::kWindow)
       .value("decayed", Strategy::kDecayed);
   m.def("sample_neighbors", &sample_neighbors, py::arg("graph"), py::arg("strategy"), py::arg("key"),
-        py::arg("span"), py::arg("types"), py::arg("nodes"), py::arg("t"), py::arg("as_of"),
+        py::arg("span"), py::arg("relations"), py::arg("nodes"), py::arg("t"), py::arg("as_of"),
         py::arg("as_of_all"), py::arg("row"), py::arg("out_nodes"), py::arg("out_t"), py::arg("out_eid"),
         py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
 }

@@ -1,10 +1,10 @@
 // Tensor arguments of bindings: each is fully checked before anything reads or writes it.
 //
 //   m.def("gather", [](const EventLog& log, const TensorArg& eid, const TensorArg& src,
-//                      const std::optional<TensorArg>& label) {
+//                      const std::optional<TensorArg>& relation) {
 //     const auto ids = eid.vector<const int64_t>("eid");                       // any length
 //     auto* out = src.data<int64_t>("src", {ids.size});                        // the same length
-//     auto* types = data_or_null<int64_t>(label, "label", {ids.size});         // None gives null
+//     auto* types = data_or_null<int64_t>(relation, "relation", {ids.size});         // None gives null
 //     check_range("eid", ids, 0, log.size());                                  // they index native memory
 //     log.gather(ids.data, ids.size, out, ...);
 //   }, py::arg("eid"), ..., py::call_guard<py::gil_scoped_release>());
@@ -169,9 +169,9 @@ T* data_or_null(const std::optional<TensorArg>& tensor, const char* name, Tensor
   return tensor ? tensor->data<T>(name, shape) : nullptr;
 }
 
-/// The events with these columns, int64 and of equal length; `label` may be None.
+/// The events with these columns, int64 and of equal length; `relation` may be None.
 tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const TensorArg& t,
-                         const OptionalTensor& label);
+                         const OptionalTensor& relation);
 
 /// Raises IndexError with the first of `values` outside of [low, high), if any.
 void check_range(const char* name, Span<const int64_t> values, int64_t low, int64_t high);

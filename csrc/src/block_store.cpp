@@ -55,7 +55,7 @@ StoreView BlockStore::view() const {
   const int64_t change = changes_.load(std::memory_order_acquire);
   return {heads_.data(),     num_nodes_.load(std::memory_order_acquire),
           entries_.chunks(), entries_.tiers(),
-          types_.data(),     change,
+          relations_.data(), change,
           nullptr,           shard_};
 }
 
@@ -80,7 +80,7 @@ void BlockStore::try_sides(const Events& events, std::vector<uint8_t*>& marked) 
 }
 
 void BlockStore::reserve_notes(const Events& events, eid_t first_eid) {
-  types_.reserve(events, first_eid);
+  relations_.reserve(events, first_eid);
   if (!sides_) return;
   node_t largest = -1;
   for (int64_t i = 0; i < events.size; ++i) largest = std::max({largest, events.src[i], events.dst[i]});
@@ -89,7 +89,7 @@ void BlockStore::reserve_notes(const Events& events, eid_t first_eid) {
 }
 
 void BlockStore::note(const Events& events, eid_t first_eid) noexcept {
-  types_.commit(events, first_eid);
+  relations_.commit(events, first_eid);
   if (!sides_) return;
   for (int64_t i = 0; i < events.size; ++i) {
     (*sides_)[events.src[i]] = kSource;
@@ -335,7 +335,8 @@ StoreStats BlockStore::stats() {
   StoreStats stats;
   stats.num_entries = num_entries_;
   stats.max_blocks = max_blocks_;
-  stats.bytes = directories_->bytes() + heads + types_.bytes() + entries_.index_bytes() + insertion_.bytes();
+  stats.bytes =
+      directories_->bytes() + heads + relations_.bytes() + entries_.index_bytes() + insertion_.bytes();
   for (const int tier : {0, 1}) {
     stats.tiers[tier] = entries_.stats(tier);
     stats.bytes += stats.tiers[tier].bytes;

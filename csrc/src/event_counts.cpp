@@ -49,6 +49,10 @@ struct EventCounts::Kind {
     kLast,
     kOwnLastAndDst,
     kDistinctAndDst,
+    kPairAndRelation,
+    kSrcAndRelation,
+    kDstAndRelation,
+    kRelation,
     kOne,
   };
 
@@ -65,26 +69,30 @@ struct EventCounts::Kind {
 
 const EventCounts::Kind& EventCounts::kind_of(CountOf of) {
   static constexpr Kind kinds[] = {
-      {kPairs, Kind::kPair},                    // pair
-      {kPairs, Kind::kReverse},                 // reverse
-      {kSources, Kind::kSrc},                   // src
-      {kDestinations, Kind::kDst},              // dst
-      {kDestinations, Kind::kSrc},              // src_as_dst
-      {kSources, Kind::kDst},                   // dst_as_src
-      {kTransitions, Kind::kLastAndDst},        // transition
-      {kTransitionRows, Kind::kLast},           // transition_row
-      {kWindows, Kind::kLastAndDst},            // window
-      {kWindowRows, Kind::kLast},               // window_row
-      {kContinuations, Kind::kDst},             // continuation
-      {kAllContinuations, Kind::kOne},          // continuation_all
-      {kNewAtSources, Kind::kSrc},              // src_new
-      {kNewAtDestinations, Kind::kDst},         // dst_new
-      {kFirstAtDestinations, Kind::kDst},       // dst_first
-      {kSwitchesFrom, Kind::kSrc},              // src_switch
-      {kSwitchesTo, Kind::kDst},                // dst_switch
-      {kOwnTransitions, Kind::kOwnLastAndDst},  // own_transition
-      {kCovisits, Kind::kDistinctAndDst},       // covisit
-      {kEvents, Kind::kOne},                    // all
+      {kPairs, Kind::kPair},                          // pair
+      {kPairs, Kind::kReverse},                       // reverse
+      {kSources, Kind::kSrc},                         // src
+      {kDestinations, Kind::kDst},                    // dst
+      {kDestinations, Kind::kSrc},                    // src_as_dst
+      {kSources, Kind::kDst},                         // dst_as_src
+      {kTransitions, Kind::kLastAndDst},              // transition
+      {kTransitionRows, Kind::kLast},                 // transition_row
+      {kWindows, Kind::kLastAndDst},                  // window
+      {kWindowRows, Kind::kLast},                     // window_row
+      {kContinuations, Kind::kDst},                   // continuation
+      {kAllContinuations, Kind::kOne},                // continuation_all
+      {kNewAtSources, Kind::kSrc},                    // src_new
+      {kNewAtDestinations, Kind::kDst},               // dst_new
+      {kFirstAtDestinations, Kind::kDst},             // dst_first
+      {kSwitchesFrom, Kind::kSrc},                    // src_switch
+      {kSwitchesTo, Kind::kDst},                      // dst_switch
+      {kOwnTransitions, Kind::kOwnLastAndDst},        // own_transition
+      {kCovisits, Kind::kDistinctAndDst},             // covisit
+      {kRelatedPairs, Kind::kPairAndRelation},        // pair_relation
+      {kRelatedSources, Kind::kSrcAndRelation},       // src_relation
+      {kRelatedDestinations, Kind::kDstAndRelation},  // dst_relation
+      {kRelated, Kind::kRelation},                    // relation
+      {kEvents, Kind::kOne},                          // all
   };
   return kinds[static_cast<size_t>(of)];
 }
@@ -150,7 +158,7 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
   const bool orders = finds_latest || distinct_depth_ > 0 || ranks_all_;
   is_ordered_ = is_ordered_ || orders;
   is_needed[kTransitions] |= continues;
-  is_needed[kPairs] |= orders || is_new || is_needed[kOwnTransitions];
+  is_needed[kPairs] |= orders || is_new || is_needed[kOwnTransitions] || is_needed[kRelatedPairs];
   is_needed[kDestinations] |= orders;
   is_needed[kSources] |= is_ordered_ || depth_ > 0 || is_needed[kFirstAtDestinations] ||
                          is_needed[kSwitchesFrom] || is_needed[kSwitchesTo];
@@ -208,7 +216,20 @@ void EventCounts::add_event(eid_t eid) {
   if (is_ordered_ && of_pair.last != kNoEvent) order_[of_pair.last].next_of_pair = eid;
   if (is_ordered_ && of_dst.last != kNoEvent) order_[of_dst.last].next_of_dst = eid;
   add_news(eid, of_pair, of_source);
+  add_related(eid);
   add(kEvents, kOneKey, eid);
+}
+
+/// Adds an event to the lists of its relation.
+void EventCounts::add_related(eid_t eid) {
+  const node_t u = log_.src()[eid], v = log_.dst()[eid];
+  const int64_t relation = log_.has_relation() ? log_.relation()[eid] : 0;
+  if (lists(kRelatedPairs) != nullptr) {
+    add(kRelatedPairs, pair_key(lists(kPairs)->find(pair_key(u, v)), relation), eid);
+  }
+  add(kRelatedSources, pair_key(u, relation), eid);
+  add(kRelatedDestinations, pair_key(v, relation), eid);
+  add(kRelated, static_cast<uint64_t>(relation), eid);
 }
 
 /// Adds an event to the lists of its source's last destinations.
@@ -298,6 +319,8 @@ struct EventCounts::Asked {
     eid_t cut;
     tick_t t;
     const Source* source;
+    int64_t relation;
+    int32_t number;  ///< Of the list of the pair, or -1; of counts of pairs and relations.
   };
   int64_t num = 0;
   std::array<Pair, Formula::kBlock> pair;
@@ -332,6 +355,14 @@ struct EventCounts::Asked {
       case Kind::kDistinctAndDst:
         return {pair_key(std::min(distinct(), pair[i].dst), std::max(distinct(), pair[i].dst)),
                 distinct() != kNoNode};
+      case Kind::kPairAndRelation:
+        return {pair_key(pair[i].number, pair[i].relation), pair[i].number >= 0};
+      case Kind::kSrcAndRelation:
+        return {pair_key(pair[i].src, pair[i].relation), true};
+      case Kind::kDstAndRelation:
+        return {pair_key(pair[i].dst, pair[i].relation), true};
+      case Kind::kRelation:
+        return {static_cast<uint64_t>(pair[i].relation), true};
       case Kind::kOne:
         break;
     }
@@ -408,8 +439,18 @@ void EventCounts::answer(const Pairs& pairs, double* out) const {
         const bool is_event = j < b * pairs.m;
         asked.pair[static_cast<size_t>(i)] = {
             is_event || pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j],
-            is_event ? pairs.dst[b] : pairs.negative_dst[j], cuts[static_cast<size_t>(b)], pairs.t[b],
-            nullptr};
+            is_event ? pairs.dst[b] : pairs.negative_dst[j],
+            cuts[static_cast<size_t>(b)],
+            pairs.t[b],
+            nullptr,
+            pairs.relation == nullptr ? 0 : pairs.relation[b],
+            -1};
+      }
+      if (lists(kRelatedPairs) != nullptr) {
+        for (int64_t i = 0; i < asked.num; ++i) {
+          Asked::Pair& pair = asked.pair[static_cast<size_t>(i)];
+          pair.number = lists(kPairs)->find(pair_key(pair.src, pair.dst));
+        }
       }
       if (depth_ > 0 || is_ordered_) find_sources(asked);
       for (const Lookup& lookup : lookups_) load(lookup, asked, columns.data());

@@ -25,6 +25,14 @@ void check_ids(const char* name, const node_t* ids, int64_t size) {
   }
 }
 
+void check_relations(const int64_t* relation, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    if (static_cast<uint64_t>(relation[i]) < static_cast<uint64_t>(kNumRelations)) continue;
+    fail(event(i) + " has relation=" + std::to_string(relation[i]) + "; relations must be in [0, " +
+         std::to_string(kNumRelations - 1) + "]");
+  }
+}
+
 void append_column(ReservedArray<int64_t>& column, int64_t at, const int64_t* values, int64_t size) {
   column.grow(at + size);
   std::memcpy(column.data() + at, values, static_cast<size_t>(size) * sizeof(int64_t));
@@ -42,6 +50,7 @@ tick_t EventLog::clock() const {
 void EventLog::check(const Events& events, bool may_be_late) const {
   check_ids("src", events.src, events.size);
   check_ids("dst", events.dst, events.size);
+  if (events.relation != nullptr) check_relations(events.relation, events.size);
   const int64_t at = size();
   for (int64_t i = 0; i < events.size; ++i) {
     if (i > 0 ? events.t[i] >= events.t[i - 1] : may_be_late || events.t[0] >= clock()) continue;
@@ -50,20 +59,21 @@ void EventLog::check(const Events& events, bool may_be_late) const {
          " at t=" + std::to_string(i == 0 ? clock() : events.t[i - 1]) +
          "; sort the batch or use a reorder buffer" + (i == 0 ? ", or insert it late" : ""));
   }
-  if (at > 0 && events.size > 0 && has_label() != (events.label != nullptr)) {
-    fail(has_label() ? "the log has labels but the batch has none; give every batch a label column"
-                     : "the batch has labels but the log has none; give labels from the first batch on");
+  if (at > 0 && events.size > 0 && has_relation() != (events.relation != nullptr)) {
+    fail(has_relation()
+             ? "the log has relations but the batch has none; give every batch a relation column"
+             : "the batch has relations but the log has none; give relations from the first batch on");
   }
 }
 
 eid_t EventLog::append(const Events& events) {
   const int64_t at = size();
   if (events.size == 0) return at;
-  if (at == 0) label_ = events.label ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents) : nullptr;
+  if (at == 0) relation_ = events.relation ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents) : nullptr;
   append_column(src_, at, events.src, events.size);
   append_column(dst_, at, events.dst, events.size);
   append_column(t_, at, events.t, events.size);
-  if (label_) append_column(*label_, at, events.label, events.size);
+  if (relation_) append_column(*relation_, at, events.relation, events.size);
   append_clock(events);
   const node_t largest = std::max(*std::max_element(events.src, events.src + events.size),
                                   *std::max_element(events.dst, events.dst + events.size));
@@ -104,40 +114,34 @@ void EventLog::check_eids(const eid_t* eid, int64_t count) const {
 }
 
 void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst, tick_t* t,
-                      int64_t* label) const {
+                      int64_t* relation) const {
   check_eids(eid, count);
   for (int64_t i = 0; i < count; ++i) {
     src[i] = src_[eid[i]];
     dst[i] = dst_[eid[i]];
     t[i] = t_[eid[i]];
   }
-  for (int64_t i = 0; label != nullptr && i < count; ++i) label[i] = (*label_)[eid[i]];
+  for (int64_t i = 0; relation != nullptr && i < count; ++i) relation[i] = (*relation_)[eid[i]];
 }
 
-EventTypes::EventTypes() : types_(kMaxEvents) {}
+EventRelations::EventRelations() : relations_(kMaxEvents) {}
 
-void EventTypes::reserve(const Events& events, eid_t first_eid) {
-  if (events.label != nullptr) types_.grow(first_eid + events.size);
+void EventRelations::reserve(const Events& events, eid_t first_eid) {
+  if (events.relation != nullptr) relations_.grow(first_eid + events.size);
 }
 
-void EventTypes::commit(const Events& events, eid_t first_eid) noexcept {
-  if (events.label == nullptr || events.size == 0) return;
+void EventRelations::commit(const Events& events, eid_t first_eid) noexcept {
+  if (events.relation == nullptr || events.size == 0) return;
   for (int64_t i = 0; i < events.size; ++i) {
-    const auto type = static_cast<uint16_t>(events.label[i]);
-    types_[first_eid + i] = type;
-    if (type != events.label[i] && typeless_ == kNoEvent) typeless_ = first_eid + i;
+    relations_[first_eid + i] = static_cast<uint16_t>(events.relation[i]);
   }
   size_.store(first_eid + events.size, std::memory_order_release);
 }
 
-void EventTypes::check(int64_t num_events) const {
-  const eid_t typeless = typeless_;
-  if (typeless != kNoEvent) {
-    throw std::invalid_argument("event " + std::to_string(typeless) +
-                                " has a label outside [0, 65535], which is no type to sample by");
-  }
+void EventRelations::check(int64_t num_events) const {
   if (num_events > 0 && data() == nullptr) {
-    throw std::invalid_argument("the graph's events have no labels, so there are no types to sample by");
+    throw std::invalid_argument(
+        "the graph's events have no relations to sample by; give them a relation column");
   }
 }
 

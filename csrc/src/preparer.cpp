@@ -196,7 +196,14 @@ void Preparer::Preparation::count_past() {
   const eid_t* limit = rules_.sees_all_before ? slab_.at<eid_t>(out_.eid) : work_.start.of(num());
   const eid_t* const last = std::max_element(limit, limit + num());
   counts->read_upto(std::max(ask_.end, last == limit + num() ? 0 : *last));
-  counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit, num(), m()},
+  std::vector<int64_t> relation;
+  if (const EventLog& log = counts->log(); log.has_relation()) {
+    const eid_t* const eid = slab_.at<eid_t>(out_.eid);
+    std::transform(eid, eid + num(), std::back_inserter(relation),
+                   [&](eid_t e) { return log.relation()[e]; });
+  }
+  counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit,
+                  relation.empty() ? nullptr : relation.data(), num(), m()},
                  slab_.at<double>(out_.counts));
 }
 

@@ -28,7 +28,7 @@ void recent_row(const Group& g, int64_t i, int64_t row, const NeighborRows& out)
 }
 
 void recent(Group& g, const Sampler& sampler, const NeighborRows& out) {
-  if (sampler.types == nullptr) {
+  if (sampler.relations == nullptr) {
     each_row(g, [&](int64_t i, int64_t row) { recent_row(g, i, row, out); });
   } else {
     each_row(g, [&](int64_t i, int64_t row) {
@@ -48,7 +48,7 @@ void uniform(Group& g, const Sampler& sampler, const NeighborRows& out) {
   } else {
     std::fill_n(g.first, g.size, 0);
   }
-  if (sampler.types != nullptr) {
+  if (sampler.relations != nullptr) {
     each_row(g, [&](int64_t i, int64_t row) {
       filtered_uniform_row(g.store, g.dir[i], g.first[i], g.seen[i], sampler, draws_of(g, sampler, row), row,
                            out);
@@ -74,7 +74,8 @@ void uniform(Group& g, const Sampler& sampler, const NeighborRows& out) {
 void decayed(Group& g, const Sampler& sampler, const NeighborRows& out) {
   each_row(g, [&](int64_t i, int64_t row) {
     const Visible seen = g.seen[i];
-    if (sampler.types == nullptr && seen.count <= out.k) return recent_row(g.store, g.dir[i], seen, row, out);
+    if (sampler.relations == nullptr && seen.count <= out.k)
+      return recent_row(g.store, g.dir[i], seen, row, out);
     decayed_draw(g.store, g.dir[i], seen, sampler, g.queries.row_of(row), row, out);
     locate_numbered(g.store, g.dir[i], seen.block, out.count[row], row, out);
     read_numbered(g.store, g.dir[i], out.count[row], row, out);
@@ -123,7 +124,7 @@ void sample_neighbors(BlockStore& store, Queries queries, const Sampler& sampler
   const Epochs::Reader reader(store.epochs());
   queries.before_all = std::min(queries.before_all, store.position());
   const StoreView snapshot = store.view();
-  if (sampler.types != nullptr) store.types().check(store.position());
+  if (sampler.relations != nullptr) store.relations().check(store.position());
   parallel_for(queries.size, kGrain, [&](int64_t begin, int64_t end) {
     CountedReads reads(store);
     const StoreView view = reads.counting(snapshot);

@@ -58,13 +58,8 @@ struct Asking {
     }
   }
   EventCounts::Pairs pairs() const {
-    return {src.data(),
-            dst.data(),
-            nullptr,
-            negative.data(),
-            t.data(),
-            limit.data(),
-            static_cast<int64_t>(src.size()),
+    return {src.data(), dst.data(),   nullptr, negative.data(),
+            t.data(),   limit.data(), nullptr, static_cast<int64_t>(src.size()),
             1};
   }
 };

@@ -411,9 +411,9 @@ def _fault(
             return fault
     if fault := time_fault(columns.t, row[columns.t], time):
         return fault
-    label = None if columns.has_classes else columns.label
-    if label and (fault := number_fault(label, row[label], UNSCALED)):
-        return fault
+    for name in columns.single(int):
+        if name not in columns.texts and (fault := number_fault(name, row[name], UNSCALED)):
+            return fault
     for name in columns.numbers:
         is_filled = columns.fill_missing is not None and row[name] in MISSING
         if not (is_filled or _is_number(row[name])):
@@ -425,8 +425,8 @@ def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]
     types = dict.fromkeys(columns.numbers, pa.float32())
     types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
     types[columns.t] = time_type(time)
-    if columns.label:
-        types[columns.label] = pa.string() if columns.has_classes else time_type(UNSCALED)
+    for name in columns.single(int):
+        types[name] = pa.string() if name in columns.texts else time_type(UNSCALED)
     if columns.event_id:
         types.setdefault(columns.event_id, pa.string())
     return types

@@ -47,7 +47,7 @@ class JsonlDecoder(TextDecoder):
     The keys are those of at least half of the first 1,000 rows; the majority decides whether a
     feature is a number or a list, and its width. Numbers are JSON's; `NaN` and `Infinity` parse but
     are rejected as features. `true` and `"7"` are not numbers; an integer has neither point nor
-    exponent, except in a time or a label (`2.0`, `1e3`). A repeated key makes a line bad.
+    exponent, except in a time, relation or label (`2.0`, `1e3`). A repeated key makes a line bad.
     """
 
     def names(self) -> Sequence[str] | None:
@@ -126,17 +126,16 @@ def json_types(
         is_number = ids == "int" or isinstance(usual.get(name), int)
         types[name] = pa.int64() if is_number else pa.string()
     types[columns.t] = time_type(time)
-    if columns.label:
-        is_boolean = isinstance(usual.get(columns.label), bool)
-        number = pa.bool_() if is_boolean else time_type(UNSCALED)
-        types[columns.label] = pa.string() if columns.has_classes else number
+    for name in columns.single(int):
+        number = pa.bool_() if isinstance(usual.get(name), bool) else time_type(UNSCALED)
+        types[name] = pa.string() if name in columns.texts else number
     if columns.event_id:
         is_number = isinstance(usual.get(columns.event_id), int)
         types.setdefault(columns.event_id, pa.int64() if is_number else pa.string())
     return types
 
 
-_LABELS = {
+_CLASSES = {
     pa.string(): (str, "text as in the first rows"),
     pa.bool_(): (bool, "true or false as in the first rows"),
 }
@@ -214,13 +213,12 @@ def _fault(
             return fault
     if fault := time_fault(columns.t, row.get(columns.t), time):
         return fault
-    if columns.label:
-        kind = _LABELS.get(types[columns.label])
-        value = row.get(columns.label)
+    for name in columns.single(int):
+        kind, value = _CLASSES.get(types[name]), row.get(name)
         if kind is not None and value is not None:
-            fault = _kind_fault(columns.label, value, *kind)
+            fault = _kind_fault(name, value, *kind)
         else:
-            fault = number_fault(columns.label, value, UNSCALED)
+            fault = number_fault(name, value, UNSCALED)
         if fault:
             return fault
     if columns.event_id and row.get(columns.event_id) is not None:

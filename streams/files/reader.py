@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -28,10 +29,12 @@ from tgflow.streams.rows.row_batch import PartitionedSource, Position, RowBatch
 from tgflow.streams.rows.schema import OPTIONAL, Checks, Columns, IdKind, Times, listed
 from tgflow.streams.rows.validate import (
     AS_TEXT,
-    LabelClasses,
+    MOST,
     RowSchema,
+    TextClasses,
     feature_names,
     first_classes,
+    saved_classes,
     usual_value,
 )
 
@@ -304,9 +307,9 @@ class Reader:
         self.time, _ = times.scale(())
         self.notes: list[str] = []
         """Settings detected from the first rows, one sentence each."""
-        self.classes: LabelClasses | None = None
-        """Names of text labels up to the position of the latest read."""
-        self._first_classes: list[str] | None = None
+        self.classes: dict[str, TextClasses] = {}
+        """Classes of the columns of texts, up to the position of the latest read."""
+        self._first_classes: dict[str, list[str]] = {}
         self._look_ahead(times)
         counts = [decoder.num_events for decoder in files.decoders]
         known = [count for count in counts if count is not None]
@@ -320,9 +323,11 @@ class Reader:
         Each batch comes with the share of all files read so far.
         """
         current = 0 if start is None else self._files.find(start)
-        if self._first_classes is not None:
-            saved = "" if start is None else str(start.get("classes") or "")
-            self.classes = LabelClasses.load(saved, self._first_classes)
+        saved = {} if start is None else saved_classes(start)
+        self.classes = {
+            role: TextClasses(role, first, saved.get(role))
+            for role, first in self._first_classes.items()
+        }
         if start is not None and self._files.growth is not None:
             self._files.growth.fill(int(start["size"] or 0))
         is_complete = self._files.is_complete()
@@ -342,8 +347,9 @@ class Reader:
             is_idle = True
             for batch in rows:
                 position = {"file": current, "name": self._files.names[current], **batch.position}
-                if self.classes is not None:
-                    position["classes"] = self.classes.save()
+                if self.classes:
+                    names = {role: found.names for role, found in self.classes.items()}
+                    position["classes"] = json.dumps(names, ensure_ascii=False)
                 is_idle = False
                 yield replace(batch, position=position), self._files.progress(current)
             found = self._files.following(current, is_complete, is_idle, stop)
@@ -359,7 +365,8 @@ class Reader:
         if names is None:
             return iter(())
         columns = self._columns(decoder, names)
-        columns = replace(columns, has_classes=self.classes is not None)
+        texts = frozenset(getattr(columns, role) for role in self.classes)
+        columns = replace(columns, texts=texts)
         schema = RowSchema(
             columns, self.id_kind, self.time, self.widths, self._checks, self.classes
         )
@@ -416,10 +423,14 @@ class Reader:
                 self.id_kind = _id_kind(decoder.first_place, first)
             self.time, note = times.scale(row.get(columns.t) for row in samples)
             found = [*decoder.notes(), *([] if note is None else [note])]
-            if columns.label is not None:
-                self._first_classes = first_classes(row.get(columns.label) for row in samples)
-            if self._first_classes is not None:
-                found.append(f"{columns.label}: texts are classes, numbered as they appear")
+            for role in MOST:
+                name = getattr(columns, role)
+                if (
+                    name
+                    and (texts := first_classes(each.get(name) for each in samples)) is not None
+                ):
+                    self._first_classes[role] = texts
+                    found.append(f"{name}: texts are classes, numbered as they appear")
             self.notes += [f"{decoder.name}: {each}" for each in found]
             return
 

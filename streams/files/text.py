@@ -248,7 +248,7 @@ def parser_block(lines: Text, num_lines: int) -> int:
 
 
 def refuse_tiny(lines: Text, is_tiny: Callable[[Text], bool]) -> None:
-    """Raise `pa.ArrowInvalid` if a time or label has more decimals than Arrow can read."""
+    """Raise `pa.ArrowInvalid` if a whole number has more decimals than Arrow can read."""
     if may_be_tiny(lines) and any(map(is_tiny, filter(may_be_tiny, lines.splitlines()))):
         raise pa.ArrowInvalid("a number with too many decimals")
 

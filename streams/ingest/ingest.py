@@ -43,7 +43,7 @@ from tgflow.streams.rows.row_batch import (
     RowBatch,
     to_batch,
 )
-from tgflow.streams.rows.validate import LabelClasses
+from tgflow.streams.rows.validate import saved_classes
 
 MAX_BATCH = 1 << 16
 """Maximum events per batch."""
@@ -246,12 +246,9 @@ class Ingest:
         return self._state.num_held
 
     @property
-    def label_classes(self) -> Sequence[str] | None:
-        """Names of the labels 0, 1, ... so far; None if the source has no text labels."""
-        for position in self._state.positions.values():
-            if "classes" in position:
-                return LabelClasses.load(str(position["classes"]), ()).names
-        return None
+    def classes(self) -> Mapping[str, Sequence[str]]:
+        """Texts of the relations and labels 0, 1, ... so far, by column: "relation", "label"."""
+        return next(filter(None, map(saved_classes, self._state.positions.values())), {})
 
     @property
     def has_polled(self) -> bool:

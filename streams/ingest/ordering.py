@@ -126,7 +126,7 @@ def total_bytes(sizes: int | Int64s, num: int) -> int:
 
 
 def no_rows(id_kind: IdKind, x_dim: int) -> Rows:
-    """Return empty rows, for a stream without labels."""
+    """Return empty rows, for a stream without optional columns."""
     none = np.empty(0, np.int64)
     ids = pa.array([], pa.int64() if id_kind == "int" else pa.string())
     x = np.empty((0, x_dim), np.float32) if x_dim else None

@@ -42,7 +42,7 @@ class Decoded:
 
 
 class CsvCodec:
-    """Lines of src, dst, t, label, weight, features and event id, without absent columns.
+    """Lines of src, dst, t, relation, label, weight, features and event id, without absent columns.
 
     A list feature takes as many columns as it has numbers, `x[0]`, `x[1]`, ...
     """

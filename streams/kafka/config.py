@@ -92,9 +92,9 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
     Args:
         url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
         codec: Content of a record: "json", one object; "csv", one line or more of src, dst, t,
-            label, weight, the features and the event id; "arrow", an Arrow IPC stream, the
-            fastest.
-        src, dst, t, label, weight: Names of the fields; None without one.
+            relation, label, weight, the features and the event id; "arrow", an Arrow IPC
+            stream, the fastest.
+        src, dst, t, relation, label, weight: Names of the fields; None without one.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
         event_id: Name of a field used to find repeated events, or None.
         id_kind: Type of the node ids.

@@ -44,6 +44,7 @@ class EventColumns:
     x: Float32s | None
     event_id: pa.Array | None = None
     weight: Float32s | None = None
+    relation: Int64s | None = None
 
     def __len__(self) -> int:
         return len(self.t)

@@ -187,14 +187,16 @@ class ColumnNames:
     """Column of the destination node."""
     t: str = "t"
     """Column of the time."""
+    relation: str | None = None
+    """Column of the relation, that is the type of the edge: texts, or integers from 0 to 65,535."""
     label: str | None = None
-    """Column of the edge type or label."""
+    """Column of the label."""
     weight: str | None = None
     """Column of weights, at least 0: the training loss of each event is multiplied by its weight;
     unset: 1."""
 
 
-OPTIONAL: Mapping[str, type] = {"label": int, "weight": float}
+OPTIONAL: Mapping[str, type] = {"relation": int, "label": int, "weight": float}
 """Optional fields of `ColumnNames` with their value types, in the order of a CSV record."""
 
 
@@ -204,8 +206,8 @@ class Columns(ColumnNames):
 
     features: tuple[str, ...] = ()
     event_id: str | None = None
-    has_classes: bool = False
-    """Whether labels are texts."""
+    texts: frozenset[str] = frozenset()
+    """Columns of relations or labels that are texts."""
     fill_missing: float | None = None
     """Value of missing features; None: such a row is rejected."""
 

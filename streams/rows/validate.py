@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tgflow.events import NUM_RELATIONS
 from tgflow.iso import CLOCK, DAY, EXAMPLE, iso_seconds
 from tgflow.streams.errors import RowFault, shown
 from tgflow.streams.rows.row_batch import (
@@ -47,7 +48,8 @@ class RowSchema:
     time: Scale
     widths: tuple[int, ...] = ()
     checks: Checks = field(default_factory=Checks)
-    classes: LabelClasses | None = None
+    classes: Mapping[str, TextClasses] = field(default_factory=dict)
+    """Classes of the columns of texts, "relation" or "label"."""
 
 
 def validate(
@@ -61,9 +63,9 @@ def validate(
 ) -> RowBatch:
     """Return the events among decoded rows, and the faults of the others.
 
-    A bad row gets its first fault, in the order src, dst, t, label, features, weight, event id. The
-    result for a row depends on that row alone, not on its neighbors. A batch without bad rows is
-    checked once, column by column; others once more for each kind of fault in them.
+    A bad row gets its first fault, in the order src, dst, t, relation, label, features, weight,
+    event id. The result for a row depends on that row alone, not on its neighbors. A batch without
+    bad rows is checked once, column by column; others once more for each kind of fault in them.
 
     Args:
         batch: Decoded rows with at least the columns of `schema`, of any Arrow types, untrusted:
@@ -140,14 +142,15 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     src = _id_column(batch[columns.src], columns.src, schema.ids, checks.max_node_id)
     dst = _id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id)
     t = _tick_column(batch[columns.t], columns.t, schema.time)
-    label = _labels(batch, schema)
+    relation = _whole_numbers(batch, schema, "relation", 0, NUM_RELATIONS - 1)
+    label = _whole_numbers(batch, schema, "label", checks.min_label, checks.max_label)
     if columns.features:
         missing = columns.fill_missing
         x = feature_columns(batch, columns.features, schema.widths, checks.max_abs, missing)
     weight = None if columns.weight is None else _weights(batch, columns.weight)
     name = columns.event_id
     event_id = None if name is None else _event_ids(batch[name], name)
-    return EventColumns(src, dst, t, label, x, event_id, weight)
+    return EventColumns(src, dst, t, label, x, event_id, weight, relation)
 
 
 def _weights(batch: pa.RecordBatch, name: str) -> Float32s:
@@ -157,16 +160,19 @@ def _weights(batch: pa.RecordBatch, name: str) -> Float32s:
     return values
 
 
-def _labels(batch: pa.RecordBatch, schema: RowSchema) -> Int64s | None:
-    name, checks = schema.columns.label, schema.checks
+def _whole_numbers(
+    batch: pa.RecordBatch, schema: RowSchema, role: str, least: int, most: int
+) -> Int64s | None:
+    """Return relations or labels in `[least, most]`; of texts, their classes."""
+    name = getattr(schema.columns, role)
     if not name:
         return None
-    if schema.classes is not None and is_text(_plain_type(batch[name].type)):
-        values = schema.classes.encode(batch[name], name)
+    if role in schema.classes and is_text(_plain_type(batch[name].type)):
+        values = schema.classes[role].encode(batch[name], name)
     else:
         values = _tick_column(batch[name], name, UNSCALED)
-    bad = (values < checks.min_label) | (values > checks.max_label)
-    limits = f"outside of [{checks.min_label}, {checks.max_label}]"
+    bad = (values < least) | (values > most)
+    limits = f"outside of [{least}, {most}]"
     _refuse(bad, lambda row: ("range", f"{name} is {values[row]}, {limits}"))
     return values
 
@@ -290,7 +296,7 @@ def _hash(value: str) -> int:
     return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-# Times and labels: exact conversion of numbers of any type to int64 ticks.
+# Times, relations and labels: exact conversion of numbers of any type to int64 ticks.
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 PRECISION = 22  # maximum digits of a decimal in a text file: 19 of an int64, and spare ones
@@ -322,7 +328,7 @@ def time_type(scale: Scale) -> pa.DataType:
 
 
 def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
-    """Return times (or labels) as int64 ticks `[B]`.
+    """Return times (or relations, or labels) as int64 ticks `[B]`.
 
     Integers, decimals and floats are in `scale.unit`; timestamps, durations and dates have their
     own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers. Columns are converted as a
@@ -474,7 +480,7 @@ def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
 
 
 def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
-    """Return the code and message of an invalid time (or label), None if it is valid."""
+    """Return the code and message of an invalid time, relation or label; None if it is valid."""
     if isinstance(value, str) and _WHOLE.fullmatch(value):  # 20 times faster than the code below
         ticks = int(value) * scale.per_unit
         if abs(ticks) <= INT64_MAX:
@@ -512,32 +518,35 @@ def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scal
     return f"{name} is {value}, between two ticks of 1 {scale.tick}; {way_out}"
 
 
-# Text labels as classes.
+# Texts of relations and labels as classes.
 
-MOST = 1_000
-"""Maximum number of classes."""
+MOST: Mapping[str, int] = {"relation": NUM_RELATIONS, "label": 1_000}
+"""Maximum number of classes by column: one with more labels is not one of labels."""
 BOOLEANS = ("false", "true")
 
 
-class LabelClasses:
+class TextClasses:
     """Numbers texts in order of first appearance: 0, 1, and so on.
 
     The number of a text depends on the rows before it alone.
+
+    Args:
+        role: The column, "relation" or "label".
+        first: The first classes, from `first_classes`.
+        names: The classes so far, of an earlier reader; None: the first ones.
     """
 
-    def __init__(self, names: Iterable[str] = (), *, are_booleans: bool = False) -> None:
-        self.names = list(names)
-        self._are_booleans = are_booleans
+    def __init__(
+        self, role: str, first: Sequence[str] = (), names: Iterable[str] | None = None
+    ) -> None:
+        self._role = role
+        self._numbers = {n: i for i, n in enumerate(first if names is None else names)}
+        self._are_booleans = [*first] == [*BOOLEANS]
 
-    @classmethod
-    def load(cls, saved: str, first: Sequence[str]) -> LabelClasses:
-        """Return the classes written by `save`; for an empty text `first`, from `first_classes`."""
-        names = json.loads(saved) if saved else first
-        return cls(names, are_booleans=[*first] == [*BOOLEANS])
-
-    def save(self) -> str:
-        """Serialize the names as text."""
-        return json.dumps(self.names, ensure_ascii=False)
+    @property
+    def names(self) -> list[str]:
+        """The texts of the classes 0, 1, ..."""
+        return [*self._numbers]
 
     def encode(self, array: pa.Array, name: str) -> Int64s:
         """Return the classes of texts, int64 `[B]`; new texts get the next numbers."""
@@ -551,20 +560,25 @@ class LabelClasses:
         index = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         empty = np.array([not word for word in words], dtype=np.bool_)[index]
         _refuse(empty, lambda _: ("null", f"{name} is empty; every event needs a value"))
-        known = {word: number for number, word in enumerate(self.names)}
+        known, most = self._numbers, MOST[self._role]
         for word in words:
-            if word not in known and len(known) < MOST:
+            if word not in known and len(known) < most:
                 known[word] = len(known)
-        self.names = [*known]
         numbers = np.array([known.get(word, -1) for word in words], dtype=np.int64)
         classes: Int64s = numbers[index]
-        limit = f"there are {MOST:,} classes already; if it is not a class, omit label=..."
+        limit = f"there are {most:,} classes already; if it is not a class, omit {self._role}=..."
         _refuse(classes < 0, lambda row: ("range", f"{name} is {texts[row]}, and {limit}"))
         return classes
 
 
+def saved_classes(position: Position) -> dict[str, list[str]]:
+    """Return the texts of the classes by column, as saved in a resume position; {} without any."""
+    saved: dict[str, list[str]] = json.loads(str(position.get("classes") or "{}"))
+    return saved
+
+
 def first_classes(values: Iterable[object]) -> list[str] | None:
-    """Return the initial classes if most labels are texts, None if not."""
+    """Return the initial classes if most values are texts, None if not."""
     there = [value for value in values if value not in (None, "")]
     texts = [value for value in there if isinstance(value, str) and not _is_whole(value)]
     if 2 * len(texts) <= len(there):

@@ -30,7 +30,7 @@ KAFKA = "run -s kafka://localhost:9092/edges"
 USAGE = [
     ("run made.csv --batch-size 0", "continual.batch_size must be a"),
     ("run made.csv --model tgm", "--model: model.name must be one of "),
-    ("run made.csv --model-set x=3", "'node_x_dim', 'pair_features'"),
+    ("run made.csv --model-set x=3", "'num_relations', 'pair_features'"),
     ("run made.csv --heads 3", "heads must divide embedding_dim"),
     ("run made.csv -c bad.toml", "did you mean --learning-rate?"),
     ("run made.csv -m mine:Yours", "cannot build model 'mine:Yours'"),

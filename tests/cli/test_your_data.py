@@ -127,7 +127,7 @@ def test_info_shows_classes_of_labels(tgflow, tmp_path):
     (tmp_path / "a.csv").write_text("src,dst,t,kind\n0,1,2,card\n0,1,3,cash\n0,1,4,card\n")
     assert "2 distinct: card = 0, cash = 1" in tgflow("info", "a.csv", "--label", "kind").out
     found = tgflow("info", "a.csv", "--label", "kind", "--json").json
-    assert found["label_classes"] == ["card", "cash"]
+    assert found["classes"] == {"label": ["card", "cash"]}
 
 
 # Warnings of what looks wrong in a stream that can be read

@@ -29,12 +29,12 @@ def assert_alike(graphs: list[TemporalGraph], seed: int = 0, num_nodes: int = 60
     t = torch.randint(-1, (graphs[0].log.t_last or 0) + 2, (150,), generator=generator)
     before = torch.randint(0, size + 2, (150,), generator=generator)
     for sampler in SAMPLERS:
-        for k, types in ((3, None), (20, None), (5, (0, 2))):
+        for k, relations in ((3, None), (20, None), (5, (0, 2))):
             found = []
             for graph in graphs:
                 queries = (column.to(graph.device) for column in (nodes, t))
                 limits = before.to(graph.device)
-                options = {"key": seed, "as_of": limits, "types": types}
+                options = {"key": seed, "as_of": limits, "relations": relations}
                 found.append(on_cpu(sample_neighbors(graph, sampler, *queries, k, **options)))
             for name in ("nodes", "t", "eid", "count"):
                 assert torch.equal(*(getattr(rows, name) for rows in found)), (sampler, k, name)
@@ -51,7 +51,7 @@ def test_graph_after_all_mutations_matches_the_cpu(gpu, budget, direction):
     late = EventBatch(
         *(c[500:800].contiguous() for c in (events.src, events.dst)),
         events.t[500:800],
-        label=events.label[500:800],
+        relation=events.relation[500:800],
     )
     steps = [
         lambda graph: graph.append(events[:1500]),

@@ -9,7 +9,7 @@ from helpers.hubs import SAMPLERS, hub_events
 from helpers.sampler_kernels import assert_equal, prepared
 from tgflow.cuda import sampling
 from tgflow.graph import TemporalGraph
-from tgflow.graph.query import type_bits
+from tgflow.graph.query import relation_bits
 from tgflow.sampling import sample_neighbors
 from tgflow.testing import reference
 
@@ -47,14 +47,14 @@ def test_sampling_with_any_k_and_any_number_of_queries(sampler, order):
             assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
 
 
-@pytest.mark.parametrize("types", [None, (0, 1)])
+@pytest.mark.parametrize("relations", [None, (0, 1)])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
-def test_params_in_device_memory_override_arguments(sampler, types):
+def test_params_in_device_memory_override_arguments(sampler, relations):
     """Replays of one captured call have other cut-offs, keys and numbers of queries."""
     gpu = EmulatedDevice()
     snapshot = (graph := grown(gpu)).backend._store.snapshot
     nodes, t, _ = random_queries(90, seed=1)
-    bits = None if types is None else type_bits(types, torch.device("cpu"))
+    bits = None if relations is None else relation_bits(relations, torch.device("cpu"))
     spec = sampling.sampler_args(sampler.strategy, 1, sampler.span or 1, bits)
     params = torch.zeros(3, dtype=torch.int64)
     address = sampling.params_address(params, params.device)
@@ -63,7 +63,7 @@ def test_params_in_device_memory_override_arguments(sampler, types):
         queries, rows, out = prepared(nodes, t, 4, before=77)
         sampling.sample(gpu, snapshot, spec, queries, rows, address)
         asked = torch.where(torch.arange(90) < size, nodes, -1)
-        options = {"key": key, "as_of": before, "types": types}
+        options = {"key": key, "as_of": before, "relations": relations}
         assert_equal(out, sample_neighbors(graph, sampler, asked, t, 4, **options))
 
 

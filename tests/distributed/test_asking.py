@@ -44,13 +44,13 @@ def assert_equal(found: Hops, expected: Hops) -> None:
     turn=st.integers(1, 8),
     fanouts=st.lists(st.integers(1, 3), min_size=1, max_size=2),
     sampler=samplers(),
-    types=st.none() | st.sets(st.integers(0, 2)),
+    relations=st.none() | st.sets(st.integers(0, 2)),
     each=st.booleans(),
     dedup=st.booleans(),
     sizes=st.lists(st.integers(0, 12), min_size=4, max_size=4),
 )
 def test_answers_of_shard_owners_match_the_whole_graph(
-    growth, world, turn, fanouts, sampler, types, each, dedup, sizes
+    growth, world, turn, fanouts, sampler, relations, each, dedup, sizes
 ):
     """Both visibilities: a cutoff for each query, or one for the batch."""
     whole = growth.whole()
@@ -66,7 +66,7 @@ def test_answers_of_shard_owners_match_the_whole_graph(
 
     def work(peers: ThreadPeers) -> list[Hops]:
         graph = growth.shard(peers.shard)
-        asking = AskingSampler(graph, peers, sampler, types=types)
+        asking = AskingSampler(graph, peers, sampler, relations=relations)
         return asking.walk(
             hop_by_hop(graph.seconds_per_tick, None, roots(peers.rank, batch), fanouts, **how)
             for batch, how in enumerate(hows)
@@ -78,7 +78,7 @@ def test_answers_of_shard_owners_match_the_whole_graph(
             walk = hop_by_hop(
                 whole.seconds_per_tick, None, roots(rank, batch), fanouts, **hows[batch]
             )
-            assert_equal(found, walk_here(whole, walk, sampler, types))
+            assert_equal(found, walk_here(whole, walk, sampler, relations))
 
 
 def asked_by(peers, graph, sizes, fanouts=(3,), sampler=None):

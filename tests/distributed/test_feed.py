@@ -21,7 +21,7 @@ from tgflow.distributed.feed import (
     LeaderFailed,
     segments,
 )
-from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat, empty_events
+from tgflow.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat, empty_events
 
 WORLDS = cases([2, 3, 4], quick=[3])
 
@@ -30,7 +30,14 @@ def events(size, *, x_dim=None, labels=False):
     """Events of growing time, among a growing number of nodes."""
     rows = torch.arange(size)
     x = None if x_dim is None else torch.rand(size, x_dim, generator=torch.manual_seed(1))
-    return EventBatch(rows // 2, rows * 3, rows * 7, x, rows % 4 if labels else None)
+    return EventBatch(
+        rows // 2,
+        rows * 3,
+        rows * 7,
+        x,
+        rows % 4 if labels else None,
+        relation=rows % 3 if labels else None,
+    )
 
 
 def cut(whole, sizes):
@@ -43,7 +50,7 @@ def cut(whole, sizes):
 
 
 def same(left, right):
-    for name in ("src", "dst", "t", "x", "label"):
+    for name in COLUMNS:
         ours, theirs = getattr(left, name), getattr(right, name)
         assert (ours is None) == (theirs is None), name
         if ours is not None:

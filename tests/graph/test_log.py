@@ -6,17 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import event_lists, graph_events
-from tgflow.events import EventBatch
+from tgflow.events import COLUMNS, EventBatch
 from tgflow.graph import TemporalGraph
 
-
-def labeled(events: EventBatch) -> EventBatch:
-    return EventBatch(events.src, events.dst, events.t, label=events.t * 3)
+OPTIONAL = {"relation": lambda t: t % 65_536, "label": lambda t: t * 3, "weight": torch.Tensor.abs}
 
 
-@given(events=event_lists(), cut=st.integers(0, 40), with_label=st.booleans())
-def test_log_returns_appended_events(events, cut, with_label):
-    events = labeled(events) if with_label else events
+@given(events=event_lists(), cut=st.integers(0, 40), names=st.sets(st.sampled_from([*OPTIONAL])))
+def test_log_returns_appended_events(events, cut, names):
+    columns = {name: OPTIONAL[name](events.t).to(COLUMNS[name].dtype) for name in names}
+    events = EventBatch(events.src, events.dst, events.t, **columns)
     graph = TemporalGraph()
     log = graph.log
     assert graph.append(events[:cut]) == 0
@@ -25,10 +24,13 @@ def test_log_returns_appended_events(events, cut, with_label):
     for read in (log.read(0, len(log)), log.gather(torch.arange(len(events)))):
         for name in ("src", "dst", "t"):
             assert torch.equal(getattr(read, name), getattr(events, name))
-        if with_label and len(events):
-            assert torch.equal(read.label, events.label)
-        else:
-            assert read.label is None
+        for name in OPTIONAL:
+            if name in names and len(events):
+                assert torch.equal(getattr(read, name), columns[name])
+                eid = torch.arange(len(events) - 1, -1, -1)
+                assert torch.equal(log.column(name, eid), columns[name].flip(0))
+            elif len(events):
+                assert getattr(read, name) is log.column(name, slice(None)) is None
     for t in {0, *events.t.tolist()}:
         assert log.position(t) == int((events.t < t).sum())
     assert log.t_last == (int(events.t[-1]) if len(events) else None)

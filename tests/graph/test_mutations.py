@@ -44,7 +44,7 @@ class ChangingReference(ReferenceGraph):
         super().__init__(empty_events(), direction)
         self.direction = direction
         self.events: list[tuple[int, int, int]] = []
-        self.labels: list[int] = []
+        self.relations: list[int] = []
         self.t_last: int | None = None
         self.entries: dict[int, list[Entry]] = {}
         self.blind_below: dict[int, int] = {}
@@ -66,7 +66,7 @@ class ChangingReference(ReferenceGraph):
                 if late:
                     self.late_until[node] = end
         self.events += rows
-        self.labels += [0] * len(rows) if events.label is None else events.label.tolist()
+        self.relations += [0] * len(rows) if events.relation is None else events.relation.tolist()
         self.size = end
         if rows:
             self.t_last = max(rows[-1][2], rows[-1][2] if self.t_last is None else self.t_last)
@@ -147,9 +147,9 @@ class ChangingGraph(RuleBasedStateMachine):
     def append_rows(self, rows, t, **how):
         src, dst, steps = torch.tensor(rows).unbind(1)
         dst = dst + self.dst_from
-        label = (src + dst) % 3
+        relation = (src + dst) % 3
         t = t + steps.cumsum(0)
-        events = EventBatch(src.contiguous(), dst.contiguous(), t, label=label)
+        events = EventBatch(src.contiguous(), dst.contiguous(), t, relation=relation)
         first = self.everywhere(lambda graph: graph.append(events, **how))
         assert first == self.model.size
         self.model.append(events)
@@ -207,9 +207,9 @@ class ChangingGraph(RuleBasedStateMachine):
         seed=st.integers(0, 2**16),
         k=st.sampled_from([1, 3, 20]),
         sampler=samplers(),
-        types=st.none() | st.sets(st.integers(0, 2)),
+        relations=st.none() | st.sets(st.integers(0, 2)),
     )
-    def sample(self, seed, k, sampler, types):
+    def sample(self, seed, k, sampler, relations):
         generator = torch.Generator().manual_seed(seed)
 
         def some(low, high):
@@ -218,12 +218,14 @@ class ChangingGraph(RuleBasedStateMachine):
         asked = some(-1, MAX_NODE + 2 + self.dst_from), some(self.clock - 40, self.clock + 2)
         before = some(0, self.model.size + 2)
         expected = reference.sample_neighbors(
-            self.model, sampler, *asked, k, key=seed, as_of=before, types=types
+            self.model, sampler, *asked, k, key=seed, as_of=before, relations=relations
         )
         for graph in self.graphs:
             *there, limits = (column.to(graph.device) for column in (*asked, before))
             got = on_cpu(
-                sample_neighbors(graph, sampler, *there, k, key=seed, as_of=limits, types=types)
+                sample_neighbors(
+                    graph, sampler, *there, k, key=seed, as_of=limits, relations=relations
+                )
             )
             for name in ("nodes", "t", "eid", "count"):
                 assert torch.equal(getattr(got, name), getattr(expected, name)), name
@@ -238,7 +240,7 @@ class ChangingGraph(RuleBasedStateMachine):
         rebuild(again, graph.log.read(0, len(graph.log)), changes)
         self.graphs = [again]
         self.counts_agree()
-        self.sample(seed=1, k=20, sampler=Sampler.uniform(), types=None)
+        self.sample(seed=1, k=20, sampler=Sampler.uniform(), relations=None)
 
     @invariant()
     def counts_agree(self):

@@ -38,25 +38,25 @@ def test_node_of_another_rank_is_refused(device):
     world=st.integers(2, 5),
     sampler=samplers(),
     k=st.integers(1, 4),
-    types=st.none() | st.sets(st.integers(0, 2)),
+    relations=st.none() | st.sets(st.integers(0, 2)),
     seed=st.integers(0, 2**16),
 )
 def test_shards_together_match_the_whole_graph(
-    device, small, growth, world, sampler, k, types, seed
+    device, small, growth, world, sampler, k, relations, seed
 ):
     """After any appends, deletions and retention, shard counts sum to the whole graph's, and
     queries match the whole graph, with and without a cutoff per query."""
     with pytest.MonkeyPatch.context() as patch:
         if not small:
             patch.setattr(store_writes, "SMALL_PAIRS", 0)
-        check_shards(device, growth, world, sampler, k, types, seed)
+        check_shards(device, growth, world, sampler, k, relations, seed)
 
 
-def check_shards(device, growth, world, sampler, k, types, seed):
+def check_shards(device, growth, world, sampler, k, relations, seed):
     whole = TemporalGraph(growth.direction)
     counted = growth.grow(whole)
     nodes, t, before = some_queries(60, whole.num_events, seed)
-    options = {"key": seed, "types": types}
+    options = {"key": seed, "relations": relations}
     graphs = [
         TemporalGraph(growth.direction, device=opened(device), shard=Shard(rank, world))
         for rank in range(world)

@@ -157,6 +157,8 @@ def events_of(batches, ids):
     events = concat(list(batches))
     x = [()] * len(events) if events.x is None else map(tuple, events.x.tolist())
     label = [None] * len(events) if events.label is None else events.label.tolist()
+    if events.label is not None:
+        assert torch.equal(events.relation, events.label)  # as `ListSource` sets them
     src, dst = ids.decode(events.src), ids.decode(events.dst)
     return list(zip(src, dst, events.t.tolist(), label, x, strict=True))
 

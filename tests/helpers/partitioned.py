@@ -138,6 +138,7 @@ class _Partition:
             _ints([row.label for row in events]),
             np.array([row.x for row in events], np.float32) if events and events[0].x else None,
             _texts([row.event_id for row in events]),
+            relation=_ints([row.label for row in events]),
         )
         self._event_ids = _ints([row.event_id for row in events])
 

@@ -88,7 +88,7 @@ class Growth:
                 if self.direction == "bipartite":
                     dst = dst + STRIDE * NUM_NODES
                 t = start + steps.cumsum(0)
-                graph.append(EventBatch(src, dst, t, label=src % 3), allow_late=True)
+                graph.append(EventBatch(src, dst, t, relation=src % 3), allow_late=True)
                 clock = max(clock, int(t[-1]))
             elif graph.num_events == 0:
                 continue

@@ -207,11 +207,11 @@ def compare_sums(gpu: Device, width: int) -> None:
 
 
 def some_events(size: int) -> EventBatch:
-    """Return events with hubs, self-loops, ties and labels."""
+    """Return events with hubs, self-loops, ties and relations."""
     generator = torch.Generator().manual_seed(0)
     ends = torch.rand(2, size, generator=generator).pow(3).mul(40).long()
     t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
-    return EventBatch(*ends.unbind(0), t, label=torch.arange(size) % 3)
+    return EventBatch(*ends.unbind(0), t, relation=torch.arange(size) % 3)
 
 
 def compare(graphs: list[TemporalGraph]) -> None:
@@ -219,9 +219,9 @@ def compare(graphs: list[TemporalGraph]) -> None:
     nodes = torch.arange(-1, 42).repeat(3)
     t = torch.arange(len(nodes)) * 14
     for sampler in SAMPLERS:
-        for k, types in ((4, None), (30, None), (4, [0, 2])):
-            expected, got = (ask(graph, sampler, nodes, t, k, types) for graph in graphs)
-            assert torch.equal(got.cpu(), expected), (sampler, k, types)
+        for k, relations in ((4, None), (30, None), (4, [0, 2])):
+            expected, got = (ask(graph, sampler, nodes, t, k, relations) for graph in graphs)
+            assert torch.equal(got.cpu(), expected), (sampler, k, relations)
 
 
 def ask(
@@ -230,11 +230,11 @@ def ask(
     nodes: Tensor,
     t: Tensor,
     k: int,
-    types: list[int] | None,
+    relations: list[int] | None,
 ) -> Tensor:
     """Return nodes, times and events, int64 `[3, Q, k]`."""
     nodes, t = nodes.to(graph.device), t.to(graph.device)
-    found = sample_neighbors(graph, sampler, nodes, t, k, key=5, types=types)
+    found = sample_neighbors(graph, sampler, nodes, t, k, key=5, relations=relations)
     return torch.stack((found.nodes, found.t, found.eid))
 
 

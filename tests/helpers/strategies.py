@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tgflow.events import EventBatch
 from tgflow.sampling import Sampler
 
-TYPES = (0, 1, 63, 64, 65_535)
+RELATIONS = (0, 1, 63, 64, 65_535)
 
 # Unix seconds and nanoseconds, which are equal in float32, and a clock that starts below 0.
 CLOCKS = (0, -5, 1_600_000_000, 1_600_000_000_000_000_000)
@@ -16,7 +16,7 @@ CLOCKS = (0, -5, 1_600_000_000, 1_600_000_000_000_000_000)
 
 @st.composite
 def event_lists(
-    draw, max_events: int = 40, max_node: int = 6, bipartite: bool = False, labels: bool = False
+    draw, max_events: int = 40, max_node: int = 6, bipartite: bool = False, relations: bool = False
 ) -> EventBatch:
     """Events among few nodes with many ties, self-loops and duplicates, at times of any size."""
     size = draw(st.integers(0, max_events))
@@ -26,12 +26,12 @@ def event_lists(
     steps = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))
     t = torch.tensor([draw(st.sampled_from(CLOCKS)), *steps], dtype=torch.int64).cumsum(0)[1:]
     shift = max_node + 1 if bipartite else 0
-    label = st.lists(st.sampled_from(TYPES), min_size=size, max_size=size)
+    relation = st.lists(st.sampled_from(RELATIONS), min_size=size, max_size=size)
     return EventBatch(
         torch.tensor(src, dtype=torch.int64),
         torch.tensor(dst, dtype=torch.int64) + shift,
         t,
-        label=torch.tensor(draw(label), dtype=torch.int64) if labels else None,
+        relation=torch.tensor(draw(relation), dtype=torch.int64) if relations else None,
     )
 
 

@@ -62,14 +62,17 @@ def count_events(
     seconds_per_tick: float = 1.0,
     window_depth: int = 1,
     covisit_depth: int = 3,
+    relation: int = 0,
 ) -> Answer:
     """Return `count` of a pair over events before `limit`, by a scan."""
-    rows = list(zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True))
+    relations = torch.zeros_like(events.t) if events.relation is None else events.relation
+    columns = events.src, events.dst, events.t, relations
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
     clock, cut = -(2**63), 0
     while cut < limit and (clock := max(clock, rows[cut][2])) < t:
         cut += 1
     past = rows[:cut]
-    eids = list(_counted(past, count, src, dst, window_depth, covisit_depth))
+    eids = list(_counted(past, count, src, dst, window_depth, covisit_depth, relation))
     if not eids:
         return 0, -1, 0.0
     decayed = 0.0
@@ -85,23 +88,24 @@ def count_events(
 
 
 def _counted(
-    past: list[tuple[int, int, int]],
+    past: list[tuple[int, int, int, int]],
     count: Count,
     src: int,
     dst: int,
     window_depth: int,
     covisit_depth: int,
+    relation: int,
 ) -> Iterator[int]:
     """Yield the position of each counted event, repeated by its multiplicity."""
     before: dict[int, list[int]] = {}
-    for u, v, _ in past:
+    for u, v, _, _ in past:
         before.setdefault(u, []).append(v)
     last = before.get(src, [])
     if count.of == "covisit":
         last = list(reversed(list(dict.fromkeys(reversed(last)))))
     p = last[-count.depth] if len(last) >= count.depth else NO_NODE
     before, seen = {}, set()
-    for eid, (u, v, _) in enumerate(past):
+    for eid, (u, v, _, r) in enumerate(past):
         theirs = before.setdefault(u, [])
         followed = theirs[-1] if theirs else None
         is_new = followed is not None and (followed, v) not in seen
@@ -129,6 +133,10 @@ def _counted(
             and v in (p, dst)
             and v not in theirs
             and (dst if v == p else p) in list(dict.fromkeys(reversed(theirs)))[:covisit_depth],
+            "pair_relation": (u, v, r) == (src, dst, relation),
+            "src_relation": (u, r) == (src, relation),
+            "dst_relation": (v, r) == (dst, relation),
+            "relation": r == relation,
             "all": True,
         }
         theirs.append(v)
@@ -156,22 +164,36 @@ def every_pair(num_nodes: int, t: int) -> EventBatch:
 
 
 def check(
-    events: EventBatch, history: CountHistory, counts: list[Count], t: int, limit: int
+    events: EventBatch,
+    history: CountHistory,
+    counts: list[Count],
+    t: int,
+    limit: int,
+    relation: int = 0,
 ) -> None:
     """Fail unless all counts of all pairs at a time and cutoff match a scan."""
     pairs = every_pair(4, t)
+    if events.relation is None:
+        relation = 0
+    else:
+        pairs = replace(pairs, relation=torch.full_like(pairs.t, relation))
     for count, found in zip(counts, answers(history, pairs, limit), strict=True):
         for src, dst, answer in zip(pairs.src.tolist(), pairs.dst.tolist(), found, strict=True):
             expected = count_events(
-                events, count, src, dst, t, limit, seconds_per_tick=1e-3, window_depth=3
-            )
+                events, count, src, dst, t, limit, seconds_per_tick=1e-3, window_depth=3,
+                relation=relation,
+            )  # fmt: skip
             assert tuple(answer[:2]) == expected[:2], (count, src, dst)
             assert answer[2] == pytest.approx(expected[2], rel=1e-12), (count, src, dst)
 
 
 @settings(max_examples=tries(12), deadline=None)
-@given(events=event_lists(max_events=14, max_node=2), data=st.data())
+@given(events=event_lists(max_events=14, max_node=2, relations=True), data=st.data())
 def test_counts_at_a_cutoff_match_a_scan(events, data) -> None:
+    if data.draw(st.booleans()):
+        events = replace(events, relation=events.relation % 3)
+    if data.draw(st.integers(0, 3)) == 0:
+        events = replace(events, relation=None)
     graph = TemporalGraph.from_events(events, time_unit="ms")
     limit = data.draw(st.integers(0, len(events)))
     times = {int(t) + d for t in events.t for d in (0, 1)} | {0}
@@ -181,6 +203,7 @@ def test_counts_at_a_cutoff_match_a_scan(events, data) -> None:
         IN_MS,
         data.draw(st.sampled_from(sorted(times))),
         limit,
+        data.draw(st.sampled_from([0, 1, 2, 63, 65_535])),
     )
 
 
@@ -225,16 +248,17 @@ def test_ranks_and_events_since_match_a_scan(events, data) -> None:
     none = torch.empty(len(pairs), 0, dtype=torch.int64)
     limits = torch.full_like(pairs.src, limit)
     found = CountHistory(graph, asked).answer(pairs, None, none, limit=limits, stop=limit)
-    past = list(zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True))[:cut]
+    columns = events.src.tolist(), events.dst.tolist(), events.t.tolist(), [0] * len(events)
+    past = list(zip(*columns, strict=True))[:cut]
     rows = zip(pairs.src.tolist(), pairs.dst.tolist(), found[:, 0].tolist(), strict=True)
     for u, v, answer in rows:
         expected = []
-        for nodes in ([d for s, d, _ in past if s == u], [d for _, d, _ in past]):
+        for nodes in ([d for s, d, *_ in past if s == u], [d for _, d, *_ in past]):
             order = latest(nodes, MAX_RANK, 8 * MAX_RANK)
             expected.append(order.index(v) if v in order else MAX_RANK)
         for of in since:
-            eids = list(_counted(past, Count(of), u, v, 1, 1))
-            expected.append(sum(s == u for s, _, _ in past[eids[-1] + 1 :]) if eids else -1)
+            eids = list(_counted(past, Count(of), u, v, 1, 1, 0))
+            expected.append(sum(s == u for s, *_ in past[eids[-1] + 1 :]) if eids else -1)
         assert answer == expected, (u, v)
 
 

@@ -23,7 +23,7 @@ def queries(events, generator: torch.Generator, size: int = 9):
 
 
 @given(
-    events=event_lists(labels=True),
+    events=event_lists(relations=True),
     sampler=samplers(),
     fanouts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
     cut=st.sampled_from(("none", "one", "each")),
@@ -96,14 +96,14 @@ def test_all_hops_see_the_events_present_at_the_start(monkeypatch):
 @pytest.mark.parametrize("cut", [False, True])
 def test_hops_are_the_same_on_every_device(device, dedup, cut):
     generator = torch.Generator().manual_seed(6)
-    src, dst, label = torch.randint(0, 9, (3, 300), generator=generator)
-    events = EventBatch(src, dst, torch.arange(300) // 3, label=label)
+    src, dst, relation = torch.randint(0, 9, (3, 300), generator=generator)
+    events = EventBatch(src, dst, torch.arange(300) // 3, relation=relation)
     graph = TemporalGraph(device=opened(device))
     graph.append(events)
     asked = queries(events, generator, size=20)
     there = [column.to(graph.device) for column in asked]
     for sampler in (Sampler.recent(), Sampler.decayed(half_life=9)):
-        how = {"sampler": sampler, "key": 3, "types": range(6), "dedup": dedup}
+        how = {"sampler": sampler, "key": 3, "relations": range(6), "dedup": dedup}
         mine, expected = (
             sample_hops(g, nodes, t, (3, 2), as_of=as_of if cut else 200, **how)
             for g, (nodes, t, as_of) in (

@@ -14,12 +14,12 @@ from tgflow.sampling import Sampler, sample_neighbors
 NUM_QUERIES = 20_000
 
 
-def star(t: list[int], label: list[int] | None = None) -> TemporalGraph:
+def star(t: list[int], relation: list[int] | None = None) -> TemporalGraph:
     """A stream in which node 0 has events at these times."""
     leaf = torch.arange(1, len(t) + 1)
-    types = None if label is None else torch.tensor(label)
+    relations = None if relation is None else torch.tensor(relation)
     return TemporalGraph.from_events(
-        EventBatch(torch.zeros_like(leaf), leaf, torch.tensor(t), label=types)
+        EventBatch(torch.zeros_like(leaf), leaf, torch.tensor(t), relation=relations)
     )
 
 
@@ -92,9 +92,9 @@ def test_decayed_draws_reach_events_older_than_all_buckets():
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_decayed_draws_of_some_types_exclude_the_others(k):
-    t, label = [0, 2, 3, 4, 7, 8, 9], [1, 0, 1, 1, 0, 1, 0]
-    eid = draw(star(t, label), Sampler.decayed(half_life=3), 10, k, key=k, types=[1])
-    weights = {i: 2 ** (t[i] / 3) for i in range(len(t)) if label[i]}
+    t, relation = [0, 2, 3, 4, 7, 8, 9], [1, 0, 1, 1, 0, 1, 0]
+    eid = draw(star(t, relation), Sampler.decayed(half_life=3), 10, k, key=k, relations=[1])
+    weights = {i: 2 ** (t[i] / 3) for i in range(len(t)) if relation[i]}
     kept = list(weights)
     law = successive(list(weights.values()), k)
     check(eid, {tuple(kept[i] for i in row): chance for row, chance in law.items()})
@@ -108,14 +108,14 @@ def test_decayed_draws_follow_their_law_at_unix_nanoseconds():
 
 
 @pytest.mark.parametrize("size", [11, 400])
-@pytest.mark.parametrize("types", [None, [1]])
+@pytest.mark.parametrize("relations", [None, [1]])
 @pytest.mark.parametrize("num_older", [0, 9])
-def test_uniform_and_window_draws_are_equally_likely_at_both_ends(size, types, num_older):
+def test_uniform_and_window_draws_are_equally_likely_at_both_ends(size, relations, num_older):
     """Floyd's algorithm off by one under-samples the newest neighbor: SALIENT, Ginex."""
     older, newer = [-5] * num_older, [10_000] * 9
     graph = star([*older, *range(size), *newer], [1] * (size + 9 + num_older))
     sampler = Sampler.window(width=size) if num_older else Sampler.uniform()
-    eid = draw(graph, sampler, size, 10, key=size, types=types) - num_older
+    eid = draw(graph, sampler, size, 10, key=size, relations=relations) - num_older
     assert eid.min() == 0
     assert eid.max() == size - 1
     counts = eid.flatten().bincount(minlength=size)
@@ -126,8 +126,8 @@ def test_uniform_and_window_draws_are_equally_likely_at_both_ends(size, types, n
 
 
 def test_uniform_draws_of_some_types_are_equally_likely():
-    label = [i % 3 for i in range(90)]
-    eid = draw(star(list(range(90)), label), Sampler.uniform(), 90, 4, key=9, types=[0, 2])
+    relation = [i % 3 for i in range(90)]
+    eid = draw(star(list(range(90)), relation), Sampler.uniform(), 90, 4, key=9, relations=[0, 2])
     counts = eid.flatten().bincount(minlength=90)
     assert (counts[1::3] == 0).all()
     kept = torch.cat([counts[::3], counts[2::3]])

@@ -93,8 +93,8 @@ def test_function_is_refused_where_unsupported() -> None:
             sample_neighbors(other, Sampler.of(recent), one, one, 1)
     with pytest.raises(ValueError, match="takes no span, got 5"):
         plan_of(graph, strategy=recent, span=5)
-    for limits in ({"types": [1]}, {"rows": one}):
-        with pytest.raises(ValueError, match="takes neither types= nor rows="):
+    for limits in ({"relations": [1]}, {"rows": one}):
+        with pytest.raises(ValueError, match="takes neither relations= nor rows="):
             sample_neighbors(graph, Sampler.of(recent), one, one, 1, **limits)
     with pytest.raises(ValueError, match="strategy"):
         tg.train.ContinualConfig(strategy=recent)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened, sample_neighbors
 from helpers.effort import cases
-from helpers.strategies import TYPES, event_lists, every_query, graph_events, samplers
+from helpers.strategies import RELATIONS, event_lists, every_query, graph_events, samplers
 from tgflow import _core
 from tgflow.cuda.sampling import KERNELS
 from tgflow.events import EventBatch
@@ -41,28 +41,28 @@ def assert_equal(got: Neighbors, expected: Neighbors) -> None:
         torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
 
 
-def labeled(*rows: tuple[int, int, int, int]) -> TemporalGraph:
-    """A graph of (src, dst, t, label)."""
-    src, dst, t, label = torch.tensor(rows).unbind(1)
-    return TemporalGraph.from_events(EventBatch(src, dst, t, label=label))
+def related(*rows: tuple[int, int, int, int]) -> TemporalGraph:
+    """A graph of (src, dst, t, relation)."""
+    src, dst, t, relation = torch.tensor(rows).unbind(1)
+    return TemporalGraph.from_events(EventBatch(src, dst, t, relation=relation))
 
 
 @for_each_device
 @given(
-    events=event_lists(labels=True),
+    events=event_lists(relations=True),
     sampler=samplers(),
-    types=st.none() | st.sets(st.sampled_from(TYPES)),
+    relations=st.none() | st.sets(st.sampled_from(RELATIONS)),
     k=st.integers(1, 5),
     key=st.integers(0, 2**64 - 1),
     as_of=st.none() | st.integers(0, 40) | st.just("each"),
 )
-def test_every_sampler_matches_reference(device, events, sampler, types, k, key, as_of):
+def test_every_sampler_matches_reference(device, events, sampler, relations, k, key, as_of):
     graph = TemporalGraph.from_events(events, device=opened(device))
     nodes, t = every_query(events)
     if as_of == "each":
         generator = torch.Generator().manual_seed(key % 100)
         as_of = torch.randint(0, len(events) + 2, nodes.shape, generator=generator)
-    options = {"key": key, "as_of": as_of, "types": types}
+    options = {"key": key, "as_of": as_of, "relations": relations}
     expected = reference.sample_neighbors(ReferenceGraph(events), sampler, nodes, t, k, **options)
     assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
 
@@ -113,8 +113,8 @@ def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Te
     src = torch.randint(0, 30, (size,), generator=generator) ** 3 // 900
     dst = torch.randint(0, 30, (size,), generator=generator)
     t = torch.randint(0, 40, (size,), generator=generator).float().pow(2).long().cumsum(0)
-    label = torch.tensor(TYPES)[torch.randint(0, 5, (size,), generator=generator)]
-    events = EventBatch(src, dst, t // 100 + 1_600_000_000, label=label)
+    relation = torch.tensor(RELATIONS)[torch.randint(0, 5, (size,), generator=generator)]
+    events = EventBatch(src, dst, t // 100 + 1_600_000_000, relation=relation)
     nodes = torch.randint(0, 30, (40,), generator=generator)
     times = events.t[torch.randint(0, size, (40,), generator=generator)]
     return events, ReferenceGraph(events), nodes, times
@@ -122,12 +122,12 @@ def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Te
 
 @cache
 def expected_of(
-    half_life: int, types: tuple[int, ...] | None
+    half_life: int, relations: tuple[int, ...] | None
 ) -> list[tuple[Sampler, int, Neighbors]]:
     """Return the expected neighbors of every sampler for every k, the same on all devices."""
     _, graph, *query = long_histories(half_life)
     lasting = (Sampler.window(width=20 * half_life), Sampler.decayed(half_life=half_life))
-    options = {"key": 5, "types": types, "as_of": 5500}
+    options = {"key": 5, "relations": relations, "as_of": 5500}
     return [
         (sampler, k, reference.sample_neighbors(graph, sampler, *query, k, **options))
         for k in (1, 10, 90)
@@ -137,24 +137,24 @@ def expected_of(
 
 @for_each_device
 @pytest.mark.parametrize("half_life", cases([1, 100, 10_000], [100]))
-@pytest.mark.parametrize("types", cases([None, (1, 64)], [(1, 64)]))
-def test_long_histories_match_reference(device, half_life, types):
+@pytest.mark.parametrize("relations", cases([None, (1, 64)], [(1, 64)]))
+def test_long_histories_match_reference(device, half_life, relations):
     """Many blocks per node, buckets of every size, and draws of the whole history."""
     events, _, *query = long_histories(half_life)
     graph = TemporalGraph(device=opened(device))
     for start in range(0, len(events), 700):
         graph.append(events[start : start + 700])
-    for sampler, k, expected in expected_of(half_life, types):
-        found = sample_neighbors(graph, sampler, *query, k, key=5, types=types, as_of=5500)
+    for sampler, k, expected in expected_of(half_life, relations):
+        found = sample_neighbors(graph, sampler, *query, k, key=5, relations=relations, as_of=5500)
         assert_equal(found, expected)
 
 
 @by_name
-@pytest.mark.parametrize("types", [None, (0, 2)])
-def test_answers_do_not_depend_on_threads(sampler, types):
+@pytest.mark.parametrize("relations", [None, (0, 2)])
+def test_answers_do_not_depend_on_threads(sampler, relations):
     events = EventBatch(
         torch.zeros(5000, dtype=torch.int64), torch.arange(5000), torch.arange(5000),
-        label=torch.arange(5000) % 3,
+        relation=torch.arange(5000) % 3,
     )  # fmt: skip
     graph = TemporalGraph.from_events(events)
     nodes, t = torch.zeros(3000, dtype=torch.int64), torch.arange(3000) * 2
@@ -162,7 +162,7 @@ def test_answers_do_not_depend_on_threads(sampler, types):
     answers = []
     for num_threads in (1, 2, 4):
         _core.set_num_threads(num_threads)
-        answers.append(sample_neighbors(graph, sampler, nodes, t, 7, key=3, types=types))
+        answers.append(sample_neighbors(graph, sampler, nodes, t, 7, key=3, relations=relations))
     _core.set_num_threads(before)
     for answer in answers[1:]:
         assert_equal(answer, answers[0])
@@ -197,12 +197,10 @@ def test_mistakes_are_named():
         recent_neighbors(graph, *query, 1, as_of=torch.tensor([1, 2]))
     with pytest.raises(ValueError, match=r"key must be in \[0, 2\*\*64\), got -1"):
         uniform_neighbors(graph, *query, 1, key=-1)
-    with pytest.raises(ValueError, match="the graph's events have no labels"):
-        recent_neighbors(graph, *query, 1, types=[0])
-    with pytest.raises(ValueError, match="event 1 has a label outside"):
-        recent_neighbors(labeled((0, 1, 1, 0), (0, 1, 1, 65_536)), *query, 1, types=[0])
-    with pytest.raises(ValueError, match=r"event types must be in \[0, 65535\], got -1"):
-        recent_neighbors(graph, *query, 1, types=[-1])
+    with pytest.raises(ValueError, match="the graph's events have no relations"):
+        recent_neighbors(graph, *query, 1, relations=[0])
+    with pytest.raises(ValueError, match=r"relations must be in \[0, 65535\], got -1"):
+        recent_neighbors(graph, *query, 1, relations=[-1])
     with pytest.raises(ValueError, match="width must be at least 1 tick, got 0"):
         window_neighbors(graph, *query, 1, width=0, key=0)
     with pytest.raises(ValueError, match="half_life must be at least 1 tick, got -5"):

@@ -27,7 +27,7 @@ from tgflow.cli.errors import (
 )
 from tgflow.config import Config, ConfigError, in_flags, replaced
 from tgflow.cuda.device import Device
-from tgflow.events import EventBatch, concat
+from tgflow.events import EventBatch, concat, with_inverses
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.ids import NodeIds
@@ -209,7 +209,9 @@ def play_source(
     config: Config, source: EventSource, nodes: NodeFeatures | None
 ) -> Iterable[EventBatch]:
     """Return the events of `source` up to the limit of `config`, with node features."""
-    stream = playback(source, limit=config.stream.limit)
+    stream: Iterable[EventBatch] = playback(source, limit=config.stream.limit)
+    if config.offline.inverse:
+        stream = map(with_inverses, stream)
     return stream if nodes is None else nodes.along(stream, ids=source.ids)
 
 

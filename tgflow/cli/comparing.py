@@ -90,7 +90,7 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
 
 
 def _is_offline(config: Config) -> bool:
-    return config.compare.protocol in ("dyglib/1", "tgb/1")
+    return config.compare.protocol not in (None, "prequential/1")
 
 
 def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, Any]]:

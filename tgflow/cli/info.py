@@ -253,7 +253,7 @@ def _read_stream(config: Config) -> dict[str, Any]:
         "x_dim": source.x_dim,
         **_facts(events),
         "node_features": None if nodes is None else nodes.line(source.ids, num_nodes),
-        "label_classes": list(source.label_classes),
+        "classes": source.classes,
         "family": measure(events, seconds_per_tick(source.unit)).line() if len(events) else None,
     }
 
@@ -282,6 +282,7 @@ def _facts(events: EventBatch) -> dict[str, Any]:
         "last_t": int(events.t[-1]) if size else None,
         "num_times": num_times,
         "tie_share": 1 - num_times / size if size else None,
+        "num_relations": None if events.relation is None else num_distinct(events.relation),
         "num_labels": None if events.label is None else num_distinct(events.label),
         "degree": {name: int(degree[round(q * last)]) for name, q in QUANTILES.items()}
         if size
@@ -313,8 +314,9 @@ def _stream_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("edge features", str(found["x_dim"] or "none")))
     if found["node_features"] is not None:
         rows.append(("node features", found["node_features"].removeprefix("node features: ")))
-    if found["num_labels"] is not None:
-        names = [f"{name} = {i}" for i, name in enumerate(found["label_classes"])]
-        shown = f": {listed(names)}" if names else ""
-        rows.append(("labels", f"{found['num_labels']:,} distinct{shown}"))
+    for role in ("relation", "label"):
+        if (num := found[f"num_{role}s"]) is not None:
+            names = [f"{name} = {i}" for i, name in enumerate(found["classes"].get(role, ()))]
+            shown = f": {listed(names)}" if names else ""
+            rows.append((f"{role}s", f"{num:,} distinct{shown}"))
     return rows

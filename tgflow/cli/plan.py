@@ -206,7 +206,8 @@ def _structures(
     heads = HEAD_BYTES * graph.num_nodes
     neighbors = (graph.stats().bytes - heads) * by_events + HEAD_BYTES * num_nodes
     first = graph.log.read(0, 1)
-    event = EVENT_BYTES + (0 if first.label is None else 8) + (0 if first.weight is None else 4)
+    optional = (first.relation, first.label, first.weight)
+    event = EVENT_BYTES + sum(each.itemsize for each in optional if each is not None)
     edge = 0 if graph.edge_x is None else 4 * graph.edge_x.dim
     parameters = sum(each.nbytes for each in model.parameters())
 

@@ -271,8 +271,8 @@ class CompareConfig(Checked):
 
     models: str = "auto"
     """Models, comma-separated: NAME, LABEL=NAME or module:Class; auto, or quick for baselines."""
-    protocol: Literal["prequential/1", "dyglib/1", "tgb/1"] | None = None
-    """Named protocol, which sets defaults; dyglib/1 and tgb/1 train offline, in epochs."""
+    protocol: Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"] | None = None
+    """Named protocol, which sets defaults; all but prequential/1 train offline, in epochs."""
     seeds: Annotated[int, Ge(1)] = 3
     """Number of seeds for each model that has parameters, starting at --seed."""
     frozen_at: Annotated[float, Gt(0)] | None = None

@@ -29,7 +29,7 @@ class _Kernel(NamedTuple):
 
 
 _ANY = _Kernel("sample_any", 128, 1)
-"""Kernel of every strategy, with support for event types."""
+"""Kernel of every strategy, with support for relations."""
 KERNELS: dict[Strategy, _Kernel] = {
     "recent": _Kernel("sample_recent", 256, 8, takes_sampler=False),
     "uniform": _Kernel("sample_uniform", 256, 16),
@@ -41,9 +41,9 @@ _NUMBERS = {name: getattr(_core.Strategy, name).value for name in KERNELS}
 _BY_NUMBER = {_NUMBERS[name]: kernel for name, kernel in KERNELS.items()}
 
 
-def sampler_args(strategy: Strategy, key: int, span: int, types: Tensor | None) -> SamplerArgs:
-    """Return the struct of a sampler; `types` are bits on the device, None: all count."""
-    bits = 0 if types is None else types.data_ptr()
+def sampler_args(strategy: Strategy, key: int, span: int, relations: Tensor | None) -> SamplerArgs:
+    """Return the struct of a sampler; `relations` are bits on the device, None: all count."""
+    bits = 0 if relations is None else relations.data_ptr()
     return SamplerArgs(_NUMBERS[strategy], key, span, bits)
 
 
@@ -98,7 +98,7 @@ def sample(
     """
     if queries.size == 0:  # a launch of zero thread blocks is an error
         return
-    kernel = _ANY if sampler.types else _BY_NUMBER[sampler.strategy]
+    kernel = _ANY if sampler.relations else _BY_NUMBER[sampler.strategy]
     blocks = -(-queries.size // (kernel.threads // kernel.lanes))
     blocks = min(blocks, gpu.multiprocessors * _BLOCKS_EACH)
     arguments = (sampler, out) if kernel.takes_sampler else (out,)

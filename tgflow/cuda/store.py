@@ -105,7 +105,7 @@ class DeviceStore:
         self.position = 0
         """Events that samplers launched from now on see."""
         self._pending: PlannedBatch | ChangeArgs | None = None
-        self._new_types: Tensor | None = None
+        self._new_relations: Tensor | None = None
         self._given_up: deque[GivenUp] = deque()
         self.readers.wait_when_dropped(self, in_host=True)
 
@@ -118,7 +118,7 @@ class DeviceStore:
         self._pinned = PinnedPool(gpu)
         self._unread = UnreadTotals(gpu)
         self._heads = torch.zeros(1024, dtype=torch.int64, device=gpu.device)
-        self._types = torch.empty(0, dtype=torch.int16, device=gpu.device)
+        self._relations = torch.empty(0, dtype=torch.int16, device=gpu.device)
         self._reads = torch.zeros(2, dtype=torch.int64, device=gpu.device)
         self._cursor = self._struct(FreshCursor)
         self._cursor_slab = 0
@@ -140,14 +140,14 @@ class DeviceStore:
 
     @translate_oom
     @_on_writer
-    def reserve(self, src: Tensor, dst: Tensor, t: Tensor, types: Tensor | None = None) -> None:
+    def reserve(self, src: Tensor, dst: Tensor, t: Tensor, relations: Tensor | None = None) -> None:
         """Plan the next events and reserve memory. Waits only where that could be much.
 
         Args:
             src: Checked sources, contiguous int64 `[B]` on the host; not used after this returns.
             dst: Destinations, likewise.
             t: Times, likewise.
-            types: Labels, likewise, of which 16 bits are kept; or None.
+            relations: Relations, likewise, in 16 bits each; or None.
 
         Raises:
             MemoryError: If a tier has no room; the message has the bytes requested.
@@ -155,8 +155,8 @@ class DeviceStore:
         self._begin()
         if len(src) == 0:
             return
-        columns = self._upload([src, dst, t, *([] if types is None else [types])])
-        self._reserve_types(None if types is None else columns[3])
+        columns = self._upload([src, dst, t, *([] if relations is None else [relations])])
+        self._reserve_relations(None if relations is None else columns[3])
         most = self.chunks.max_capacity
         plan = InsertionPlan(
             self._gpu.kernels, columns, self.position, self._directed, most, self._shard
@@ -180,7 +180,7 @@ class DeviceStore:
         pending, self._pending = self._pending, None
         if not isinstance(pending, PlannedBatch):
             return
-        self._note_types()
+        self._note_relations()
         plan, need = pending.plan, pending.need
         self._num_nodes = max(self._num_nodes, pending.num_nodes)
         slab = 0 if self._cursor_slab == self._slabs.number else self._slabs.address
@@ -200,19 +200,19 @@ class DeviceStore:
 
     @translate_oom
     @_on_writer
-    def reserve_edits(self, edits: Edits, types: Tensor | None = None) -> int:
+    def reserve_edits(self, edits: Edits, relations: Tensor | None = None) -> int:
         """Plan a change of the past; return the number of entries gained. Synchronizes.
 
         Args:
             edits: Entries to add or remove, on the host; missing ones are skipped.
-            types: Labels of the added events, as in `reserve`.
+            relations: Those of the added events, as in `reserve`.
 
         Raises:
             MemoryError: As in `reserve`.
         """
         self._begin()
         self._settle()
-        self._reserve_types(None if types is None else self._upload([types])[0])
+        self._reserve_relations(None if relations is None else self._upload([relations])[0])
         change, edits = self._change(), edits.held_by(self._shard)
         if len(edits.node) > 0:
             node, t, eid, nbr = self._upload(edits.columns()).unbind()
@@ -244,7 +244,7 @@ class DeviceStore:
         change, self._pending = self._pending, None
         assert isinstance(change, ChangeArgs)
         self.readers.wait()
-        self._note_types()
+        self._note_relations()
         number = self._num_changes + 1
         change.commit(self._view(), self._heads, self._fresh(), position, number)
         self.chunks.cursor += change.num_entries
@@ -286,7 +286,7 @@ class DeviceStore:
 
     def stats(self) -> DeviceStats:
         """Return the store's size, counted node by node. Synchronizes."""
-        tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)
+        tables = (self._heads, self._relations, self.chunks.addresses, self.chunks.tiers)
         other = self._slabs.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
         counts = torch.zeros(7, dtype=torch.int64, device=self._gpu.device)
         with self.readers.reading():
@@ -399,23 +399,23 @@ class DeviceStore:
             self._num_nodes,
             self.chunks.addresses.data_ptr(),
             self.chunks.tiers.data_ptr(),
-            self._types.data_ptr(),
+            self._relations.data_ptr(),
             self._num_changes,
             0 if self.chunks.budget is None else self._reads.data_ptr(),
             self._shard.parts.start,
             PARTS - len(self._shard.parts),
         )
 
-    def _reserve_types(self, types: Tensor | None) -> None:
-        self._new_types = types
-        if types is not None:
-            self._types = self._grown(self._types, self.position + len(types))
+    def _reserve_relations(self, relations: Tensor | None) -> None:
+        self._new_relations = relations
+        if relations is not None:
+            self._relations = self._grown(self._relations, self.position + len(relations))
 
-    def _note_types(self) -> None:
-        if self._new_types is not None:
-            end = self.position + len(self._new_types)
-            self._types[self.position : end] = self._new_types
-            self._new_types = None
+    def _note_relations(self) -> None:
+        if self._new_relations is not None:
+            end = self.position + len(self._new_relations)
+            self._relations[self.position : end] = self._new_relations
+            self._new_relations = None
 
     def _grown(self, table: Tensor, size: int) -> Tensor:
         """Return `table`, or a copy of it with `size` rows, padded with 0."""

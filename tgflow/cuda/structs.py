@@ -13,7 +13,9 @@ def words(names: str) -> tuple[tuple[str, type[ctypes.c_int64]], ...]:
 class StoreView(ctypes.Structure):
     """The store for its readers (detail/store_view.hpp)."""
 
-    _fields_ = words("heads num_nodes chunks tiers types change reads first_part num_other_parts")
+    _fields_ = words(
+        "heads num_nodes chunks tiers relations change reads first_part num_other_parts"
+    )
 
 
 class Snapshot(ctypes.Structure):
@@ -37,7 +39,7 @@ class SampleParams(ctypes.Structure):
 class SamplerArgs(ctypes.Structure):
     """Sampler arguments (detail/store_view.hpp); `strategy` is a number of `_core.Strategy`."""
 
-    _fields_ = (("strategy", ctypes.c_int32), *words("key span types"))
+    _fields_ = (("strategy", ctypes.c_int32), *words("key span relations"))
 
 
 class NeighborRows(ctypes.Structure):

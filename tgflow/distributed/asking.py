@@ -117,7 +117,7 @@ class AskingSampler:
         graph: Shard of this rank.
         peers: The ranks; this one owns the shard.
         sampler: Sampler; the same on all ranks.
-        types: Labels of the events to use, the same on all ranks; None: all events.
+        relations: Relations of the events to use, the same on all ranks; None: all events.
 
     Raises:
         ValueError: If the graph is not this rank's shard.
@@ -129,7 +129,7 @@ class AskingSampler:
         peers: Peers,
         sampler: Sampler,
         *,
-        types: Collection[int] | None = None,
+        relations: Collection[int] | None = None,
     ) -> None:
         if graph.shard != peers.shard:
             raise ValueError(
@@ -137,7 +137,7 @@ class AskingSampler:
                 "make it with TemporalGraph(shard=peers.shard)"
             )
         self._graph, self._peers = graph, peers
-        self._sampler, self._types = sampler, types
+        self._sampler, self._relations = sampler, relations
 
     def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
         """Return the hops of each batch; all batches advance hop by hop together.
@@ -205,8 +205,8 @@ class AskingSampler:
     def _answer(self, header: HopHeader, values: Tensor) -> Neighbors:
         nodes, t, rows, *limits = values.view(header.num_columns, header.size)
         return sample_neighbors(
-            self._graph, self._sampler, nodes, t, header.k, key=header.key, types=self._types,
-            as_of=limits[0] if limits else header.limit, rows=rows,
+            self._graph, self._sampler, nodes, t, header.k, key=header.key, rows=rows,
+            as_of=limits[0] if limits else header.limit, relations=self._relations,
         )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ NATIVE_STRATEGIES = {name: getattr(Strategy, name) for name in STRATEGIES}
 
 def columns(events: EventBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the columns of a batch in the order of the core's arguments."""
-    return events.src, events.dst, events.t, events.label
+    return events.src, events.dst, events.t, events.relation
 
 
 def cut_offs(as_of: int | Tensor | None) -> tuple[Tensor | None, int]:

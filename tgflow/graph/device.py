@@ -52,23 +52,23 @@ class DeviceGraph:
         with self._writing:
             self._host.check(events, allow_late)
             first, end = len(self.log), len(self.log) + len(events)
-            src, dst, t, types = events.src, events.dst, events.t, events.label
+            src, dst, t, relations = events.src, events.dst, events.t, events.relation
             if len(events) > 0 and int(t[0]) < self.log.clock:
                 eid, directed = torch.arange(first, end), self._directed
                 edits = Edits.of_events(src, dst, t, eid, puts_in=True, directed=directed)
-                self._store.reserve_edits(edits, types)
+                self._store.reserve_edits(edits, relations)
                 self._host.record(events)
                 self._store.commit_change(end)
             else:
-                self._store.reserve(src, dst, t, types)
+                self._store.reserve(src, dst, t, relations)
                 self._host.record(events)
                 self._store.commit(end)
             return first
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
         """Sample neighbors on torch's current stream; does not synchronize."""
-        if queries.types is not None:
-            self._host.check_types()
+        if queries.relations is not None:
+            self._host.check_relations()
         each, limit = _native.cut_offs(queries.as_of)
         if not self.gpu.is_capturing():
             limit = min(limit, self.position)
@@ -78,7 +78,7 @@ class DeviceGraph:
                 self.gpu,
                 self._store.snapshot,
                 sampling.sampler_args(
-                    sampler.native_strategy, queries.key, sampler.span or 1, queries.types
+                    sampler.native_strategy, queries.key, sampler.span or 1, queries.relations
                 ),
                 sampling.queries(queries.nodes, queries.t, each, limit, queries.rows),
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),

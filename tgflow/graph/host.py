@@ -32,7 +32,7 @@ class HostGraph:
             len(shard.parts),
         )
         graph = self._graph
-        self.check_types, self.stats = graph.check_types, graph.stats
+        self.check_relations, self.stats = graph.check_relations, graph.stats
         self.remove, self.remove_pair, self.remove_node = (
             graph.remove,
             graph.remove_pair,
@@ -75,7 +75,7 @@ class HostGraph:
             _native.NATIVE_STRATEGIES[sampler.native_strategy],
             queries.key,
             sampler.span or 1,
-            queries.types,
+            queries.relations,
             queries.nodes,
             queries.t,
             each,

@@ -11,13 +11,13 @@ from tgflow.describe import Span, described
 from tgflow.events import COLUMNS, EventBatch
 from tgflow.graph import _native
 
-_BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "label", "x"))
+_BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "relation", "x"))
 """Columns of the log that are not in the core."""
 
 
 @described
 class EventLog:
-    """Append-only columns `src`, `dst`, `t` and, where the first batch has them, `label`, `weight`.
+    """Append-only columns `src`, `dst`, `t`, and the optional ones that the first batch has.
 
     An event's position is its `eid`. Times never decrease, except for late events that were
     merged in (`TemporalGraph.append(..., allow_late=True)`). Only the graph appends to its log;
@@ -52,6 +52,11 @@ class EventLog:
         return self.native.num_nodes
 
     @property
+    def has_relations(self) -> bool:
+        """Whether its events have relations; False for an empty log."""
+        return self.native.has_relation
+
+    @property
     def t_last(self) -> int | None:
         """The latest time so far in ticks (the log's clock), None for an empty log."""
         return self.native.clock if len(self) else None
@@ -64,12 +69,12 @@ class EventLog:
         """
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"the log holds events [0, {len(self)}), got [{start}, {stop})")
-        src, dst, t, label = self.native.columns(start, stop)
+        src, dst, t, relation = self.native.columns(start, stop)
         return EventBatch.checked(
             src=torch.from_numpy(src),
             dst=torch.from_numpy(dst),
             t=torch.from_numpy(t),
-            label=None if label is None else torch.from_numpy(label),
+            relation=None if relation is None else torch.from_numpy(relation),
             **{name: values[start:stop] for name, values in self._beside.items()},
         )
 
@@ -84,14 +89,16 @@ class EventLog:
             raise ValueError(f"eid must be int64 [N], got {eid.dtype} {list(eid.shape)}")
         eid = eid.contiguous()
         src, dst, t = torch.empty(3, len(eid), dtype=torch.int64).unbind(0)
-        label = torch.empty_like(eid) if self.native.has_label else None
-        self.native.gather(eid, src, dst, t, label)
+        relation = torch.empty_like(eid) if self.native.has_relation else None
+        self.native.gather(eid, src, dst, t, relation)
         beside = {name: values[eid] for name, values in self._beside.items()}
-        return EventBatch.checked(src=src, dst=dst, t=t, label=label, **beside)
+        return EventBatch.checked(src=src, dst=dst, t=t, relation=relation, **beside)
 
     def column(self, name: str, eid: Tensor | slice) -> Tensor | None:
-        """Return a column that is not in the core at positions `eid`; None without it."""
+        """Return an optional column at positions `eid`; None without it."""
         values: Tensor | None = self._beside.get(name)
+        if name == "relation" and self.native.has_relation:
+            values = torch.from_numpy(self.native.columns(0, len(self))[3])
         return None if values is None else values[eid]
 
     def keep_columns(self, events: EventBatch) -> None:

@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from tgflow.describe import described
-from tgflow.events import NO_NODE
-
-NUM_TYPES = 2**16
-"""Number of event types that queries can select: labels in [0, 65535]."""
+from tgflow.events import NO_NODE, NUM_RELATIONS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,8 +23,8 @@ class Queries:
     """See only events at log positions below this, one for all or int64 `[Q]`; None: all."""
     key: int = 0
     """Key of random draws, in [0, 2**64)."""
-    types: Tensor | None = None
-    """int64 `[1024]`: a bit per event type, whether it counts; None: all do."""
+    relations: Tensor | None = None
+    """int64 `[1024]`: a bit per relation, whether it counts; None: all do."""
     params: Tensor | None = None
     """On a GPU int64 `[3]`: the cut-off for all, the key and the number of queries in use, which
     kernels read at run time, so that a captured call can be replayed with other values. Further
@@ -71,12 +68,12 @@ class Neighbors:
         return self.nodes != NO_NODE
 
 
-def type_bits(types: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return a bit per event type, whether it is one of `types`: int64 `[1024]` on `device`."""
+def relation_bits(relations: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return a bit per relation, whether it is one of `relations`: int64 `[1024]` on `device`."""
     bits = 0
-    for kept in types:
-        if not 0 <= kept < NUM_TYPES:
-            raise ValueError(f"event types must be in [0, {NUM_TYPES - 1}], got {kept}")
+    for kept in relations:
+        if not 0 <= kept < NUM_RELATIONS:
+            raise ValueError(f"relations must be in [0, {NUM_RELATIONS - 1}], got {kept}")
         bits |= 1 << kept
-    words = bytearray(bits.to_bytes(NUM_TYPES // 8, "little"))
+    words = bytearray(bits.to_bytes(NUM_RELATIONS // 8, "little"))
     return torch.frombuffer(words, dtype=torch.int64).to(device)

@@ -19,7 +19,7 @@ from tgflow.graph.host import HostGraph
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mention_nodes
-from tgflow.graph.query import type_bits
+from tgflow.graph.query import relation_bits
 from tgflow.graph.stats import GraphStats, graph_stats
 from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
@@ -104,7 +104,7 @@ def on_host(events: EventBatch) -> EventBatch:
 
 Answer = TypeVar("Answer")
 
-_KEPT_TYPES = 64
+_KEPT_BITS = 64
 
 
 @described
@@ -190,7 +190,7 @@ class TemporalGraph:
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
         self._changes = Changes()
-        self._type_bits = lru_cache(_KEPT_TYPES)(type_bits)
+        self._relation_bits = lru_cache(_KEPT_BITS)(relation_bits)
 
     @classmethod
     def from_events(
@@ -239,7 +239,7 @@ class TemporalGraph:
         Raises:
             MemoryError: If a tier has no room; the message has the bytes requested.
             ValueError: If a time is earlier than the one before it, a node id is too large, a node
-                is on both sides of a bipartite graph, features, labels or weights do not fit the
+                is on both sides of a bipartite graph, the optional columns differ from the
                 graph's, or `node_x` has got rows for nodes that earlier events mentioned, or lacks
                 those before rows that come with the events.
         """
@@ -429,15 +429,15 @@ class TemporalGraph:
         """Events in the current snapshot, which samplers see unless given an earlier `as_of`."""
         return self.backend.position
 
-    def type_bits(self, types: Collection[int]) -> Tensor:
-        """Return a bit per event type, whether it is in `types`: int64 `[1024]`, read-only.
+    def relation_bits(self, relations: Collection[int]) -> Tensor:
+        """Return a bit per relation, whether it is in `relations`: int64 `[1024]`, read-only.
 
         On the graph's device, and cached: only the first call copies.
 
         Raises:
             ValueError: If a type is not in [0, 65535].
         """
-        return self._type_bits(tuple(types), self.device)
+        return self._relation_bits(tuple(relations), self.device)
 
     def reading(self) -> AbstractContextManager[None]:
         """Enclose replays of CUDA graphs in which samplers of this graph were captured.

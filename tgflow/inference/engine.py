@@ -15,7 +15,7 @@ from torch import Tensor
 from tgflow.batch import Batch, joined
 from tgflow.choices import Strategy
 from tgflow.describe import described
-from tgflow.events import NO_EVENT, NO_NODE
+from tgflow.events import NO_EVENT, NO_NODE, NUM_RELATIONS
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
@@ -158,7 +158,8 @@ class Inference:
 
             def embedded(rows: slice) -> Tensor:
                 some = nodes[rows]
-                batch = self._batch(some, some.unsqueeze(1), times[rows], positions[rows])
+                none = torch.zeros_like(some)
+                batch = self._batch(some, some.unsqueeze(1), times[rows], positions[rows], none)
                 with self._reading():
                     z = self.model.embed(batch).z
                 return z.index_select(0, batch.src_row)
@@ -166,7 +167,13 @@ class Inference:
             return in_parts(len(nodes), self.max_pairs, embedded)
 
     def score(
-        self, src: Tensor, dst: Tensor, t: Tensor | int, *, as_of: Tensor | int | None = None
+        self,
+        src: Tensor,
+        dst: Tensor,
+        t: Tensor | int,
+        *,
+        as_of: Tensor | int | None = None,
+        relation: Tensor | int | None = None,
     ) -> Tensor:
         """Return the logits of events; higher is likelier. Does not synchronize.
 
@@ -175,6 +182,7 @@ class Inference:
             dst: int64 `[B]`, or `[B, n]` for several destinations each.
             t: As in `embed`.
             as_of: As in `embed`.
+            relation: Relations of the events, one for all or int64 `[B]`; None without.
 
         Returns:
             Float of the shape of `dst`, on the model's device.
@@ -182,7 +190,8 @@ class Inference:
         Raises:
             IndexError: As `embed`.
             TypeError: As `embed`.
-            ValueError: As `embed`; or events have been deleted, and the model counts them.
+            ValueError: As `embed`; or events have been deleted, and the model counts them; or it
+                counts relations, and none are given.
         """
         src = checked_nodes("src", src, self.graph, 1)
         dst = checked_nodes("dst", dst, self.graph, 1, 2)
@@ -196,7 +205,9 @@ class Inference:
             if not dst.numel():
                 return torch.empty(dst.shape, device=device_of_model(self.model))
             pairs = dst if dst.dim() == 2 else dst.unsqueeze(1)
-            scores = self._scored(src, pairs, times, positions)
+            scores = self._scored(
+                src, pairs, times, positions, checked_relation(relation, len(src))
+            )
         return scores.view(dst.shape)
 
     def rank(
@@ -207,6 +218,7 @@ class Inference:
         k: int = 10,
         *,
         as_of: Tensor | int | None = None,
+        relation: Tensor | int | None = None,
     ) -> Ranking:
         """Return the destinations of the likeliest events, best first.
 
@@ -217,6 +229,7 @@ class Inference:
                 all destinations of the events before the largest `as_of`.
             k: Number of destinations to return; all candidates, if there are fewer.
             as_of: As in `embed`.
+            relation: As in `score`.
 
         Returns:
             `nodes` and `scores`, `[B, min(k, n)]`.
@@ -245,7 +258,8 @@ class Inference:
                     f"[B, n], got {list(candidates.shape)}; without any they are the destinations "
                     "of the events before as_of"
                 )
-            return self._ranked(src, times, positions, candidates, k)
+            given = checked_relation(relation, len(src))
+            return self._ranked(src, times, positions, candidates, k, given)
 
     def neighborhood(self, src: int, dst: int, t: int, *, as_of: int | None = None) -> Tensor:
         """Return the events that the model reads around a pair, its neighbors in all hops.
@@ -391,25 +405,37 @@ class Inference:
         others = checked_nodes("dst", torch.tensor([[dst]]), self.graph, 2)
         return ends, others, *self._checked(1, t, as_of)
 
-    def _ranked(self, src: Tensor, t: Tensor, as_of: Tensor, candidates: Tensor, k: int) -> Ranking:
+    def _ranked(
+        self,
+        src: Tensor,
+        t: Tensor,
+        as_of: Tensor,
+        candidates: Tensor,
+        k: int,
+        relation: Tensor | None,
+    ) -> Ranking:
         width = max(1, self.max_pairs // max(1, len(src)))
         best: Ranking | None = None
         for nodes in torch.split(candidates, width, dim=1):
-            scores = self._scored(src, nodes, t, as_of)
+            scores = self._scored(src, nodes, t, as_of, relation)
             if best is None:
                 best = Ranking(nodes[:, :0].to(scores.device), scores[:, :0])
             best = best.merged(nodes, scores, k)
         assert best is not None
         return best
 
-    def _scored(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Tensor:
+    def _scored(
+        self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor, relation: Tensor | None
+    ) -> Tensor:
         """Return the logits of pairs, `[B, n]`, computed in parts of at most `max_pairs`."""
         if dst.shape[1] > self.max_pairs:
             parts = torch.split(dst, self.max_pairs, dim=1)
-            return torch.cat([self._scored(src, part, t, as_of) for part in parts], dim=1)
+            found = [self._scored(src, part, t, as_of, relation) for part in parts]
+            return torch.cat(found, dim=1)
 
         def scored(rows: slice) -> Tensor:
-            batch = self._batch(src[rows], dst[rows], t[rows], as_of[rows])
+            some = None if relation is None else relation[rows]
+            batch = self._batch(src[rows], dst[rows], t[rows], as_of[rows], some)
             with self._reading():
                 found = self.model(batch)
             return torch.cat([found.positive.unsqueeze(1), found.negative], dim=1)
@@ -422,12 +448,13 @@ class Inference:
         dst: Tensor,
         t: Tensor,
         as_of: Tensor,
+        relation: Tensor | None = None,
         without: Tensor | Literal["all"] | None = None,
     ) -> Batch:
         """Return the batch of some pairs, all of whose hops see the same graph."""
         while True:
             change = self.graph.last_change
-            roots = self._plan.ask(src, dst, t, as_of)
+            roots = self._plan.ask(src, dst, t, as_of, relation)
             batch = query_batch(self._plan, self.fanouts, roots, without)
             if self.graph.last_change is change:
                 break
@@ -584,6 +611,19 @@ def checked_times(t: Tensor | int, size: int) -> Tensor:
             raise ValueError(f"t must be a tick of 64 bits, got {t}")
         return torch.full((size,), t, dtype=torch.int64)
     return _checked_column("t", t, size)
+
+
+def checked_relation(relation: Tensor | int | None, size: int) -> Tensor | None:
+    """Return relations as int64 `[size]` on the CPU; None without."""
+    if relation is None:
+        return None
+    if isinstance(relation, int):
+        relation = torch.full((size,), relation, dtype=torch.int64)
+    relation = _checked_column("relation", relation, size)
+    outside = relation[(relation < 0) | (relation >= NUM_RELATIONS)]
+    if len(outside):
+        raise ValueError(f"relation must be in [0, {NUM_RELATIONS - 1}], got {int(outside[0])}")
+    return relation
 
 
 def checked_positions(as_of: Tensor | int | None, size: int, num_events: int) -> Tensor:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 from torch import Tensor, nn
 
 from tgflow.batch import Block
 from tgflow.choices import PairGroup
+from tgflow.events import NUM_RELATIONS
 from tgflow.model import width_error
 from tgflow.nn._native import Attend, attend_projected, can_attend, gather_rows, is_fused
 from tgflow.nn.dropout import Dropout
@@ -304,6 +305,8 @@ class AttentionConfig:
     pair_features: tuple[PairGroup, ...] = PAIR_GROUPS
     """Groups of the exact history of each pair that the decoder also reads, see `tgflow.nn.groups`;
     the paper's reads none. With any, shown as NAME+pairs."""
+    num_relations: Annotated[int, Ge(0), Le(NUM_RELATIONS)] = 0
+    """Relations that the decoder embeds, for a stream with relations; 0: it reads none."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -39,10 +39,16 @@ class LinkDecoder(nn.Module):
         dim: Width of an embedding.
         hidden_dim: Width between the two maps; `dim` if None.
         pair_features: Groups of the exact history of each pair to read, see `PairFeatures`.
+        num_relations: Size of a table of embeddings of relations, added before the relu; relation
+            r has row r modulo this. 0: none.
     """
 
     def __init__(
-        self, dim: int, hidden_dim: int | None = None, pair_features: Sequence[PairGroup] = ()
+        self,
+        dim: int,
+        hidden_dim: int | None = None,
+        pair_features: Sequence[PairGroup] = (),
+        num_relations: int = 0,
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -61,6 +67,7 @@ class LinkDecoder(nn.Module):
                 weights = torch.tensor(recency_weights(pair_features))
                 self.pair_skip.weight.copy_(weights / SKIP_GAIN)
             nn.init.zeros_(self.pair_skip.bias)
+        self.relations = nn.Embedding(num_relations, hidden_dim) if num_relations else None
 
     @property
     def counts(self) -> tuple[Number, ...]:
@@ -75,7 +82,8 @@ class LinkDecoder(nn.Module):
             batch: The events; an empty batch gives empty scores.
 
         Raises:
-            ValueError: If features of pairs are read and the batch has no counts for them.
+            ValueError: If features of pairs are read and the batch has no counts for them, or
+                relations and it has none.
         """
         pairs = Pairs.of(batch)
         own, of_negatives = batch.src_row, batch.negative_src_row
@@ -90,10 +98,22 @@ class LinkDecoder(nn.Module):
         if self.pair_features and self.pair_proj:
             pair_x = self.pair_features(batch, pairs).to(z.dtype)
             pair_weight = PAIR_GAIN * self.pair_proj.weight.t()
+        of_relation = None
+        if self.relations is not None:
+            if batch.relation is None:
+                raise ValueError(
+                    "the decoder embeds relations, and the events have none: name their column by "
+                    "relation=..., or use num_relations=0"
+                )
+            row = (batch.relation % self.relations.num_embeddings).unsqueeze(1)
+            row = pairs.column(row.expand(-1, 1 + of_negatives.shape[1]))
+            of_relation = _mapped(lambda rows: rows, self.relations.weight, row)
         logits = []
         for start in range(0, max(pairs.num_pairs, 1), _AT_ONCE):
             part = slice(start, start + _AT_ONCE)
             hidden = of_src(part).add_(of_dst(part))
+            if of_relation is not None:
+                hidden = hidden.add_(of_relation(part))
             if pair_x is not None:
                 hidden = product(pair_x[part], pair_weight, hidden)
             logits.append(self.out(hidden.relu_()).squeeze(-1))
@@ -106,7 +126,9 @@ _AT_ONCE = 16_384
 """Pairs whose rows stay in cache from one operation to the next."""
 
 
-def _mapped(linear: Linear, z: Tensor, row: Tensor) -> Callable[[slice], Tensor]:
+def _mapped(
+    linear: Callable[[Tensor], Tensor], z: Tensor, row: Tensor
+) -> Callable[[slice], Tensor]:
     """Return a function of the products of some of the given rows of `z`."""
     if len(row) < len(z):
         return lambda part: linear(gather_rows(z, row[part]))

@@ -17,8 +17,8 @@ _NEVER = 2.0
 """Replaces the scaled logarithm of an age where there was no event: older than all."""
 
 
-PAIR_GROUPS: tuple[PairGroup, ...] = get_args(PairGroup)
-"""All groups, which pair features and `counts` read by default."""
+PAIR_GROUPS: tuple[PairGroup, ...] = tuple(g for g in get_args(PairGroup) if g != "relations")
+"""All groups but relations, which pair features and `counts` read by default."""
 
 
 @cache
@@ -147,6 +147,27 @@ def _replies() -> Iterator[Number]:
     yield where(reverse.num >= 1, Count("pair").age >= reverse.age, 0)
 
 
+def _relations() -> Iterator[Number]:
+    """Yield the shares of v among events of the relation, and how lately it had them.
+
+    Of the relation, and of it and u, at several scales of time: the shares are smoothed, the
+    former by those of all events, the latter by the former.
+    """
+    own, to_dst = Count("pair_relation"), Count("dst_relation")
+    for half_life in (2 * DAY, WEEK, MONTH):
+        share = (_decayed("dst", half_life) + 1) / (_decayed("all", half_life) + 1000)
+        among = _decayed("dst_relation", half_life) + share
+        among /= _decayed("relation", half_life) + 1
+        yield among.log()
+        met = _decayed("pair_relation", half_life) + among
+        yield (met / (_decayed("src_relation", half_life) + 1)).log()
+    for each in (own, to_dst):
+        yield _log(each.num)
+        yield _log_age(each.age)
+        for scale in (2 * DAY, WEEK, MONTH):
+            yield where(each.age >= 0, (-(each.age * TICK) / scale).exp(), 0)
+
+
 def _decayed(
     of: CountOf, half_life: float, clock: CountClock = "seconds", depth: int = 1
 ) -> Number:
@@ -170,6 +191,7 @@ _GROUPS = {
     "arrivals": _arrivals,
     "covisits": _covisits,
     "replies": _replies,
+    "relations": _relations,
 }
 
 

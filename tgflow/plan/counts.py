@@ -33,6 +33,8 @@ class CountHistory:
         self.graph = graph
         self.native = EventCounts(graph.backend.log, *_compiled(self.asked, graph.seconds_per_tick))
         """The core's counts, for other code of the core."""
+        self.are_of_relations = any(map(_is_of_relation, self.asked))
+        """Whether answers depend on the relations of the events asked about."""
         self.check_deletions()
 
     def answer(
@@ -49,7 +51,7 @@ class CountHistory:
         Counts the events before an event's limit and earlier than its time.
 
         Args:
-            events: The events, `B` of them.
+            events: The events, `B` of them; their negatives have their relations.
             negative_src: Sources of their negatives, int64 `[B, m]`; None: the events' own.
             negative_dst: Their destinations, int64 `[B, m]`.
             limit: Log positions, int64 `[B]`, none of them past `stop`.
@@ -64,7 +66,8 @@ class CountHistory:
         out = torch.empty(num, 1 + m, len(self.asked), dtype=torch.float64)
         own = None if negative_src is None else negative_src.contiguous()
         pairs = events.src.contiguous(), events.dst.contiguous(), own, negative_dst.contiguous()
-        self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
+        relation = None if events.relation is None else events.relation.contiguous()
+        self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out, relation)
         return out
 
     @property
@@ -158,6 +161,11 @@ def _compiled(
 
     results = [place(each) for each in numbers]
     return [_native_count(count, seconds_per_tick) for count in counts], steps, results
+
+
+def _is_of_relation(each: Number) -> bool:
+    is_own = each.count is not None and each.count.of.endswith("relation")
+    return is_own or any(map(_is_of_relation, each.args))
 
 
 def _native_count(count: Count, seconds_per_tick: float) -> _CountArg:

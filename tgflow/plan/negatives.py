@@ -228,6 +228,8 @@ class NegativeSampler:
         among_all: `random`: whether `Plan.part` returns all destinations known before the cut as
             negatives, the first one drawn; whole batches have `num`. If none is known before,
             those known at the end of the batch.
+        filtered: `among_all`: whether parts leave out the destinations of other events of the log
+            with the source, relation and time of the event, also later in the log: they are true.
 
     Raises:
         ValueError: If an argument is out of range, does not fit `kind`, or `since` is missing.
@@ -246,6 +248,7 @@ class NegativeSampler:
     replace: bool = True
     every: int = 1
     among_all: bool = False
+    filtered: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(NegativeKind):
@@ -266,6 +269,8 @@ class NegativeSampler:
             raise ValueError(f"only random negatives may collide, got collide with {self.kind!r}")
         if self.among_all and (self.kind != "random" or self.collide):
             raise ValueError("among_all is for random negatives that do not collide")
+        if self.filtered and not self.among_all:
+            raise ValueError("filtered leaves true destinations out of all: it needs among_all")
         if not self.replace and self.kind == "random":
             raise ValueError("random negatives are drawn with replacement, got replace=False")
 

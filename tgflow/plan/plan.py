@@ -466,11 +466,15 @@ class Plan:
         negatives = self.negatives.draw(
             self.pairs, derive_key(key, KeyDomain.NEGATIVES), src, dst, start=cut, stop=end
         )
-        host = HostEvents(eid, src, dst, events.t, begin, end, negatives.mask, events.weight)
+        host = HostEvents(
+            eid, src, dst, events.t, begin, end, negatives.mask, events.weight, events.relation
+        )
         queries = self._queries(host, negatives, start)
         return Roots(epoch, index, key, num_new, host, negatives, queries)
 
-    def ask(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Roots:
+    def ask(
+        self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor, relation: Tensor | None = None
+    ) -> Roots:
         """Return the queries of pairs outside of the log, as of any positions and times.
 
         Each row is an event with its first destination, whose negatives are the others.
@@ -480,15 +484,23 @@ class Plan:
             dst: int64 `[B, 1 + m]`.
             t: Ticks, int64 `[B]`.
             as_of: Log positions, int64 `[B]`: earlier events are seen.
+            relation: Relations, int64 `[B]`; None: the pairs have none.
 
         Raises:
-            ValueError: If events have been deleted from the graph, and there are counts.
+            ValueError: If events have been deleted from the graph, and there are counts; or these
+                are of relations, which the log has and the pairs have not.
         """
+        if relation is None and self.counts.are_of_relations and self.graph.log.has_relations:
+            raise ValueError(
+                "the model counts events by relation: give the relation of each pair, as in "
+                "tg.Inference(...).score(..., relation=...)"
+            )
         first, others = dst[:, 0].contiguous(), dst[:, 1:]
         begin, end = (int(as_of.min()), int(as_of.max())) if len(src) else (0, 0)
         own = for_each_negative(src, others.shape[1])
         negatives = Negatives(own, others, 0, own_sources=True)
-        host = HostEvents(torch.full_like(src, NO_EVENT), src, first, t, begin, end)
+        eid = torch.full_like(src, NO_EVENT)
+        host = HostEvents(eid, src, first, t, begin, end, relation=relation)
         queries = self._queries(host, negatives, as_of)
         roots = Roots(0, 0, self.seed, len(src), host, negatives, queries)
         return self._with_counts(roots, as_of)
@@ -501,7 +513,7 @@ class Plan:
         if limit is None:
             limit = host.eid if self.sees_all_before else self._starts(host.eid, host.begin)
         counts = self.counts.answer(
-            EventBatch.checked(src=host.src, dst=host.dst, t=host.t),
+            EventBatch.checked(src=host.src, dst=host.dst, t=host.t, relation=host.relation),
             None if negatives.own_sources else negatives.src,
             negatives.dst,
             limit=limit,
@@ -529,6 +541,10 @@ class Plan:
         host, negatives = whole.host, whole.negatives.part(rows, num_negatives)
         if others is not None:
             negatives = negatives.followed_by(others, host.dst[rows])
+            if getattr(self.negatives, "filtered", False):
+                are_false = ~self._are_true(host, rows, negatives.dst)
+                assert negatives.mask is not None
+                negatives = replace(negatives, mask=negatives.mask & are_false)
         host = replace(
             host,
             eid=host.eid[rows],
@@ -537,9 +553,27 @@ class Plan:
             t=host.t[rows],
             negative_mask=negatives.mask,
             weight=None if host.weight is None else host.weight[rows],
+            relation=None if host.relation is None else host.relation[rows],
         )
         queries = self._queries(host, negatives, self._starts(host.eid, host.begin))
         return replace(whole, host=host, negatives=negatives, queries=queries)
+
+    def _are_true(self, host: HostEvents, rows: slice | Tensor, nodes: Tensor) -> Tensor:
+        """Return which `nodes`, `[B, N]`, are destinations at the time of an event, like its own.
+
+        Those are the destinations of all the log's events with its source, relation and time.
+        """
+        src, t = host.src[rows, None], host.t[rows, None]
+        if not len(t):
+            return torch.zeros_like(nodes, dtype=torch.bool)
+        log = self.graph.log
+        events = log.read(log.position(int(t.min())), log.position(int(t.max()) + 1))
+        are_alike = (events.t == t) & (events.src == src)
+        if host.relation is not None:
+            are_alike &= events.relation == host.relation[rows, None]
+        return torch.stack(
+            [torch.isin(x, events.dst[alike]) for x, alike in zip(nodes, are_alike, strict=True)]
+        )
 
     def _slice_of(self, whole: Roots, number: int) -> Roots:
         """Return the queries of a slice, with a key of its own, without counts."""
@@ -1077,8 +1111,9 @@ class HostPreparer:
         # a copy: events outlive their batch, and would keep its slab alive
         ends = memory[: at.ends + 16 * num].view(torch.int64).clone()
         eid, t, src = (ends[place // 8 :][:num] for place in (at.eid, at.t, at.ends))
-        dst, weight = ends[at.ends // 8 + num :], graph.log.column("weight", eid)
-        host = HostEvents(eid, src, dst, t, begin, end, mask, weight)
+        dst = ends[at.ends // 8 + num :]
+        weight, relation = (graph.log.column(name, eid) for name in ("weight", "relation"))
+        host = HostEvents(eid, src, dst, t, begin, end, mask, weight, relation)
         return FilledSlab(epoch, index, memory, host, at, blocks)
 
     def view(self, filled: FilledSlab, memory: Tensor, *, is_here: bool) -> PendingBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -203,7 +203,7 @@ class ScoreRows:
         return pa.RecordBatch.from_pydict(columns)
 
     def _labels(self, label: Tensor) -> pa.Array:
-        names: Sequence[str] | None = self._ingest.label_classes if self._has_names else None
+        names = self._ingest.classes.get("label") if self._has_names else None
         if names is None:
             return pa.array(label.numpy(), mask=(label == NO_LABEL).numpy())
         texts = [None if each == NO_LABEL else names[each] for each in label.tolist()]

@@ -68,7 +68,7 @@ def sample_hops(
     sampler: Sampler | Strategy = "recent",
     key: int = 0,
     as_of: int | Tensor | None = None,
-    types: Collection[int] | None = None,
+    relations: Collection[int] | None = None,
     dedup: bool = False,
 ) -> Hops:
     """Sample neighbors, then theirs, each strictly before the event that reached it.
@@ -89,7 +89,7 @@ def sample_hops(
             captured CUDA graph, when its kernel starts, so that replays see the store
             grow: if another thread appends, give `graph.num_events` for consistent
             hops.
-        types: Only events with one of these labels count.
+        relations: Only events with one of these relations count.
         dedup: Whether equal queries of a frontier, (node, time) with `as_of` of each, are sampled
             once, and missing neighbors are omitted.
 
@@ -120,11 +120,11 @@ def sample_hops(
         graph.seconds_per_tick, graph.gpu, roots, fanouts, rows=rows, key=key, dedup=dedup,
         as_of=None if isinstance(as_of, Tensor) else as_of,
     )  # fmt: skip
-    return walk_here(graph, hops, sampler, types)
+    return walk_here(graph, hops, sampler, relations)
 
 
 def walk_here(
-    graph: TemporalGraph, walk: HopWalk, sampler: Sampler, types: Collection[int] | None = None
+    graph: TemporalGraph, walk: HopWalk, sampler: Sampler, relations: Collection[int] | None = None
 ) -> Hops:
     """Return the hops of a batch, sampled from a graph.
 
@@ -132,9 +132,9 @@ def walk_here(
         graph: Graph to read.
         walk: Generator from `hop_by_hop`.
         sampler: Which neighbors are taken.
-        types: Only events with one of these labels count.
+        relations: Only events with one of these relations count.
     """
-    return answer_walk(walk, lambda asked: asked.sampled(graph, sampler, types))
+    return answer_walk(walk, lambda asked: asked.sampled(graph, sampler, relations))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,12 +151,12 @@ class HopQueries:
     params: Tensor | None
 
     def sampled(
-        self, graph: TemporalGraph, sampler: Sampler, types: Collection[int] | None = None
+        self, graph: TemporalGraph, sampler: Sampler, relations: Collection[int] | None = None
     ) -> Neighbors:
         """Return the neighbors in a graph."""
         return sample_neighbors(
             graph, sampler, self.nodes, self.t, self.k, key=self.key,
-            as_of=self.as_of, types=types, out=self.out, params=self.params,
+            as_of=self.as_of, relations=relations, out=self.out, params=self.params,
         )  # fmt: skip
 
 

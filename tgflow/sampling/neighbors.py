@@ -20,7 +20,7 @@ def recent_neighbors(
     k: int,
     as_of: int | Tensor | None = None,
     *,
-    types: Collection[int] | None = None,
+    relations: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
     """Return the `k` latest neighbors of each node, strictly before its query time.
@@ -32,23 +32,23 @@ def recent_neighbors(
         k: Neighbors per query, at least 1.
         as_of: See only events at log positions below this, one for all or int64 `[Q]`.
             Default: the graph's snapshot, `graph.num_events`.
-        types: Only events with one of these labels count. Takes time in proportion to the events
-            skipped. Default: all do, labeled or not.
+        relations: Only events with one of these relations count. Takes time in proportion to the
+            events skipped. Default: all do.
         out: Output; its tensors must match. Default: allocated.
 
     Returns:
         The neighbors, newest first; `out` if given. A node without history gives a row of padding.
 
     Raises:
-        ValueError: If `k < 1`, a tensor has another dtype or length, or `types` are given where
-            an event has no label in [0, 65535].
+        ValueError: If `k < 1`, a tensor has another dtype or length, or `relations` are given where
+            the events have none.
 
     Example:
         >>> nodes, t = torch.tensor([0, 1]), torch.tensor([40, 40])
         >>> tg.sampling.recent_neighbors(graph, nodes, t, k=1).t.tolist()
         [[30], [20]]
     """
-    return sample_neighbors(graph, _RECENT, nodes, t, k, as_of=as_of, types=types, out=out)
+    return sample_neighbors(graph, _RECENT, nodes, t, k, as_of=as_of, relations=relations, out=out)
 
 
 def uniform_neighbors(
@@ -59,7 +59,7 @@ def uniform_neighbors(
     *,
     key: int,
     as_of: int | Tensor | None = None,
-    types: Collection[int] | None = None,
+    relations: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
     """Return `k` distinct neighbors of each node, uniformly over its events before the time.
@@ -74,7 +74,7 @@ def uniform_neighbors(
         k: Neighbors per query, at least 1. A node with at most `k` returns them all.
         key: Random key, `0 <= key < 2**64`.
         as_of: As in `recent_neighbors`.
-        types: As in `recent_neighbors`; takes time in proportion to the node's history.
+        relations: As in `recent_neighbors`; takes time in proportion to the node's history.
         out: As in `recent_neighbors`.
 
     Returns:
@@ -90,7 +90,7 @@ def uniform_neighbors(
         [2, 3]
     """
     return sample_neighbors(
-        graph, _UNIFORM, nodes, t, k, key=key, as_of=as_of, types=types, out=out
+        graph, _UNIFORM, nodes, t, k, key=key, as_of=as_of, relations=relations, out=out
     )
 
 
@@ -103,7 +103,7 @@ def window_neighbors(
     width: int,
     key: int,
     as_of: int | Tensor | None = None,
-    types: Collection[int] | None = None,
+    relations: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
     """Return `k` distinct neighbors of each node, each event in `[t - width, t)` equally likely.
@@ -116,7 +116,7 @@ def window_neighbors(
         width: Length of the window in ticks, at least 1.
         key: Random key.
         as_of: See only events at log positions below this.
-        types: Only events with one of these labels count.
+        relations: Only events with one of these relations count.
         out: Output.
 
     Returns:
@@ -131,7 +131,9 @@ def window_neighbors(
         [[30, 0]]
     """
     sampler = Sampler.window(width=width)
-    return sample_neighbors(graph, sampler, nodes, t, k, key=key, as_of=as_of, types=types, out=out)
+    return sample_neighbors(
+        graph, sampler, nodes, t, k, key=key, as_of=as_of, relations=relations, out=out
+    )
 
 
 def decayed_neighbors(
@@ -143,7 +145,7 @@ def decayed_neighbors(
     half_life: int,
     key: int,
     as_of: int | Tensor | None = None,
-    types: Collection[int] | None = None,
+    relations: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
     """Return `k` distinct neighbors of each node, drawn one by one, recent ones likelier.
@@ -159,8 +161,8 @@ def decayed_neighbors(
         half_life: An event this many ticks older is half as likely to be drawn; at least 1.
         key: Random key.
         as_of: See only events at log positions below this.
-        types: Only events with one of these labels count; draws of others are rejected, so this
-            takes time in proportion to how rare they are.
+        relations: Only events with one of these relations count; draws of others are rejected, so
+            this takes time in proportion to how rare they are.
         out: Output.
 
     Returns:
@@ -175,4 +177,6 @@ def decayed_neighbors(
         [2]
     """
     sampler = Sampler.decayed(half_life=half_life)
-    return sample_neighbors(graph, sampler, nodes, t, k, key=key, as_of=as_of, types=types, out=out)
+    return sample_neighbors(
+        graph, sampler, nodes, t, k, key=key, as_of=as_of, relations=relations, out=out
+    )

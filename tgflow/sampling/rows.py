@@ -23,7 +23,7 @@ def sample_neighbors(
     *,
     key: int = 0,
     as_of: int | Tensor | None = None,
-    types: Collection[int] | None = None,
+    relations: Collection[int] | None = None,
     rows: Tensor | None = None,
     out: Neighbors | None = None,
     params: Tensor | None = None,
@@ -50,8 +50,8 @@ def sample_neighbors(
         raise ValueError(f"key must be in [0, 2**64), got {key}")
     if callable(sampler.strategy):
         check_samplable(graph, sampler)
-        if types is not None or rows is not None:
-            raise ValueError("a sampler function takes neither types= nor rows=")
+        if relations is not None or rows is not None:
+            raise ValueError("a sampler function takes neither relations= nor rows=")
     size = nodes.numel()
     device = graph.device
     nodes = _column("nodes", nodes, size, device)
@@ -62,7 +62,7 @@ def sample_neighbors(
         as_of = _column("as_of", as_of, size, device)
     if rows is not None:
         rows = _column("rows", rows, size, device)
-    bits = None if types is None else graph.type_bits(types)
+    bits = None if relations is None else graph.relation_bits(relations)
     if out is None:
         out = Neighbors.empty(size, k, device)
     else:

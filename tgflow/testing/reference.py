@@ -28,7 +28,7 @@ class ReferenceGraph:
 
     def __init__(self, events: EventBatch, direction: Direction = "undirected") -> None:
         self.size = len(events)
-        self.labels: list[int] | None = None if events.label is None else events.label.tolist()
+        self.relations = None if events.relation is None else events.relation.tolist()
         self.history: dict[int, list[Item]] = {}
         columns = (events.src.tolist(), events.dst.tolist(), events.t.tolist())
         for eid, (src, dst, t) in enumerate(zip(*columns, strict=True)):
@@ -43,9 +43,11 @@ class ReferenceGraph:
         by_eid = bisect_left(history, before, key=lambda entry: entry[1])
         return history[: min(by_t, by_eid)]
 
-    def keeps(self, item: Item, types: Collection[int] | None) -> bool:
-        """Whether an entry's event is of one of `types`."""
-        return types is None or (self.labels is not None and self.labels[item[1]] in types)
+    def keeps(self, item: Item, relations: Collection[int] | None) -> bool:
+        """Whether an entry's event is of one of `relations`."""
+        return relations is None or (
+            self.relations is not None and self.relations[item[1]] in relations
+        )
 
 
 def sample_neighbors(
@@ -57,7 +59,7 @@ def sample_neighbors(
     *,
     key: int = 0,
     as_of: int | Tensor | None = None,
-    types: Collection[int] | None = None,
+    relations: Collection[int] | None = None,
 ) -> Neighbors:
     """Sample like the function of `tgflow.sampling` for `sampler`."""
     if as_of is None:
@@ -69,12 +71,12 @@ def sample_neighbors(
         if sampler.strategy == "window":
             assert sampler.span is not None
             seen = [item for item in seen if item[0] >= time - sampler.span]
-        kept = [item for item in seen if graph.keeps(item, types)]
+        kept = [item for item in seen if graph.keeps(item, relations)]
         if sampler.strategy == "recent" or len(kept) <= k:
             rows.append(kept[-k:])
         elif sampler.strategy == "decayed":
             assert sampler.span is not None
-            counts = [graph.keeps(item, types) for item in seen]
+            counts = [graph.keeps(item, relations) for item in seen]
             drawn = draw_decayed(key, row, [item[0] for item in seen], counts, k, sampler.span)
             rows.append([seen[i] for i in sorted(drawn)])
         else:

@@ -234,7 +234,7 @@ class OfflineConfig(TrainingConfig):
         20
     """
 
-    protocol: Literal["dyglib/1", "tgb/1"] | None = None
+    protocol: Literal["dyglib/1", "tgb/1", "tkg/1"] | None = None
     """A named protocol: it sets the defaults, and deviations are printed."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-4
     """Learning rate of the optimizer."""
@@ -244,6 +244,12 @@ class OfflineConfig(TrainingConfig):
     """Epochs over the training part, at most."""
     patience: Annotated[int, Ge(1)] = 20
     """Early stopping: epochs without improvement of the validation AP."""
+    filtered: bool = False
+    """With mrr_negatives all: leave out the other true destinations, of events with the same
+    source, relation and time."""
+    inverse: bool = False
+    """Follow each event with its inverse, from dst to src with a relation of its own, so that
+    sources are ranked, too."""
     val_ratio: Annotated[float, Gt(0), Lt(1)] = 0.15
     """Part held out for validation."""
     test_ratio: Annotated[float, Gt(0), Lt(1)] = 0.15
@@ -291,6 +297,11 @@ class OfflineConfig(TrainingConfig):
             raise ValueError(
                 "fixed_negatives replace test_negatives, and cover all events in one pass; got "
                 f"test_negatives={', '.join(self.test_negatives)} and inductive={self.inductive}"
+            )
+        if self.filtered and self.mrr_negatives != "all":
+            raise ValueError(
+                "filtered leaves true destinations out of all others: it requires "
+                f'mrr_negatives="all", got {self.mrr_negatives}'
             )
         are_many = self.fixed_negatives is not None or len(self.test_negatives) > 1
         is_random = self.test_negatives == ("random",) and self.inductive != "apart"

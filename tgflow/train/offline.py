@@ -282,6 +282,7 @@ class OfflineTrainer:
             kind,
             1 if num == "all" else num,
             among_all=num == "all",
+            filtered=c.filtered and num == "all",
             cut=self.graph.num_events if kind == "random" else None,
             since=self.split.val_start if c.inductive_since == "train" else start,
             collide=c.collide and kind == "random" and num != "all",

@@ -37,6 +37,19 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "collide": True,
             "destinations": "all",
         },
+        "tkg/1": {
+            "val_ratio": 0.1,
+            "test_ratio": 0.1,
+            "batch_size": 200,
+            "visibility": "event",
+            "new_node_ratio": 0.0,
+            "learning_rate": 1e-3,
+            "select": "mrr",
+            "destinations": "all",
+            "mrr_negatives": "all",
+            "filtered": True,
+            "inverse": True,
+        },
         "prequential/1": {
             "batch_size": 200,
             "visibility": "event",
@@ -83,6 +96,7 @@ def offline_line(
     shares = (1 - c.val_ratio - c.test_ratio, c.val_ratio, c.test_ratio)
     apart = {"same_pass": "the same pass", "apart": "a pass of their own"}[c.inductive]
     parts = [
+        *(["events and inverses"] if c.inverse else []),
         "/".join(f"{100 * share:.3g}" for share in shares),
         f"new nodes {c.new_node_ratio:.0%} in {apart}",
         *_common(c, learned),
@@ -99,7 +113,8 @@ def offline_line(
     }
     negatives = ", ".join(f"{kind}:1 ({details[kind]})" for kind in c.test_negatives)
     if c.mrr_negatives == "all":
-        negatives += f", MRR among {_all(num_destinations)}"
+        left_out = " but other true ones of the time" if c.filtered else ""
+        negatives += f", MRR among {_all(num_destinations)}{left_out}"
     if c.fixed_negatives is not None:
         negatives = f"fixed negatives of {PurePath(c.fixed_negatives).name}"
     return _line(c, *parts, negatives, f"best epoch by {chosen}", f"ties {tied_share:.0%}")

@@ -368,6 +368,8 @@ class _CapturedExecution(_PlainExecution):
 
     def predict(self, batch: Batch) -> Scores:
         step = self._step
+        if batch.host.relation is not None:  # as in `learn`
+            return super().predict(batch)
         step.check_batch(batch)
         with torch.no_grad(), step.computing():  # a replay needs no walk over modules for the mode
             scores = self.calls.call("predict", batch, step.score, tensors_of)
@@ -375,8 +377,10 @@ class _CapturedExecution(_PlainExecution):
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
         step = self._step
-        is_masked = batch.negative_mask is not None and batch.log_q is None
-        if batch.host.weight is not None or is_masked:  # a replay would have to copy it there
+        host, is_masked = batch.host, batch.negative_mask is not None and batch.log_q is None
+        if (
+            host.weight is not None or host.relation is not None or is_masked
+        ):  # a replay would have to copy it there
             return super().learn(batch, stores)
         with self._learning(batch):
             result = self.calls.call("learn", batch, step.descend, _result_tensors)

@@ -52,7 +52,7 @@ class BlockStore {
   void check(const Events& events);
   /// Reserves memory for `note`. Throws std::length_error.
   void reserve_notes(const Events& events, eid_t first_eid);
-  /// Stores the types of checked events, and the sides of their nodes.
+  /// Stores the relations of checked events, and the sides of their nodes.
   void note(const Events& events, eid_t first_eid) noexcept;
   /// Reserves all memory for `events`, checked, as the log's events from `first_eid` on. Throws OutOfMemory
   /// or std::length_error without changes. Ends with `commit` or `abandon`.
@@ -88,7 +88,7 @@ class BlockStore {
   bool has_two_tiers() const { return memory_.device_budget != INT64_MAX; }
   /// Counts neighbors that a sampler has read from each tier. Thread-safe.
   void add_reads(const int64_t (&reads)[2]);
-  const EventTypes& types() const { return types_; }
+  const EventRelations& relations() const { return relations_; }
   StoreStats stats();
 
  private:
@@ -169,7 +169,7 @@ class BlockStore {
   ReservedArray<Directory*> heads_;
   std::unique_ptr<ReservedArray<uint8_t>> sides_;  // bipartite, of all nodes: 1 = source, 2 = destination
   int64_t num_sides_ = 0;
-  EventTypes types_;
+  EventRelations relations_;
   std::atomic<int64_t> num_nodes_{0};
   std::atomic<eid_t> position_{0};
   std::atomic<int64_t> changes_{0};

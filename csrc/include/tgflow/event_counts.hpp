@@ -37,6 +37,10 @@ enum class CountOf : uint8_t {
   kDstSwitch,
   kOwnTransition,
   kCovisit,
+  kPairRelation,
+  kSrcRelation,
+  kDstRelation,
+  kRelation,
   kAll,
 };
 
@@ -85,6 +89,7 @@ class EventCounts {
     const node_t* negative_dst;  ///< [size, m]
     const tick_t* t;             ///< [size]
     const eid_t* limit;          ///< [size]: events before this position count, at most size().
+    const int64_t* relation;     ///< [size], or null: all 0.
     int64_t size;
     int64_t m;
 
@@ -131,6 +136,10 @@ class EventCounts {
     kSwitchesTo,
     kOwnTransitions,
     kCovisits,
+    kRelatedPairs,
+    kRelatedSources,
+    kRelatedDestinations,
+    kRelated,
     kEvents,
     kNumLists,
   };
@@ -161,6 +170,7 @@ class EventCounts {
   }
   void prefetch_event(eid_t eid) const;
   void add_event(eid_t eid);
+  void add_related(eid_t eid);
   void add_following(eid_t eid, const eid_t* last, int num_last);
   void add_news(eid_t eid, const EventLists::Earlier& of_pair, const EventLists::Earlier& of_source);
   int last_of_source(node_t src, eid_t cut, int most, eid_t* out) const;

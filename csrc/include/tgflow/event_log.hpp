@@ -11,7 +11,7 @@ namespace tgflow {
 
 constexpr int64_t kMaxEvents = int64_t{1} << 33;  ///< Limit of a log: address space, not memory.
 
-/// Columns src, dst, t and optionally label. One thread appends; any number read events below `size()`.
+/// Columns src, dst, t and optionally relation. One thread appends; any number read events below `size()`.
 /// The log's clock at a position is the latest time before it: late events decrease times but not the
 /// clock.
 class EventLog {
@@ -21,7 +21,7 @@ class EventLog {
   int64_t size() const { return size_.load(std::memory_order_acquire); }
   /// The largest node id so far, plus one.
   int64_t num_nodes() const { return num_nodes_.load(std::memory_order_acquire); }
-  bool has_label() const { return label_ != nullptr; }
+  bool has_relation() const { return relation_ != nullptr; }
 
   /// Throws std::invalid_argument, with the event and the cause, if `events` cannot be appended. They may
   /// start before the log's clock if `may_be_late`.
@@ -34,8 +34,8 @@ class EventLog {
   tick_t clock() const;
   /// Throws std::out_of_range, with the id, if one of `eid[0, size)` is not in the log.
   void check_eids(const eid_t* eid, int64_t size) const;
-  /// Copies the events at `eid[0, size)` out; `label` may be null. Throws std::out_of_range.
-  void gather(const eid_t* eid, int64_t size, node_t* src, node_t* dst, tick_t* t, int64_t* label) const;
+  /// Copies the events at `eid[0, size)` out; `relation` may be null. Throws std::out_of_range.
+  void gather(const eid_t* eid, int64_t size, node_t* src, node_t* dst, tick_t* t, int64_t* relation) const;
 
   // Columns stay in place for the log's lifetime.
   const node_t* src() const { return src_.data(); }
@@ -43,7 +43,7 @@ class EventLog {
   const tick_t* t() const { return t_.data(); }
   /// The log's clock after each event.
   const tick_t* clocks() const { return clocks_.load(std::memory_order_acquire); }
-  const int64_t* label() const { return label_ ? label_->data() : nullptr; }
+  const int64_t* relation() const { return relation_ ? relation_->data() : nullptr; }
 
  private:
   void append_clock(const Events& events);
@@ -51,32 +51,33 @@ class EventLog {
   ReservedArray<node_t> src_;
   ReservedArray<node_t> dst_;
   ReservedArray<tick_t> t_;
-  std::unique_ptr<ReservedArray<tick_t>> clock_;   // after each event, from the first late one on
-  std::atomic<const tick_t*> clocks_;              // that, or the times themselves
-  std::unique_ptr<ReservedArray<int64_t>> label_;  // decided by the first events
+  std::unique_ptr<ReservedArray<tick_t>> clock_;      // after each event, from the first late one on
+  std::atomic<const tick_t*> clocks_;                 // that, or the times themselves
+  std::unique_ptr<ReservedArray<int64_t>> relation_;  // decided by the first events
   std::atomic<int64_t> size_{0};
   std::atomic<int64_t> num_nodes_{0};
 };
 
 /// A column in the log's order. One thread appends; any number read the events of their snapshot.
-class EventTypes {
+class EventRelations {
  public:
-  EventTypes();
+  EventRelations();
 
   /// Reserves memory for `events`. Throws without changes.
   void reserve(const Events& events, eid_t first_eid);
   /// Adds the reserved events.
   void commit(const Events& events, eid_t first_eid) noexcept;
-  /// Null before the first event with a label.
-  const uint16_t* data() const { return size_.load(std::memory_order_acquire) > 0 ? types_.data() : nullptr; }
-  /// Throws std::invalid_argument unless each of the log's `num_events` events has a type.
+  /// Null before the first event with a relation.
+  const uint16_t* data() const {
+    return size_.load(std::memory_order_acquire) > 0 ? relations_.data() : nullptr;
+  }
+  /// Throws std::invalid_argument unless each of the log's `num_events` events has a relation.
   void check(int64_t num_events) const;
   int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(uint16_t)); }
 
  private:
-  ReservedArray<uint16_t> types_;
+  ReservedArray<uint16_t> relations_;
   std::atomic<int64_t> size_{0};
-  std::atomic<eid_t> typeless_{kNoEvent};  // the first event whose label does not fit
 };
 
 }  // namespace tgflow

@@ -9,7 +9,7 @@ struct Events {
   const node_t* src;
   const node_t* dst;
   const tick_t* t;
-  const int64_t* label;  ///< Null without labels.
+  const int64_t* relation;  ///< In [0, kNumRelations). Null without relations.
   int64_t size;
 };
 

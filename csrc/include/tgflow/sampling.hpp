@@ -8,7 +8,7 @@
 namespace tgflow {
 
 /// Writes up to `out.k` distinct entries of each query, newest first. Query `i` draws from (key, row_of(i),
-/// draw). Throws std::invalid_argument if `sampler` selects types and the store has none.
+/// draw). Throws std::invalid_argument if `sampler` selects relations and the store has none.
 void sample_neighbors(BlockStore& store, Queries queries, const Sampler& sampler, const NeighborRows& out);
 
 }  // namespace tgflow

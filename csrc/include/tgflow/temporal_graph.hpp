@@ -29,7 +29,7 @@ class TemporalGraph {
   /// Adds checked events to the log only, for a separate store.
   eid_t record(const Events& events);
   /// Throws std::invalid_argument unless every event has a type.
-  void check_types() const { store_.types().check(log_.size()); }
+  void check_relations() const { store_.relations().check(log_.size()); }
 
   /// Removes events. Throws std::out_of_range for one that the log does not hold; removed ones
   /// are skipped. This and the others return the number of entries removed.

@@ -28,6 +28,7 @@ constexpr node_t kNoNode = -1;                     ///< Fills an empty neighbor 
 constexpr eid_t kNoEvent = -1;                     ///< Fills the event id of such a slot.
 constexpr eid_t kEveryEvent = 0x7fffffffffffffff;  ///< A cut-off that hides nothing.
 constexpr tick_t kEarliest = -0x7fffffffffffffff - 1;
-constexpr node_t kMaxNode = 0x7ffffffe;  ///< The largest dense node id.
+constexpr node_t kMaxNode = 0x7ffffffe;     ///< The largest dense node id.
+constexpr int64_t kNumRelations = 1 << 16;  ///< Relations are in [0, kNumRelations).
 
 }  // namespace tgflow

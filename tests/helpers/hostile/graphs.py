@@ -14,7 +14,7 @@ from tgflow import _core
 
 def events(size: int = NUM) -> dict[str, Tensor]:
     """Return columns of valid next events for `grown`."""
-    return {"src": ids(0, 1, 2), "dst": ids(3, 4, 5), "t": ids(9, 9, 10), "label": ids(0, 1, 2)}
+    return {"src": ids(0, 1, 2), "dst": ids(3, 4, 5), "t": ids(9, 9, 10), "relation": ids(0, 1, 2)}
 
 
 def grown() -> Any:
@@ -49,7 +49,7 @@ def read_log(method: str, arguments: dict[str, Any], **known: Any) -> Callable[[
 def gather_events() -> Call:
     columns = {name: torch.zeros_like(column) for name, column in events().items()}
     arguments = {"eid": ids(0, 2, 1), **columns}
-    return Call(grown().log.gather, arguments, {"eid": (0, 3)}, optional={"label"})
+    return Call(grown().log.gather, arguments, {"eid": (0, 3)}, optional={"relation"})
 
 
 def sample(**more: Any) -> Call:
@@ -60,7 +60,7 @@ def sample(**more: Any) -> Call:
         "strategy": _core.Strategy.decayed,
         "key": 1,
         "span": 1,
-        "types": torch.full((1024,), -1),
+        "relations": torch.full((1024,), -1),
         "nodes": nodes,
         "t": t,
         "as_of": ids(2, -1, INT64_MAX),
@@ -73,7 +73,7 @@ def sample(**more: Any) -> Call:
     }
     numbers = {"key": [-1], "span": [0, -1]}
     return Call(
-        _core.sample_neighbors, arguments, numbers=numbers, optional={"types", "as_of", "row"}
+        _core.sample_neighbors, arguments, numbers=numbers, optional={"relations", "as_of", "row"}
     )
 
 

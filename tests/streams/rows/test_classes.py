@@ -7,9 +7,10 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from helpers.file_reads import read
-from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams import StreamError, open_files, open_stream, write_events
 from tgflow.streams.rows import validate
 from tgflow.streams.rows.validate import first_classes
 
@@ -35,7 +36,7 @@ def test_string_classes_are_numbered_in_order_of_appearance(tmp_path, ending):
     path = write_labels(tmp_path / f"a.{ending}", ["card", "cash", "card", "wire"])
     stream = open_stream(path, label="label")
     assert labels_of(stream) == [0, 1, 0, 2]
-    assert stream.label_classes == ("card", "cash", "wire")
+    assert stream.classes == {"label": ("card", "cash", "wire")}
     assert labels_of(stream) == [0, 1, 0, 2], "and so again"
     assert stream.notes == [f"{path}: label: texts are classes, numbered as they appear"]
 
@@ -68,7 +69,7 @@ def test_numbers_among_the_first_rows_stay_numbers(tmp_path):
 
 
 def test_non_class_text_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(validate, "MOST", 2)
+    monkeypatch.setitem(validate.MOST, "label", 2)
     path = write_labels(tmp_path / "a.csv", ["a", "b", "a", "c"])
     with pytest.raises(StreamError, match=r"line 5: label is c, and there are .* classes already"):
         labels_of(open_stream(path, label="label"))
@@ -86,3 +87,41 @@ def test_resumed_reading_keeps_the_class_numbers(tmp_path):
         rest = read(again, rows.position)
         done = sum(len(rows.events) for rows in polled[: i + 1])
         assert [x for rows in rest for x in rows.events.label.tolist()] == expected[done:]
+
+
+def test_relations_and_labels_have_numbers_of_their_own(tmp_path):
+    rows = ["0,1,1,pay,yes,", "0,1,2,fee,no", "0,2,3,pay,no"]
+    path = tmp_path / "a.csv"
+    path.write_text("src,dst,t,kind,ok\n" + "\n".join(row.rstrip(",") for row in rows) + "\n")
+    stream = open_stream(path, relation="kind", label="ok")
+    [batch] = stream
+    assert (batch.relation.tolist(), batch.label.tolist()) == ([0, 1, 0], [0, 1, 1])
+    assert stream.classes == {"relation": ("pay", "fee"), "label": ("yes", "no")}
+    write_events(tmp_path / "b.jsonl", stream)
+    [again] = open_stream(tmp_path / "b.jsonl", relation="relation", label="label")
+    assert torch.equal(again.relation, batch.relation)
+    assert torch.equal(again.label, batch.label)
+    assert '"relation": "fee"' in (tmp_path / "b.jsonl").read_text(), "the texts are kept"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_resumed_reading_keeps_the_relations(tmp_path, ending):
+    words = [f"w{i * i % 7}" for i in range(60)]
+    path = write_labels(tmp_path / f"a.{ending}", words)
+    options = {"relation": "label", "block_bytes": 90}
+    polled = read(open_files(path, **options))
+    expected = [words.index(word) for word in words]
+    first = list(dict.fromkeys(expected))
+    found = [x for rows in polled for x in rows.events.relation.tolist()]
+    assert found == [first.index(x) for x in expected]
+    for i, rows in enumerate(polled[:-1]):
+        rest = read(open_files(path, **options), rows.position)
+        done = sum(len(rows.events) for rows in polled[: i + 1])
+        assert [x for rows in rest for x in rows.events.relation.tolist()] == found[done:]
+
+
+@pytest.mark.parametrize("value", [-1, 65_536])
+def test_relation_out_of_range_is_a_bad_row(tmp_path, value):
+    path = write_labels(tmp_path / "a.csv", [0, 65_535, value])
+    with pytest.raises(StreamError, match=rf"line 4: label is {value}, outside of \[0, 65535\]"):
+        list(open_stream(path, relation="label"))

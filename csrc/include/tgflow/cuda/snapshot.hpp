@@ -19,7 +19,7 @@ struct Snapshot {
 __device__ inline void publish(Snapshot* snapshot, const Snapshot& next) {
   store_relaxed(&snapshot->store.chunks, next.store.chunks);
   store_relaxed(&snapshot->store.tiers, next.store.tiers);
-  store_relaxed(&snapshot->store.types, next.store.types);
+  store_relaxed(&snapshot->store.relations, next.store.relations);
   store_relaxed(&snapshot->store.change, next.store.change);
   store_relaxed(&snapshot->store.reads, next.store.reads);
   store_relaxed(&snapshot->store.shard.first_part, next.store.shard.first_part);

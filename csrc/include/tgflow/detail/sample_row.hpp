@@ -316,7 +316,7 @@ class DecayedDraw {
   }
 
   TGFLOW_HD bool keeps(int64_t number) const {
-    if (sampler_.types == nullptr) return true;
+    if (sampler_.relations == nullptr) return true;
     const Block& block = block_with(number);
     return sampler_.keeps(store_, store_.entries(block)[number - block.start], block.base_eid);
   }
@@ -422,7 +422,7 @@ TGFLOW_HD inline tick_t window_start(tick_t t, int64_t width) {
 /// Takes the newest visible entries.
 TGFLOW_HD inline void answer_recent(const StoreView& store, const Directory* dir, const Visible& seen,
                                     const Sampler& sampler, int64_t i, const NeighborRows& out) {
-  if (sampler.types != nullptr) return filtered_recent_row(store, dir, seen, sampler, i, out);
+  if (sampler.relations != nullptr) return filtered_recent_row(store, dir, seen, sampler, i, out);
   recent_row(store, dir, seen, i, out);
 }
 
@@ -430,7 +430,8 @@ TGFLOW_HD inline void answer_recent(const StoreView& store, const Directory* dir
 TGFLOW_HD inline void answer_uniform(const StoreView& store, const Directory* dir, int64_t first,
                                      const Visible& seen, const Sampler& sampler, Draws draws, int64_t i,
                                      const NeighborRows& out) {
-  if (sampler.types != nullptr) return filtered_uniform_row(store, dir, first, seen, sampler, draws, i, out);
+  if (sampler.relations != nullptr)
+    return filtered_uniform_row(store, dir, first, seen, sampler, draws, i, out);
   if (seen.count - first <= out.k) return newest_row(store, dir, seen, seen.count - first, i, out);
   uniform_draw(first, seen.count, draws, i, out);
   locate_numbered(store, dir, seen.block, out.k, i, out);
@@ -448,7 +449,7 @@ TGFLOW_HD inline int64_t before_window(const StoreView& store, const Directory* 
 TGFLOW_HD inline void answer_decayed(const StoreView& store, const Directory* dir, const Visible& seen,
                                      const Sampler& sampler, int64_t item, int64_t i,
                                      const NeighborRows& out) {
-  if (sampler.types == nullptr && seen.count <= out.k) return recent_row(store, dir, seen, i, out);
+  if (sampler.relations == nullptr && seen.count <= out.k) return recent_row(store, dir, seen, i, out);
   decayed_draw(store, dir, seen, sampler, item, i, out);
   locate_numbered(store, dir, seen.block, out.count[i], i, out);
   read_numbered(store, dir, out.count[i], i, out);

@@ -103,10 +103,10 @@ struct StoreView {
   int64_t num_nodes;              ///< Number of heads.
   Entry* const* chunks;  ///< Address of each chunk: moving one to another tier is one store into this table.
   const uint8_t* tiers;  ///< Per chunk: 0 device (recent), 1 host (older).
-  const uint16_t* types = nullptr;  ///< Per event; null without labels.
-  int64_t change = 0;               ///< The last change of the past in this snapshot.
-  int64_t* reads = nullptr;         ///< Per tier, neighbors read from it; null if not counted.
-  Shard shard{};                    ///< Which nodes are held.
+  const uint16_t* relations = nullptr;  ///< Per event; null without relations.
+  int64_t change = 0;                   ///< The last change of the past in this snapshot.
+  int64_t* reads = nullptr;             ///< Per tier, neighbors read from it; null if not counted.
+  Shard shard{};                        ///< Which nodes are held.
 
   /// Address of the latest directory of `v`; null if it has none: unknown, negative or not held.
   TGFLOW_HD const Directory* const* head_of(node_t v) const {
@@ -182,14 +182,14 @@ enum class Strategy : int32_t {
 
 struct Sampler {
   Strategy strategy = Strategy::kRecent;
-  uint64_t key = 0;                 ///< Of the draws; unused by `kRecent`.
-  int64_t span = 1;                 ///< In ticks, at least 1.
-  const uint64_t* types = nullptr;  ///< 2^16 bits: whether events of a type count. Null: all do.
+  uint64_t key = 0;                     ///< Of the draws; unused by `kRecent`.
+  int64_t span = 1;                     ///< In ticks, at least 1.
+  const uint64_t* relations = nullptr;  ///< Per relation a bit: whether its events count. Null: all do.
 
-  /// Whether `entry`, of a block with this base, counts. Requires `types`.
+  /// Whether `entry`, of a block with this base, counts. Requires `relations`.
   TGFLOW_HD bool keeps(const StoreView& store, const Entry& entry, eid_t base_eid) const {
-    const uint32_t type = store.types[base_eid + entry.eid_offset];
-    return (types[type >> 6] >> (type & 63) & 1) != 0;
+    const uint32_t relation = store.relations[base_eid + entry.eid_offset];
+    return (relations[relation >> 6] >> (relation & 63) & 1) != 0;
   }
 };
 
