@@ -1,7 +1,8 @@
-"""Time units, and parsers of numbers, sizes and durations."""
+"""Time units, parsers of numbers, sizes and durations, and the text of durations."""
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from decimal import Decimal, InvalidOperation
@@ -125,6 +126,23 @@ def parse_seconds(span: float | str) -> float:
             f"a span of time is more than 0, such as '500ms', '1s' or '2m', got {span!r}"
         )
     return seconds
+
+
+def duration(seconds: float) -> str:
+    """Write a time span with its two largest units, such as 1 min 12 s."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    left, parts = round(seconds), []
+    for name, size in units:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2])
 
 
 def _parse_size(size: str) -> int:

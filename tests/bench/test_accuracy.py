@@ -11,9 +11,12 @@ from tgflow.bench.row import Row
 @pytest.mark.parametrize(
     ("training", "model"),
     [
-        ("learning_rate = 3e-4", "half_life = 1e7\nwindow = true"),
-        ("learning_rate = 0.0003\nseed = 4\nnum_threads = 2", "window = true\nhalf_life = 1e+7"),
-        ("learning_rate = 0.00030", "depth = 5\nwindow = true\nhalf_life = 10000000.0"),
+        ("learning_rate = 3e-4", 'half_life = 1e7\ngroups = ["shares"]'),
+        (
+            "learning_rate = 0.0003\nseed = 4\nnum_threads = 2",
+            'groups = ["shares"]\nhalf_life = 1e+7',
+        ),
+        ("learning_rate = 0.00030", 'depth = 5\ngroups = [ "shares",]\nhalf_life = 10000000.0'),
     ],
 )
 def test_settings_of_a_row_do_not_depend_on_their_spelling(tmp_path, training, model):
@@ -24,7 +27,7 @@ def test_settings_of_a_row_do_not_depend_on_their_spelling(tmp_path, training, m
     [row] = rows_of_run(tmp_path)
     assert row.params["settings"] == (
         "--batch-size 100 --learning-rate 0.0003 --epochs 5 "
-        "--model-set half_life=10000000.0 --model-set window=true"
+        '--model-set groups=["shares"] --model-set half_life=10000000.0'
     )
 
 

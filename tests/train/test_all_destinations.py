@@ -12,6 +12,7 @@ from tgflow.compare import Comparison, Entrant
 from tgflow.graph import TemporalGraph
 from tgflow.metrics import ranks
 from tgflow.models.counts import SmoothedCounts
+from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
@@ -22,7 +23,7 @@ CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives="all",
 
 
 def tgat():
-    return small_tgat(pair_features=True)
+    return small_tgat(pair_features=PAIR_GROUPS)
 
 
 MODELS = [pytest.param(m, id=m.__name__) for m in (small_tgn, tgat, SmoothedCounts)]

@@ -11,6 +11,7 @@ from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
+from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
@@ -65,7 +66,7 @@ def test_lists_and_ranks_among_all_on_a_device_match_the_cpu(device, has_graph, 
     changes["visibility"] = visibility
     for place in ("cpu", device):
         graph = graph_on(place) if has_graph and place != "cpu" else None
-        model, there = small_tgn(dropout=0.0, pair_features=True), place
+        model, there = small_tgn(dropout=0.0, pair_features=PAIR_GROUPS), place
         there = "cpu" if place == "cpu" else place_of(device)
         trainer = trainer_on(there, model, graph, capture=device == "cuda", **changes)
         found.append(records_of(trainer, events))

@@ -12,6 +12,7 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
 from tgflow.models.counts import SmoothedCounts
+from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.plan.negatives import FixedNegatives, MixedNegatives, NegativeSampler, PooledNegatives
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig
@@ -27,7 +28,7 @@ CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives=3, neg
 MODELS = [
     pytest.param(small_tgn, id="tgn"),
     pytest.param(small_tgat, id="tgat"),
-    pytest.param(lambda **changes: small_tgn(pair_features=True, **changes), id="tgn+pairs"),
+    pytest.param(lambda **changes: small_tgn(pair_features=PAIR_GROUPS, **changes), id="tgn+pairs"),
     pytest.param(SmoothedCounts, id="counts"),
 ]
 
@@ -96,7 +97,7 @@ def test_padding_of_fixed_negatives_is_not_learned_from(loss):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_slices_have_the_gradients_of_the_whole_batch(loss):
     def model():
-        return small_tgn(dropout=0, pair_features=True)
+        return small_tgn(dropout=0, pair_features=PAIR_GROUPS)
 
     negatives = MixedNegatives(4, 3, 2)
     whole, expected = stepped(negatives, loss=loss, model=model)

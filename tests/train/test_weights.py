@@ -51,6 +51,9 @@ BY_TORCH = {
 }
 
 
+BY_TORCH["softmax+bce"] = lambda: BY_TORCH["softmax"]() + BY_TORCH["bce"]()
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_losses_match_torch(loss):
     found = LOSSES[loss](Scores(POSITIVE, NEGATIVE))

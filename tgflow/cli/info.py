@@ -18,11 +18,11 @@ from tgflow.choices import METRIC_TITLES
 from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.config import Config, load_config, plain
-from tgflow.report.formatting import duration, num_bytes, rank_line, stream_time
+from tgflow.report.formatting import num_bytes, rank_line, stream_time
 from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
 from tgflow.runtime.files import DamagedJson, read_figures, read_health, read_records
 from tgflow.text import printable
-from tgflow.units import seconds_per_tick
+from tgflow.units import duration, seconds_per_tick
 
 if TYPE_CHECKING:
     from torch import Tensor

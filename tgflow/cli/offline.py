@@ -31,7 +31,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import feature_widths
 from tgflow.peers import Peers
-from tgflow.report.formatting import compact, duration, reuse_line, score
+from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import label_score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
@@ -60,7 +60,7 @@ from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split
-from tgflow.units import ticks_per_unit
+from tgflow.units import duration, ticks_per_unit
 
 COMMAND: Final = "train"
 """Name of the trainer in checkpoints."""

@@ -19,8 +19,7 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.inference.engine import Inference, checked_positions, checked_times
 from tgflow.plan.counts import CountHistory
-from tgflow.report.formatting import duration
-from tgflow.units import seconds_per_tick
+from tgflow.units import duration, seconds_per_tick
 
 MAX_EVENTS = 256
 """Most past events whose effects are computed: the latest."""

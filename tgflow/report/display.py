@@ -17,7 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tgflow.report.formatting import compact, duration, num_bytes, score
+from tgflow.report.formatting import compact, num_bytes, score
+from tgflow.units import duration
 
 Record = Mapping[str, Any]
 SECONDS_PER_LINE = 5.0

@@ -1,4 +1,4 @@
-"""Formatting of numbers, times and sizes."""
+"""Formatting of numbers, times of streams and sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tgflow.units import seconds_per_tick
+from tgflow.units import duration, seconds_per_tick
 
 
 def compact(value: float) -> str:
@@ -23,23 +23,6 @@ def compact(value: float) -> str:
 def score(value: float) -> str:
     """Write a metric in `[0, 1]` with four decimals; NaN as a dash."""
     return f"{value:.4f}" if math.isfinite(value) else "–"
-
-
-def duration(seconds: float) -> str:
-    """Write a time span with its two largest units, such as 1 min 12 s."""
-    if not math.isfinite(seconds):
-        return "–"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s".replace(".0 s", " s")
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    left, parts = round(seconds), []
-    for name, size in units:
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2])
 
 
 def num_bytes(size: float) -> str:

@@ -14,7 +14,6 @@ from tgflow.config import Config, is_unset, plain
 from tgflow.report.chart import Chart, Line
 from tgflow.report.formatting import (
     compact,
-    duration,
     num_bytes,
     rank_line,
     reuse_line,
@@ -25,6 +24,7 @@ from tgflow.report.formatting import (
 from tgflow.report.label_figures import label_table
 from tgflow.report.rejections import rejections
 from tgflow.train.config import TrainingConfig
+from tgflow.units import duration
 
 Record = Mapping[str, Any]
 Tile = tuple[str, str, str]
