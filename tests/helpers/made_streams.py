@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tgflow.events import EventBatch
+from tgflow.models.counts import SmoothedCounts
 from tgflow.models.tgat import TGAT, TGATConfig
 from tgflow.models.tgn import TGN, TGNConfig
 
@@ -57,3 +58,10 @@ def small_tgat(seed: int = 0, **changes: Any) -> TGAT:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return TGAT(TGATConfig(**settings))
+
+
+def small_counts(seed: int = 0, **changes: Any) -> SmoothedCounts:
+    """The count model, with the same parameters at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return SmoothedCounts(**changes)

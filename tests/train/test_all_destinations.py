@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.made_streams import made_events, pieces, small_counts, small_tgat, small_tgn
 from tgflow.compare import Comparison, Entrant
 from tgflow.graph import TemporalGraph
 from tgflow.metrics import ranks
-from tgflow.models.counts import SmoothedCounts
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
@@ -26,7 +25,7 @@ def tgat():
     return small_tgat(pair_features=PAIR_GROUPS)
 
 
-MODELS = [pytest.param(m, id=m.__name__) for m in (small_tgn, tgat, SmoothedCounts)]
+MODELS = [pytest.param(m, id=m.__name__) for m in (small_tgn, tgat, small_counts)]
 
 
 def trained(model, config=CONFIG, events=None, **options):
@@ -65,7 +64,7 @@ def test_parts_have_all_known_destinations_after_the_drawn_one(visibility):
 
 @pytest.mark.parametrize(
     ("model", "visibility"),
-    [(small_tgn, "batch"), (tgat, "batch"), (tgat, "event"), (SmoothedCounts, "event")],
+    [(small_tgn, "batch"), (tgat, "batch"), (tgat, "event"), (small_counts, "event")],
 )
 def test_ranks_match_scores_of_all_destinations_one_event_at_a_time(model, visibility):
     """Uses a model that does not learn, so that the last batch can be scored again."""
@@ -159,11 +158,11 @@ def test_resumed_run_ranks_alike():
 
 
 def test_compared_models_are_ranked_as_alone():
-    lineup = [Entrant("tgn", 0, small_tgn()), Entrant("counts", 0, SmoothedCounts())]
+    lineup = [Entrant("tgn", 0, small_tgn()), Entrant("counts", 0, small_counts())]
     comparison = Comparison(lineup, TemporalGraph(edge_x_dim=2), CONFIG)
     found = comparison.run(pieces(made_events(100), 50))["participants"]
     config = replace(CONFIG, data_seed=0)
-    for key, model in (("tgn/0", small_tgn), ("counts/0", SmoothedCounts)):
+    for key, model in (("tgn/0", small_tgn), ("counts/0", small_counts)):
         _, alone = trained(model, config)
         assert found[key]["prequential.mrr"] == alone["prequential.mrr"]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.made_streams import made_events, pieces, small_counts, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
 from tgflow.models.counts import SmoothedCounts
@@ -29,19 +29,22 @@ MODELS = [
     pytest.param(small_tgn, id="tgn"),
     pytest.param(small_tgat, id="tgat"),
     pytest.param(lambda **changes: small_tgn(pair_features=PAIR_GROUPS, **changes), id="tgn+pairs"),
-    pytest.param(SmoothedCounts, id="counts"),
+    pytest.param(small_counts, id="counts"),
 ]
 
 
 def alone(loss: str, positive: torch.Tensor, negative: torch.Tensor, log_q: torch.Tensor):
     """Return the loss of one event and the negatives that it has, by loops."""
+    if loss == "softmax+bce":
+        return sum(alone(each, positive, negative, log_q) for each in ("softmax", "bce"))
     pairs = [(s, q) for s, q in zip(negative, log_q, strict=True) if q > -torch.inf]
     if loss == "softmax":
         total = positive.exp() + sum((s + q).exp() for s, q in pairs)
         return total.log() - positive
+    total = sum(q.exp() for _, q in pairs) if pairs else 1
     if loss == "bpr":
-        return sum((softplus(s - positive) for s, _ in pairs), 0 * positive) / max(1, len(pairs))
-    others = sum(softplus(s) for s, _ in pairs) / max(1, len(pairs))
+        return sum((q.exp() * softplus(s - positive) for s, q in pairs), 0 * positive) / total
+    others = sum(q.exp() * softplus(s) for s, q in pairs) / total
     return (softplus(-positive) + others) / 2
 
 
@@ -144,7 +147,7 @@ def test_training_from_lists_resumes_with_the_same_bits(model):
     # dropout is drawn for each slice
     assert sliced["prequential.mrr"] == pytest.approx(result["prequential.mrr"], abs=0.1)
     other = trained(replace(CONFIG, negatives=None)).run(pieces(events, 50))
-    assert other["negatives"] == "random:1"
+    assert other["negatives"] == whole.model.negatives
     assert other["running.loss"] != result["running.loss"]
 
 
@@ -197,7 +200,7 @@ def test_negatives_are_read_from_text():
 def test_historical_negatives_are_learned_from_beside_a_random_one():
     assert training_negatives("historical:2") == NegativeSampler("historical", 2)
     events = made_events(300)
-    graph, model = TemporalGraph.from_events(events), SmoothedCounts()
+    graph, model = TemporalGraph.from_events(events), small_counts()
     both = training_negatives("random:1,historical:2", cut=300)
     plan = Plan.for_model(model, graph, batch_size=20, negatives=both)
     pairs = list(zip(events.src.tolist(), events.dst.tolist(), strict=True))
