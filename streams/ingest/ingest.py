@@ -43,7 +43,6 @@ from tgflow.streams.rows.row_batch import (
     RowBatch,
     to_batch,
 )
-from tgflow.streams.rows.validate import saved_classes
 
 MAX_BATCH = 1 << 16
 """Maximum events per batch."""
@@ -248,7 +247,7 @@ class Ingest:
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
         """Texts of the relations and labels 0, 1, ... so far, by column: "relation", "label"."""
-        return next(filter(None, map(saved_classes, self._state.positions.values())), {})
+        return self._state.classes
 
     @property
     def has_polled(self) -> bool:

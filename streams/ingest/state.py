@@ -18,6 +18,7 @@ from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.dead_letters import Length
 from tgflow.streams.ingest.ordering import ReorderBuffer, Rows, SortedRun, merged
 from tgflow.streams.rows.row_batch import Position
+from tgflow.streams.rows.validate import saved_classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ class IngestState:
         """Positions at which the source resumes; partitions at their beginning are omitted."""
         found = ((p, state.position) for p, state in self.partitions.items())
         return {p: position for p, position in found if position is not None}
+
+    @property
+    def classes(self) -> dict[str, list[str]]:
+        """Texts of the relations and labels 0, 1, ... so far, by column: "relation", "label"."""
+        return next(filter(None, map(saved_classes, self.positions.values())), {})
 
     @property
     def num_held(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def without(events, *eids):
     kept = [i for i in range(len(events)) if i not in eids]
     graph, last = graph_of(events[torch.tensor(kept, dtype=torch.int64)]), events[-1:]
     node = torch.maximum(events.src, events.dst).max().view(1)
-    graph.append(tg.EventBatch(node, node, last.t + 10**6, last.x))
+    graph.append(tg.EventBatch(node, node, last.t + 10**6, last.x, relation=last.relation))
     return graph
 
 
@@ -170,6 +171,35 @@ def test_effect_of_an_event_is_that_of_a_log_without_it(name):
             assert event.drop == pytest.approx(expected, abs=1e-5)  # float32
             there = STREAM[event.eid : event.eid + 1]
             assert (event.src, event.dst, event.t) == (int(there.src), int(there.dst), int(there.t))
+
+
+class RelatedCounts(ManyCounts):
+    """The mean of numbers of events with the relation of the scored event."""
+
+    counts = (
+        *(Count(of, half_life=30.0).decayed for of in ("pair_relation", "dst_relation")),
+        *(Count("src_relation").age, Count("dst").num),
+    )
+
+
+def test_explanation_of_a_relation_considers_its_events():
+    relation = torch.arange(len(STREAM)) % 3
+    events = replace(STREAM, relation=relation)
+    model, drops = RelatedCounts(), []
+    engine = recent(model, graph_of(events))
+    for asked in range(3):
+        found = Explainer(engine).explain(*PAIR, NOW, relation=asked)
+        total = found.baseline + sum(group.logit for group in found.groups)
+        assert total == pytest.approx(found.logit, abs=1e-6)
+        for event in found.events:
+            other = recent(model, without(events, event.eid))
+            asking = torch.tensor([PAIR[0]]), torch.tensor([PAIR[1]]), NOW
+            expected = found.logit - other.score(*asking, relation=asked).item()
+            assert event.drop == pytest.approx(expected, abs=1e-5)
+        drops.append({event.eid: event.drop for event in found.events})
+    assert drops[0] != drops[1]
+    with pytest.raises(ValueError, match="give the relation of each pair"):
+        Explainer(engine).explain(*PAIR, NOW)
 
 
 def test_counts_that_decay_by_events_lose_the_weight_of_an_event():

@@ -267,9 +267,9 @@ def test_slow_request_times_out(predictor):
 def test_queued_requests_are_answered_in_one_call(predictor, monkeypatch):
     calls, plain = [], Predictor.score_pairs
 
-    def counted(self, src, dst, t):
+    def counted(self, src, dst, t, relation=None):
         calls.append(len(src))
-        return plain(self, src, dst, t)
+        return plain(self, src, dst, t, relation)
 
     monkeypatch.setattr(Predictor, "score_pairs", counted)
     answers = Answers(predictor, 100)

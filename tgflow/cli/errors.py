@@ -39,6 +39,7 @@ _CODES = {
     "WorldError": USAGE,
     "NoTopicError": NO_INPUT,
     "UnknownNode": NO_INPUT,
+    "UnknownRelation": NO_INPUT,
     "ModuleNotFoundError": USAGE,
     "Locked": LOCKED,
     "UntrustedCheckpoint": UNTRUSTED,

@@ -40,6 +40,7 @@ from tgflow.runtime.checkpoints import Component, SavedRecords
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.files import SEEDS, RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
+from tgflow.runtime.ingestion import save_relations
 from tgflow.runtime.loggers import RunLoggers, check_loggers
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import NodeFeatures
@@ -116,6 +117,8 @@ class _Inputs(NamedTuple):
     labels: LabeledNodes | PropertyLabels | None
     device: torch.device
     threads: int
+    relations: Sequence[str]
+    """Texts of the relations 0, 1, ...; none if they are numbers."""
     about_features: dict[str, str]
     """Sentences about features of edges and nodes."""
 
@@ -216,7 +219,8 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     if config.task.inject is not None:
         graph = _with_anomalies(config, config.task.inject, graph, directory.path)
     report = features.features_report(graph, nodes, source.ids)
-    return _Inputs(graph, source.ids, labels, device, threads, report)
+    relations = source.classes.get("relation", ())
+    return _Inputs(graph, source.ids, labels, device, threads, relations, report)
 
 
 def _shared_graph(
@@ -322,6 +326,7 @@ def _fit(
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
     Ids(inputs.ids).save(checkpoint)
+    save_relations(inputs.relations, checkpoint)
     checkpoint.note("model", plain(config)["model"])
     save(path / "checkpoint" / folder, checkpoint)
     return result

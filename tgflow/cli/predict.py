@@ -47,6 +47,12 @@ At = Annotated[
 ]
 
 
+RelationText = Annotated[
+    str | None,
+    typer.Option("--relation", help="Relation, for models that depend on relations"),
+]
+
+
 def predict(
     run: RunPath,
     *,
@@ -67,6 +73,7 @@ def predict(
         typer.Option("--pairs", help="File of pairs to score: CSV, Parquet, Arrow or JSON lines"),
     ] = None,
     at: At = None,
+    relation: RelationText = None,
     to: To = None,
     json: Json = False,
 ) -> None:
@@ -79,6 +86,7 @@ def predict(
 
       tgflow predict runs/pay --src acc_9 --top 10
       tgflow predict runs/pay --src acc_9 --dst shop_1 --dst shop_2 --json
+      tgflow predict runs/pay --src acc_9 --relation refund
       tgflow predict runs/pay --pairs pairs.csv --to scores.parquet
     """
     if (pairs is None) == (not src):
@@ -88,11 +96,12 @@ def predict(
     from tgflow.runtime.saved_run import open_run
 
     opened, time = open_run(run), _checked_time(at)
+    related = _relation(opened, relation)
     if pairs is not None:
-        found = opened.score(_read_pairs(pairs, opened), at=time)
+        found = opened.score(_read_pairs(pairs, opened), at=time, relation=related)
     else:
         candidates = _ids(opened, dst) if dst else None
-        found = opened.top_k(_ids(opened, src or []), top, candidates, exclude_known, time)
+        found = opened.top_k(_ids(opened, src or []), top, candidates, exclude_known, time, related)
     table = found.to_arrow()
     if to is not None:
         count = _write(to, table.to_batches(), table.schema)
@@ -118,6 +127,7 @@ def explain(
     src: Annotated[str, typer.Option("--src", help="Source of the pair")],
     dst: Annotated[str, typer.Option("--dst", help="Destination of the pair")],
     at: At = None,
+    relation: RelationText = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="File for a page with the events around the pair: .html"),
@@ -144,7 +154,7 @@ def explain(
 
     opened, time = open_run(run), _checked_time(at)
     source, destination = _ids(opened, [src, dst])
-    found = opened.explain(source, destination, time)
+    found = opened.explain(source, destination, time, _relation(opened, relation))
     unit = opened.config.stream.unit
     if out is not None:
         out.write_text(explanation_page(found, str(run), unit), encoding="utf-8")
@@ -240,6 +250,16 @@ def _ids(run: Run, texts: Sequence[str]) -> list[Any]:
         raise CliError(f"ids of this run are whole numbers: {error}", USAGE) from None
 
 
+def _relation(run: Run, text: str | None) -> str | int | None:
+    """Return a relation in the stream's type: a number, if those of the run are."""
+    if text is None or run.relations():
+        return text
+    try:
+        return int(text)
+    except ValueError as error:
+        raise CliError(f"relations of this run are whole numbers: {error}", USAGE) from None
+
+
 def _checked_time(text: str | None) -> str | None:
     if text is None or iso_seconds(text) is not None or exact_number(text) is not None:
         return text
@@ -248,11 +268,14 @@ def _checked_time(text: str | None) -> str | None:
 
 
 def _read_pairs(path: Path, run: Run) -> pa.Table:
-    """Return the columns of a file of pairs; ids in text files get the run's type."""
+    """Return the columns of a file of pairs; texts in text files get the run's types."""
     from tgflow.streams.files.formats import read_table
 
     c, has_texts = run.config.stream, isinstance(_ids(run, ["0"])[0], str)
-    return read_table(path, (c.src, c.dst) if has_texts else ())[1]
+    texts = [c.src, c.dst] if has_texts else []
+    if c.relation is not None and run.relations():
+        texts.append(c.relation)
+    return read_table(path, texts)[1]
 
 
 def _write(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:

@@ -261,7 +261,15 @@ class Inference:
             given = checked_relation(relation, len(src))
             return self._ranked(src, times, positions, candidates, k, given)
 
-    def neighborhood(self, src: int, dst: int, t: int, *, as_of: int | None = None) -> Tensor:
+    def neighborhood(
+        self,
+        src: int,
+        dst: int,
+        t: int,
+        *,
+        as_of: int | None = None,
+        relation: int | None = None,
+    ) -> Tensor:
         """Return the events that the model reads around a pair, its neighbors in all hops.
 
         Args:
@@ -269,6 +277,7 @@ class Inference:
             dst: A node.
             t: A tick: only earlier events are visible.
             as_of: A log position; None: all events in the graph.
+            relation: Relation of the event; None without.
 
         Returns:
             Distinct log positions, int64 `[n]` on the CPU, latest first.
@@ -278,7 +287,7 @@ class Inference:
             ValueError: As `score`.
         """
         with self._asking():
-            return events_of(self._batch(*self._pair(src, dst, t, as_of)))
+            return events_of(self._batch(*self._pair(src, dst, t, as_of, relation)))
 
     def score_without(
         self,
@@ -289,6 +298,7 @@ class Inference:
         counts: Tensor | None = None,
         *,
         as_of: int | None = None,
+        relation: int | None = None,
     ) -> Tensor:
         """Return the logits of one pair under several changes of its history.
 
@@ -304,6 +314,7 @@ class Inference:
             counts: Numbers that replace the model's `counts`, float64 `[len(without), C]`; None:
                 those of the whole history.
             as_of: A log position; None: all events in the graph.
+            relation: As in `neighborhood`.
 
         Returns:
             Float64 `[len(without)]` on the CPU.
@@ -319,7 +330,7 @@ class Inference:
         if not len(without):
             return torch.empty(0, dtype=torch.float64)
         with self._asking():
-            pair = self._pair(src, dst, t, as_of)
+            pair = self._pair(src, dst, t, as_of, relation)
             whole = self._batch(*pair)
             sampled = events_of(whole)
 
@@ -398,12 +409,12 @@ class Inference:
         return checked_times(t, size), positions
 
     def _pair(
-        self, src: int, dst: int, t: int, as_of: int | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        self, src: int, dst: int, t: int, as_of: int | None, relation: int | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         """Return one pair as the arguments of `_batch`."""
         ends = checked_nodes("src", torch.tensor([src]), self.graph, 1)
         others = checked_nodes("dst", torch.tensor([[dst]]), self.graph, 2)
-        return ends, others, *self._checked(1, t, as_of)
+        return ends, others, *self._checked(1, t, as_of), checked_relation(relation, 1)
 
     def _ranked(
         self,

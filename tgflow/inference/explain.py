@@ -25,9 +25,9 @@ MAX_EVENTS = 256
 """Most past events whose effects are computed: the latest."""
 NEIGHBORHOOD = "neighborhood"
 GROUPS: Mapping[str, tuple[CountOf, ...]] = {
-    "pair": ("pair", "reverse"),
-    "source": ("src", "src_as_dst", "src_new", "src_switch"),
-    "destination": ("dst", "dst_as_src"),
+    "pair": ("pair", "reverse", "pair_relation"),
+    "source": ("src", "src_as_dst", "src_new", "src_switch", "src_relation"),
+    "destination": ("dst", "dst_as_src", "dst_relation"),
     "arrivals": ("dst_new", "dst_first", "dst_switch"),
     "sequence": (
         *("transition", "transition_row", "window", "window_row"),
@@ -47,6 +47,7 @@ _LIST_OF: Mapping[CountOf, CountOf] = {
 _ALONE: tuple[CountOf, ...] = (
     *("pair", "reverse", "src", "src_as_dst", "src_new", "src_switch", "own_transition"),
     *("dst", "dst_as_src", "dst_new"),
+    *("pair_relation", "src_relation", "dst_relation"),
 )
 """Kinds that are counted from the events of the two nodes alone."""
 _MAX_RECOUNTED = 4096
@@ -190,6 +191,7 @@ class Explainer:
         t: int,
         *,
         as_of: int | None = None,
+        relation: int | None = None,
         probabilities: Callable[[Values], Values] = logistic,
         num_events: int = 50,
     ) -> Explanation:
@@ -200,14 +202,15 @@ class Explainer:
             dst: A node.
             t: A tick: only earlier events are visible.
             as_of: A log position: only events before are visible; None: all events in the graph.
+            relation: Relation of the event; None without.
             probabilities: Maps logits to probabilities.
             num_events: Latest events of each counted list to consider, beside those of the
                 neighborhood.
 
         Raises:
             IndexError: If the graph has no such node.
-            ValueError: If an argument is out of range, or the model's memory does not reach back
-                so far.
+            ValueError: If an argument is out of range, the model counts relations and none is
+                given, or its memory does not reach back so far.
         """
         if num_events < 0:
             raise ValueError(f"num_events must be at least 0, got {num_events}")
@@ -221,8 +224,8 @@ class Explainer:
                 f"{history.position - history.num_events:,}, and tick {t} is at {cut:,}; ask about "
                 "a later time"
             )
-        sampled = self.engine.neighborhood(src, dst, t, as_of=cut)
-        past = _Past(self, src, dst, t, cut, sampled, num_events)
+        sampled = self.engine.neighborhood(src, dst, t, as_of=cut, relation=relation)
+        past = _Past(self, src, dst, t, cut, relation, sampled, num_events)
         groups = past.groups
         values, without = past.subsets()
         scores = past.scores(values, without)
@@ -249,11 +252,19 @@ class _Past:
     """The visible history of one pair, and its changes."""
 
     def __init__(
-        self, explainer: Explainer, src: int, dst: int, t: int, cut: int, sampled: Tensor, most: int
+        self,
+        explainer: Explainer,
+        src: int,
+        dst: int,
+        t: int,
+        cut: int,
+        relation: int | None,
+        sampled: Tensor,
+        most: int,
     ) -> None:
         self._engine, self._numbers = explainer.engine, explainer._numbers
         self._leaves = explainer._leaves
-        self._pair, self._cut = (src, dst, t), cut
+        self._pair, self._cut, self._relation = (src, dst, t), cut, relation
         self._sampled = sampled.numpy()
         self._log = explainer.engine.graph.log
         kinds = [leaf.count.of for leaf in self._leaves if leaf.count is not None]
@@ -277,6 +288,9 @@ class _Past:
             "dst": (None, v),
             "src_as_dst": (None, u),
             "dst_as_src": (v, None),
+            "pair_relation": (u, v),
+            "src_relation": (u, None),
+            "dst_relation": (None, v),
         }
         found = {}
         for kind in kinds & ends.keys():
@@ -284,6 +298,8 @@ class _Past:
             is_one = np.ones(len(src), bool) if first is None else src == first
             if second is not None:
                 is_one &= dst == second
+            if kind.endswith("_relation") and events.relation is not None:
+                is_one &= events.relation.numpy() == self._relation
             found[kind] = np.flatnonzero(is_one)
         return found
 
@@ -292,7 +308,7 @@ class _Past:
         src, dst, t = self._pair
         new = self._engine.graph.num_nodes
         pairs = [(src, dst), (new, new if src == dst else new + 1)]
-        own, other = _answer(counts, pairs, t, self._cut)
+        own, other = _answer(counts, pairs, t, self._cut, self._relation)
         return own, other
 
     def subsets(self) -> tuple[Values, list[Tensor | Literal["all"]]]:
@@ -317,7 +333,9 @@ class _Past:
         columns: dict[Number, Any] = dict(zip(self._leaves, values.T, strict=True))
         columns[TICK] = np.full(len(values), self._engine.graph.seconds_per_tick)
         counts = torch.from_numpy(evaluated(self._numbers, columns)) if self._numbers else None
-        logits = self._engine.score_without(*self._pair, without, counts, as_of=self._cut)
+        logits = self._engine.score_without(
+            *self._pair, without, counts, as_of=self._cut, relation=self._relation
+        )
         return np.asarray(logits)
 
     def contribution(self, name: str, logit: float) -> Contribution:
@@ -389,9 +407,11 @@ class _Past:
 
         def counted(kept: NDArray[np.bool_]) -> Values:
             graph, rows = TemporalGraph(time_unit=unit), torch.from_numpy(kept)
-            graph.append(EventBatch(near_src[rows], near_dst[rows], near.t[rows]), allow_late=True)
-            found = _answer(CountHistory(graph, numbers), [(int(u), int(v))], t, len(graph.log))
-            return found.reshape(-1)
+            relation = None if near.relation is None else near.relation[rows]
+            some = EventBatch(near_src[rows], near_dst[rows], near.t[rows], relation=relation)
+            graph.append(some, allow_late=True)
+            history, pairs = CountHistory(graph, numbers), [(int(u), int(v))]
+            return _answer(history, pairs, t, len(graph.log), self._relation).reshape(-1)
 
         is_kept = np.ones(len(eids), bool)
         whole, changes = counted(is_kept), np.zeros((len(gone), len(numbers)))
@@ -411,13 +431,18 @@ def _is_alone(leaf: Number) -> bool:
 
 
 def _answer(
-    counts: CountHistory, pairs: Sequence[tuple[int, int]], t: int, position: int
+    counts: CountHistory,
+    pairs: Sequence[tuple[int, int]],
+    t: int,
+    position: int,
+    relation: int | None,
 ) -> Values:
     """Return the numbers of some pairs at one time and position, `[len(pairs), C]`."""
     src, dst = torch.tensor(pairs).unbind(1)
     num = len(src)
+    related = None if relation is None else torch.full((num,), relation)
     found = counts.answer(
-        EventBatch.checked(src=src, dst=dst, t=torch.full((num,), t)),
+        EventBatch.checked(src=src, dst=dst, t=torch.full((num,), t), relation=related),
         None,
         torch.empty(num, 0, dtype=torch.int64),
         limit=torch.full((num,), position),

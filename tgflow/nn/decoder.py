@@ -102,8 +102,9 @@ class LinkDecoder(nn.Module):
         if self.relations is not None:
             if batch.relation is None:
                 raise ValueError(
-                    "the decoder embeds relations, and the events have none: name their column by "
-                    "relation=..., or use num_relations=0"
+                    "the decoder embeds relations, and the events have none: name their column, or "
+                    "give the relation of each pair, relation=... (--relation); or use "
+                    "num_relations=0"
                 )
             row = (batch.relation % self.relations.num_embeddings).unsqueeze(1)
             row = pairs.column(row.expand(-1, 1 + of_negatives.shape[1]))

@@ -492,8 +492,8 @@ class Plan:
         """
         if relation is None and self.counts.are_of_relations and self.graph.log.has_relations:
             raise ValueError(
-                "the model counts events by relation: give the relation of each pair, as in "
-                "tg.Inference(...).score(..., relation=...)"
+                "the model counts events by relation: give the relation of each pair, relation=... "
+                "(--relation)"
             )
         first, others = dst[:, 0].contiguous(), dst[:, 1:]
         begin, end = (int(as_of.min()), int(as_of.max())) if len(src) else (0, 0)

@@ -211,7 +211,7 @@ def _compose(
         port = open_exporter(collector, operate.metrics_port, operate.metrics_host, opened)
         at = f"http://{operate.metrics_host}:{port}/metrics"
         run_log.info("metrics", f"metrics at {at}", port=port)
-    serve_answers(directory, trainer, ingest.ids, metrics, collector, run_log, console, opened)
+    serve_answers(directory, trainer, ingest, metrics, collector, run_log, console, opened)
     guard, feeds = MemoryGuard(operate.memory_bytes, watch.GRACE_SECONDS), []
     if control is not None:
         board = Board(joined(peers))

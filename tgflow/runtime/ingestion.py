@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,6 +48,18 @@ _NOTES: Mapping[str, Any] = {
 def save_ingest(state: IngestState, writer: Checkpoint) -> None:
     writer.put("reorder", state.state_dict(), volatile=True)
     writer.note("ingest", state.to_json())
+
+
+def save_relations(names: Sequence[str], writer: Checkpoint) -> None:
+    """Save the texts of the relations 0, 1, ..., if they have any."""
+    if names:
+        writer.note("relations", [*names])
+
+
+def load_relations(reader: Checkpoint) -> list[str]:
+    """Return the texts of the relations 0, 1, ...; none if they are numbers."""
+    names: list[str] = read_as(list[str], reader.meta.get("relations", []), "relations")
+    return names
 
 
 def load_ingest(reader: Checkpoint) -> IngestState:
@@ -196,6 +208,7 @@ class SavedIngest(Component):
         self._pending = self._ingest.state_at(self._trainer.position)
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
         save_ingest(self._pending, writer)
+        save_relations(self._pending.classes.get("relation", ()), writer)
 
     def saved(self) -> None:
         """Commit the source's positions, and remove log segments that no checkpoint needs."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -31,7 +32,7 @@ from tgflow.model import TemporalModel, feature_widths
 from tgflow.models import MODELS, name_of
 from tgflow.runtime.checkpoints import save_run_note
 from tgflow.runtime.files import RunNote, run_note
-from tgflow.runtime.ingestion import Start, save_ingest
+from tgflow.runtime.ingestion import Start, load_relations, save_ingest, save_relations
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import FeaturedStream
 from tgflow.runtime.restore import current_build
@@ -74,7 +75,17 @@ class Run(Predictor):
         self.model = self._new_model(graph)
         load_model(self.model, checkpoint)
         engine = make_engine(self._training(), self.model, graph)
-        super().__init__(str(path), config.stream, ids, graph, engine, calibration)
+        names = load_relations(checkpoint)
+        super().__init__(
+            str(path),
+            config.stream,
+            ids,
+            graph,
+            engine,
+            calibration,
+            lambda: names,
+            has_inverses=not self.is_continual and config.offline.inverse,
+        )
 
     @property
     def is_continual(self) -> bool:
@@ -101,7 +112,8 @@ class Run(Predictor):
             )
         else:
             trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores, task=task)
-        trainer.ids = self.ids
+        trainer.ids, saved = self.ids, self.relations()
+        self.relations = lambda: _relations_of(trainer) or saved
         self.model = trainer.model
         self.follow(trainer, make_engine(self._training(), trainer.model, trainer.graph))
         return trainer
@@ -150,7 +162,8 @@ def open_run(path: str | os.PathLike[str] | ContinualTrainer) -> Predictor:
     if isinstance(path, ContinualTrainer):
         engine = make_engine(path.config, path.model, path.graph)
         stream, ids = _stream_of(path), _ids_of(path)
-        run = Predictor("the trainer", stream, ids, path.graph, engine, Calibration())
+        relations = partial(_relations_of, path)
+        run = Predictor("the trainer", stream, ids, path.graph, engine, Calibration(), relations)
         run.follow(path, engine)
         return run
     home, found = find_checkpoint(path)
@@ -171,6 +184,7 @@ def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> Non
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
     save_ingest(IngestState(num_released=start, watermark=last, last_t=last), checkpoint)
+    save_relations(_relations_of(trainer), checkpoint)
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
     save_run_note(checkpoint, config, build, 0.0, start)
@@ -239,6 +253,15 @@ def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
     unit = getattr(stream, "time_unit", tick)
     origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
     return StreamConfig(**origin)
+
+
+def _relations_of(trainer: ContinualTrainer) -> Sequence[str]:
+    """Return the texts of the relations of a trainer's latest stream; none without texts."""
+    stream = trainer.stream
+    if isinstance(stream, FeaturedStream):
+        stream = stream.stream
+    names: Sequence[str] = getattr(stream, "classes", {}).get("relation", ())
+    return names
 
 
 def _ids_of(trainer: ContinualTrainer) -> NodeIds:

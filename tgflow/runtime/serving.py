@@ -8,7 +8,6 @@ from rich.console import Console
 
 from tgflow.config import ConfigError
 from tgflow.config.schema import ServeConfig
-from tgflow.ids import NodeIds
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.metrics import RunCollector, RunMetrics
@@ -16,6 +15,7 @@ from tgflow.runtime.saved_run import make_engine
 from tgflow.serve.endpoint import Endpoint, read_token
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.server import Server, check_installed
+from tgflow.streams.ingest.ingest import Ingest
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.stream_trainer import StreamTrainer
@@ -37,7 +37,7 @@ def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
 def serve_answers(
     directory: RunDirectory,
     trainer: StreamTrainer,
-    ids: NodeIds,
+    ingest: Ingest,
     metrics: RunMetrics,
     collector: RunCollector,
     run_log: RunLog,
@@ -50,7 +50,13 @@ def serve_answers(
         return
     engine = make_engine(config.continual, trainer.model, trainer.graph)
     predictor = Predictor(
-        str(directory.path), config.stream, ids, trainer.graph, engine, Calibration()
+        str(directory.path),
+        config.stream,
+        ingest.ids,
+        trainer.graph,
+        engine,
+        Calibration(),
+        lambda: ingest.classes.get("relation", ()),
     )
     predictor.follow(trainer, engine)
     server = Server(

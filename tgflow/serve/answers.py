@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tgflow.choices import Side
-from tgflow.ids import UnknownNode
+from tgflow.ids import UnknownNode, UnknownRelation
 from tgflow.inference.explain import MAX_EVENTS
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import (
@@ -133,7 +133,7 @@ class Answers:
         return taken
 
     def _answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Return the answer to each question; one call scores all pairs."""
+        """Return the answer to each question; one call scores all pairs, or two with relations."""
         out = [
             {} if isinstance(each, ScoreQuestion) else _tried(self._answer, each)
             for each in questions
@@ -150,10 +150,18 @@ class Answers:
             named = zip(question.ids, z, strict=True)
             return {"embeddings": [{"id": id, "embedding": row} for id, row in named]}
         if isinstance(question, ExplainQuestion):
-            return predictor.explain(question.src, question.dst, question.at).to_dict()
+            q = question
+            return predictor.explain(q.src, q.dst, q.at, q.relation).to_dict()
         assert isinstance(question, TopQuestion)
-        q, most = question, self._max_pairs
-        found = predictor.top_k(q.src, q.k, q.candidates, q.exclude_known, q.at, max_pairs=most)
+        found = predictor.top_k(
+            question.src,
+            question.k,
+            question.candidates,
+            question.exclude_known,
+            question.at,
+            question.relation,
+            max_pairs=self._max_pairs,
+        )
         return {"scores": found.to_arrow().to_pylist()}
 
     def _scores(self, questions: Sequence[Any]) -> list[Answer]:
@@ -163,24 +171,28 @@ class Answers:
 
         def resolved(
             question: ScoreQuestion, src: _Nodes, dst: _Nodes
-        ) -> tuple[Tensor, Tensor, Tensor]:
+        ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
             if isinstance(src, Exception):
                 raise src
             if isinstance(dst, Exception):
                 raise dst
-            return predictor.pairs_of(src, dst, question.at)
+            return predictor.pairs_of(src, dst, question.at, question.relation)
 
-        def scored(asked: Sequence[Sequence[Tensor]]) -> list[dict[str, Any]]:
-            found = predictor.score_pairs(*map(torch.cat, zip(*asked, strict=True)))
+        def scored(asked: Sequence[Sequence[Tensor | None]]) -> list[dict[str, Any]]:
+            columns = [each for each in zip(*asked, strict=True) if each[0] is not None]
+            found = predictor.score_pairs(*map(torch.cat, columns))
             rows: list[dict[str, Any]] = found.to_arrow().to_pylist()
             return rows
 
         out: list[Any] = [_tried(resolved, *each) for each in zip(questions, src, dst, strict=True)]
-        places = [i for i, each in enumerate(out) if not isinstance(each, Exception)]
-        if places:
+        found = [i for i, each in enumerate(out) if not isinstance(each, Exception)]
+        plain = [i for i in found if out[i][3] is None]
+        for places in (plain, [i for i in found if out[i][3] is not None]):
+            if not places:
+                continue
             asked = [out[i] for i in places]
             rows = _tried(scored, asked)
-            bounds = pairwise(accumulate((len(src) for src, _, _ in asked), initial=0))
+            bounds = pairwise(accumulate((len(each[0]) for each in asked), initial=0))
             for i, (start, stop) in zip(places, bounds, strict=True):
                 out[i] = rows if isinstance(rows, Exception) else {"scores": rows[start:stop]}
         return out
@@ -198,7 +210,7 @@ def _tried(call: Callable[..., _T], *args: Any) -> _T | Exception:
     """Return a result, or the error."""
     try:
         return call(*args)
-    except UnknownNode as error:
+    except (UnknownNode, UnknownRelation) as error:
         return Refused(404, str(error))
     except (ValueError, TypeError) as error:
         return Refused(422, str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -16,9 +17,10 @@ from torch import Tensor
 from tgflow.choices import Side
 from tgflow.config import StreamConfig
 from tgflow.describe import described
+from tgflow.events import NUM_RELATIONS
 from tgflow.graph import TemporalGraph
-from tgflow.graph.log import NodeCount
-from tgflow.ids import NodeIds, UnknownNode
+from tgflow.graph.log import NodeCount, RelationsSeen
+from tgflow.ids import NodeIds, UnknownNode, UnknownRelation
 from tgflow.inference import Explainer, Explanation, Inference
 from tgflow.inference.engine import Ranking
 from tgflow.iso import EXAMPLE, iso_seconds
@@ -46,6 +48,8 @@ class Predictor:
         graph: All known events.
         engine: Answers by dense ids and ticks.
         calibration: Maps logits to probabilities.
+        relations: Returns the texts of the relations 0, 1, ...; none if relations are numbers.
+        has_inverses: Whether the graph has the inverse of each event; see `with_inverses`.
     """
 
     def __init__(
@@ -56,6 +60,9 @@ class Predictor:
         graph: TemporalGraph,
         engine: Inference,
         calibration: Calibration,
+        relations: Callable[[], Sequence[str]] = tuple,
+        *,
+        has_inverses: bool = False,
     ) -> None:
         self._name, self._stream = name, stream
         self.ids = ids
@@ -65,9 +72,12 @@ class Predictor:
         self.engine = engine
         """Engine that answers by dense ids and ticks."""
         self._calibration = calibration
+        self.relations = relations
+        """Returns the texts of the relations 0, 1, ...; none if relations are numbers."""
+        self._has_inverses = has_inverses
         self._explainer: Explainer | None = None
         self._trainer: ContinualTrainer | None = None
-        self._count = NodeCount(graph.log)
+        self._count, self._seen = NodeCount(graph.log), RelationsSeen(graph.log)
 
     def follow(self, trainer: ContinualTrainer, engine: Inference) -> None:
         """Answer from the state of a training model from here on, between its micro-batches.
@@ -82,7 +92,8 @@ class Predictor:
             trainer: Trainer whose `changing` is set here, and nowhere else.
             engine: Engine of its model and its graph.
         """
-        self.graph, self.engine, self._count = trainer.graph, engine, NodeCount(trainer.graph.log)
+        self.graph, self.engine = trainer.graph, engine
+        self._count, self._seen = NodeCount(self.graph.log), RelationsSeen(self.graph.log)
         if trainer.scorer is not None:
             self._calibration = trainer.scorer.calibration
         self._explainer = None
@@ -110,25 +121,28 @@ class Predictor:
         """
         return nullcontext() if self._trainer is None else self.engine.holding()
 
-    def score(self, src: Any, dst: Any = None, at: Any = None) -> ScoredPairs:
+    def score(self, src: Any, dst: Any = None, at: Any = None, relation: Any = None) -> ScoredPairs:
         """Return the scores of pairs.
 
         Args:
             src: Ids of sources; or a table (pandas, polars, Arrow) with the columns that the run's
-                stream has for both ends, and optionally for times.
+                stream has for both ends, and optionally for times and relations.
             dst: Ids of destinations, one per source.
             at: One time for all, or one for each.
+            relation: One relation for all, or one for each: a text or a number, as in the stream.
 
         Raises:
             UnknownNode: If the run knows no such node.
-            TypeError: If ids are of another kind than the stream's.
-            ValueError: If lengths differ, or a time is between two ticks.
+            UnknownRelation: If the run knows no such relation.
+            TypeError: If ids or relations are of another kind than the stream's.
+            ValueError: If lengths differ, a time is between two ticks, or the model requires a
+                relation.
         """
         with self.holding():
             if dst is None:
-                src, dst, at = self._ends_of(src, at)
+                src, dst, at, relation = self._columns_of(src, at, relation)
             return self.score_pairs(
-                *self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at)
+                *self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at, relation)
             )
 
     def embed(self, ids: Any, at: Any = None, *, side: Side = "src") -> Tensor:
@@ -155,6 +169,7 @@ class Predictor:
         candidates: Any = None,
         exclude_known: bool = False,
         at: Any = None,
+        relation: Any = None,
         *,
         max_pairs: int | None = None,
     ) -> ScoredPairs:
@@ -167,16 +182,20 @@ class Predictor:
             exclude_known: Omit destinations that a source has had an event with; a source that has
                 had one with all of them gets none.
             at: One time for all, or one for each source.
+            relation: One relation for all, or one for each source; see `score`.
             max_pairs: Most pairs to score; None: any number.
 
         Raises:
             UnknownNode: If the run knows no such node.
-            TypeError: If ids are of another kind than the stream's.
-            ValueError: If `k` is below 1, there are no candidates, or there are too many pairs.
+            UnknownRelation: If the run knows no such relation.
+            TypeError: If ids or relations are of another kind than the stream's.
+            ValueError: If `k` is below 1, there are no candidates, there are too many pairs, or the
+                model requires a relation.
         """
         with self.holding():
             nodes = self.find(src, "src")
             t = self.ticks(at, len(nodes))
+            related = self.find_relations(relation, len(nodes))
             others = (
                 self.engine.destinations(as_of=self.position)
                 if candidates is None
@@ -187,9 +206,9 @@ class Predictor:
                     f"{len(nodes):,} sources with {len(others):,} candidates each are more than "
                     f"{max_pairs:,} pairs: ask for fewer sources at a time, or name candidates"
                 )
-            return self._ranked(nodes, t, others, k, exclude_known)
+            return self._ranked(nodes, t, others, k, exclude_known, related)
 
-    def explain(self, src: Any, dst: Any, at: Any = None) -> Explanation:
+    def explain(self, src: Any, dst: Any, at: Any = None, relation: Any = None) -> Explanation:
         """Return why a pair has its score: contributions, and the past events behind them.
 
         At a past time the answer reads no later event, but with the parameters of now.
@@ -198,28 +217,33 @@ class Predictor:
             src: Id of the source.
             dst: Id of the destination.
             at: A time; None: after the last event.
+            relation: A relation; see `score`.
 
         Returns:
-            The explanation, see `tgflow.inference.Explainer`; for an id without events only its
-            `note`.
+            The explanation, see `tgflow.inference.Explainer`; for an id or a relation without
+            events only its `note`.
 
         Raises:
-            TypeError: If ids are of another kind than the stream's.
-            ValueError: If a time is between two ticks, or the model has a memory that does not
-                reach back so far.
+            TypeError: If ids or the relation are of another kind than the stream's.
+            ValueError: If a time is between two ticks, the model requires a relation, or it has a
+                memory that does not reach back so far.
         """
         with self.holding():
             t, as_of = int(self.ticks(at, 1)), self.position
             try:
                 u, v = int(self.find([src], "src")), int(self.find([dst], "dst"))
-            except UnknownNode as error:
+                related = self.find_relations(relation, 1)
+            except (UnknownNode, UnknownRelation) as error:
                 seen = min(as_of, self.graph.log.position(t))
                 time, note = self._time(t), str(error)
                 return Explanation(src, dst, time, seen, None, None, None, note=note)
             if self._explainer is None:
                 self._explainer = Explainer(self.engine)
             probabilities = self._calibration.probabilities
-            found = self._explainer.explain(u, v, t, as_of=as_of, probabilities=probabilities)
+            r = None if related is None else int(related)
+            found = self._explainer.explain(
+                u, v, t, as_of=as_of, relation=r, probabilities=probabilities
+            )
             return found.named(lambda nodes: [*self.ids.decode(nodes)], self._time)
 
     def find(self, ids: Any, side: Side) -> Tensor:
@@ -237,17 +261,72 @@ class Predictor:
             raise UnknownNode(f"{shown} is no {what} of {self._name}: no learned event has it")
         return nodes
 
-    def pairs_of(self, src: Tensor, dst: Tensor, at: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return pairs by dense ids with their ticks, int64 `[N]` each; errors as in `score`."""
+    def find_relations(self, given: Any, size: int) -> Tensor | None:
+        """Return the numbers of relations, int64 `[size]`; None without.
+
+        Args:
+            given: One relation for all, one for each, or None.
+            size: Number of questions.
+
+        Raises:
+            UnknownRelation: If no learned event has such a relation.
+            TypeError: If relations are of another kind than the stream's.
+            ValueError: If lengths differ, or the events have no relations.
+        """
+        if given is None:  # inverses have relations, even of a stream that has none
+            is_plain = self._stream.relation is not None or not self._has_inverses
+            return None if is_plain else torch.zeros(size, dtype=torch.int64)
+        with self.holding():
+            if not self.graph.log.has_relations or (
+                self._has_inverses and self._stream.relation is None
+            ):
+                raise ValueError(
+                    f"the events of {self._name} have no relations; leave out the relation"
+                )
+            seen = self._seen.upto(self.position)
+        if isinstance(given, str | int | np.integer):
+            values = [given] * size
+        else:
+            values = given.tolist() if hasattr(given, "tolist") else [*given]
+        values = [_plain(each) for each in values]
+        if len(values) != size:
+            raise ValueError(
+                f"relation must be one for all, or one for each of {size}, got {len(values)}"
+            )
+        texts = {text: number for number, text in enumerate(self.relations())}
+        kind, kinds = (str, "texts") if texts else (int, "whole numbers")
+        found: dict[Any, int] = {}
+        for value in dict.fromkeys(values):
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise TypeError(f"relations of {self._name} are {kinds}, got {value!r}")
+            number = texts.get(value, -1) if isinstance(value, str) else value
+            number *= 2 if self._has_inverses else 1
+            if not 0 <= number < NUM_RELATIONS or not seen[number]:
+                raise UnknownRelation(
+                    f"{value!r} is no relation of {self._name}: no learned event has it"
+                )
+            found[value] = number
+        return torch.tensor([found[value] for value in values], dtype=torch.int64)
+
+    def pairs_of(
+        self, src: Tensor, dst: Tensor, at: Any = None, relation: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return pairs by dense ids, their ticks and relations; errors as in `score`.
+
+        Returns:
+            int64 `[N]` each; relations are None if none are given.
+        """
         if len(src) != len(dst):
             raise ValueError(f"src and dst must have one length, got {len(src)} and {len(dst)}")
-        return src, dst, self.ticks(at, len(src))
+        return src, dst, self.ticks(at, len(src)), self.find_relations(relation, len(src))
 
-    def score_pairs(self, src: Tensor, dst: Tensor, t: Tensor) -> ScoredPairs:
-        """Return the scores of pairs by dense ids and ticks, int64 `[N]` each."""
+    def score_pairs(
+        self, src: Tensor, dst: Tensor, t: Tensor, relation: Tensor | None = None
+    ) -> ScoredPairs:
+        """Return the scores of pairs by dense ids, ticks and relations, int64 `[N]` each."""
         with self.holding():
-            logits = self.engine.score(src, dst, t, as_of=self.position).cpu()
-            return self._scored(src, dst, logits)
+            logits = self.engine.score(src, dst, t, as_of=self.position, relation=relation)
+            return self._scored(src, dst, logits.cpu())
 
     def embed_nodes(self, nodes: Tensor, t: Tensor) -> Tensor:
         """Return the embeddings of nodes by dense ids and ticks, float `[N, dim]`."""
@@ -255,17 +334,24 @@ class Predictor:
             return self.engine.embed(nodes, t, as_of=self.position).cpu()
 
     def _ranked(
-        self, nodes: Tensor, times: Tensor, others: Tensor, k: int, exclude_known: bool
+        self,
+        nodes: Tensor,
+        times: Tensor,
+        others: Tensor,
+        k: int,
+        exclude_known: bool,
+        relation: Tensor | None,
     ) -> ScoredPairs:
         position = self.position
         found: list[Ranking] = []
-        for node, t in zip(torch.split(nodes, 1), torch.split(times, 1), strict=True):
-            left = others
+        for i, node in enumerate(torch.split(nodes, 1)):
+            t, left = times[i : i + 1], others
             if exclude_known:
                 known = self.engine.destinations(int(node), as_of=position)
                 left = others[~torch.isin(others, known)]
             if len(left) or not len(others):
-                found.append(self.engine.rank(node, t, left, k, as_of=position))
+                own = None if relation is None else relation[i : i + 1]
+                found.append(self.engine.rank(node, t, left, k, as_of=position, relation=own))
             else:
                 found.append(Ranking(left.view(1, 0), torch.empty(1, 0)))
         counts = torch.tensor([each.nodes.shape[1] for each in found], dtype=torch.int64)
@@ -294,7 +380,7 @@ class Predictor:
         with self.holding():
             return self._count.upto(self.position)
 
-    def _ends_of(self, table: Any, at: Any) -> tuple[Any, Any, Any]:
+    def _columns_of(self, table: Any, at: Any, relation: Any) -> tuple[Any, Any, Any, Any]:
         if hasattr(table, "to_arrow"):
             table = table.to_arrow()
         elif not isinstance(table, pa.Table | pa.RecordBatch):
@@ -309,7 +395,9 @@ class Predictor:
                 f"it has {', '.join(names)}"
             )
         times = table[c.t].to_pylist() if at is None and c.t in names else at
-        return table[c.src], table[c.dst], times
+        if relation is None and c.relation in names:
+            relation = table[c.relation].to_pylist()
+        return table[c.src], table[c.dst], times, relation
 
     def ticks(self, at: Any, size: int) -> Tensor:
         """Return the ticks of `size` questions, int64 `[size]`; errors as in `score`."""
@@ -353,6 +441,13 @@ class Predictor:
         if not INT64_MIN <= ticks <= INT64_MAX:
             raise ValueError(f"{time} {unit} is not a time: ticks are whole numbers of 64 bits")
         return int(ticks)
+
+
+def _plain(value: Any) -> Any:
+    """Return a relation without the type of its column."""
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -36,6 +36,9 @@ NodeId = StrictInt | StrictStr
 Time = StrictInt | Annotated[float, Field(strict=True, allow_inf_nan=False)] | datetime
 """In the unit of the stream's times, or ISO 8601; UTC without a zone."""
 Nodes = Annotated[list[NodeId], Field(min_length=1)]
+Relation = StrictInt | StrictStr
+"""A relation as in the stream: a whole number or a string."""
+_RELATIONS = "One relation for all, or one for each; for models that depend on relations"
 
 
 class Question(BaseModel):
@@ -56,6 +59,7 @@ class ScoreQuestion(Question):
     path = "/score"
     src: Nodes = Field(description="Ids of sources")
     dst: Nodes = Field(description="Ids of destinations, one per source")
+    relation: Relation | list[Relation] | None = Field(None, description=_RELATIONS)
 
 
 class TopQuestion(Question):
@@ -70,6 +74,7 @@ class TopQuestion(Question):
     exclude_known: bool = Field(
         False, description="Omit destinations that a source has had an event with"
     )
+    relation: Relation | list[Relation] | None = Field(None, description=_RELATIONS)
 
 
 class EmbeddingQuestion(Question):
@@ -93,6 +98,9 @@ class ExplainQuestion(Question):
     src: NodeId = Field(description="Id of the source")
     dst: NodeId = Field(description="Id of the destination")
     at: Time | None = Field(None, description="A time; unset: after the last event")
+    relation: Relation | None = Field(
+        None, description="A relation; for models that depend on relations"
+    )
 
 
 class PairScore(BaseModel):
