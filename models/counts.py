@@ -1,7 +1,7 @@
 """Counts: Do Temporal Link Predictors Need Learned Memory?, Qarkaxhija and Scholtes, 2026.
 
 The paper's score is linear in logarithms of smoothed shares of past events and in the time since
-the pair was seen, with 9 parameters: `SmoothedCounts(groups=["shares"], hidden=())`.
+the pair was seen, with 9 parameters: `SmoothedCounts(groups=["shares"], hidden=(), gain=1)`.
 
 Differs from the paper:
     * By default the score is a small network over more of the exact history of each pair, see
@@ -31,9 +31,6 @@ from tgflow.nn.groups import PAIR_GROUPS, numbers_of, recency_weights
 from tgflow.nn.linear import Linear
 from tgflow.setting import check_ranges
 
-GAIN = 60.0
-"""Factor of the linear part beside a network, which scales its Adam steps: it learns first."""
-
 
 @described
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +41,9 @@ class SmoothedCountsConfig:
     """Groups of numbers to read, see `tgflow.nn.groups`; shares: those of the paper."""
     hidden: tuple[Annotated[int, Ge(1)], ...] = (64, 32)
     """Widths of hidden layers; none: a linear score."""
+    gain: Annotated[float, Gt(0)] = 60.0
+    """Factor of the linear part, which scales the steps of its weights: high to learn a stream
+    once, 1 for several epochs."""
     depth: Annotated[int, Ge(0), Le(MAX_DEPTH)] = 5
     """Shares: last destinations of the source whose followers are counted."""
     half_life: Annotated[float, Gt(0)] = 2_592_000.0
@@ -85,11 +85,10 @@ class SmoothedCounts(TemporalModel):
         self.config = c = make_config(SmoothedCountsConfig, config, settings)
         numbers = [_shares(c) if each == "shares" else numbers_of((each,)) for each in c.groups]
         self.counts = tuple(each for group in numbers for each in group)
-        self.gain = GAIN if c.hidden else 1.0
         self.out = Linear(len(self.counts), 1)
         first = [weight for group in c.groups for weight in _first_weights(group, c.depth)]
         with torch.no_grad():
-            self.out.weight.copy_(torch.tensor(first) / self.gain)
+            self.out.weight.copy_(torch.tensor(first) / c.gain)
             nn.init.zeros_(self.out.bias)
         widths = len(self.counts), *c.hidden
         layers = (Linear(*pair) for pair in pairwise(widths))
@@ -101,7 +100,7 @@ class SmoothedCounts(TemporalModel):
     def forward(self, batch: Batch) -> Scores:
         assert batch.counts is not None
         x = batch.counts.float()
-        logits: Tensor = self.gain * self.out(x)
+        logits: Tensor = self.config.gain * self.out(x)
         for layer in self.hidden:
             x = layer(x).relu()
         if self.last is not None:

@@ -91,7 +91,7 @@ class GraphMixer(TemporalModel):
         self.mixers = nn.Sequential(*mixers)
         self.out = Linear(dim + c.node_x_dim, dim)
         self.decoder = LinkDecoder(dim, pair_features=c.pair_features)
-        self.counts = self.decoder.counts
+        self.counts, self.loss = self.decoder.counts, self.decoder.loss
 
     def embed(self, batch: Batch) -> Embeddings:
         (block,) = batch.blocks

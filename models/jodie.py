@@ -102,7 +102,7 @@ class JODIE(TemporalModel):
         nn.init.zeros_(self.drift.bias)
         self.dropout = Dropout(c.dropout)
         self.decoder = LinkDecoder(c.memory_dim, pair_features=c.pair_features)
-        self.counts = self.decoder.counts
+        self.counts, self.loss = self.decoder.counts, self.decoder.loss
 
     def embed(self, batch: Batch) -> Embeddings:
         rows = self.state.read(batch.nodes, batch.position)

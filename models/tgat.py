@@ -69,7 +69,7 @@ class TGAT(TemporalModel):
         self.decoder = LinkDecoder(
             c.embedding_dim, pair_features=c.pair_features, num_relations=c.num_relations
         )
-        self.counts = self.decoder.counts
+        self.counts, self.loss = self.decoder.counts, self.decoder.loss
 
     def embed(self, batch: Batch) -> Embeddings:
         return Embeddings(self.encoder(batch.node_x, batch.blocks))

@@ -94,7 +94,7 @@ class TGN(TemporalModel):
         self.decoder = LinkDecoder(
             c.embedding_dim, pair_features=c.pair_features, num_relations=c.num_relations
         )
-        self.counts = self.decoder.counts
+        self.counts, self.loss = self.decoder.counts, self.decoder.loss
 
     def embed(self, batch: Batch) -> Embeddings:
         rows = self.state.read(batch.nodes, batch.position)

@@ -97,8 +97,8 @@ class TemporalModel(nn.Module):
     """Numbers of each pair's past that the plan must provide: `Batch.counts`, in this order."""
     config_type: ClassVar[type[Any]]
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
-    loss: ClassVar[Loss] = "bce"
-    """Training loss of the paper, used unless a trainer's settings override it."""
+    loss: Loss = "bce"
+    """Training loss of the model, used unless a trainer's settings override it."""
     negatives: ClassVar[str] = "random:1"
     """Negatives of each event that it learns from, as in `tgflow.train.TrainingConfig.negatives`,
     which overrides it."""

@@ -23,12 +23,12 @@ from tgflow.train.protocols import protocol_settings
 PREQUENTIAL: dict[str, tuple[Callable[[], TemporalModel], float]] = {
     "recency": (Recency, 150_000),
     "edgebank": (EdgeBank, 150_000),
-    "counts of the paper": (partial(SmoothedCounts, groups=["shares"], hidden=()), 30_000),
+    "counts of the paper": (partial(SmoothedCounts, groups=["shares"], hidden=(), gain=1), 30_000),
 }
 """Models, and the target in events per second."""
 MANY: dict[str, tuple[Callable[[], TemporalModel], float]] = {
     "recency": (Recency, 5),
-    "counts of the paper": (partial(SmoothedCounts, groups=["shares"], hidden=()), 15),
+    "counts of the paper": (partial(SmoothedCounts, groups=["shares"], hidden=(), gain=1), 15),
 }
 """Models, and the target in seconds of a pass."""
 CHUNK = 4096

@@ -56,7 +56,7 @@ def shares(past, u, z, scale):
     return [*found, math.exp(-(past.t - max(times)) / scale) if times else 0.0]
 
 
-PAPER = {"groups": ["shares"], "hidden": ()}
+PAPER = {"groups": ["shares"], "hidden": (), "gain": 1.0}
 
 
 def test_shares_match_the_equations_at_every_prefix():

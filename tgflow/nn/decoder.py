@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
-from tgflow.choices import PairGroup
+from tgflow.choices import Loss, PairGroup
 from tgflow.counts import Number
 from tgflow.model import Scores
 from tgflow.nn._native import gather_rows
@@ -73,6 +73,11 @@ class LinkDecoder(nn.Module):
     def counts(self) -> tuple[Number, ...]:
         """Counts required from the plan: a model lists them first in its own `counts`."""
         return () if self.pair_features is None else self.pair_features.counts
+
+    @property
+    def loss(self) -> Loss:
+        """Loss to train with: with features of pairs one that ranks too, for the same negatives."""
+        return "bce" if self.pair_features is None else "softmax+bce"
 
     def forward(self, z: Tensor, batch: Batch) -> Scores:
         """Return the logits of a batch's events and negatives.
