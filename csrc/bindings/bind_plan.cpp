@@ -13,13 +13,21 @@ namespace bindings::plan {
 using tgflow::PairIndex;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
-void append(PairIndex& index, const TensorArg& src, const TensorArg& dst) {
+void append(PairIndex& index, const TensorArg& src, const TensorArg& dst, const OptionalTensor& type) {
   const auto sources = src.vector<const tgflow::node_t>("src");
   const Span<const tgflow::node_t> targets{dst.data<const tgflow::node_t>("dst", {sources.size}),
                                            sources.size};
   check_range("src", sources, 0, tgflow::kMaxNode + 1);
   check_range("dst", targets, 0, tgflow::kMaxNode + 1);
-  index.append(sources.data, targets.data, sources.size);
+  const auto* types = data_or_null<const int64_t>(type, "type", {sources.size});
+  if (types != nullptr) check_range("type", {types, sources.size}, 0, PairIndex::kNumTypes);
+  index.append(sources.data, targets.data, types, sources.size);
+}
+
+void types(const PairIndex& index, const TensorArg& nodes, const TensorArg& out) {
+  const auto asked = nodes.vector<const tgflow::node_t>("nodes");
+  check_range("nodes", asked, 0, tgflow::kMaxNode + 1);
+  index.types(asked.data, asked.size, out.data<int64_t>("out", {asked.size}));
 }
 
 void destinations(const PairIndex& index, int64_t before, const TensorArg& out) {
@@ -152,7 +160,8 @@ void bind_pair_index(py::module_& m) {
   py::class_<PairIndex>(m, "PairIndex")
       .def(py::init<>())
       .def("__len__", &PairIndex::size)
-      .def("append", &append, py::arg("src"), py::arg("dst"), no_gil())
+      .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("type") = std::nullopt, no_gil())
+      .def("types", &types, py::arg("nodes"), py::arg("out"), no_gil())
       .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))
       .def("num_pairs", &PairIndex::num_pairs, py::arg("before"))
       .def("destinations", &destinations, py::arg("before"), py::arg("out"), no_gil())

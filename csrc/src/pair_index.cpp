@@ -16,6 +16,7 @@ namespace {
 /// Purposes of draw numbers, so that no two choices share random bits.
 enum : uint64_t { kAtCut, kAtLimit, kSource, kPairScan, kPairTry };
 constexpr uint64_t kPairTries = 16;
+constexpr uint64_t kOtherType = kPairTry + kPairTries;
 
 int64_t count_before(const std::vector<eid_t>& first, eid_t before) {
   return std::lower_bound(first.begin(), first.end(), before) - first.begin();
@@ -107,10 +108,16 @@ int64_t PairIndex::num_pairs(eid_t before) const {
   return count_before(pair_first_, before);
 }
 
-void PairIndex::append(const node_t* src, const node_t* dst, int64_t n) {
+void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
+  if (n == 0) return;
+  if (size_ > 0 && has_types_ != (type != nullptr)) {
+    throw std::invalid_argument("types of nodes must be given for all events or for none");
+  }
+  has_types_ = type != nullptr;
   for (int64_t i = 0; i < n; ++i, ++size_) {
     destinations_.see(dst[i], size_);
+    if (has_types_) see_type(dst[i], type[i]);
     if (!pairs_.insert(pair_key(src[i], dst[i]))) continue;
     pair_src_.push_back(src[i]);
     pair_dst_.push_back(dst[i]);
@@ -118,18 +125,52 @@ void PairIndex::append(const node_t* src, const node_t* dst, int64_t n) {
   }
 }
 
+void PairIndex::see_type(node_t v, int64_t type) {
+  const auto i = static_cast<std::size_t>(v), of = static_cast<std::size_t>(type);
+  if (i >= type_.size()) {
+    type_.resize(i + 1, -1);
+    rank_.resize(i + 1, -1);
+  }
+  if (type_[i] >= 0) return;
+  if (of >= node_of_type_.size()) {
+    node_of_type_.resize(of + 1);
+    first_of_type_.resize(of + 1);
+  }
+  type_[i] = type;
+  rank_[i] = static_cast<int64_t>(node_of_type_[of].size());
+  node_of_type_[of].push_back(v);
+  first_of_type_[of].push_back(size_);
+}
+
+void PairIndex::types(const node_t* nodes, int64_t n, int64_t* out) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  std::transform(nodes, nodes + n, out, [&](node_t v) { return type_of(v); });
+}
+
+PairIndex::Pool PairIndex::pool_of(node_t positive) const {
+  const int64_t type = type_of(positive);
+  if (type < 0) return everyone();
+  const auto of = static_cast<std::size_t>(type);
+  return {&node_of_type_[of], &first_of_type_[of], type};
+}
+
+int64_t PairIndex::rank_in(const Pool& pool, node_t v) const {
+  if (pool.type < 0) return destinations_.rank_of(v);
+  return type_of(v) == pool.type ? rank_[static_cast<std::size_t>(v)] : -1;
+}
+
 /// A destination known before `known_before` other than the row's positive, unless they may collide; false
 /// without one.
-bool PairIndex::draw_destination(const Request& q, int64_t row, int64_t slot, eid_t known_before,
-                                 uint64_t draw, node_t* out) const {
-  const int64_t known = count_before(destinations_.first, known_before);
-  const int64_t positive = destinations_.rank_of(q.dst[row]);
+bool PairIndex::draw_destination(const Request& q, const Pool& pool, int64_t row, int64_t slot,
+                                 eid_t known_before, uint64_t draw, node_t* out) const {
+  const int64_t known = count_before(*pool.first, known_before);
+  const int64_t positive = rank_in(pool, q.dst[row]);
   const bool skip = !q.collide && positive >= 0 && positive < known;
   const int64_t choices = known - (skip ? 1 : 0);
   if (choices == 0) return false;
   int64_t i = random_below(q.key, static_cast<uint64_t>(slot), draw, choices);
   if (skip && i >= positive) ++i;
-  *out = destinations_.node[static_cast<std::size_t>(i)];
+  *out = (*pool.node)[static_cast<std::size_t>(i)];
   return true;
 }
 
@@ -144,8 +185,11 @@ node_t PairIndex::any_source(const Request& q, int64_t row, int64_t slot) const 
 }
 
 int64_t PairIndex::fill_destination(const Request& q, int64_t row, int64_t slot, node_t* out) const {
-  if (draw_destination(q, row, slot, q.cut[row], kAtCut, out)) return 0;
-  if (!draw_destination(q, row, slot, q.limit, kAtLimit, out)) *out = any_source(q, row, slot);
+  const Pool pool = pool_of(q.dst[row]);
+  if (draw_destination(q, pool, row, slot, q.cut[row], kAtCut, out)) return 0;
+  if (draw_destination(q, pool, row, slot, q.limit, kAtLimit, out)) return 1;
+  if (has_types_ && draw_destination(q, everyone(), row, slot, q.limit, kOtherType, out)) return 1;
+  *out = any_source(q, row, slot);
   return 1;
 }
 
@@ -214,15 +258,17 @@ void PairIndex::draw_lists(const Request& q, const node_t* hard, int64_t num_har
     node_t* const dst = out_dst + row * width;
     float* const log_q = out_log_q + row * width;
     std::fill_n(dst, width, q.dst[row]);
-    const int64_t known = count_before(destinations_.first, q.cut[row]);
+    const Pool pool = pool_of(q.dst[row]);
+    const int64_t known = count_before(*pool.first, q.cut[row]);
     taken.clear();
     const auto take = [&](node_t node) {
-      const int64_t rank = destinations_.rank_of(node);
+      const int64_t rank = rank_in(pool, node);
       if (rank >= 0 && rank < known) taken.push_back(rank);
     };
     take(q.dst[row]);
     first_places(hard + row * num_hard, num_hard, q.dst[row], places);
     for (const int64_t i : places) {
+      if (pool.type >= 0 && type_of(hard[row * num_hard + i]) != pool.type) continue;
       dst[q.num + i] = hard[row * num_hard + i];
       log_q[q.num + i] = 0;
       take(dst[q.num + i]);
@@ -239,7 +285,7 @@ void PairIndex::draw_lists(const Request& q, const node_t* hard, int64_t num_har
         chosen = random_below(q.key, static_cast<uint64_t>(row), draw++, choices);
       } while (!drawn.insert(static_cast<uint64_t>(chosen)));
       const int64_t rank = chosen + (std::upper_bound(taken.begin(), taken.end(), chosen) - taken.begin());
-      dst[i] = destinations_.node[static_cast<std::size_t>(rank)];
+      dst[i] = (*pool.node)[static_cast<std::size_t>(rank)];
       log_q[i] = static_cast<float>(std::log(static_cast<double>(choices) / static_cast<double>(num)));
     }
   }

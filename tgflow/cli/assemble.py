@@ -40,6 +40,7 @@ from tgflow.runtime.log import RunLog
 from tgflow.runtime.loggers import check_loggers
 from tgflow.runtime.machine import describe, num_cores, peak_rss_bytes
 from tgflow.runtime.node_features import NodeFeatures
+from tgflow.runtime.node_types import NodeTypes
 from tgflow.runtime.restore import check_own
 from tgflow.runtime.scores import check_scores
 from tgflow.runtime.serving import check_serving
@@ -121,6 +122,29 @@ def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
     except StreamError as error:
         text = re.sub(r"\b(id|columns|side)=", r"node_\1=", error.text)
         raise type(error)(error.where, error.code, text) from None
+
+
+def open_node_types(directory: RunDirectory) -> NodeTypes | None:
+    """Read the configured node types; None without. A resumed run refuses other types.
+
+    The digest of the types becomes a setting of the directory.
+    """
+    c = directory.config.graph
+    types = None
+    if c.node_types is not None:
+        try:
+            types = NodeTypes(c.node_types)
+        except FileNotFoundError as error:
+            text = f"{error}; --node-types takes a path from {os.getcwd()}"
+            raise CliError(text, NO_INPUT) from None
+    digest = None if types is None else types.digest
+    if directory.resumed and digest != c.node_types_digest:
+        raise ConfigError(
+            f"--node-types: {c.node_types} has other types than the run was started with; give the "
+            "same file, or start over with another --out"
+        )
+    directory.config = replaced(directory.config, {"graph.node_types_digest": digest})
+    return types
 
 
 def open_partitioned(config: Config) -> PartitionedSource:
@@ -293,7 +317,8 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     check_tables(config, source.x_dim, live=True)
     check_own(directory)
     direction: Direction = "bipartite" if source.ids.bipartite else config.graph.direction
-    return LiveInputs(source, direction, device, threads, open_node_features(config, source.ids))
+    nodes, types = open_node_features(config, source.ids), open_node_types(directory)
+    return LiveInputs(source, direction, device, threads, nodes, types)
 
 
 def open_offline(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +151,13 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
             )
     directory.config = replaced(config, {"compare.cut_at_steps": False})
     source, nodes, device, threads = assemble.open_offline(directory)
+    types = assemble.open_node_types(directory)
     config = directory.config
     facts = stream_facts(config)
     choices = chosen(config, facts)
     graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device), nodes=nodes)
+    if types is not None:
+        graph.log.node_types = partial(types.of, source.ids)
     preset = preset_line(config, facts, choices)
     console = Console(stderr=True)
     console.print(preset, markup=False, highlight=False, soft_wrap=True)

@@ -196,6 +196,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
         path.unlink(missing_ok=True)  # it is recreated
     check_loggers(config.operate.log_to)
     source, nodes, device, threads = assemble.open_offline(directory, config.offline.slices)
+    types = assemble.open_node_types(directory)
     config = directory.config
     if not directory.resumed:
         assemble.warn_of_first(config)
@@ -218,6 +219,8 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
         labels = _read_labels(config, config.task.node_labels, graph, source.ids)
     if config.task.inject is not None:
         graph = _with_anomalies(config, config.task.inject, graph, directory.path)
+    if types is not None:
+        graph.log.node_types = partial(types.of, source.ids)
     report = features.features_report(graph, nodes, source.ids)
     relations = source.classes.get("relation", ())
     return _Inputs(graph, source.ids, labels, device, threads, relations, report)

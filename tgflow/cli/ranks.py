@@ -121,6 +121,10 @@ def check_ranks(
         )
     if config.tables.cache_policy == "belady":
         raise ConfigError("--cache-policy: belady supports one process; use lru with more ranks")
+    if config.graph.node_types is not None:
+        raise ConfigError(
+            "--node-types requires node names, which only rank 0 has; leave out --nproc"
+        )
     if learning == "offline" and config.offline.fixed_negatives is not None:
         raise ConfigError(
             "--fixed-negatives requires node names, which only rank 0 has; leave out --nproc"

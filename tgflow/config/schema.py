@@ -74,6 +74,11 @@ class GraphConfig(Checked):
     """Its feature columns, each one a name or a prefix such as f*; unset: all others."""
     node_side: Annotated[str | None, Setting(resume="any_time")] = None
     """Its column of src or dst, where sources and destinations have ids of their own."""
+    node_types: Annotated[str | None, Setting(resume="any_time")] = None
+    """File of node types with columns id and type: random negatives of an event have the type of
+    its destination. Nodes without a row have a type of their own."""
+    node_types_digest: Annotated[str | None, Setting(resume="any_time", expert=True)] = None
+    """Digest of that file, set at the start: a resumed run refuses another file."""
     device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
     """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,6 +33,10 @@ class EventLog:
     def __init__(self, native: _native.Log) -> None:
         self.native = native
         """The core's log, for other code of the core."""
+        self.node_types: Callable[[Tensor], Tensor] | None = None
+        """Returns the types of nodes, int64 `[N]` in [0, 65,535] of ids `[N]`, always the same:
+        random negatives have the type of their event's destination. Set it before the first draw;
+        None: all nodes have one type."""
         self._beside: dict[str, Any] = {}
         """Columns that are not in the core, by name, with spare capacity."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, get_args
@@ -28,12 +29,15 @@ class PairHistory:
 
     Args:
         log: Log to follow; not modified. None: the events passed to `append`.
+        types: Types of nodes, as `EventLog.node_types`; None: those of the log.
     """
 
-    def __init__(self, log: EventLog | None = None) -> None:
+    def __init__(
+        self, log: EventLog | None = None, types: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
         self.native = PairIndex()
         """The core's index."""
-        self._log = log
+        self._log, self._own_types = log, types
         self._counts: EventCounts | None = None
         self._growing = threading.Lock()
 
@@ -42,7 +46,28 @@ class PairHistory:
 
     def append(self, src: Tensor, dst: Tensor) -> None:
         """Read on: sources and destinations of the next events, int64 `[N]`."""
-        self.native.append(src.contiguous(), dst.contiguous())
+        dst, types = dst.contiguous(), self._types
+        self.native.append(src.contiguous(), dst, None if types is None else types(dst))
+
+    @property
+    def _types(self) -> Callable[[Tensor], Tensor] | None:
+        if self._own_types is not None or self._log is None:
+            return self._own_types
+        return self._log.node_types
+
+    def are_alike(self, dst: Tensor, others: Tensor) -> Tensor | None:
+        """Return which destinations have the type of which others, bool `[B, N]`; None if all.
+
+        Args:
+            dst: Destinations among the events read, int64 `[B]`.
+            others: Others, int64 `[N]`.
+        """
+        if self._types is None:
+            return None
+        own, there = torch.empty_like(dst), torch.empty_like(others)
+        self.native.types(dst.contiguous(), own)
+        self.native.types(others.contiguous(), there)
+        return own.unsqueeze(1) == there
 
     def upto(self, position: int) -> Self:
         """Return itself, having read at least the first `position` events.
@@ -105,7 +130,8 @@ class PairHistory:
     ) -> tuple[Tensor, int]:
         """Return `num` destinations for each event, `[B, num]`, and how many are fallbacks.
 
-        Destinations were seen before the event's `cut`; fallbacks before `limit`.
+        Destinations were seen before the event's `cut`; fallbacks before `limit`. With types both
+        have the type of the event's destination, or else are fallbacks of any type.
         """
         out = torch.empty(len(src), num, dtype=torch.int64)
         return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, out)
@@ -160,15 +186,20 @@ class Negatives:
     log_q: Tensor | None = None
     """float32 `[B, m]`, as `Batch.log_q`."""
 
-    def followed_by(self, others: Tensor, dst: Tensor) -> Negatives:
+    def followed_by(
+        self, others: Tensor, dst: Tensor, are_alike: Tensor | None = None
+    ) -> Negatives:
         """Return the first negative of each event, and then all other nodes.
 
         Args:
             others: Nodes, int64 `[N]`, distinct. The event's own and the first negative are masked.
             dst: Destinations of the events, int64 `[B]`.
+            are_alike: Which other nodes are negatives of which events, bool `[B, N]`; None: all.
         """
         first, own = self.dst[:, :1], dst.unsqueeze(1)
         is_other = (others != own) & (others != first)
+        if are_alike is not None:
+            is_other &= are_alike
         mask = torch.cat([torch.ones_like(first, dtype=torch.bool), is_other], dim=1)
         src = self.src[:, :1].expand_as(mask)
         nodes = torch.cat([first, others.where(is_other, own)], dim=1)
@@ -206,11 +237,14 @@ class NegativeSampler:
       distinct ones, never the event's own destination unless they may `collide`.
     * `historical`: a (src, dst) pair that occurred before the cut, uniformly over the distinct
       pairs, none of them an event of the batch. The source is replaced too, as in DyGLib.
+      Pairs are of any types of nodes.
     * `inductive`: the same over the pairs first seen at or after position `since`.
 
     Where no pair is eligible the negative is a random one; where no destination but the event's
     own is known before the cut, it is drawn from the destinations known at the end of the batch,
-    then from the sources known there. Those are counted as fallbacks.
+    then from the sources known there. Those are counted as fallbacks. Where the log has
+    `node_types`, random destinations have the type of the event's own; if none of its type is known
+    at the end of the batch, the negative is of any type, and a fallback.
 
     Args:
         kind: Kind of negatives, one of the three.
@@ -350,17 +384,25 @@ class PooledNegatives:
         pool: The destinations, int64 `[N]`, at least one; duplicates count once.
         num: Negatives per event, at least 1.
         collide: Whether a negative may be the event itself.
+        types: Types of nodes, as `EventLog.node_types`; None: all have one type.
 
     Raises:
         ValueError: If the pool is empty.
     """
 
-    def __init__(self, pool: Tensor, num: int = 1, *, collide: bool = False) -> None:
+    def __init__(
+        self,
+        pool: Tensor,
+        num: int = 1,
+        *,
+        collide: bool = False,
+        types: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         if not len(pool):
             raise ValueError("negatives need a pool of at least one destination, got none")
         self.num = num
         self._collide = collide
-        self._index = PairHistory()
+        self._index = PairHistory(types=types)
         self._index.append(pool, pool)
 
     def draw(
@@ -392,7 +434,8 @@ class MixedNegatives:
     The last `n` are those of the last 8 `n` events. The source is the event's own, and no negative
     is the event itself. The cut-off is that of the event's neighbors: with visibility `event` the
     events earlier than its time, with `batch` of those the ones before its batch. Where there are
-    fewer destinations, slots are masked.
+    fewer destinations, slots are masked. With `EventLog.node_types` all have the type of the
+    event's destination.
 
     `Negatives.log_q` corrects the logits in `tgflow.train.losses.softmax`: random negatives stand
     for all the destinations that were not drawn, so the expectation of the sum over a list is the

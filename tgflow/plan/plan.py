@@ -540,7 +540,8 @@ class Plan:
         """Return the queries of some events of a batch, with its key, without counts."""
         host, negatives = whole.host, whole.negatives.part(rows, num_negatives)
         if others is not None:
-            negatives = negatives.followed_by(others, host.dst[rows])
+            dst = host.dst[rows]
+            negatives = negatives.followed_by(others, dst, self.pairs.are_alike(dst, others))
             if getattr(self.negatives, "filtered", False):
                 are_false = ~self._are_true(host, rows, negatives.dst)
                 assert negatives.mask is not None

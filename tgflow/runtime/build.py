@@ -48,6 +48,7 @@ from tgflow.runtime.loggers import RunLoggers
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.metrics import RunCollector, RunMetrics, open_exporter, rank_report
 from tgflow.runtime.node_features import NodeFeatures
+from tgflow.runtime.node_types import NodeTypes
 from tgflow.runtime.ranks import (
     Board,
     Briefing,
@@ -81,6 +82,7 @@ class LiveInputs(NamedTuple):
     device: torch.device
     threads: int
     nodes: NodeFeatures | None
+    types: NodeTypes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ def _compose(
         opened.callback(close_quietly, trainer.graph.edge_x)
     position, control = trainer.position, trainer.control if peers.world > 1 else None
     ingest = open_ingest(directory, source, start, position, log, flow, opened)
+    if live.types is not None:
+        trainer.graph.log.node_types = partial(live.types.of, ingest.ids)
     stream = PacedStream(ingest, flow, config.stream, learned=position - start.run.history)
 
     # the components, in call order

@@ -269,9 +269,10 @@ class OfflineTrainer:
         )
         if graph.edge_x is not None:
             training.edge_x = RowView(graph.edge_x, train)
+        training.log.node_types = types = graph.log.node_types
         pool = graph.log.read(0, graph.num_events).dst if c.destinations == "all" else None
-        learned = negatives_learned(self.model, c)
-        negatives = training_negatives(learned, cut=len(train), pool=pool, collide=c.collide)
+        learned, cut = negatives_learned(self.model, c), len(train)
+        negatives = training_negatives(learned, cut=cut, pool=pool, collide=c.collide, types=types)
         return make_plan(training, self.model, c, negatives, seed=c.seed, stop=training.num_events)
 
     def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: RankedAmong) -> Plan:
@@ -300,7 +301,8 @@ class OfflineTrainer:
             return None
         if isinstance(negatives, NegativeSampler) and negatives.kind == "random":
             pool = self.graph.log.gather(only).dst
-            negatives = PooledNegatives(pool, negatives.num, collide=negatives.collide)
+            types, collide = self.graph.log.node_types, negatives.collide
+            negatives = PooledNegatives(pool, negatives.num, collide=collide, types=types)
         seed = derive_key(self.config.data_seed, begin)
         return self._plan_of_all(negatives, seed=seed, only=only)
 

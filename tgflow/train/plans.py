@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -159,7 +159,12 @@ def negatives_learned(model: TemporalModel, config: TrainingConfig) -> str:
 
 
 def training_negatives(
-    text: str, *, cut: int | None = None, pool: Tensor | None = None, collide: bool = False
+    text: str,
+    *,
+    cut: int | None = None,
+    pool: Tensor | None = None,
+    collide: bool = False,
+    types: Callable[[Tensor], Tensor] | None = None,
 ) -> NegativeSource:
     """Return the source of the negatives that `parse_negatives` reads from a text.
 
@@ -170,6 +175,7 @@ def training_negatives(
         cut: As in `MixedNegatives`.
         pool: Destinations to draw random negatives from, int64 `[N]`; None: those before the cut.
         collide: Whether a single random negative may be the event itself.
+        types: Types of the pool's nodes, as `EventLog.node_types`.
     """
     numbers = parse_negatives(text)
     if num := numbers.pop("historical", 0):
@@ -177,15 +183,15 @@ def training_negatives(
         if not numbers:
             return past
         return NegativesOfBoth(
-            training_negatives("random:1", cut=cut, pool=pool, collide=collide), past
+            training_negatives("random:1", cut=cut, pool=pool, collide=collide, types=types), past
         )
     if numbers == {"random": 1}:
         if pool is not None:
-            return PooledNegatives(pool, collide=collide)
+            return PooledNegatives(pool, collide=collide, types=types)
         return NegativeSampler(cut=cut, collide=collide)
     history = None
     if pool is not None:
-        history = PairHistory()
+        history = PairHistory(types=types)
         history.append(pool, pool)
     return MixedNegatives(**numbers, cut=cut, pool=history)
 

@@ -27,12 +27,17 @@ struct FirstSeen {
 
 /// Destinations and pairs in order of first occurrence. Append-only, so answers about the
 /// first `n` events never change. Any number of threads may draw while one appends.
+///
+/// With types of nodes, drawn destinations have the type of the row's positive.
 class PairIndex {
  public:
+  static constexpr int64_t kNumTypes = 65'536;
+
   /// Number of events seen.
   int64_t size() const;
-  /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode].
-  void append(const node_t* src, const node_t* dst, int64_t n);
+  /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode]. `type` has the types of the
+  /// destinations, each in [0, kNumTypes) and always the same for a node; null without, for all events.
+  void append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
   /// Distinct destinations among the first `before` events.
   int64_t num_destinations(eid_t before) const;
   /// Writes them in the order of their first events; there are `num_destinations`.
@@ -58,8 +63,9 @@ class PairIndex {
   };
 
   /// Draws destinations known before `cut`, uniformly; never the row's positive unless they may `collide`.
-  /// Returns the number of fallbacks: drawn from the destinations before `limit`, then from the sources
-  /// before `limit`. Throws std::invalid_argument if the only node before `limit` is the positive itself.
+  /// Returns the number of fallbacks: drawn from the destinations before `limit`, with types then from those
+  /// of other types, then from the sources before `limit`. Throws std::invalid_argument if the only node
+  /// before `limit` is the positive itself.
   int64_t draw_destinations(const Request& request, node_t* out_dst) const;
 
   /// Draws pairs first seen in [pairs_from, cut), uniformly over the distinct ones, none of them a positive
@@ -68,15 +74,33 @@ class PairIndex {
   int64_t draw_pairs(const Request& request, node_t* out_src, node_t* out_dst) const;
 
   /// Writes `num` destinations known before `cut`, drawn without replacement, and then `hard[size,
-  /// num_hard]`: for each row distinct nodes other than its positive. `log_q[size, num + num_hard]` is 0 for
-  /// hard ones, and for drawn ones the logarithm of how many could be drawn over how many were. Slots of
-  /// missing (kNoNode) and repeated nodes hold the row's positive and -infinity.
+  /// num_hard]`: for each row distinct nodes of the type of its positive, other than it. `log_q[size, num +
+  /// num_hard]` is 0 for hard ones, and for drawn ones the logarithm of how many could be drawn over how many
+  /// were. Slots of missing (kNoNode), repeated and other nodes hold the row's positive and -infinity.
   void draw_lists(const Request& request, const node_t* hard, int64_t num_hard, node_t* out_dst,
                   float* out_log_q) const;
 
+  /// Writes the types of nodes, -1 for those that are no destinations so far. Only with types.
+  void types(const node_t* nodes, int64_t n, int64_t* out) const;
+
  private:
-  bool draw_destination(const Request& q, int64_t row, int64_t slot, eid_t known_before, uint64_t draw,
-                        node_t* out) const;
+  /// The destinations of one type in order of their first events, or all of them.
+  struct Pool {
+    const std::vector<node_t>* node;
+    const std::vector<eid_t>* first;
+    int64_t type;  ///< -1 for all.
+  };
+  int64_t type_of(node_t v) const {
+    return static_cast<std::size_t>(v) < type_.size() ? type_[static_cast<std::size_t>(v)] : -1;
+  }
+  void see_type(node_t v, int64_t type);
+  Pool everyone() const { return {&destinations_.node, &destinations_.first, -1}; }
+  /// The destinations that are drawn for a positive: those of its type, if there are types.
+  Pool pool_of(node_t positive) const;
+  /// Index of a node in a pool, or -1.
+  int64_t rank_in(const Pool& pool, node_t v) const;
+  bool draw_destination(const Request& q, const Pool& pool, int64_t row, int64_t slot, eid_t known_before,
+                        uint64_t draw, node_t* out) const;
   node_t any_source(const Request& q, int64_t row, int64_t slot) const;
   int64_t fill_destination(const Request& q, int64_t row, int64_t slot, node_t* out) const;
   /// Eligible pairs of a draw: those from number `begin` on that are in neither set.
@@ -94,6 +118,11 @@ class PairIndex {
   mutable std::shared_mutex mutex_;
   int64_t size_ = 0;
   FirstSeen destinations_;
+  bool has_types_ = false;
+  std::vector<int64_t> type_;  ///< By node, -1 for one that is no destination so far.
+  std::vector<int64_t> rank_;  ///< By node: its index among the destinations of its type.
+  std::vector<std::vector<node_t>> node_of_type_;
+  std::vector<std::vector<eid_t>> first_of_type_;
   std::vector<node_t> pair_src_, pair_dst_;
   std::vector<eid_t> pair_first_;
   std::vector<int64_t> pair_before_;  ///< By pair, as far as queried: its source's previous one, or -1.

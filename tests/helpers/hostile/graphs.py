@@ -84,8 +84,14 @@ def known_pairs() -> Any:
 
 
 def append_pairs() -> Call:
-    nodes = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
-    return Call(_core.PairIndex().append, {"src": ids(0, 1, 2), "dst": ids(3, 4, 5)}, nodes)
+    limits = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1), "type": (0, 65_536)}
+    arguments = {"src": ids(0, 1, 2), "dst": ids(3, 4, 5), "type": ids(0, 1, 1)}
+    return Call(_core.PairIndex().append, arguments, limits, optional={"type"})
+
+
+def types_of_pairs() -> Call:
+    arguments = {"nodes": ids(0, 3, 9), "out": ids(0, 0, 0)}
+    return Call(known_pairs().types, arguments, {"nodes": (0, 2**31 - 1)})
 
 
 def list_destinations() -> Call:
@@ -375,6 +381,7 @@ CASES: dict[str, Callable[[], Call]] = {
     "EventLog.gather": gather_events,
     "sample_neighbors": sample,
     "PairIndex.append": append_pairs,
+    "PairIndex.types": types_of_pairs,
     "PairIndex.num_destinations": simple(
         lambda: known_pairs().num_destinations, {"before": -(2**63)}
     ),
