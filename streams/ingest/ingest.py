@@ -308,6 +308,8 @@ class Ingest:
             self._refreshed = self._clock()
             self.lag, self._counters = self.source.lag(), self.source.counters()
             self.progress = self.source.progress()
+        elif polled and not self.progress:  # the first rows came after an empty poll
+            self.progress = self.source.progress()
         unasked = admission.partitions.keys() - wanted
         idle = self._idle({*unasked, *(rows.partition for rows in polled)})
         admission.make_idle(idle)

@@ -94,6 +94,16 @@ def test_duplicate_event_ids_of_files_are_dropped(tmp_path, ending):
     assert (counts["duplicate"], counts["malformed"]) == (2, 1)
 
 
+def test_progress_is_known_with_the_first_events_after_an_empty_poll(tmp_path, monkeypatch):
+    path = tmp_path / "events.csv"
+    path.write_text("src,dst,t\n1,2,3\n4,5,6\n")
+    source = open_files(path)
+    poll, is_first = source.poll, iter([True])
+    monkeypatch.setattr(source, "poll", lambda *a: [] if next(is_first, False) else poll(*a))
+    ingest = Ingest(source, OrderConfig(), clock=lambda: 0.0)
+    assert {ingest.progress for _ in ingest} == {1.0}
+
+
 def test_invalid_event_id_column_or_value_is_an_error(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,3\n")
