@@ -224,15 +224,19 @@ def missed_targets(results: Mapping[str, Result]) -> Iterator[str]:
 
 
 def library_table(results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the lines of the table of tgflow against other libraries."""
-    yield _line("", *LIBRARIES)
-    yield _line("---", *("--:" for _ in LIBRARIES))
-    for what, pick in BESIDE.items():
-        values = {
+    """Yield the lines of the table of tgflow against other libraries, of those with a figure."""
+    values = {
+        what: {
             (row.params["library"], row.params.get("visibility", "batch")): row.value
             for row in pick.of(results)
         }
-        found = [values.get(library) for library in LIBRARIES.values()]
+        for what, pick in BESIDE.items()
+    }
+    shown = {t: key for t, key in LIBRARIES.items() if any(key in row for row in values.values())}
+    yield _line("", *shown)
+    yield _line("---", *("--:" for _ in shown))
+    for what, row in values.items():
+        found = (row.get(key) for key in shown.values())
         yield _line(what, *("" if value is None else compact(value) for value in found))
 
 

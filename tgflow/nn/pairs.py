@@ -105,7 +105,7 @@ class PairFeatures(nn.Module):
         groups: Groups of numbers to read, see `tgflow.nn.groups`.
 
     Example:
-        `LinkDecoder(dim, pair_groups=("recency",))`
+        `LinkDecoder(dim, pair_features=("recency",))`
     """
 
     def __init__(self, groups: Sequence[PairGroup]) -> None:

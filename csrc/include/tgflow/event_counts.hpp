@@ -111,7 +111,7 @@ class EventCounts {
 
   /// Writes the last distinct destinations before `cut[i]`, at most size(): of `src[i]`, `of_source[size,
   /// num_source]`, and of all events, `of_all[size, num_all]`; the last one first, padded with kNoNode. Looks
-  /// through the last kReach x num events. Throws std::invalid_argument unless made to `find_latest`.
+  /// through the last kReach x num events. Throws std::invalid_argument unless made with `finds_latest`.
   void latest_destinations(const node_t* src, const eid_t* cut, int64_t size, int num_source, int num_all,
                            node_t* of_source, node_t* of_all) const;
 
