@@ -36,7 +36,7 @@ void* allocate_huge(size_t bytes) {
   const size_t align = bytes >= kHugePage ? kHugePage : kLine;
   bytes = round_up(std::max<size_t>(bytes, 1), align);
   void* memory = std::aligned_alloc(align, bytes);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) throw OutOfMemory("the native core", static_cast<int64_t>(bytes));
   if (align == kHugePage) prefer_huge_pages(memory, bytes);
   return memory;
 }
@@ -47,7 +47,7 @@ ReservedMemory::ReservedMemory(size_t bytes) : size_(round_up(bytes, kStep)) {
     if (data_ != MAP_FAILED) return;
     if (size_ == kStep) break;
   }
-  throw std::bad_alloc();
+  throw OutOfMemory("the address space of a table", static_cast<int64_t>(round_up(bytes, kStep)));
 }
 
 ReservedMemory::~ReservedMemory() { munmap(data_, size_); }
@@ -55,7 +55,9 @@ ReservedMemory::~ReservedMemory() { munmap(data_, size_); }
 void ReservedMemory::commit(size_t bytes) {
   if (bytes <= committed_) return;
   const size_t target = std::min(size_, round_up(std::max(bytes, 2 * committed_), kStep));
-  if (mprotect(data_, target, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  if (mprotect(data_, target, PROT_READ | PROT_WRITE) != 0) {
+    throw OutOfMemory("a table in host memory", static_cast<int64_t>(target));
+  }
   if (target >= kHugePagesFrom) prefer_huge_pages(data_, target);
   committed_ = target;
 }

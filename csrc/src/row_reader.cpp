@@ -11,6 +11,9 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tgflow/memory.hpp"
+#include "tgflow/thread.hpp"
+
 #if defined(__linux__) && __has_include(<linux/io_uring.h>)
 #include <linux/io_uring.h>
 #define TGFLOW_URING 1
@@ -38,17 +41,17 @@ constexpr int64_t kProbed = 4096;
 class PreadPool final : public BlockReads {
  public:
   PreadPool(const std::string& path, int flags, int depth) : file_(path, flags) {
-    for (int i = 0; i < std::min(depth, kMostThreads); ++i) threads_.emplace_back([this] { serve(); });
+    try {
+      while (static_cast<int>(threads_.size()) < std::min(depth, kMostThreads)) {
+        threads_.push_back(start_thread("to read " + path, [this] { serve(); }));
+      }
+    } catch (...) {
+      end();
+      throw;
+    }
   }
 
-  ~PreadPool() override {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_all();
-    for (auto& thread : threads_) thread.join();
-  }
+  ~PreadPool() override { end(); }
 
   void start(const BlockRead& read) override {
     {
@@ -67,6 +70,15 @@ class PreadPool final : public BlockReads {
   }
 
  private:
+  void end() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
+
   void serve() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
@@ -315,7 +327,7 @@ RowReader::RowReader(const RowFile& file, int64_t budget, const std::string& wis
   most_ = std::max(longest, std::min(kMost, budget / kMostDepth / kPage * kPage));
   depth_ = std::clamp<int64_t>(budget / most_, 2, kMostDepth);
   buffers_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, static_cast<size_t>(depth_ * most_))));
-  if (buffers_ == nullptr) throw std::bad_alloc();
+  if (buffers_ == nullptr) throw OutOfMemory("buffers to read " + file.path(), depth_ * most_);
   reads_ = open_reads(file.path(), way_, static_cast<int>(depth_));
   if (reads_ == nullptr) throw FileError(ENOSYS, "cannot read " + file.path() + " by io_uring");
   flights_.resize(static_cast<size_t>(depth_));
@@ -323,7 +335,7 @@ RowReader::RowReader(const RowFile& file, int64_t budget, const std::string& wis
     flights_[static_cast<size_t>(tag)].buffer = buffers_.get() + tag * most_;
     idle_.push_back(tag);
   }
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread("to read " + file.path(), [this] { serve(); });
 }
 
 RowReader::~RowReader() {

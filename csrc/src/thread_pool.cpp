@@ -8,6 +8,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -48,20 +49,15 @@ void spin_until(const Done& done) {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int num_helpers) {
-    for (int i = 0; i < num_helpers; ++i) threads_.emplace_back([this] { serve(); });
-  }
-
-  ~ThreadPool() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      stop_ = true;
+  /// Grows to `num_helpers` threads, or to as many as the system starts, and returns their number.
+  int grow(int num_helpers) {
+    threads_.reserve(static_cast<size_t>(num_helpers));
+    try {
+      while (static_cast<int>(threads_.size()) < num_helpers) threads_.emplace_back([this] { serve(); });
+    } catch (const std::system_error&) {  // the others do the work
     }
-    wake_.notify_all();
-    for (auto& thread : threads_) thread.join();
+    return static_cast<int>(threads_.size());
   }
-
-  int num_helpers() const { return static_cast<int>(threads_.size()); }
 
   /// Runs `job` together with up to `helpers` of the pool's threads.
   void run(Job& job, int helpers) {
@@ -87,8 +83,7 @@ class ThreadPool {
     for (;;) {
       spin_until([&] { return ticket_ != seen; });  // calls come in bursts
       std::unique_lock<std::mutex> lock(mutex_);
-      wake_.wait(lock, [&] { return stop_ || (job_ != nullptr && seats_ > 0 && ticket_ != seen); });
-      if (stop_) return;
+      wake_.wait(lock, [&] { return job_ != nullptr && seats_ > 0 && ticket_ != seen; });
       seen = ticket_;
       Job* job = job_;
       --seats_;
@@ -108,7 +103,6 @@ class ThreadPool {
   std::atomic<uint64_t> ticket_{0};
   int seats_ = 0;  // helpers that may still join the job
   std::atomic<int> busy_{0};
-  bool stop_ = false;
 };
 
 int default_num_threads() {
@@ -119,14 +113,10 @@ int default_num_threads() {
 std::mutex pool_mutex;  // held for as long as one caller uses the pool
 std::atomic<int> wanted_threads{default_num_threads()};
 
-/// The pool, which grows to `num_helpers`. Never destroyed: its threads may outlive static destruction, as in
-/// a forked or exiting interpreter.
-ThreadPool& pool_of(int num_helpers) {
-  static ThreadPool* pool = nullptr;
-  if (pool == nullptr || pool->num_helpers() < num_helpers) {
-    delete pool;
-    pool = new ThreadPool(num_helpers);
-  }
+/// The pool. Never destroyed: its threads may outlive static destruction, as in a forked or exiting
+/// interpreter.
+ThreadPool& the_pool() {
+  static ThreadPool* const pool = new ThreadPool;
   return *pool;
 }
 
@@ -151,9 +141,10 @@ void parallel_for(int64_t size, int64_t grain, const std::function<void(int64_t,
   }
   // Waking a thread costs as much as `grain` items; once awake, small ranges balance the load.
   const int64_t chunk = std::max((size + 4 * threads - 1) / (4 * threads), (grain + 7) / 8);
-  const int64_t helpers = std::min<int64_t>(threads - 1, (size + grain - 1) / grain - 1);
+  const int started = std::min(the_pool().grow(threads - 1), threads - 1);
+  const int64_t helpers = std::min<int64_t>(started, (size + grain - 1) / grain - 1);
   Job job{&body, size, chunk};
-  pool_of(threads - 1).run(job, static_cast<int>(helpers));
+  the_pool().run(job, static_cast<int>(helpers));
   if (job.error) std::rethrow_exception(job.error);
 }
 

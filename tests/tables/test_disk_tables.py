@@ -192,3 +192,32 @@ def test_flipped_bit_is_an_error_or_harmless(path):
                 assert torch.equal(table[torch.arange(len(table))], rows), bit
         except DamagedFile:
             continue
+
+
+WITHOUT_THREADS = """
+import re, resource, sys
+from pathlib import Path
+import torch
+from tgflow.tables.disk import DiskRows
+
+torch.ones(9) @ torch.ones(9)
+pages = int(re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (pages + (60 << 20),) * 2)
+threads = set(Path("/proc/self/task").iterdir())
+try:
+    DiskRows(64, "float32 [16]", Path(sys.argv[1]), 16 << 20, "page cache")
+except MemoryError as error:
+    print(error)
+print(set(Path("/proc/self/task").iterdir()) == threads, Path(sys.argv[1]).exists())
+"""
+
+
+def test_table_that_lacks_a_thread_raises_and_leaves_nothing_behind(path):
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THREADS, path], capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    message, left = ran.stdout.splitlines()
+    assert message.startswith(f"cannot start a thread to read {path}: ")
+    assert "ulimit -v" in message
+    assert left == "True False"

@@ -28,13 +28,16 @@ class DiskRows(RowStorage):
         self.row_bytes = row_bytes
         if "\0" in str(path):
             raise ValueError(f"path holds a null byte: {str(path)!r}")
-        named = _temporary() if path is None else path
+        named, is_new = (_temporary(), True) if path is None else (path, not path.exists())
+        self._file: _native.RowFile | None = _native.RowFile(str(named), row_bytes, kind)
         try:
-            self._file: _native.RowFile | None = _native.RowFile(str(named), row_bytes, kind)
             self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, reads)
-        finally:
-            if path is None:
+        except BaseException:
+            if is_new:
                 named.unlink()
+            raise
+        if path is None:
+            named.unlink()
         self._is_changed = False
         self.way = self._reader.way
         """I/O method of reads: "io_uring with O_DIRECT", "pread with O_DIRECT" or similar."""
