@@ -67,7 +67,16 @@ class SourceUnavailable(StreamError):
 
 
 class TooManyBadRecords(StreamError):
-    """Raised when the share of bad rows is so high that the schema must be wrong."""
+    """Raised when the share of bad rows is so high that the schema must be wrong.
+
+    Args:
+        where: As of `StreamError`, and likewise `code` and `text`.
+        row: The bad row that exceeded the limit; None if all rows were counted.
+    """
+
+    def __init__(self, where: str, code: str, text: str, row: object = None) -> None:
+        super().__init__(where, code, text)
+        self.row = row
 
 
 class LateEvent(StreamError):

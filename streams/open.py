@@ -241,7 +241,6 @@ def open_files(
     *,
     event_id: str | None = None,
     checks: Checks | None = None,
-    max_file_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
     follow: bool = False,
     bipartite: bool | None = None,
@@ -257,8 +256,6 @@ def open_files(
         event_id: Name of a text or integer column used to find repeated events, if
             `OrderConfig.dedup_window` is set; None reads none.
         checks: Limits on the values; None for those of `Checks()`.
-        max_file_bytes: Maximum text bytes of a compressed file; None for the larger of 1 GiB and
-            200 times its own size.
         block_bytes: Bytes of a text file parsed at a time; does not change the result.
         follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
             folder, and never end. Column detection then uses the first row alone.
@@ -276,7 +273,6 @@ def open_files(
         StreamOptions(**options),
         event_id=event_id,
         checks=checks,
-        max_file_bytes=max_file_bytes,
         block_bytes=block_bytes,
         follow=follow,
     )
@@ -289,12 +285,11 @@ def _reader_of(
     *,
     event_id: str | None = None,
     checks: Checks | None = None,
-    max_file_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
     follow: bool = False,
 ) -> tuple[str, Reader, bool]:
     """Return the name of a source, its reader, and whether its format makes it bipartite."""
-    files = find_files(source, options, max_file_bytes, block_bytes, follow=follow)
+    files = find_files(source, options, block_bytes, follow=follow)
     reader = Reader(files, options, event_id, checks or Checks())
     name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
     return name, reader, any(decoder.bipartite for decoder in files.decoders)

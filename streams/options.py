@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from tgflow.setting import Setting, Size, check_text
 from tgflow.streams.rows.schema import ColumnNames, IdKind
+from tgflow.units import parse_bytes
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[
@@ -62,12 +64,17 @@ class StreamOptions(ColumnNames, TextLayout):
     unit that the first dates need."""
     id_kind: IdKind | None = None
     """Type of the node ids; unset: as in the first row."""
+    max_file_bytes: Annotated[Size | None, Setting(resume="any_time")] = None
+    """Maximum bytes that a compressed file may unpack to, such as 20GiB; unset: 200 times its own
+    size, at least 1GiB."""
 
     def __post_init__(self) -> None:
         if self.id_kind not in (None, "int", "string"):
             raise ValueError(f"unknown id_kind {self.id_kind!r}; choose 'int', 'string' or None")
         if self.fill_missing is not None and not math.isfinite(self.fill_missing):
             raise ValueError(f"fill_missing must be a finite number, got {self.fill_missing}")
+        if self.max_file_bytes is not None:
+            check_text("max_file_bytes", self.max_file_bytes, parse_bytes)
 
     @property
     def unit(self) -> str:

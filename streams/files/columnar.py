@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,9 @@ from tgflow.streams.files.decoder import (
     check_digest,
     check_size,
     digest,
+    most_unpacked,
     tail,
+    too_much,
 )
 from tgflow.streams.rows.row_batch import Origin, Position, RowBatch
 from tgflow.streams.rows.schema import Columns
@@ -32,11 +36,8 @@ from tgflow.streams.rows.validate import RowSchema, validate
 
 BATCH_ROWS = 1 << 15
 """Elements torch checks at once; above this it uses threads, which are slow on a busy machine."""
-MAX_BYTES = 1 << 30
-"""Bytes of a compressed file's array that are always allowed; above them `MAX_RATIO` applies."""
-MAX_RATIO = 200
 _ARROW_MAGIC = b"ARROW1"
-_DAMAGE = (pa.ArrowException, OSError, ValueError, zipfile.BadZipFile, EOFError)
+_DAMAGE = (pa.ArrowException, OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError)
 
 
 class ColumnarDecoder(Decoder):
@@ -230,18 +231,19 @@ def _arrays_decoder(
     return ColumnarDecoder(str(path), list(columns), num_rows, load, path=path)
 
 
-def npz_decoder(path: Path) -> ColumnarDecoder:
+def npz_decoder(path: Path, max_bytes: int | None = None) -> ColumnarDecoder:
     """Open a `numpy.savez` file; object arrays, which need unpickling, are rejected."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            shapes = {
-                info.filename.removesuffix(".npy"): _shape(file, info)
-                for info in file.infolist()
-                if info.filename.endswith(".npy")
-            }
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
-        text = f"not a readable .npz file: {error!s:.100}"
-        raise StreamError(str(path), "syntax", text) from None
+    most = most_unpacked(path.stat().st_size, max_bytes)
+    with path.open("rb") as opened:
+        try:
+            with zipfile.ZipFile(opened) as file:
+                infos = [info for info in file.infolist() if info.filename.endswith(".npy")]
+                shapes = {info.filename.removesuffix(".npy"): _shape(file, info) for info in infos}
+        except (*_DAMAGE, NotImplementedError, RuntimeError, TokenError) as error:
+            text = f"not a readable .npz file: {error!s:.100}"
+            raise StreamError(str(path), "syntax", text) from None
+    if sum(info.file_size for info in infos) > most:
+        raise StreamError(str(path), "too_large", too_much(most))
 
     def arrays(names: Sequence[str]) -> Mapping[str, Any]:
         with np.load(path, allow_pickle=False) as file:
@@ -252,8 +254,6 @@ def npz_decoder(path: Path) -> ColumnarDecoder:
 
 def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
     """Return an array's shape from its header; `ValueError` if it is invalid or holds objects."""
-    if info.file_size > max(MAX_BYTES, MAX_RATIO * info.compress_size):
-        raise ValueError(f"{info.filename} would unpack to {info.file_size:,} bytes")
     read = {(1, 0): np.lib.format.read_array_header_1_0}
     with file.open(info) as member:
         version = np.lib.format.read_magic(member)
@@ -272,12 +272,13 @@ def tensors_decoder(path: Path) -> ColumnarDecoder:
     `TemporalData` object is rejected.
     """
     way_out = "save a dict of tensors: torch.save(data.to_dict(), path), or pass the object itself"
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        first = str(error).strip().partition("\n")[0]
-        text = f"torch cannot load it safely ({first:.100}); {way_out}"
-        raise StreamError(str(path), "syntax", text) from None
+    with path.open("rb") as file:
+        try:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+        except (*_DAMAGE, pickle.UnpicklingError, RuntimeError, LookupError, TypeError) as error:
+            first = str(error).strip().partition("\n")[0]
+            text = f"torch cannot load it safely ({first:.100}); {way_out}"
+            raise StreamError(str(path), "syntax", text) from None
     if not isinstance(found, dict):
         text = f"it holds a {type(found).__name__}; {way_out}"
         raise StreamError(str(path), "syntax", text)

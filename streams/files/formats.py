@@ -31,7 +31,7 @@ from tgflow.streams.files.csv import (
     Dialect,
     JodieDecoder,
 )
-from tgflow.streams.files.decoder import Decoder
+from tgflow.streams.files.decoder import Decoder, most_unpacked
 from tgflow.streams.files.dyglib import HEADER as DYGLIB_HEADER
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
@@ -48,12 +48,14 @@ class Format:
         endings: File name endings.
         dialect: Dialect of delimited text, which a `TextLayout` may adjust.
         is_text: Whether it is text, which may be compressed and may grow.
+        unpacks: Whether its decoder takes the maximum bytes that a file may unpack to.
     """
 
     decoder: Callable[..., Decoder]
     endings: tuple[str, ...] = ()
     dialect: Dialect | None = None
     is_text: bool = True
+    unpacks: bool = False
 
 
 FORMATS = {
@@ -67,7 +69,7 @@ FORMATS = {
     "snap": Format(CsvDecoder, (".txt",), SNAP),
     "edges": Format(CsvDecoder, (".edges",), EDGES),
     "konect": Format(CsvDecoder, (), KONECT),
-    "npz": Format(npz_decoder, (".npz",), is_text=False),
+    "npz": Format(npz_decoder, (".npz",), is_text=False, unpacks=True),
     "pt": Format(tensors_decoder, (".pt",), is_text=False),
 }
 WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
@@ -118,7 +120,9 @@ def decoder_for(
         raise ValueError(
             f"header=, columns=, sep= and comment= are for delimited text ({known}), not {chosen}"
         )
-    return found.decoder(path, max_bytes, block_bytes) if found.is_text else found.decoder(path)
+    if found.is_text:
+        return found.decoder(path, max_bytes, block_bytes)
+    return found.decoder(path, max_bytes) if found.unpacks else found.decoder(path)
 
 
 def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
@@ -148,13 +152,23 @@ def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
     return name, table.combine_chunks()
 
 
+def _whole_text(path: Path) -> pa.BufferReader:
+    """Return the text of a file; StreamError if it unpacks to too much."""
+    compression, most = COMPRESSION.get(path.suffix), most_unpacked(path.stat().st_size)
+    with pa.input_stream(str(path), compression=compression) as text:
+        data = text.read() if compression is None else text.read(most + 1)
+    if compression is not None and len(data) > most:
+        raise StreamError(str(path), "too_large", f"it unpacks to more than {most:,} bytes")
+    return pa.BufferReader(data)
+
+
 def _read_file(path: Path, texts: Sequence[str]) -> pa.Table:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     kind = format_of(path)
     try:
         if kind in ("csv", "tsv", "jsonl"):
-            with pa.input_stream(str(path), compression=COMPRESSION.get(path.suffix)) as text:
+            with _whole_text(path) as text:
                 if kind == "jsonl":
                     return pa.json.read_json(text)
                 delimiter = "," if kind == "csv" else "\t"

@@ -37,6 +37,7 @@ from tgflow.streams.rows.validate import (
     saved_classes,
     usual_value,
 )
+from tgflow.units import parse_bytes
 
 STDIN = "-"
 PARTITION = 0
@@ -205,14 +206,15 @@ def _natural(name: str) -> list[tuple[str, int]]:
 def find_files(
     source: Any,
     options: StreamOptions,
-    max_bytes: int | None,
     block_bytes: int,
     *,
     follow: bool = False,
 ) -> Files:
     """Return the files of a source; the arguments are those of `open_files`."""
     names_of(options)
-    open_file = partial(decoder_for, layout=options, max_bytes=max_bytes, block_bytes=block_bytes)
+    limit = options.max_file_bytes
+    most = None if limit is None else parse_bytes(limit)
+    open_file = partial(decoder_for, layout=options, max_bytes=most, block_bytes=block_bytes)
     comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
     growth = FileTail() if follow else None
     if _is_path(source) and str(source) == STDIN:
@@ -413,6 +415,7 @@ class Reader:
             self.feature_names = feature_names(columns.features, self.widths)
             if not samples:
                 continue
+            found = [*decoder.notes()]
             if self._options.id_kind is None:
                 both = columns.src, columns.dst
                 needed = columns.features if columns.fill_missing is None else ()
@@ -421,8 +424,9 @@ class Reader:
                 row = [*good, *whole, *samples][0]
                 first = {name: row.get(name) for name in both}
                 self.id_kind = _id_kind(decoder.first_place, first)
+                found += _text_among_numbers(first, whole)
             self.time, note = times.scale(row.get(columns.t) for row in samples)
-            found = [*decoder.notes(), *([] if note is None else [note])]
+            found += [] if note is None else [note]
             for role in MOST:
                 name = getattr(columns, role)
                 if (
@@ -438,6 +442,8 @@ class Reader:
 def _require(where: str, names: Sequence[str], role: str, name: str) -> None:
     if (count := names.count(name)) == 1:
         return
+    if not names:
+        raise StreamError(where, "schema", "there is no row among its first lines")
     found = f"{count} columns are named" if count else "there is no column"
     text = f"{found} {name!r}; the columns are {listed(names)}: choose with {role}=..."
     values = names
@@ -472,6 +478,21 @@ def _id_kind(where: str, first: dict[str, object]) -> IdKind:
             text = f"{column} is {shown(value)}, expected an integer or a string"
             raise StreamError(where, "type", f"{text}; {AS_TEXT}")
     return "string" if any(isinstance(value, str) for value in first.values()) else "int"
+
+
+def _text_among_numbers(
+    first: Mapping[str, object], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield a note if the id of the first row is text and most others of its column are numbers."""
+    for column, value in first.items():
+        if isinstance(value, str):
+            numbers = [row for row in rows if isinstance(row[column], int)]
+            if 2 * len(numbers) >= len(rows):
+                yield (
+                    f"all ids are read as text, as {column} of the first row is {shown(value)}; "
+                    "id_kind='int' reads integers"
+                )
+                return
 
 
 class FileSource(PartitionedSource):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -29,17 +29,21 @@ from tgflow.streams.files.decoder import (
     check_digest,
     check_size,
     digest,
+    most_unpacked,
+    too_much,
 )
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, Position, RowBatch
 from tgflow.streams.rows.validate import RowSchema, may_be_tiny, validate
 
 BLOCK_BYTES = 1 << 20
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-MAX_RATIO, ALWAYS_ALLOWED = 200, 1 << 30
 BOM = b"\xef\xbb\xbf"
 _PARSER_BYTES = 1 << 18
 _FEW_LINES = 16
 _NUM_PIECES = 16
+BLANK_LINE = "blank_line"
+"""Name of skipped lines among `RowBatch.counts`."""
+_IS_SPACE = np.isin(np.arange(256), [*b" \t\n\r\v\f"])
 
 Text: TypeAlias = bytes | bytearray
 
@@ -68,6 +72,26 @@ class TextBlock:
     """Bytes left out of `data`; only for a single line that is too long to keep."""
     position: Position
     """Position after these lines."""
+    before: bytes
+    """The end of the text before these lines, for the anchors of positions within them."""
+
+    def pieces(self, num: int) -> Iterator[TextBlock]:
+        """Yield the lines in about `num` blocks, each with its own position."""
+        ends = _line_ends(self.data)
+        line, start = self.line, 0
+        if self.left_out or num == 1:
+            yield self
+            return
+        for cut in np.array_split(ends, min(num, len(ends))):
+            data, end = self.data[start : cut[-1]], int(cut[-1])
+            before = (self.before + self.data[:start])[-ANCHOR_BYTES:]
+            position = self.position | {
+                "byte": self.offset + end,
+                "line": line + len(cut),
+                "sha256": digest(before + data),
+            }
+            yield TextBlock(data, line, self.offset + start, len(cut), 0, position, before)
+            line, start = line + len(cut), end
 
 
 class TextFile:
@@ -75,8 +99,7 @@ class TextFile:
 
     Args:
         path: The file.
-        max_bytes: Maximum text bytes of a compressed file; None for the larger of 1 GiB and 200
-            times its own size.
+        max_bytes: Maximum text bytes of a compressed file; None: as `most_unpacked`.
         start: Position of a block; reading continues after it.
 
     Raises:
@@ -94,7 +117,7 @@ class TextFile:
         self._allowed: int | None = None
         if compression:
             self._stream = pa.CompressedInputStream(self._raw, compression)
-            self._allowed = max_bytes or max(ALWAYS_ALLOWED, MAX_RATIO * self.size)
+            self._allowed = most_unpacked(self.size, max_bytes)
         self._line, self._num_read, self._tail = 1, 0, b""
         if start is None:
             return
@@ -137,7 +160,7 @@ class TextFile:
                 cut = buffer.rfind(b"\n") + 1 if more or whole_lines else len(buffer)
                 if not (cut or more):
                     return
-                rest, left_out = buffer[cut:], 0
+                rest, left_out, before = buffer[cut:], 0, self._tail
                 del buffer[cut:]
                 if buffer:
                     self._passed(buffer)
@@ -148,7 +171,7 @@ class TextFile:
                     end = offset + len(buffer) + left_out
                     position: Position = {"byte": end, "line": line + num_lines}
                     position |= {"size": self.size, "sha256": digest(self._tail)}
-                    yield TextBlock(buffer, line, offset, num_lines, left_out, position)
+                    yield TextBlock(buffer, line, offset, num_lines, left_out, position, before)
                     line, offset = line + num_lines, end
                 buffer = self._read(block_bytes, rest) if more else rest
                 more = len(buffer) > len(rest)
@@ -197,8 +220,7 @@ class TextFile:
         del buffer[start + num_read :]
         self._num_read += num_read
         if self._allowed is not None and self._num_read > self._allowed:
-            text = f"the compressed data holds more than {self._allowed} bytes of text"
-            raise StreamError(self.name, "too_large", f"{text}; if it should, decompress it first")
+            raise StreamError(self.name, "too_large", too_much(self._allowed))
         return buffer
 
     def _passed(self, data: Text) -> None:
@@ -258,16 +280,16 @@ def parse_lines(
 ) -> tuple[pa.RecordBatch, Int64s | None, list[RowFault]]:
     """Return the rows, the line number of each (None if all lines are valid), and the faults.
 
-    All lines are parsed at once. If that fails, they are parsed again in 16 chunks; in a failing
-    chunk, suspicious lines are parsed individually, and the others together.
+    Lines are parsed in 16 chunks; in a failing chunk, suspicious lines are parsed individually, and
+    the others together.
     """
+    taken = [(np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], parser.schema))]
+    if not num_lines:
+        return taken[0][1], None, []
     ends = _line_ends(lines)
     starts = np.append(0, ends[:-1])
     sizes = ends - starts + left_out
     fits = sizes <= longest
-    if fits.all() and (batch := _parse(lines, num_lines, parser)) is not None:
-        return batch, None, []
-    taken: list[tuple[Int64s, pa.RecordBatch]] = []
     faults: dict[int, Fault] = {}
 
     def line(row: int) -> bytes:
@@ -302,9 +324,8 @@ def parse_lines(
             continue
         text = shown(line(rows[0]).decode(errors="replace").rstrip("\r\n"))
         faults[int(rows[0])] = "syntax", f"the line is not a row of {parser.columns}: {text}"
-    none = np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], parser.schema)
-    index = np.concatenate([rows for rows, _ in taken or [none]])
-    batch = pa.concat_batches([batch for _, batch in taken or [none]])
+    index = np.concatenate([rows for rows, _ in taken])
+    batch = pa.concat_batches([batch for _, batch in taken])
     order = np.argsort(index)
     found = [RowFault(row, *faults[row]) for row in sorted(faults)]
     return batch.take(pa.array(order)), index[order] if faults else None, found
@@ -319,6 +340,8 @@ def _parse(lines: Text, num_lines: int, parser: Parser) -> pa.RecordBatch | None
 
 def _selected(lines: Text, starts: Int64s, ends: Int64s, rows: Int64s) -> Text:
     """Return the lines `rows`, in increasing order."""
+    if not len(rows):
+        return b""
     if rows[-1] - rows[0] == len(rows) - 1:
         return lines[starts[rows[0]] : ends[rows[-1]]]
     is_taken = np.zeros(len(ends), dtype=np.bool_)
@@ -381,22 +404,54 @@ class TextDecoder(Decoder):
     def _rows(
         self, blocks: Iterator[TextBlock], parser: Parser, schema: RowSchema
     ) -> Iterator[RowBatch]:
-        longest = schema.checks.max_bytes
+        """Yield the rows of each block together, or piece by piece if a line is blank or bad.
+
+        A reader that stops at the first bad rows thus does not wait for all of them.
+        """
         for block in blocks:
-            lines, num_lines, rows = block.data, block.num_lines, self._rows_among(block)
-            if rows is not None and len(rows) == 0:
+            whole = self._whole(block, parser, schema)
+            if whole is not None:
+                yield whole
                 continue
-            if rows is not None:
-                ends, num_lines = _line_ends(lines), len(rows)
-                lines = _selected(lines, np.append(0, ends[:-1]), ends, rows)
-            batch, index, faults = parse_lines(lines, num_lines, parser, longest, block.left_out)
-            locate = self._locator(block, rows, longest)
-            yield validate(
-                batch, schema, index=index, faults=faults, locate=locate, position=block.position
-            )
+            for piece in block.pieces(_NUM_PIECES if block.data.strip() else 1):
+                yield self._in_part(piece, parser, schema)
+
+    def _whole(self, block: TextBlock, parser: Parser, schema: RowSchema) -> RowBatch | None:
+        """Return the rows of a block; None if it has none, or a line that is not one."""
+        lines, num_lines, longest = block.data, block.num_lines, schema.checks.max_bytes
+        rows = self._rows_among(block)
+        if rows is not None:
+            ends, num_lines = _line_ends(lines), len(rows)
+            lines = _selected(lines, np.append(0, ends[:-1]), ends, rows)
+        is_long = len(lines) + block.left_out > longest and (
+            block.left_out or np.diff(_line_ends(lines), prepend=0).max() > longest
+        )
+        batch = None if is_long or not lines.strip() else _parse(lines, num_lines, parser)
+        if batch is None:
+            return None
+        locate = self._locator(block, rows, longest)
+        return validate(batch, schema, locate=locate, position=block.position)
+
+    def _in_part(self, block: TextBlock, parser: Parser, schema: RowSchema) -> RowBatch:
+        """Return the rows of a block apart from its blank lines, which are counted."""
+        longest, rows, blank = schema.checks.max_bytes, self._rows_among(block), 0
+        rows = np.arange(block.num_lines) if rows is None else rows
+        ends = _line_ends(block.data)
+        starts = np.append(0, ends[:-1])
+        if not block.left_out:
+            is_space = _IS_SPACE[np.frombuffer(block.data, dtype=np.uint8)]
+            is_blank = np.logical_and.reduceat(is_space, starts)[rows]
+            rows, blank = rows[~is_blank], int(np.count_nonzero(is_blank))
+        lines = _selected(block.data, starts, ends, rows)
+        batch, index, faults = parse_lines(lines, len(rows), parser, longest, block.left_out)
+        locate = self._locator(block, rows, longest)
+        found = validate(
+            batch, schema, index=index, faults=faults, locate=locate, position=block.position
+        )
+        return replace(found, counts={BLANK_LINE: blank} if blank else {})
 
     def _rows_among(self, block: TextBlock) -> Int64s | None:
-        """Return the numbers of lines other than header and comments; None if all are rows."""
+        """Return the numbers of lines other than header and comments; None if all are."""
         lines, starts_with = block.data, self.comments
         num_header_lines = max(0, self.num_header_lines + 1 - block.line)
         has_comments = any(

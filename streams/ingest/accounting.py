@@ -52,7 +52,7 @@ class RowAccounting:
         """Account for rows that were polled.
 
         Raises:
-            TooManyBadRecords: If the breaker trips.
+            TooManyBadRecords: If the breaker trips; its `row` is the bad row that trips it.
         """
         counts = self._changing(polled.partition)
         bad = [row for row in admitted.rejected if row.code != "late"]
@@ -105,9 +105,9 @@ class RowAccounting:
             num_bad = len(recent) - start
             if not self._allows(num_bad, WINDOW):
                 rows = f"the last {min(number + 1, WINDOW):,} rows are bad"
-                raise self._broken(f"{num_bad:,} of {rows}{self._limit}", bad)
+                raise self._broken(f"{num_bad:,} of {rows}{self._limit}", bad, row)
             if num_bad == number + 1 == FIRST:
-                raise self._broken(f"the first {FIRST:,} rows are all bad", bad)
+                raise self._broken(f"the first {FIRST:,} rows are all bad", bad, row)
         counts["recent_bad"] = recent[start:]
 
     def _allows(self, num_bad: int, num_rows: int) -> bool:
@@ -118,13 +118,15 @@ class RowAccounting:
     def _limit(self) -> str:
         return f", more than max_bad_ratio={self._max_bad_ratio:g}"
 
-    def _broken(self, text: str, bad: Sequence[BadRow] = ()) -> TooManyBadRecords:
+    def _broken(
+        self, text: str, bad: Sequence[BadRow] = (), row: BadRow | None = None
+    ) -> TooManyBadRecords:
         if bad:
             code, _ = Counter(row.code for row in bad).most_common(1)[0]
             example = printable(next(row.text for row in bad if row.code == code), MAX_MESSAGE)
             text += f", most of them lately by {code!r} (as: {example})"
         way_out = "is the schema right? the dead letters hold the rows; else raise max_bad_ratio"
-        return TooManyBadRecords(self._name, "schema", f"{text}; {way_out}")
+        return TooManyBadRecords(self._name, "schema", f"{text}; {way_out}", row)
 
 
 def _none() -> dict[str, Any]:

@@ -23,9 +23,9 @@ from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog, LogPosition
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.errors import LateEvent
+from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
-from tgflow.streams.ingest.admission import Admission, Admitted, PartitionState, Seen
+from tgflow.streams.ingest.admission import Admission, PartitionState, Seen
 from tgflow.streams.ingest.config import AFTER_ALL, OrderConfig
 from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles
 from tgflow.streams.ingest.ordering import (
@@ -341,7 +341,7 @@ class Ingest:
         """Admit rows and buffer the accepted ones; dead letters are durable on return."""
         taken, late = _Taken(), self._config.late
         rejected: list[BadRow] = []
-        pairs: list[tuple[RowBatch, Admitted]] = []
+        broken: TooManyBadRecords | None = None
         for rows in polled:
             admitted = self._admission.admit(rows)
             for row in admitted.rejected:
@@ -350,6 +350,13 @@ class Ingest:
                     raise LateEvent(row.origin.where, "late", text)
                 if row.code != "late" or late == "dead_letter":
                     rejected.append(row)
+            try:
+                self.accounting.enter(rows, admitted)
+            except TooManyBadRecords as error:  # rows after it are not kept
+                broken = error
+                while rejected[-1] is not error.row:
+                    rejected.pop()
+                break
             events = admitted.rows.keeping_ids(self._keep_event_ids)
             self._buffer.add(events)
             taken.partitions.add(rows.partition)
@@ -359,12 +366,11 @@ class Ingest:
                 seen = taken.unlogged.setdefault(str(rows.partition), [[], []])
                 for column, more in zip(seen, admitted.unlogged, strict=True):
                     column.extend(more.tolist())
-            pairs.append((rows, admitted))
         if self._letters is not None and rejected:
             self._letters.write(self.source.name, rejected)
             self._letters.sync()
-        for rows, admitted in pairs:
-            self.accounting.enter(rows, admitted)
+        if broken is not None:
+            raise broken
         return taken
 
     def _idle(self, heard: set[int]) -> list[int]:

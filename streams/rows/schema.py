@@ -12,6 +12,7 @@ from annotated_types import Ge, Le
 
 from tgflow.iso import has_zone, iso_seconds
 from tgflow.setting import Setting, Size, check_ranges
+from tgflow.text import printable
 from tgflow.units import (
     INT64_MAX,
     INT64_MIN,
@@ -235,5 +236,5 @@ class Columns(ColumnNames):
 
 
 def listed(names: Sequence[str]) -> str:
-    """Format column names for a message: the first 8."""
-    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:8])}, ..."
+    """Format column names for a message: the first 8, escaped."""
+    return printable(", ".join(names[:8])) + ", ..." * (len(names) > 8)

@@ -5,6 +5,7 @@ Contents of a stream are escaped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,9 @@ def print_stream(stream: Mapping[str, Any], dead_letters: Path) -> None:
     ]
     if lines:
         print_table(HEADER, lines)
-    if lines or stream["counts"]["duplicate"]:
-        console = Console(soft_wrap=True, highlight=False)
-        console.print(Text(f"{row_sums(stream)}; rejected rows are in {dead_letters}", "dim"))
+    if lines or stream["counts"]["duplicate"] or _others(stream):
+        kept = f"; rejected rows are in {dead_letters}" if lines else ""
+        Console(soft_wrap=True, highlight=False).print(Text(row_sums(stream) + kept, "dim"))
 
 
 def print_scores(scores: Mapping[str, Any]) -> None:
@@ -116,4 +117,16 @@ def row_sums(stream: Mapping[str, Any]) -> str:
     """Return the row counts by outcome in one line."""
     counts = stream["counts"]
     sums = ", ".join(f"{counts[name]:,} {name}" for name in PARTS if counts[name])
-    return f"{counts['read']:,} rows read: {sums or 'none'}"
+    skipped = "".join(
+        f"; {num:,} {name.replace('_', ' ')}{'s' if num > 1 else ''} skipped"
+        for name, num in _others(stream).items()
+    )
+    return f"{counts['read']:,} rows read: {sums or 'none'}{skipped}"
+
+
+def _others(stream: Mapping[str, Any]) -> Counter[str]:
+    """Return the counts of items that are not rows, such as blank lines, by name."""
+    found: Counter[str] = Counter()
+    for counts in stream["counts"]["partitions"].values():
+        found.update(counts["other"])
+    return found

@@ -27,8 +27,6 @@ NO_INTEGER = f"expected an integer; write it as one, or {AS_TEXT}"
 CSV_ROWS = {
     b"1,2,3": ("schema", f"3 values, expected 5 (src, dst, t, f0, label); {MEND}"),
     b"1,2,3,0.5,0,9": ("schema", f"6 values, expected 5 (src, dst, t, f0, label); {MEND}"),
-    b"": ("syntax", "the line is blank; remove it"),
-    b"   ": ("syntax", "the line is blank; remove it"),
     b"12.0,2,3,0,0": ("type", f"src is '12.0', {NO_INTEGER}"),
     b"true,2,3,0,0": ("type", f"src is 'true', {NO_INTEGER}"),
     b"1,1e3,3,0,0": ("type", f"dst is '1e3', {NO_INTEGER}"),
@@ -85,7 +83,6 @@ def json_row(**changes):
 ONE = "write one object per line"
 WIDTH = "expected 2 as in most of the first rows"
 JSON_ROWS = {
-    b"": ("syntax", "the line is blank; remove it"),
     b'{"src": 1,': (
         "syntax",
         "not JSON: expecting property name enclosed in double quotes at character 11; " + ONE,
@@ -154,6 +151,33 @@ def test_each_bad_row_is_isolated_with_its_location_and_message(
     assert all(lines[place["line"] - 1] == raw for _, _, place, raw in bad)
     assert {row.code for row in found} <= set(CODES)
     assert all(row.text.isprintable() for row in found)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "txt", "csv.gz"])
+@pytest.mark.parametrize("block_bytes", [64, 1 << 20])
+def test_blank_lines_are_skipped_and_counted(tmp_path, ending, block_bytes):
+    name = f"events.{ending}"
+    row = {"jsonl": '{"src": 1, "dst": 2, "t": %d}', "tsv": "1\t2\t%d", "txt": "1 2 %d"}
+    headers = {"jsonl": "", "txt": "# a comment\n", "tsv": "src\tdst\tt\n"}
+    header = headers.get(ending, "src,dst,t\n")
+    lines = [row.get(ending, "1,2,%d") % i for i in range(200)]
+    for i, blank in ((0, ""), (50, "  "), (50, "\t \r"), (150, "")):
+        lines.insert(i, blank)
+    lines.insert(100, "x")
+    text = (header + "\n".join(lines) + "\n\n \t").encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    source = open_files(tmp_path / name, block_bytes=block_bytes)
+    polls = read(source)
+    events, bad = flat(polls)
+    assert [event[3] for event in events] == [*range(200)]
+    line = text[: text.index(b"x\n")].count(b"\n") + 1
+    assert [place["line"] for _, _, place, _ in bad] == [line]
+    assert sum(poll.counts.get("blank_line", 0) for poll in polls) == 6
+    num = 0
+    for poll in polls[:40]:  # each position resumes after its rows
+        num += len(poll.events)
+        later, _ = flat(read(open_files(tmp_path / name, block_bytes=block_bytes), poll.position))
+        assert [event[3] for event in later] == [*range(num, 200)]
 
 
 def strict(source, **schema):

@@ -184,9 +184,8 @@ def spoiled(lines, pieces, chance):
 
 
 def lines_in(data):
-    """Return the lines of a file without their ends."""
-    lines = data.removesuffix(b"\n").split(b"\n")
-    return [line.removesuffix(b"\r") for line in lines]
+    """Return the lines of a file that are not blank, without their ends."""
+    return [line.removesuffix(b"\r") for line in data.split(b"\n") if line.strip()]
 
 
 def test_randomly_damaged_csv_lines(tmp_path):

@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import faults
+from tgflow.streams import open_files
+from tgflow.streams.errors import TooManyBadRecords
+from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles, letter_of
+from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.rows.row_batch import BadRow, Origin
 
 
@@ -140,3 +144,14 @@ def test_missing_dead_letters_are_reported_and_a_new_file_started(tmp_path, capl
         assert "dead letters are missing" in caplog.text
         assert letters.length == {"segment": 1, "byte": 0}
         assert places(tmp_path / "letters") == [0][:kept]
+
+
+def test_limit_on_bad_rows_acts_within_a_block(tmp_path):
+    path = tmp_path / "events.csv"
+    path.write_bytes(b"src,dst,t\n" + b"x\n" * 300_000)
+    letters = DeadLetterFiles(tmp_path / "letters")
+    ingest = Ingest(open_files(path), OrderConfig(), letters=letters, max_bad_ratio=0.05)
+    with pytest.raises(TooManyBadRecords, match="501 of the last 501 rows are bad"):
+        list(ingest)
+    letters.close()
+    assert len(entries(tmp_path / "letters")) == 501
