@@ -218,3 +218,24 @@ def test_run_at_its_memory_limit_exits_with_71_and_resumes_with_more(run, made, 
     assert load(newest).meta["position"] == health()["position"]
     assert run("--memory-limit", "100GiB", "--resume").code == 0
     same_run(made / "whole", Path("out"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run",
+        "train --epochs 1",
+        "compare --models recency",
+        "compare --models recency --protocol dyglib/1",
+    ],
+)
+def test_stream_without_events_is_reported(tgflow, tmp_path, command):
+    Path("none.csv").write_text("src,dst,t\n")
+    ran = tgflow(*command.split(), "-s", "none.csv", "-o", "out")
+    assert (ran.code, ran.err.splitlines()[-1]) == (
+        66,
+        "tgflow: none.csv has no events: there is nothing to learn from",
+    )
+    if command == "run":  # the run continues once there are events
+        write_events(Path("none.csv"))
+        assert tgflow("run", "--resume", "-o", "out").code == 0

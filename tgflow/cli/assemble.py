@@ -226,7 +226,17 @@ def read_graph(
 ) -> TemporalGraph:
     """Return a graph of all events of `source`, up to the limit of `config`; see `grow_graph`."""
     stream, direction = play_source(config, source, nodes), direction_of(config, source)
-    return grow_graph(config, source, direction, stream, edge_x, gpu, dim_of(nodes))
+    graph = grow_graph(config, source, direction, stream, edge_x, gpu, dim_of(nodes))
+    check_events(config, graph.num_events)
+    return graph
+
+
+def check_events(config: Config, num_events: int) -> None:
+    """Raise CliError if the whole stream had no event."""
+    if not num_events:
+        raise CliError(
+            f"{config.stream.path} has no events: there is nothing to learn from", NO_INPUT
+        )
 
 
 def play_source(

@@ -113,6 +113,8 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
             runner = open_runner(directory, inputs, run_log, flow, console)
             result, trainer = runner.run(), runner.trainer
             assert isinstance(trainer, Comparison)
+            if not result.stopped:
+                assemble.check_events(config, trainer.position)
             protocol = result.metrics["protocol_line"]
             stream, said = result.reports["stream"], result.reports["features"]
             summary = {

@@ -14,7 +14,7 @@ EXIT_CODES = {
     0: "success, or stopped by a signal with all progress saved",
     USAGE: "invalid usage or settings",
     DATA: "invalid data",
-    NO_INPUT: "input missing or changed",
+    NO_INPUT: "input missing, empty or changed",
     INTERNAL: "non-finite loss or internal error",
     MEMORY: "memory limit reached or out of memory",
     LOCKED: "run in use by another process",

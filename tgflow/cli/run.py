@@ -146,6 +146,8 @@ def _learn(
     console = Console(stderr=True)
     with assemble.logged(directory, "run", console) as run_log:
         result = build.open_runner(directory, inputs, run_log, flow, console).run()
+        if not result.stopped:
+            assemble.check_events(config, result.metrics["num_events"])
         machine = assemble.machine_figures(live.threads, live.device)
         metrics = _metrics(result, config) | machine
         _write_report(directory.files, metrics, result, config, run_log)
