@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,9 +22,12 @@ _log = logging.getLogger(__name__)
 
 MAX_RAW_BYTES = 4096
 
-Length: TypeAlias = dict[str, int]
-"""Length written so far: {"segment": 0, "byte": 1234}."""
-NO_LETTERS: Length = {"segment": 0, "byte": 0}
+CHUNK_BYTES = 1 << 20
+
+Length: TypeAlias = dict[str, Any]
+"""Length written so far: {"segment": 0, "byte": 1234, "crc32": [...]}, with a checksum of each file
+up to there."""
+NO_LETTERS: Length = {"segment": 0, "byte": 0, "crc32": [0]}
 
 
 class DeadLetterFiles:
@@ -67,13 +71,14 @@ class DeadLetterFiles:
         segments = self._segments()
         self._segment = segments[-1] if segments else 0
         self._byte = self._path(self._segment).stat().st_size if segments else 0
+        self._crc32 = [self._checksum(segment) for segment in range(self._segment + 1)]
         self._fd: int | None = None
         self._failure: OSError | None = None
 
     @property
     def length(self) -> Length:
         """Length written so far; durable after `sync`."""
-        return {"segment": self._segment, "byte": self._byte}
+        return {"segment": self._segment, "byte": self._byte, "crc32": [*self._crc32]}
 
     def write(self, source: str, rows: Sequence[BadRow]) -> None:
         """Append rejected rows of a source; `sync` makes them durable and flushes the topic."""
@@ -84,6 +89,7 @@ class DeadLetterFiles:
         with self._failing():
             self._fs.write(self._open(), data)
             self._byte += len(data)
+            self._crc32[-1] = zlib.crc32(data, self._crc32[-1])
         if self._topic is not None:
             for row, line in zip(rows, lines, strict=True):
                 key = ":".join(map(str, row.origin.place.values()))
@@ -100,11 +106,11 @@ class DeadLetterFiles:
     def rewind(self, length: Length) -> None:
         """Remove letters written to files after `length`; those in a topic remain.
 
-        Dead letters are diagnostics only: if some are missing, a warning is logged, a partial one
-        is truncated, and a new file is started.
+        Dead letters are diagnostics only: if some are missing or damaged, a warning is logged, a
+        partial one is truncated, and a new file is started. A whole file may be removed.
         """
         self._close()
-        segment, byte = length["segment"], length["byte"]
+        segment, byte, expected = length["segment"], length["byte"], length["crc32"]
         path = self._path(segment)
         size = path.stat().st_size if path.exists() else 0
         for later in reversed(self._segments()):  # a crash in between leaves no gap
@@ -112,15 +118,25 @@ class DeadLetterFiles:
                 self._fs.unlink(self._path(later))
         if size > byte:
             self._fs.truncate(path, byte)
+        found = [*self._crc32, *[0] * (segment - self._segment)][:segment]
+        found.append(self._checksum(segment))
+        for number, (is_, was) in enumerate(zip(found, expected, strict=True)):
+            if is_ != was and self._path(number).exists() and (number < segment or size >= byte):
+                text = "%s is damaged: its dead letters are not those that were written"
+                _log.warning(text, self._path(number))
+        if size >= byte and found[-1] != expected[-1]:
+            segment, byte = segment + 1, 0
         elif size < byte:
             text = "%s holds %d bytes, but %d had been written: dead letters are missing"
             _log.warning(text, path, size, byte)
             whole = path.read_bytes().rfind(b"\n") + 1 if size else 0
             if whole < size:
                 self._fs.truncate(path, whole)
+                found[-1] = self._checksum(segment)
             segment, byte = segment + 1, 0
         self._fs.sync_directory(self._directory)
-        self._segment, self._byte, self._failure = segment, byte, None
+        found += [0] * (segment - len(found) + 1)
+        self._segment, self._byte, self._crc32, self._failure = segment, byte, found, None
 
     def close(self) -> None:
         """Sync all letters, then close files and connections."""
@@ -137,6 +153,15 @@ class DeadLetterFiles:
         names = (path.stem for path in self._directory.iterdir() if path.suffix == ".jsonl")
         return sorted(int(name) for name in names if name.isdecimal())
 
+    def _checksum(self, segment: int) -> int:
+        """Return the checksum of a file, 0 without one."""
+        crc, path = 0, self._path(segment)
+        if path.exists():
+            with path.open("rb") as file:
+                while data := file.read(CHUNK_BYTES):
+                    crc = zlib.crc32(data, crc)
+        return crc
+
     def _path(self, segment: int) -> Path:
         return self._directory / f"{segment:06}.jsonl"
 
@@ -146,6 +171,7 @@ class DeadLetterFiles:
             self.sync()
             self._close()
             self._segment, self._byte = self._segment + 1, 0
+            self._crc32.append(0)
         if self._fd is None:
             path = self._path(self._segment)
             if path.exists():

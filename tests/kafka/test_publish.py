@@ -130,7 +130,7 @@ def test_dead_letters_go_to_files_and_a_topic(shared_broker, topic, tmp_path):
     letters.sync()
     length = letters.length
     letters.close()
-    assert length == {"segment": 0, "byte": (tmp_path / "dead-letters/000000.jsonl").stat().st_size}
+    assert length["byte"] == (tmp_path / "dead-letters/000000.jsonl").stat().st_size
     reading = Reading()
     source = open_source(shared_broker, topic)
     reading = read(source, into=reading)

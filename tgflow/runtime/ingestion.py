@@ -39,7 +39,7 @@ _NOTES: Mapping[str, Any] = {
     "last_t": int,
     "partitions": dict[str, dict[str, Any]],
     "counts": dict[str, dict[str, Any]],
-    "letters": dict[str, int] | None,
+    "letters": dict[str, Any] | None,
     "log": dict[str, int] | None,
 }
 """Types of the values in `IngestState.to_json`."""
@@ -67,6 +67,11 @@ def load_ingest(reader: Checkpoint) -> IngestState:
     for key, kind in _NOTES.items():
         read_as(kind, noted.get(key), f"ingest.{key}")
     read_natural(noted, "num_released", most=read_natural(reader.meta, "position"))
+    if (letters := noted["letters"]) is not None:
+        read_natural(letters, "byte")
+        num = len(read_as(list[int], letters.get("crc32"), "ingest.letters.crc32"))
+        if num != read_natural(letters, "segment") + 1:
+            raise UntrustedCheckpoint(f"ingest.letters.crc32 has {num} values, not one per file")
     try:
         return IngestState.from_json(noted, reader.get("reorder"))
     except ValueError as error:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import faults
+from helpers.forged import flip_bit
 from tgflow.streams import open_files
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.ingest.config import OrderConfig
@@ -142,7 +143,7 @@ def test_missing_dead_letters_are_reported_and_a_new_file_started(tmp_path, capl
         letters = DeadLetterFiles(tmp_path / "letters")
         letters.rewind(length)
         assert "dead letters are missing" in caplog.text
-        assert letters.length == {"segment": 1, "byte": 0}
+        assert (letters.length["segment"], letters.length["byte"]) == (1, 0)
         assert places(tmp_path / "letters") == [0][:kept]
 
 
@@ -155,3 +156,40 @@ def test_limit_on_bad_rows_acts_within_a_block(tmp_path):
         list(ingest)
     letters.close()
     assert len(entries(tmp_path / "letters")) == 501
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_flipped_bit_in_covered_dead_letters_is_reported_once(tmp_path, caplog, damaged):
+    directory = tmp_path / "letters"
+    letters = DeadLetterFiles(directory, segment_bytes=400)
+    for i in range(5):
+        write(letters, i)
+    letters.close()
+    length = letters.length
+    write(letters, 5)  # after the checkpoint
+    letters.close()
+    file = directory / f"{damaged:06}.jsonl"
+    file.write_bytes(flip_bit(file.read_bytes(), 77))
+    letters = DeadLetterFiles(directory, segment_bytes=400)
+    letters.rewind(length)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{file} is damaged: its dead letters are not those that were written"
+    ]
+    write_one(letters)
+    letters.close()
+    caplog.clear()
+    DeadLetterFiles(directory).rewind(letters.length)
+    assert not caplog.records
+
+
+def test_removed_file_of_dead_letters_is_not_missed(tmp_path, caplog):
+    directory = tmp_path / "letters"
+    letters = DeadLetterFiles(directory, segment_bytes=400)
+    for i in range(5):
+        write(letters, i)
+    letters.close()
+    (directory / "000000.jsonl").unlink()
+    again = DeadLetterFiles(directory, segment_bytes=400)
+    again.rewind(letters.length)
+    assert again.length["byte"] == letters.length["byte"]
+    assert not caplog.records
