@@ -365,3 +365,14 @@ def test_damaged_gzip_yields_whole_lines_then_an_error(tmp_path, cut):
             poll_on(source, polls)
         source.close()
         assert len(polls) > 1
+
+
+@pytest.mark.parametrize(("first", "is_noted"), [("1_000", True), ("null", True), ("7", False)])
+def test_text_that_makes_all_ids_text_is_noted(tmp_path, first, is_noted):
+    path = tmp_path / "events.csv"
+    path.write_text("src,dst,t\n" + f"{first},2,0\n" + "".join(f"{i},2,{i}\n" for i in range(9)))
+    note = f"all ids are read as text, as src of the first row is {first!r}; id_kind='int' reads"
+    assert any(note in each for each in open_stream(path).notes) == is_noted
+    assert not any("as text" in each for each in open_stream(path, id_kind="string").notes)
+    path.write_text("src,dst,t\nann,1,0\nbob,2,1\n")
+    assert not any("as text" in each for each in open_stream(path).notes)

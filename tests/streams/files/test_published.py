@@ -3,6 +3,7 @@
 import io
 import logging
 import pickle
+import random
 import zipfile
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from helpers.file_reads import flat, read, rows_of
+from helpers.forged import flip_bit
 from tgflow.streams import StreamError, open_files, open_stream
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12), (3, 4, 40)]
@@ -160,6 +162,26 @@ def test_invalid_or_hostile_npz_is_an_error(tmp_path, data, message):
     path.write_bytes(data)
     with pytest.raises(StreamError, match=message):
         open_stream(path)
+
+
+@pytest.mark.parametrize("ending", ["npz", "pt"])
+def test_damaged_arrays_are_an_error_with_the_name_of_the_file(tmp_path, ending):
+    path, chance = tmp_path / f"made.{ending}", random.Random(1)
+    columns = {name: np.arange(60) for name in ("src", "dst", "t")}
+    if ending == "npz":
+        np.savez_compressed(path, **columns)
+    else:
+        torch.save({name: torch.from_numpy(x) for name, x in columns.items()}, path)
+    data, errors = path.read_bytes(), []
+    for i in range(200):
+        cut = data[: chance.randrange(len(data))]
+        path.write_bytes(cut if i % 2 else flip_bit(data, chance.randrange(8 * len(data))))
+        try:
+            list(open_stream(path))
+        except StreamError as error:
+            errors.append(str(error))
+    assert len(errors) > 100
+    assert all(str(path) in each for each in errors)
 
 
 class TemporalData(SimpleNamespace):
