@@ -154,8 +154,13 @@ def test_command_line_gives_the_same_answers(made, run, capsys, tmp_path):
     pairs.write_text("src,dst\n" + "\n".join(",".join(event[:2]) for event in events[:4]) + "\n")
     to = tmp_path / "scores.parquet"
     assert tgflow("predict", folder / "pay", "--pairs", pairs, "--to", to) == 0
+    assert "not read" not in capsys.readouterr().err
     scored = run.score([e[0] for e in events[:4]], [e[1] for e in events[:4]])
     assert pq.read_table(to).to_pylist() == scored.to_arrow().to_pylist()
+    pairs.write_text("src,dst,t,amount\nacc_1,shop_2,7,8\n")
+    assert tgflow("predict", folder / "pay", "--pairs", pairs) == 0
+    read = f"{pairs}: not read: t, amount; --at sets the time of all pairs"
+    assert read in capsys.readouterr().err
     to = tmp_path / "z.parquet"
     assert tgflow("embed", folder / "pay", "--to", to) == 0
     z = pq.read_table(to)
