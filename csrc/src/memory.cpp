@@ -3,6 +3,17 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
+
+// The core's own allocations report their size; a sanitizer replaces these functions itself.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void* operator new(std::size_t bytes) {
+  void* memory = std::malloc(std::max<std::size_t>(bytes, 1));
+  if (memory == nullptr) throw tgflow::OutOfMemory("the native core", static_cast<int64_t>(bytes));
+  return memory;
+}
+#endif
 
 namespace tgflow {
 namespace {

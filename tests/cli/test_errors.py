@@ -19,6 +19,8 @@ from helpers.live_runs import write_events, write_features
 from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, MEMORY, exit_code, explain
 from tgflow.config import ConfigError
+from tgflow.plan.in_order import BatchError
+from tgflow.tables import DamagedFile
 
 NODES = "--node-features nodes.parquet --node-id who"
 PLAIN = "run plain.log --no-header --columns src,dst,amount,t --sep ;"
@@ -353,6 +355,10 @@ def test_class_of_errors_has_its_exit_code(name, code):
             "the GPU has no memory left: CUDA out of memory. Tried to allocate 2.00 GiB; "
             "set a smaller --device-budget, ",
         ),
+        (MemoryError("out of memory: the native core asked for 64 bytes"), MEMORY,
+         "out of memory: the native core asked for 64 bytes; set a smaller --batch-size, "),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate"), MEMORY,
+         "[enforce fail] DefaultCPUAllocator: can't allocate; set a smaller "),
         (MemoryError("asked cuda:0 for 9 bytes; set a smaller device_budget"), MEMORY,
          "asked cuda:0 for "),
     ],
@@ -360,3 +366,17 @@ def test_class_of_errors_has_its_exit_code(name, code):
 def test_builtin_error_has_its_exit_code_and_one_line(error, code, text):
     assert exit_code(error) == code
     assert explain(error).startswith(text)
+
+
+def test_failed_batch_has_the_exit_code_of_its_file_or_memory():
+    for cause, code in (
+        (DamagedFile("row 7 of edge-x.rows is damaged"), 76),
+        (OSError(5, "cannot read edge-x.rows"), 74),
+        (MemoryError("out of memory: the native core asked for 64 bytes"), MEMORY),
+        (ValueError("a bug"), 70),
+    ):
+        error = BatchError(f"preparing batch 3 of epoch 0 failed: {cause}")
+        error.__cause__ = cause
+        assert exit_code(error) == code
+        assert str(cause) in explain(error)
+        assert ("a fault in tgflow" in explain(error)) == (code == 70)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers import faults
-from helpers.live_runs import SMALL, same_run, write_events
+from helpers.live_runs import SMALL, same_run, write_events, write_features
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter, load
 from tgflow.cli import main
 from tgflow.durable.errors import DiskFull
@@ -218,6 +218,24 @@ def test_run_at_its_memory_limit_exits_with_71_and_resumes_with_more(run, made, 
     assert load(newest).meta["position"] == health()["position"]
     assert run("--memory-limit", "100GiB", "--resume").code == 0
     same_run(made / "whole", Path("out"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_flipped_bit_in_edge_features_is_reported_by_any_thread(tgflow, tmp_path, threads):
+    write_features(Path("made.csv"), 600)
+    flags = ("-s", "made.csv", "--features", "f*", "--edge-table", "disk", "-o", "out", *SMALL)
+    assert tgflow("run", *flags, "--limit", 400).code == 0
+    file = Path("out/edge-x.rows")
+    data, header = bytearray(file.read_bytes()), 4096
+    row_bytes = (len(data) - header) // 400
+    for row in range(300):  # those that a resume does not verify
+        data[header + row * row_bytes] ^= 1
+    file.write_bytes(data)
+    ran = tgflow("run", "--resume", "-o", "out", "--limit", 600, "--threads", threads)
+    assert ran.code == 76, ran.err
+    said = ran.err.splitlines()[-1]
+    assert "out/edge-x.rows is damaged: its checksum differs; bring it back from a copy" in said
+    assert "a fault in tgflow" not in said
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tgflow.cli.errors import (
     IO,
     NO_INPUT,
     CliError,
+    cause_of,
     exit_code,
     explain,
     hint,
@@ -389,7 +390,7 @@ def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[
                 text += f"; once that is fixed, resume with: {way_out}"
             if isinstance(error, TooManyBadRecords):
                 text += f"; the rows and their faults are in {path / 'dead-letters'}"
-            if isinstance(error, DamagedFile):
+            if isinstance(cause_of(error), DamagedFile):
                 text += f"; bring it back from a copy, or {learn_again(path, 'it')}"
             run_log.error("end", text, exit_code=exit_code(error))
             mark_reported(error, text)

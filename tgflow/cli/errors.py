@@ -64,6 +64,13 @@ _GPU_WAY_OUT = (
     "a run resumes with --resume"
 )
 
+_HOST_WAY_OUT = (
+    "set a smaller --batch-size, --neighbors, --replay-horizon or --edge-cache, or --edge-table "
+    "disk; a run resumes with --resume"
+)
+_HOST_ALLOCATORS = ("out of memory: ", "DefaultCPUAllocator: ")
+"""Texts in errors of the native core's and torch's allocations of host memory, with their sizes."""
+
 _UNTRUSTED_WAY_OUT = (
     "a checkpoint has content that tgflow never writes: bring it back from a copy, or move it away "
     "to resume from the previous one"
@@ -85,7 +92,9 @@ def exit_code(error: BaseException) -> int:
         return int(of_rank_0)
     if isinstance(error, PermissionError) and error.filename is not None:
         return NO_INPUT
-    cause = _cause_of(error)
+    cause = cause_of(error)
+    if _lacks_host_memory(cause):
+        return MEMORY
     names = getattr(cause, "kinds", None) or [kind.__name__ for kind in type(cause).__mro__]
     return next((_CODES[name] for name in names if name in _CODES), INTERNAL)
 
@@ -100,10 +109,12 @@ def explain(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
-    cause = _cause_of(error)
+    cause = cause_of(error)
     if type(cause).__name__ == "OutOfMemoryError":
         said = ". ".join(str(cause).split(". ")[:2]).rstrip(".")
         text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
+    elif _lacks_host_memory(cause):
+        text = f"{text}; {_HOST_WAY_OUT}"
     if exit_code(error) == UNTRUSTED:  # its keys may coincide with names of settings
         return f"{text} ({_UNTRUSTED_WAY_OUT})"
     is_explained = isinstance(error, CliError) or type(error).__name__ in _EXPLAINED
@@ -116,11 +127,18 @@ def explain(error: BaseException) -> str:
     return in_flags(text)
 
 
-def _cause_of(error: BaseException) -> BaseException:
-    """Return the out-of-memory cause of a failed batch preparation; else the error itself."""
+def cause_of(error: BaseException) -> BaseException:
+    """Return the cause of a failed batch preparation if it is memory or a file; else the error."""
     cause = error.__cause__
-    is_for_memory = cause is not None and exit_code(cause) == MEMORY
-    return cause if cause and is_for_memory and type(error).__name__ == "BatchError" else error
+    if cause is None or type(error).__name__ != "BatchError":
+        return error
+    return cause if exit_code(cause) in (MEMORY, IO, CORRUPT) else error
+
+
+def _lacks_host_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError | RuntimeError) and any(
+        name in str(error) for name in _HOST_ALLOCATORS
+    )
 
 
 def mark_reported(error: BaseException, text: str) -> None:
