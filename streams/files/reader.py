@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,6 +50,15 @@ ENOUGH_LINES = 2
 
 _SEPARATORS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
 """Common separators, and their names in settings."""
+
+_USUAL_NAMES = {
+    "src": ("source", "user", "user_id", "account", "account_id", "customer", "customer_id",
+            "sender", "from", "head", "u"),
+    "dst": ("destination", "target", "item", "item_id", "shop", "shop_id", "merchant",
+            "merchant_id", "product", "receiver", "to", "tail", "v"),
+    "t": ("time", "timestamp", "ts", "date", "datetime", "at", "created_at", "unixtime"),
+}  # fmt: skip
+"""Usual names of columns, by role."""
 
 OpenFile = Callable[[Path], Decoder]
 
@@ -379,8 +389,7 @@ class Reader:
         where, options = decoder.name, self._options
         roles = {role: getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
         wanted = {k: name for k, name in (roles | {"event_id": self._event_id}).items() if name}
-        for role, name in wanted.items():
-            _require(where, names, role, name)
+        _require(where, names, wanted)
         features = options.features
         match features:
             case [prefix] if prefix.endswith("*"):
@@ -394,7 +403,7 @@ class Reader:
                 text = f"no feature column starts with {prefix!r}; the columns are {listed(names)}"
                 raise StreamError(where, "schema", text)
         for name in features:
-            _require(where, names, "features", name)
+            _require(where, names, {"features": name})
         return Columns.of(
             options,
             features=tuple(features),
@@ -439,13 +448,24 @@ class Reader:
             return
 
 
-def _require(where: str, names: Sequence[str], role: str, name: str) -> None:
-    if (count := names.count(name)) == 1:
-        return
+def _require(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> None:
+    """Raise StreamError unless there is one column of each wanted name, given by role."""
     if not names:
         raise StreamError(where, "schema", "there is no row among its first lines")
-    found = f"{count} columns are named" if count else "there is no column"
-    text = f"{found} {name!r}; the columns are {listed(names)}: choose with {role}=..."
+    missing = {role: name for role, name in wanted.items() if names.count(name) != 1}
+    if not missing:
+        return
+    role, name = next(iter(missing.items()))
+    if count := names.count(name):
+        text = f"{count} columns are named {name!r}"
+    else:
+        absent = [repr(each) for each in missing.values() if each not in names]
+        text = f"there is no column {' or '.join(absent)}"
+    text += f"; the columns are {listed(names)}: choose with {role}=..."
+    gone = {role: name for role, name in missing.items() if name not in names}
+    meant = {role: _meant(names, role, name) for role, name in gone.items()}
+    if any(meant.values()):
+        text += "; did you mean " + " ".join(f"{k}={v!r}" for k, v in meant.items() if v) + "?"
     values = names
     if len(names) == 1:
         separator = max(_SEPARATORS, key=names[0].count)
@@ -456,6 +476,12 @@ def _require(where: str, names: Sequence[str], role: str, name: str) -> None:
     if not count and any(map(_is_value, values)):
         text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"
     raise StreamError(where, "schema", text)
+
+
+def _meant(names: Sequence[str], role: str, name: str) -> str | None:
+    """Return the column that may be meant by a missing `name`; None without any."""
+    usual = [each for each in names if each.strip().lower() in _USUAL_NAMES.get(role, ())]
+    return next(iter([*get_close_matches(name, names, 1, 0.8), *usual]), None)
 
 
 def _is_value(name: str) -> bool:

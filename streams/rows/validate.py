@@ -640,6 +640,8 @@ def _refuse_values(
         if np.isfinite(value):
             return "range", f"{name} is {value}, larger than max_abs in absolute value"
         text = f"{name} is {value} in float32; {what} must be finite: fix or drop it"
+        if np.isnan(value) and what == "features":
+            return "nan", f"{text}, or pass fill_missing=0"
         return "nan" if np.isnan(value) else "inf", text
 
     _refuse(np.asarray(bad.any(axis=1)), fault)

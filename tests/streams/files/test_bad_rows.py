@@ -57,7 +57,7 @@ CSV_ROWS = {
     b"1,2,1e400,0,0": ("time_range", "t is '1e400', beyond int64 ticks of 1 s"),
     b"1,2,3,,0": ("type", "f0 is '', expected a number"),
     b"1,2,3,big,0": ("type", "f0 is 'big', expected a number"),
-    b"1,2,3,nan,0": ("nan", f"f0 is nan {FINITE}"),
+    b"1,2,3,nan,0": ("nan", f"f0 is nan {FINITE}, or pass fill_missing=0"),
     b"1,2,3,-inf,0": ("inf", f"f0 is -inf {FINITE}"),
     b"1,2,3,1e39,0": ("inf", f"f0 is inf {FINITE}"),
     b"1,2,3,1e400,0": ("inf", f"f0 is inf {FINITE}"),
@@ -106,7 +106,7 @@ JSON_ROWS = {
     json_row(label="0.5"): ("type", "label is 0.5, expected a whole number"),
     json_row(x="[1]"): ("width", f"x has 1 values, {WIDTH}"),
     json_row(x="[1, 2, 3]"): ("width", f"x has 3 values, {WIDTH}"),
-    json_row(x="[1, NaN]"): ("nan", f"x[1] is nan {FINITE}"),
+    json_row(x="[1, NaN]"): ("nan", f"x[1] is nan {FINITE}, or pass fill_missing=0"),
     json_row(x="[1e39, 0]"): ("inf", f"x[0] is inf {FINITE}"),
     json_row(x="[1, null]"): ("null", "x holds an empty value; features must be finite"),
     json_row(x='[1, "2"]'): ("type", "x is [1, '2'], expected a list of numbers"),
@@ -376,3 +376,15 @@ def test_text_that_makes_all_ids_text_is_noted(tmp_path, first, is_noted):
     assert not any("as text" in each for each in open_stream(path, id_kind="string").notes)
     path.write_text("src,dst,t\nann,1,0\nbob,2,1\n")
     assert not any("as text" in each for each in open_stream(path).notes)
+
+
+def test_all_missing_columns_are_named_with_usual_names(tmp_path):
+    path = tmp_path / "pay.csv"
+    path.write_text("account,Shop,at,amount\n1,2,3,4\n")
+    missing = (
+        f"{path}: there is no column 'src' or 'dst' or 't'; the columns are account, Shop, at, "
+    )
+    meant = "amount: choose with src=...; did you mean src='account' dst='Shop' t='at'?"
+    assert strict(path) == ([], missing + meant)
+    _, text = strict(path, src="acount", dst="Shop", t="at")
+    assert text.endswith("choose with src=...; did you mean src='account'?")
