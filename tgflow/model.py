@@ -171,9 +171,15 @@ class TemporalModel(nn.Module):
 
         Raises:
             ValueError: As `check_widths`.
+            TypeError: If `embed` does not return `Embeddings`.
         """
         self.check_widths(batch)
         embeddings = self.embed(batch)
+        if not isinstance(embeddings, Embeddings):
+            raise TypeError(
+                f"{type(self).__name__}.embed returned a {type(embeddings).__name__}; return "
+                "tgflow.model.Embeddings(z)"
+            )
         scores: Scores = self.decoder(embeddings.z, batch)
         classes = None
         if self.label_decoder is not None and batch.targets is not None:

@@ -36,6 +36,15 @@ def test_model_satisfies_the_contract(name, check):
     assert check_model(lambda: made_model(name), checks=[check]) == [check]
 
 
+def test_model_whose_embed_returns_a_tensor_is_refused():
+    class Plain(TemporalModel):
+        def embed(self, batch):
+            return torch.zeros(len(batch.nodes), 4)
+
+    with pytest.raises(ContractViolation, match=r"Plain\.embed returned a Tensor; return tgflow"):
+        check_model(Plain)
+
+
 @for_each_model
 def test_scores_do_not_depend_on_chunk_size(name, monkeypatch):
     model = made_model(name)
