@@ -81,8 +81,8 @@ def test_damaged_files_are_named(compared, tgflow, name):
 
 def test_offline_protocol_compares_on_the_test_split(compared, tgflow):
     path = compared.parent / "made.csv"
-    flags = ("--models", "recency,jodie", "--protocol", "dyglib/1", "--epochs", 1, *SMALL)
-    ran = tgflow("compare", "-s", path, *flags, "-o", "offline")
+    flags = ("-m", "recency,jodie", "--protocol", "dyglib/1", "--epochs", 1, *SMALL)
+    ran = tgflow("compare", path, *flags, "-o", "offline")
     assert ran.code == 0, ran.err
     summary = metrics_of(Path("offline"))
     assert "dyglib/1: 70/15/15" in summary["protocol_line"]

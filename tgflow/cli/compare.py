@@ -24,7 +24,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-@with_config(SETTINGS, has_help_all=True)
+@with_config(SETTINGS, takes_file=True, has_help_all=True)
 def compare(
     config: Config,
     stated: dict[str, Any],
@@ -64,7 +64,7 @@ def compare(
 
     [bold]Examples[/bold]
 
-      tgflow compare --stream events.csv --models jodie,tgn,tgn+pairs --seeds 3
+      tgflow compare events.csv -m jodie,tgn,tgn+pairs --seeds 3
       tgflow compare -s events.csv --models tgn,small=tgn --model-set small.memory_dim=32
       tgflow compare -s events.csv --models tgn,graphmixer --frozen-at 0.5
       tgflow compare -s events.csv --models tgn,jodie --protocol dyglib/1

@@ -171,9 +171,18 @@ def _option(field: Field, *, is_argument: bool) -> inspect.Parameter:
     info = typer.Option(
         *names, help=text, show_default=False, rich_help_panel=field.section.title, metavar=metavar
     )
+    if field.key == "model.name":
+        info.autocompletion = _models
     if kind is str and int in kinds:
         info.parser = _number_or_word
     return _parameter(_name(field), Annotated[kind | None, info])
+
+
+def _models(incomplete: str) -> list[str]:
+    """Return the names of models that begin with `incomplete`, for the shell."""
+    from tgflow.models import MODELS
+
+    return [name for name in MODELS if name.startswith(incomplete)]
 
 
 def _given(field: Field, value: Any) -> Any:

@@ -286,8 +286,6 @@ def check_scores(to: str | None) -> None:
             f"--scores: {to!r} has an unsupported ending; use .parquet, "
             ".csv, .tsv or .jsonl, or name a topic: kafka://HOST/TOPIC"
         )
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"--scores: there is no folder {path.parent} to write to; make it first")
 
 
 def open_scores(
@@ -309,6 +307,8 @@ def open_scores(
     with suppress(DamagedJson):
         owner = directory.files.read_json(OWNER) or {}
     arrows, is_file = directory.path / ROWS, scheme_of(to) is None
+    if is_file:
+        Path(to).absolute().parent.mkdir(parents=True, exist_ok=True)
     to = str(Path(to).absolute()) if is_file else to
     owned = owner.get("to", None if noted is None else noted.to)
     if noted is not None and owned == noted.to != to and scheme_of(noted.to) is None:
