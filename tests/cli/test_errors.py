@@ -63,8 +63,6 @@ USAGE = [
     ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has an unsupported ending; "
      "use .parquet"),
     ("run made.csv --scores s.csv.gz", "'s.csv.gz' has an unsupported ending"),
-    ("run made.csv --scores nowhere/s.csv", "--scores: there is no folder nowhere to write to; "
-     "make it first"),
     ("run made.csv --scores amqp://host/q", "--scores: 'amqp://host/q' has an unknown scheme"),
     ("run made.csv --scores kafka://host", "--scores: "),
     ("run made.csv --max-wait soon", "--max-wait: scores.max_wait: a span of time is more than 0, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -257,3 +258,45 @@ def test_stream_without_events_is_reported(tgflow, tmp_path, command):
     if command == "run":  # the run continues once there are events
         write_events(Path("none.csv"))
         assert tgflow("run", "--resume", "-o", "out").code == 0
+
+
+OWN_MODEL = """
+import torch
+import tgflow as tg
+
+class Own(tg.TGAT):
+    def forward(self, batch):
+        {fault}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("raise ValueError('too wide')", "ValueError: too wide"),
+        ("return batch.nothing", "AttributeError: 'Batch' object has no attribute 'nothing'"),
+        ("return torch.zeros(3) @ torch.zeros(2)", "RuntimeError: inconsistent tensor size"),
+        ("return (", "SyntaxError: '(' was never closed"),
+    ],
+)
+def test_fault_of_an_own_model_names_its_file_and_line(tgflow, made, monkeypatch, fault, text):
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    Path("own.py").write_text(OWN_MODEL.format(fault=fault))
+    ran = tgflow("run", "-s", made / "made.csv", "-m", "own:Own", "-o", "out", "--threads", 1)
+    said = ran.err.splitlines()[-1]
+    assert ran.code == 70
+    assert f"{Path('own.py').absolute()}, line 7: {text}" in said
+    assert "a fault in tgflow" not in ran.err
+
+
+def test_own_model_without_a_required_attribute_is_refused(tgflow, made, monkeypatch):
+    monkeypatch.delitem(sys.modules, "bare", raising=False)
+    Path("bare.py").write_text("import tgflow as tg\n\nclass Bare(tg.TemporalModel):\n    pass\n")
+    ran = tgflow("run", "-s", made / "made.csv", "-m", "bare:Bare", "-o", "out")
+    assert ran.code == 2
+    assert "bare:Bare lacks fanouts and strategy; see tgflow.TemporalModel" in ran.err
+
+
+def test_missing_folder_of_scores_is_made(run):
+    assert run("--scores", "new/folder/scores.csv", "--limit", 50).code == 0
+    assert len(Path("new/folder/scores.csv").read_text().splitlines()) == 51

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
+import traceback
 
 from rich.console import Console
 
@@ -95,6 +97,8 @@ def exit_code(error: BaseException) -> int:
     cause = cause_of(error)
     if _lacks_host_memory(cause):
         return MEMORY
+    if _place_outside(error) is not None:
+        return INTERNAL
     names = getattr(cause, "kinds", None) or [kind.__name__ for kind in type(cause).__mro__]
     return next((_CODES[name] for name in names if name in _CODES), INTERNAL)
 
@@ -117,6 +121,8 @@ def explain(error: BaseException) -> str:
         text = f"{text}; {_HOST_WAY_OUT}"
     if exit_code(error) == UNTRUSTED:  # its keys may coincide with names of settings
         return f"{text} ({_UNTRUSTED_WAY_OUT})"
+    if (place := _place_outside(error)) is not None:
+        return f"{place}: {type(error).__name__}: {text} (--traceback shows the calls)"
     is_explained = isinstance(error, CliError) or type(error).__name__ in _EXPLAINED
     if exit_code(error) == INTERNAL and not is_explained:
         return f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
@@ -133,6 +139,22 @@ def cause_of(error: BaseException) -> BaseException:
     if cause is None or type(error).__name__ != "BatchError":
         return error
     return cause if exit_code(cause) in (MEMORY, IO, CORRUPT) else error
+
+
+def _place_outside(error: BaseException) -> str | None:
+    """Return the file and line of a user's model that raised a builtin error; None for others."""
+    if type(error).__module__ != "builtins" or isinstance(error, OSError | MemoryError):
+        return None
+    libraries, place, is_called = tuple({*sysconfig.get_paths().values()}), None, False
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file, name = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        is_tgflow = name.partition(".")[0] == "tgflow"
+        is_called |= is_tgflow
+        if is_called and not is_tgflow and not file.startswith((*libraries, "<")):
+            place = f"{file}, line {line}"
+    if isinstance(error, SyntaxError) and is_called and error.filename is not None:
+        place = f"{error.filename}, line {error.lineno}"
+    return place
 
 
 def _lacks_host_memory(error: BaseException) -> bool:

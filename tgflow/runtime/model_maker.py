@@ -63,6 +63,9 @@ def make_model(
         model = _build(kind, name, stated, derived)
         if not isinstance(model, TemporalModel):
             raise ConfigError(f"{name!r} made a {type(model).__name__}, not a tgflow.TemporalModel")
+        missing = [key for key in ("fanouts", "strategy") if not hasattr(model, key)]
+        if missing:
+            raise ConfigError(f"{name} lacks {' and '.join(missing)}; see tgflow.TemporalModel")
         with _refusing(f"--task {config.task.kind}: {{}}"):
             if config.task.node_labels is not None:
                 check_embeds(model)
