@@ -145,7 +145,6 @@ DATA = [
     (f"{TGAT} --reuse-staleness 4 --strategy uniform", "reuse is for strategy recent"),
     (f"{TGAT} --reuse-staleness 4 --slices 2", "slices (--slices 1)"),
     (f"train fraud.csv {FEW} --task edge --target nothing", "there is no column 'nothing'"),
-    ("plan --data none.csv --world 2", "no events to plan"),
     ("run pay.csv --node-features nodes.parquet", "no column 'id'; the columns are who, balance, "
      "age, city: choose with --node-id ..."),
     (f"run pay.csv {NODES}", "column 'city' holds no numbers; the columns are balance, age, city: "
@@ -159,6 +158,7 @@ NO_INPUT = [
     ("run", "name a file of events: --stream events.csv"),
     ("run -s nowhere.csv", "no file or folder 'nowhere.csv'"),
     ("playback made.csv --to no/such/out.csv", "no/such"),
+    ("plan --data none.csv --world 2", "none.csv has no events"),
     ("run pay.csv --node-features no.csv", "there is no file 'no.csv'; --node-features takes"),
     ("run made.csv --serve 0 --serve-token-file none", "none: No such file"),
     ("convert tgb . --out data", "_edgelist*.csv"),

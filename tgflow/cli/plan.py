@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tgflow.cli.errors import DATA, USAGE, CliError
+from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.config import Config
 from tgflow.report.formatting import compact, num_bytes
@@ -118,8 +118,6 @@ def plan(
     source = assemble.open_source(config)
     node_features = assemble.open_node_features(config, source.ids)
     graph = assemble.read_graph(config, source, nodes=node_features)
-    if not graph.num_events:
-        raise CliError(f"{config.stream.path} has no events to plan", DATA)
     edge_x_dim, node_x_dim = feature_widths(graph).values()
     model = make_model(config, settings, edge_x_dim, node_x_dim=node_x_dim)
     num_batches, loads, count_bytes = _loads(graph, model, settings, schedule, batches)
