@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tgflow.peers import PARTS, WorldError
-from tgflow.schedule import SliceSchedule, rows_of_slice
+from tgflow.schedule import SliceSchedule, new_rows_of_slice, rows_of_slice
 
 
 @given(data=st.data(), slices=st.integers(1, 200))
@@ -21,12 +21,23 @@ def test_each_slice_has_one_rank_and_each_rank_as_many_consecutive_slices(data, 
     assert 1 <= min(counts) <= max(counts) == schedule.most <= min(counts) + 1
 
 
-@given(slices=st.integers(1, 40), num_rows=st.integers(0, 500))
-def test_slices_are_the_rows_in_order_and_sizes_differ_by_one(slices, num_rows):
-    rows = [rows_of_slice(number, slices, num_rows) for number in range(slices)]
-    assert [row for part in rows for row in part] == list(range(num_rows))
-    sizes = [len(part) for part in rows]
-    assert max(sizes) - min(sizes) <= 1
+@given(slices=st.integers(1, 40), num_new=st.integers(0, 300), num_replayed=st.integers(0, 300))
+def test_each_slice_has_its_share_of_new_and_of_replayed_rows(slices, num_new, num_replayed):
+    num_rows = num_new + num_replayed
+    rows = [rows_of_slice(n, slices, num_new, num_rows).tolist() for n in range(slices)]
+    new = [[row for row in part if row < num_new] for part in rows]
+    replayed = [[row for row in part if row >= num_new] for part in rows]
+    assert rows == [a + b for a, b in zip(new, replayed, strict=True)]
+    assert [row for part in new for row in part] == list(range(num_new))
+    assert sorted(row for part in replayed for row in part) == list(range(num_new, num_rows))
+    assert new == [[*new_rows_of_slice(n, slices, num_new)] for n in range(slices)]
+    for parts in (new, replayed):
+        sizes = [len(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_odd_rows_of_either_kind_are_in_different_slices():
+    assert [rows_of_slice(n, 2, 3, 6).tolist() for n in range(2)] == [[0, 3, 5], [1, 2, 4]]
 
 
 @pytest.mark.parametrize(

@@ -315,6 +315,7 @@ class Preparer:
         node_x: Tensor | None,
         node_end: int,
         is_padded: bool,
+        rows: Tensor | None,
     ) -> list[int]: ...
 
 # metrics: csrc/bindings/bind_metrics.cpp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.describe import described
-from tgflow.schedule import rows_of_slice
+from tgflow.schedule import new_rows_of_slice, rows_of_slice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +125,11 @@ class HostEvents:
     """float32 `[B]`: weights of the events in the training loss; None: 1 each."""
     relation: Tensor | None = None
     """int64 `[B]`: relations of the events; None without."""
+
+    def part(self, rows: slice | Tensor) -> HostEvents:
+        """Return some of the events, of the same batch."""
+        columns = {name: column[rows] for name, column in _columns(self).items()}
+        return replace(self, **columns)  # type: ignore[arg-type]
 
 
 @described
@@ -379,7 +384,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
     )
 
 
-def _columns(part: Batch | Block | ReusedRows) -> dict[str, Tensor]:
+def _columns(part: Batch | Block | ReusedRows | HostEvents) -> dict[str, Tensor]:
     columns = ((field.name, getattr(part, field.name)) for field in fields(part))
     return {name: column for name, column in columns if isinstance(column, Tensor)}
 
@@ -439,14 +444,17 @@ class Share:
         """Return the number of rows of the whole batch."""
         return len(self.host.eid)
 
-    def rows_of(self, number: int) -> range:
-        """Return the rows of the whole batch in a slice, also one outside of this share."""
-        return rows_of_slice(number, self.num_slices, len(self))
+    def rows_of(self, numbers: Iterable[int]) -> Tensor:
+        """Return the rows of the whole batch in some slices, one slice after the other, int64.
+
+        Slices outside of this share are allowed.
+        """
+        num = len(self)
+        return torch.cat([rows_of_slice(n, self.num_slices, self.num_new, num) for n in numbers])
 
     def new_rows_of(self, number: int) -> range:
         """Return the rows of a slice that are new events."""
-        rows = self.rows_of(number)
-        return range(min(rows.start, self.num_new), min(rows.stop, self.num_new))
+        return new_rows_of_slice(number, self.num_slices, self.num_new)
 
     def computed(self) -> Iterator[tuple[int, Batch]]:
         """Yield the numbers and slices of non-empty slices; the first one, if all are empty."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from tgflow.peers import Shard, WorldError
 
 
@@ -47,9 +50,25 @@ class SliceSchedule:
         return max(len(self.slices_of(rank)) for rank in range(self.world))
 
 
-def rows_of_slice(number: int, slices: int, num_rows: int) -> range:
-    """Return the rows of slice `number` of a batch of `num_rows`, new rows before replayed ones.
+def new_rows_of_slice(number: int, slices: int, num_new: int) -> range:
+    """Return the rows of slice `number` among the new ones, which are the first of a batch."""
+    return range(num_new * number // slices, num_new * (number + 1) // slices)
 
-    Sizes of slices differ by at most one; some are empty if there are fewer rows than slices.
+
+def rows_of_slice(number: int, slices: int, num_new: int, num_rows: int) -> Tensor:
+    """Return the rows of slice `number` of a batch, ascending, int64.
+
+    Replayed rows, which come after the new ones, share few nodes with others and so cost more. Each
+    slice has as many as any other, give or take one, from the whole past; consecutive ones would
+    differ, as older events have fewer neighbors. New rows are consecutive, and share nodes. Some
+    slices are empty if there are fewer rows than slices.
+
+    Args:
+        number: Number of the slice, from 0.
+        slices: Slices of the batch.
+        num_new: New rows of the batch.
+        num_rows: All of its rows.
     """
-    return range(num_rows * number // slices, num_rows * (number + 1) // slices)
+    new = new_rows_of_slice(number, slices, num_new)
+    first = min(num_new + number, num_rows)
+    return torch.cat([torch.arange(new.start, new.stop), torch.arange(first, num_rows, slices)])

@@ -104,10 +104,11 @@ BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, Row
 
 /// The layout as numbers: those of the batch, and seven of each block; see tgflow/plan/plan.py.
 std::vector<int64_t> numbers(const BatchLayout& b) {
-  std::vector<int64_t> all{b.num_events, b.num_new,  b.num_queries, b.num_fallbacks, b.eid,
-                           b.t,          b.ends,     b.row,         b.counts,        b.num_nodes,
-                           b.nodes,      b.position, b.num_edges,   b.num_in_blocks, b.own_row,
-                           b.edge_ids,   b.edge_x,   b.x,           b.node_ids,      b.node_x};
+  std::vector<int64_t> all{b.num_whole, b.whole_eid,   b.whole_t,       b.whole_ends, b.num_events,
+                           b.num_new,   b.num_queries, b.num_fallbacks, b.eid,        b.t,
+                           b.ends,      b.row,         b.counts,        b.num_nodes,  b.nodes,
+                           b.position,  b.num_edges,   b.num_in_blocks, b.own_row,    b.edge_ids,
+                           b.edge_x,    b.x,           b.node_ids,      b.node_x};
   for (const BatchLayout::Block& block : b.blocks) {
     all.insert(all.end(), {block.targets, block.target, block.neighbor, block.mask, block.dt, block.eid,
                            block.edge_row});
@@ -119,8 +120,8 @@ std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_
                              const OptionalTensor& negative_mask, const std::vector<uint64_t>& hop_keys,
                              int64_t begin, int64_t end, const OptionalTensor& only, int64_t replay_begin,
                              int64_t num_replay, bool reads_edges, const OptionalTensor& edge_x,
-                             bool reads_nodes, const OptionalTensor& node_x, int64_t node_end,
-                             bool is_padded) {
+                             bool reads_nodes, const OptionalTensor& node_x, int64_t node_end, bool is_padded,
+                             const OptionalTensor& rows) {
   const auto num_hops = static_cast<int64_t>(preparer.rules().fanouts.size());
   check_number("end", end, 1, preparer.num_events());
   check_number("begin", begin, 0, end - 1);
@@ -151,6 +152,17 @@ std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_
   request.node_x = table_of("node_x", reads_nodes, node_x, nodes);
   request.node_end = node_end;
   request.is_padded = is_padded;
+  if (rows) {
+    const auto chosen = rows->vector<const int64_t>("rows");
+    for (int64_t i = 0; i < chosen.size; ++i) {
+      if (chosen.data[i] < (i == 0 ? 0 : chosen.data[i - 1] + 1)) {
+        throw py::value_error("rows must be distinct and ascending from 0, got " +
+                              std::to_string(chosen.data[i]) + " in place " + std::to_string(i));
+      }
+    }
+    request.rows = chosen.data;
+    request.num_rows = chosen.size;
+  }
   return numbers(preparer.prepare(request, slab));
 }
 
@@ -191,5 +203,6 @@ void bind_preparer(py::module_& m) {
       .def("prepare", &prepare, py::arg("slab"), py::arg("negatives_key"), py::arg("replay_key"),
            py::arg("negative_mask"), py::arg("hop_keys"), py::arg("begin"), py::arg("end"), py::arg("only"),
            py::arg("replay_begin"), py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"),
-           py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"), no_gil);
+           py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"),
+           py::arg("rows"), no_gil);
 }

@@ -78,6 +78,7 @@ class Preparer::Preparation {
   BatchLayout run() {
     draw_events();
     draw_negatives();
+    keep_rows();
     count_past();
     if (rules_.with_nodes) {
       descend(ask_queries());
@@ -109,6 +110,7 @@ class Preparer::Preparation {
 
   void draw_events();
   void draw_negatives();
+  void keep_rows();
   void count_past();
   int64_t ask_queries();
   void descend(int64_t size);
@@ -139,7 +141,6 @@ void Preparer::Preparation::draw_events() {
   out_.eid = slab_.add<eid_t>(num());
   out_.t = slab_.add<tick_t>(num());
   out_.ends = slab_.add<node_t>(out_.num_queries);
-  if (rules_.with_nodes) out_.row = slab_.add<int64_t>(out_.num_queries);
   auto* const eid = slab_.at<eid_t>(out_.eid);
   if (ask_.only != nullptr) {
     std::copy_n(ask_.only, out_.num_new, eid);
@@ -189,6 +190,40 @@ void Preparer::Preparation::draw_negatives() {
   }
 }
 
+/// Copies the requested rows of the batch, behind all of them, if there are others.
+void Preparer::Preparation::keep_rows() {
+  const int64_t all = num();
+  out_.num_whole = all;
+  out_.whole_eid = out_.eid;
+  out_.whole_t = out_.t;
+  out_.whole_ends = out_.ends;
+  if (ask_.num_rows < 0) return;
+  const int64_t* const rows = ask_.rows;
+  const int64_t size = ask_.num_rows, num_ends = 2 + m() * (rules_.draws_pairs ? 2 : 1);
+  if (size > 0 && rows[size - 1] >= all) {
+    throw std::out_of_range("row " + std::to_string(rows[size - 1]) + " is not in a batch of " +
+                            std::to_string(all));
+  }
+  out_.num_events = size;
+  out_.num_new = std::lower_bound(rows, rows + size, out_.num_new) - rows;
+  out_.num_queries = num_ends * size;
+  out_.eid = slab_.add<eid_t>(size);
+  out_.t = slab_.add<tick_t>(size);
+  out_.ends = slab_.add<node_t>(out_.num_queries);
+  const auto keep = [&](int64_t from, int64_t to, int64_t width) {
+    for (int64_t i = 0; i < size; ++i)
+      std::copy_n(slab_.at<int64_t>(from) + rows[i] * width, width, slab_.at<int64_t>(to) + i * width);
+  };
+  keep(out_.whole_eid, out_.eid, 1);
+  keep(out_.whole_t, out_.t, 1);
+  for (int64_t column = 0; column < num_ends; column += column < 2 ? 1 : m()) {
+    const int64_t bytes = column * static_cast<int64_t>(sizeof(node_t));
+    keep(out_.whole_ends + bytes * all, out_.ends + bytes * size, column < 2 ? 1 : m());
+  }
+  eid_t* const start = work_.start.of(all);
+  for (int64_t i = 0; i < size; ++i) start[i] = start[rows[i]];
+}
+
 void Preparer::Preparation::count_past() {
   EventCounts* const counts = plan_.counts_;
   if (counts == nullptr) return;
@@ -210,6 +245,7 @@ void Preparer::Preparation::count_past() {
 /// The distinct queries of all roots, in `work_.above`; returns their number.
 int64_t Preparer::Preparation::ask_queries() {
   const int64_t size = out_.num_queries;
+  out_.row = slab_.add<int64_t>(size);
   tick_t* const query_t = work_.query_t.of(size);
   int64_t* const position = work_.query_position.of(size);
   const auto* const t = slab_.at<tick_t>(out_.t);

@@ -229,14 +229,13 @@ def test_slices_match_the_batch(variant: dict[str, Any], slices: int) -> None:
         assert (len(share), share.num_new) == (len(whole), whole.num_new)
         assert share.num_fallbacks == whole.num_fallbacks
         for number, each in enumerate(share.slices):
-            rows, new = share.rows_of(number), share.new_rows_of(number)
-            cut = slice(rows.start, rows.stop)
+            rows, new = share.rows_of([number]), share.new_rows_of(number)
             for name in ("eid", "src", "dst", "t", "x", "negative_src", "negative_dst", "counts"):
-                assert torch.equal(getattr(each, name), getattr(whole, name)[cut]), name
-            assert len(rows) in (len(whole) // slices, -(-len(whole) // slices))
-            assert (len(new), new.stop <= whole.num_new) == (each.num_new, True)
+                assert torch.equal(getattr(each, name), getattr(whole, name)[rows]), name
+            assert rows[: each.num_new].tolist() == [*new]
+            assert bool((rows[each.num_new :] >= whole.num_new).all())
             assert (each.host.begin, each.host.end) == (whole.host.begin, whole.host.end)
-        assert sum(map(len, share.slices)) == len(whole)
+        assert share.rows_of(range(slices)).sort().values.tolist() == [*range(len(whole))]
 
 
 def test_batch_with_fewer_rows_than_slices_has_empty_slices() -> None:

@@ -85,9 +85,9 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
     return plan_on
 
 
-def step_by_step(plan: Plan, epoch: int, index: int) -> Batch:
+def step_by_step(plan: Plan, *task: int) -> Batch:
     """Return a batch by the general path, which `test_plan` compares with the slow reference."""
-    return plan.of_roots(plan.draw(epoch, index))
+    return plan.of_roots(plan.draw(*task))
 
 
 @settings(max_examples=tries(100, 12))
@@ -96,10 +96,10 @@ def test_single_call_batches_match_the_general_path(plan_on: PlanOn) -> None:
     plan = plan_on(None)
     slabs = host_preparer(plan)
     assert slabs is not None
-    for index in range(len(plan)):
-        assert_same_batch(slabs.batch(1, index), step_by_step(plan, 1, index))
-        pending = slabs.pending(1, index)
-        expected = assemble(plan, plan.draw(1, index))
+    for task in tasks_of(plan):
+        assert_same_batch(slabs.batch(*task), step_by_step(plan, *task))
+        pending = slabs.pending(*task)
+        expected = assemble(plan, plan.draw(*task))
         assert_same_batch(pending.batch, expected.batch)
         assert pending.num_in_blocks == expected.num_in_blocks
         assert pending.ids.keys() == expected.ids.keys()
@@ -201,7 +201,7 @@ def test_slab_contains_one_batch() -> None:
     slab = _core.Slab(_core.SlabPool(1, None))
     with pytest.raises(ValueError, match="length"):
         torch.frombuffer(slab, dtype=torch.uint8)
-    call = (1, 2, None, [3], 0, 4, None, 0, 0, True, None, False, None, 9, False)
+    call = (1, 2, None, [3], 0, 4, None, 0, 0, True, None, False, None, 9, False, None)
     layout = preparer.prepare(slab, *call)
     memory = torch.frombuffer(slab, dtype=torch.uint8)
     before = memory.clone()
@@ -215,6 +215,11 @@ def test_slab_contains_one_batch() -> None:
             preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:2], wrong, *call[3:])
     with pytest.raises(ValueError, match="a negative_mask is of new events only"):
         preparer.prepare(_core.Slab(_core.SlabPool(1, None)), 1, 2, mask, *call[3:8], 1, *call[9:])
+    for rows in ([2, 1], [1, 1], [-1]):
+        with pytest.raises(ValueError, match="rows must be distinct and ascending from 0"):
+            preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor(rows))
+    with pytest.raises(IndexError, match="row 4 is not in a batch of 4"):
+        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor([4]))
     short = torch.ones(2, 3)
     with pytest.raises(IndexError, match="is not in a table of 2 rows"):
         preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:10], short, *call[11:])

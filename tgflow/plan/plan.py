@@ -322,22 +322,22 @@ class Plan:
             ValueError: If an event has no eligible negative, see `NegativeSampler`; or events have
                 been deleted from the graph since, and the plan has `counts`.
         """
-        if piece is None and self._one_call is not None:
-            return self._one_call.batch(epoch, index)
+        if self._one_call is not None and not isinstance(piece, BatchPart):
+            return self._one_call.batch(epoch, index, piece)
         return self.of_roots(self.draw(epoch, index, piece))
 
     def pending(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> PendingBatch:
         """Return a batch, slice or part before its features are read; raises as `batch`."""
-        if piece is None and self._one_call is not None:
-            return self._one_call.pending(epoch, index)
+        if self._one_call is not None and not isinstance(piece, BatchPart):
+            return self._one_call.pending(epoch, index, piece)
         return assemble(self, self.placed(self.draw(epoch, index, piece)))
 
     def share(self, epoch: int, index: int, wanted: range) -> Share:
         """Return some slices of a batch, of which the plan has `slices`.
 
-        Slice `s` of a batch of `n` rows, new ones and then replayed ones, has the rows from
-        `n * s // slices` up to `n * (s + 1) // slices`, with their negatives. It has a frontier and
-        draws of its own, independent of the thread and of the other slices wanted.
+        A slice has its share of the new rows and of the replayed ones, with their negatives; see
+        `tgflow.schedule.rows_of_slice`. It has a frontier and draws of its own, independent of the
+        thread and of the other slices wanted.
         The slice of a plan with `slices=1` is the batch. Thread-safe.
 
         Args:
@@ -546,16 +546,8 @@ class Plan:
                 are_false = ~self._are_true(host, rows, negatives.dst)
                 assert negatives.mask is not None
                 negatives = replace(negatives, mask=negatives.mask & are_false)
-        host = replace(
-            host,
-            eid=host.eid[rows],
-            src=host.src[rows],
-            dst=host.dst[rows],
-            t=host.t[rows],
-            negative_mask=negatives.mask,
-            weight=None if host.weight is None else host.weight[rows],
-            relation=None if host.relation is None else host.relation[rows],
-        )
+        host = host.part(rows)
+        host = replace(host, negative_mask=negatives.mask)
         queries = self._queries(host, negatives, self._starts(host.eid, host.begin))
         return replace(whole, host=host, negatives=negatives, queries=queries)
 
@@ -578,18 +570,28 @@ class Plan:
 
     def _slice_of(self, whole: Roots, number: int) -> Roots:
         """Return the queries of a slice, with a key of its own, without counts."""
-        if not 0 <= number < self.slices:
-            raise IndexError(f"slice {number} is out of range; a batch has {self.slices}")
-        if self.slices == 1:
+        rows = self.rows_of_slice(number, whole.num_new, len(whole.host.eid))
+        if rows is None:
             return whole
-        rows = rows_of_slice(number, self.slices, len(whole.host.eid))
         fallbacks = whole.negatives.num_fallbacks
         return replace(
-            self._some_of(whole, slice(rows.start, rows.stop)),
+            self._some_of(whole, rows),
             key=derive_key(whole.key, KeyDomain.SLICE, number),
-            num_new=min(max(whole.num_new - rows.start, 0), len(rows)),
+            num_new=int((rows < whole.num_new).sum()),
             slice=BatchSlice(number, self.slices, whole.num_new, fallbacks, whole.host),
         )
+
+    def rows_of_slice(self, number: int | None, num_new: int, num_rows: int) -> Tensor | None:
+        """Return the rows of a slice of a batch, int64; None: all of them.
+
+        Raises:
+            IndexError: If there is no such slice.
+        """
+        if number is not None and not 0 <= number < self.slices:
+            raise IndexError(f"slice {number} is out of range; a batch has {self.slices}")
+        if number is None or self.slices == 1:
+            return None
+        return rows_of_slice(number, self.slices, num_new, num_rows)
 
     @property
     def gpu(self) -> Device | None:
@@ -923,10 +925,16 @@ class BlockPlaces(NamedTuple):
 class BatchPlaces(NamedTuple):
     """Byte offsets and row counts of a batch's columns in a slab; -1: no such column."""
 
+    num_whole: int
+    whole_eid: int
+    whole_t: int
+    whole_ends: int
+    """Events of the whole batch, if this is a slice of it; else those below."""
     num_events: int
     num_new: int
     num_queries: int
     num_fallbacks: int
+    """Fallbacks among the negatives of the whole batch."""
     eid: int
     t: int
     ends: int
@@ -965,6 +973,7 @@ class FilledSlab:
     """All bytes written, uint8."""
     host: HostEvents
     """The batch's events: a copy."""
+    slice: BatchSlice | None
     at: BatchPlaces
     blocks: list[BlockPlaces]
 
@@ -1017,7 +1026,7 @@ def host_preparer(
 
 
 class HostPreparer:
-    """Prepares whole batches of a plan in slabs; bit-identical to hop by hop."""
+    """Prepares batches of a plan, or slices of them, in slabs; bit-identical to hop by hop."""
 
     def __init__(
         self,
@@ -1051,22 +1060,31 @@ class HostPreparer:
             half_life=1.0 if plan.replay is None else plan.replay.half_life,
         )
 
-    def batch(self, epoch: int, index: int) -> Batch:
-        """Return a batch of the plan, in host memory."""
+    def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return a batch of the plan, or a slice of it, in host memory."""
         tables = {each.name for each in feature_inputs(self._plan.graph)}
-        filled = self.fill(epoch, index, tables)
+        filled = self.fill(epoch, index, tables, number)
         pending = self.view(filled, filled.memory, is_here=True)
         return pending.gathered(self._plan.graph) if pending.ids else pending.batch
 
-    def pending(self, epoch: int, index: int) -> PendingBatch:
-        """Return a batch of the plan before its features are read."""
-        filled = self.fill(epoch, index, ())
+    def pending(self, epoch: int, index: int, number: int | None = None) -> PendingBatch:
+        """Return a batch of the plan, or a slice of it, before its features are read."""
+        filled = self.fill(epoch, index, (), number)
         return self.view(filled, filled.memory, is_here=True)
 
     def fill(
-        self, epoch: int, index: int, gathered: Collection[Feature], *, is_padded: bool = False
+        self,
+        epoch: int,
+        index: int,
+        gathered: Collection[Feature],
+        number: int | None = None,
+        *,
+        is_padded: bool = False,
     ) -> FilledSlab:
-        """Prepare a batch in a slab, with the rows of `gathered` tables that are in memory."""
+        """Prepare a batch, or slice `number` of it, in a slab.
+
+        With the rows of `gathered` tables that are in memory.
+        """
         plan, graph = self._plan, self._plan.graph
         begin, end = plan.span(index)
         key = derive_key(plan.seed, epoch, index)
@@ -1078,11 +1096,14 @@ class HostPreparer:
         replay_begin, num_replay = begin, 0
         if plan.replay is not None:
             replay_begin, num_replay = plan.replay.begin(begin), plan.replay.num_events(end - begin)
-        rows: dict[Feature, Tensor | None] = {}  # after the span: rows of its events exist
+        num_new = end - begin if only is None else min(plan.batch_size, len(only))
+        rows = plan.rows_of_slice(number, num_new, num_new + min(num_replay, begin - replay_begin))
+        own_key = key if rows is None else derive_key(key, KeyDomain.SLICE, number)
+        tables: dict[Feature, Tensor | None] = {}  # after the span: rows of its events exist
         for each in feature_inputs(graph):
             if each.name in gathered and isinstance(each.table, FeatureTable):
                 with each.error_context():
-                    rows[each.name] = each.table.in_memory
+                    tables[each.name] = each.table.in_memory
         node_end = graph.node_x_end
         slab = Slab(self.pool)
         numbers = self._native.prepare(
@@ -1090,32 +1111,36 @@ class HostPreparer:
             negatives_key=derive_key(key, KeyDomain.NEGATIVES),
             replay_key=derive_key(key, KeyDomain.REPLAY),
             negative_mask=mask,
-            hop_keys=[derive_key(key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))],
+            hop_keys=[derive_key(own_key, KeyDomain.HOP + hop) for hop in range(len(plan.fanouts))],
             begin=begin,
             end=end,
             only=None if only is None else only[: plan.batch_size].contiguous(),
             replay_begin=replay_begin,
             num_replay=num_replay,
             reads_edges=graph.edge_x is not None,
-            edge_x=rows.get("edge_x"),
+            edge_x=tables.get("edge_x"),
             reads_nodes=graph.node_x is not None,
-            node_x=rows.get("node_x"),
+            node_x=tables.get("node_x"),
             node_end=INT64_MAX if node_end is None else node_end,
             is_padded=is_padded,
+            rows=rows,
         )
         memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab alive
         size, step = len(BatchPlaces._fields), len(BlockPlaces._fields)
         at = BatchPlaces(*numbers[:size])
         starts = range(size, len(numbers), step)
         blocks = [BlockPlaces(*numbers[start : start + step]) for start in starts]
-        num = at.num_events
+        num = at.num_whole
         # a copy: events outlive their batch, and would keep its slab alive
-        ends = memory[: at.ends + 16 * num].view(torch.int64).clone()
-        eid, t, src = (ends[place // 8 :][:num] for place in (at.eid, at.t, at.ends))
-        dst = ends[at.ends // 8 + num :]
+        ends = memory[: at.whole_ends + 16 * num].view(torch.int64).clone()
+        places = at.whole_eid, at.whole_t, at.whole_ends, at.whole_ends + 8 * num
+        eid, t, src, dst = (ends[place // 8 :][:num] for place in places)
         weight, relation = (graph.log.column(name, eid) for name in ("weight", "relation"))
-        host = HostEvents(eid, src, dst, t, begin, end, mask, weight, relation)
-        return FilledSlab(epoch, index, memory, host, at, blocks)
+        host, of = HostEvents(eid, src, dst, t, begin, end, mask, weight, relation), None
+        if rows is not None and number is not None:
+            of = BatchSlice(number, plan.slices, num_new, at.num_fallbacks, host)
+            host = host.part(rows)
+        return FilledSlab(epoch, index, memory, host, of, at, blocks)
 
     def view(self, filled: FilledSlab, memory: Tensor, *, is_here: bool) -> PendingBatch:
         """Return the batch as views of `memory`, the slab or a copy of it on any device."""
@@ -1172,7 +1197,8 @@ class HostPreparer:
             position=piece.column(at.position, at.num_nodes if plan.with_nodes else num),
             node_x=piece.features(at.node_x, at.num_nodes, widths.get("node_x", 0)),
             counts=counts,
-            num_fallbacks=at.num_fallbacks,
+            num_fallbacks=at.num_fallbacks if filled.slice is None else 0,
+            slice=filled.slice,
         )
         ids: dict[Feature, Tensor] = {}
         own_row = None

@@ -60,7 +60,7 @@ class SliceReducer:
 
     def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
         """Return a function of the scores of all rows; None if only another rank has them."""
-        joined = joined_scores(own)
+        joined = _in_order(share, concatenated_scores(own))
         return lambda: joined
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
@@ -133,11 +133,17 @@ def check_sliceable(model: TemporalModel, slices: int) -> None:
         )
 
 
-def joined_scores(parts: Mapping[int, Scores]) -> Scores:
-    """Return the scores of slices concatenated into those of one batch."""
+def concatenated_scores(parts: Mapping[int, Scores]) -> Scores:
+    """Return the scores of slices, one slice after the other."""
     columns = [(each.positive, each.negative) for each in parts.values()]
     positive, negative = (torch.cat(column) for column in zip(*columns, strict=True))
     return Scores(positive, negative)
+
+
+def _in_order(share: Share, scores: Scores) -> Scores:
+    """Return the concatenated scores of all slices in the order of the batch's rows."""
+    place = share.rows_of(range(share.num_slices)).argsort().to(scores.positive.device)
+    return Scores(*(x.index_select(0, place) for x in (scores.positive, scores.negative)))
 
 
 class RankControl:
@@ -206,13 +212,13 @@ class RankReducer(SliceReducer):
         self._predicted = (share, error)
 
     def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
-        found = joined_scores(own)
+        found = concatenated_scores(own)
         like = [found.positive, found.negative]
-        counts = [share.rows_of(n[-1]).stop - share.rows_of(n[0]).start for n in self._owned]
+        counts = [len(share.rows_of(numbers)) for numbers in self._owned]
         sends = [_side_by_side(like, len(found.positive))]
 
         def joined(parts: Sequence[Tensor]) -> Scores:
-            return Scores(*_apart(torch.cat([*parts]), like))
+            return _in_order(share, Scores(*_apart(torch.cat([*parts]), like)))
 
         rows = _Rows("scores", like, sends, counts, joined)
         self._scores.append(rows)

@@ -55,6 +55,8 @@ struct BatchRequest {
   BatchTable node_x;
   node_t node_end = kEveryEvent;  ///< The first node without a row in `node_x`.
   bool is_padded = false;         ///< Whether frontiers and tables are padded to a size that recurs.
+  const int64_t* rows = nullptr;  ///< Only these rows of the batch, ascending,
+  int64_t num_rows = -1;          ///< or all of them if -1.
 };
 
 /// Offsets of a batch's parts in its slab, in bytes, and their lengths; -1: no such part.
@@ -63,6 +65,7 @@ struct BatchLayout {
     int64_t targets;  ///< Rows, padding included.
     int64_t target, neighbor, mask, dt, eid, edge_row;
   };
+  int64_t num_whole, whole_eid, whole_t, whole_ends;  ///< All events; those below if all are asked for.
   int64_t num_events, num_new, num_queries, num_fallbacks;
   int64_t eid, t, ends, row = -1, counts = -1;
   std::vector<Block> blocks;
