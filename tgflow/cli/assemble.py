@@ -28,6 +28,7 @@ from tgflow.cli.errors import (
 )
 from tgflow.config import Config, ConfigError, in_flags, replaced
 from tgflow.cuda.device import Device
+from tgflow.distributed.launch import read_launch
 from tgflow.events import EventBatch, concat, with_inverses
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT
@@ -322,7 +323,7 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     config = directory.config
     check_together(config)
     device = use_device(config)
-    threads = use_threads(config, config.continual.slices)
+    config, threads = use_threads(config)
     source = open_partitioned(config)
     directory.config = config = settle_units(config, source)
     check_tables(config, source.x_dim, live=True)
@@ -333,29 +334,31 @@ def open_live(directory: RunDirectory) -> LiveInputs:
 
 
 def open_offline(
-    directory: RunDirectory, slices: int = 1
+    directory: RunDirectory,
 ) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
     """Open the inputs of an offline training: stream, node features, device and threads."""
-    config = directory.config
-    device, threads = use_device(config), use_threads(config, slices)
+    device = use_device(directory.config)
+    config, threads = use_threads(directory.config)
     source = open_source(config)
     directory.config = config = settle_units(config, source)
     check_tables(config, source.x_dim, live=False)
     return source, open_node_features(config, source.ids), device, threads
 
 
-def use_threads(config: Config, slices: int = 1) -> int:
-    """Set the CPU threads of torch and the core to those of `config`, and return their number.
+def use_threads(config: Config) -> tuple[Config, int]:
+    """Set the CPU threads of torch and the core; return settings with their number, and it.
 
-    By default the cores are divided among the slices of a batch: so a single process uses the
-    thread count, and gives the bits, of a rank among many.
+    By default the cores of this host are divided among its ranks. The number is a setting of the
+    run from then on, as bits depend on it: a resume has it too, with any number of ranks.
     """
     from tgflow import set_num_threads
 
-    threads = config.run.threads or max(1, num_cores() // slices)
+    launch = read_launch(os.environ)
+    num_ranks = 1 if launch is None else launch.local_world
+    threads = config.run.threads or max(1, num_cores() // num_ranks)
     torch.set_num_threads(threads)
     set_num_threads(threads)
-    return threads
+    return replaced(config, {"run.threads": threads}), threads
 
 
 def machine_figures(threads: int, device: torch.device) -> dict[str, Any]:

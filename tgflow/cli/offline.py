@@ -96,7 +96,7 @@ def _follow(peers: Peers, num_seeds: int) -> None:
         said = hear_words(peers)
         config = replaced(Config(), said["settings"])
         device = use_device(config)
-        assemble.use_threads(config, config.offline.slices)
+        assemble.use_threads(config)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
             gpu = graph_gpu(config, device)
             table = features.open_edge_table(config, events.x_dim, Path(), gpu)
@@ -195,7 +195,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     elif path is not None:
         path.unlink(missing_ok=True)  # it is recreated
     check_loggers(config.operate.log_to)
-    source, nodes, device, threads = assemble.open_offline(directory, config.offline.slices)
+    source, nodes, device, threads = assemble.open_offline(directory)
     types = assemble.open_node_types(directory)
     config = directory.config
     if not directory.resumed:

@@ -63,7 +63,7 @@ def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ra
     from tgflow.distributed.ranks import Ranks
 
     device = use_device(config)
-    assemble.use_threads(config, getattr(config, learning).slices)
+    assemble.use_threads(config)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", RuntimeWarning)
         peers = join(
@@ -153,7 +153,7 @@ def follow(peers: Peers, flow: FlowControl) -> None:
         briefing = hear(peers)
         config = briefing.config
         device = use_device(config)
-        assemble.use_threads(config, config.continual.slices)
+        assemble.use_threads(config)
         model = make_model(
             config, config.continual, briefing.x_dim, device, node_x_dim=briefing.node_x_dim
         )
