@@ -145,8 +145,11 @@ class TrainingConfig:
     """Neighbor sampling strategy; unset: as in the model's paper."""
     span: Annotated[int, Ge(1)] | None = None
     """Width of strategy window, or half-life of decayed, in ticks."""
-    num_threads: Annotated[int, Ge(0), Setting(flags=("--workers",), resume="any_time")] = 1
-    """Threads that prepare batches ahead; 0: none."""
+    num_threads: Annotated[
+        Annotated[int, Ge(0)] | None, Setting(flags=("--workers",), resume="any_time")
+    ] = None
+    """Threads that prepare batches ahead; 0: none; unset: 1, but none for one of several ranks that
+    has a single CPU thread."""
     lookahead: Annotated[
         Annotated[int, Ge(1)] | Literal["auto"], Setting(expert=True, resume="any_time")
     ] = "auto"

@@ -48,7 +48,12 @@ from tgflow.train.finite import BatchPlace
 from tgflow.train.losses import LossLike
 from tgflow.train.observe import BatchRecord, Callback, Callbacks, EpochRecord, Stage
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
-from tgflow.train.plans import make_plan, negatives_learned, training_negatives
+from tgflow.train.plans import (
+    loader_threads,
+    make_plan,
+    negatives_learned,
+    training_negatives,
+)
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import offline_line
 from tgflow.train.reducer import RankControl, check_sliceable, reducer_of, score_values
@@ -535,7 +540,7 @@ class OfflineTrainer:
             return self._attached(plan.graph, self._batches(plan, epoch))
         reuse.restart()
         tasks = ((epoch, index) for index in range(len(plan)))
-        return self._loaded(*reuse.batches(tasks, self.config.num_threads))
+        return self._loaded(*reuse.batches(tasks, loader_threads(self.config, self._peers)))
 
     def _batches(self, plan: BatchSource, epoch: int) -> Iterable[AnyBatch]:
         """Return the batches of an epoch, or the slices of them computed here."""
@@ -552,7 +557,7 @@ class OfflineTrainer:
         return Loader.of_tasks(
             plan,
             tasks,
-            num_threads=c.num_threads,
+            num_threads=loader_threads(c, self._peers),
             lookahead="auto" if c.lookahead == "auto" else c.lookahead * num_wanted,
             device=self._learner.device,
             captures=self._captures,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
@@ -18,6 +19,7 @@ from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
+from tgflow.peers import Peers
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import (
@@ -122,6 +124,17 @@ class MicroBatcher:
         index = self.index
         self.index += 1
         return ((epoch, index) for epoch in range(PREDICT, self.updates + 1))
+
+
+def loader_threads(config: TrainingConfig, peers: Peers) -> int:
+    """Return how many threads prepare batches ahead.
+
+    A rank with one CPU thread has one core, where another thread would delay the steps that all
+    ranks wait for.
+    """
+    if config.num_threads is not None:
+        return config.num_threads
+    return 0 if peers.world > 1 and torch.get_num_threads() == 1 else 1
 
 
 def make_plan(

@@ -462,12 +462,12 @@ class _SlicedExecution:
         scores = ShareScores(own, self._reducer.scores(share, own))
         if stores:
             scores.messages = self._messages(share, own)
+        try:
+            total = self._reducer.total(share, tree)  # not computing: it waits for other ranks
+        except TrainingDiverged:  # from the prediction: then nothing is learned
+            leaves.rewind()
+            raise
         with self._step.computing():
-            try:
-                total = self._reducer.total(share, tree)
-            except TrainingDiverged:  # from the prediction: then nothing is learned
-                leaves.rewind()
-                raise
             loss, is_lost = leaves.spread(total)
             if self._step.is_lost is not None:
                 self._step.is_lost.logical_or_(is_lost)

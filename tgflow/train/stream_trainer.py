@@ -34,7 +34,12 @@ from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
-from tgflow.train.plans import MicroBatcher, MicroBatchPlans, micro_batch_plans
+from tgflow.train.plans import (
+    MicroBatcher,
+    MicroBatchPlans,
+    loader_threads,
+    micro_batch_plans,
+)
 from tgflow.train.progress import Progress
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import continual_line
@@ -286,7 +291,7 @@ class StreamTrainer(ABC):
             Loader.of_tasks(
                 self._source(),
                 sliced_tasks(tasks, self._wanted) if c.slices > 1 else tasks,
-                num_threads=c.num_threads,
+                num_threads=loader_threads(c, self._peers),
                 lookahead=self._ahead * self.num_batches * len(self._wanted),
                 device=self.device,
                 captures=self.execution.capture,
@@ -315,7 +320,8 @@ class StreamTrainer(ABC):
         most = SliceSchedule(c.slices, self._peers.world).most
         ask = None if state is None else state.ask
         preparer = SharePreparer(plans.plan_of, walk, self._wanted, most, ask)
-        made = shares_by_turns(turns, preparer, gate, num_threads=c.num_threads, ahead=self._ahead)
+        num_threads = 1 if c.num_threads is None else c.num_threads  # it waits for other ranks
+        made = shares_by_turns(turns, preparer, gate, num_threads=num_threads, ahead=self._ahead)
         try:
             with closing(made):
                 yield from made
