@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import ranks
-from benchmarks.ranks import Work, recoveries, speed_rows, start
+from benchmarks.ranks import Took, Work, recoveries, speed_rows, start
 from helpers.live_runs import write_events
 from tgflow.bench.setup import Options
 
@@ -23,22 +23,33 @@ def test_ranks_continue_training_after_each_kill(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [{"world": 2}, {"copies": 2}])
 def test_each_measurement_runs_in_a_new_process(processes):
-    seconds = start(Work("tgn", 20, 1, 2, dim=4, **processes))
-    assert len(seconds) == 2
-    assert min(seconds) > 0
+    found = start(Work("tgn", 20, 1, 2, dim=4, **processes))
+    assert len(found) == 2
+    for each in found:
+        assert min(each.compute, each.batches, each.records) > 0
+        assert (each.wait > 0) == ("world" in processes)
+        assert sum(each.by_kind().values()) == pytest.approx(each.total)
 
 
 def test_two_ranks_are_compared_with_one_process_or_the_machine_limit(monkeypatch):
     def made(work):
-        return [control if work.copies == 2 else {2: 2.0, 0: 3.0}[work.world]]
+        seconds = control if work.copies == 2 else {2: 2.0, 0: 3.0}[work.world]
+        ranks = range(max(work.world, work.copies))
+        return [
+            Took(seconds, compute=0.5 + 0.5 * n, wait=0.25, batches=0, records=0) for n in ranks
+        ]
 
     monkeypatch.setattr(ranks, "start", made)
     control = 1.5
-    row, alone, threads, beside = speed_rows(WORK, 1.4, Options())
+    row, alone, threads, beside, *times, slowest = speed_rows(WORK, 1.4, Options())
     assert (row.value, row.baseline, row.target_ratio) == (20.0, 40 / 3, 1.4)
     assert row.reached
     assert [each.value for each in (alone, threads, beside)] == [40 / 3, 40 / 3, 40 / 1.5]
-    control = 1.9  # limited by the machine: below 1.8 times one process
+    assert slowest.value == pytest.approx(1 / 0.75)
+    ms = {(row.params["rank"], row.params["of"]): row.value for row in times}
+    assert len(ms) == len(times) == 10
+    assert (ms[1, "compute"], ms[0, "wait"], ms[0, "rest"]) == (500, 125, 625)
+    control = 1.9  # limited by the machine: even 0.9 of it is below 1.6 times one process
     row, *_ = speed_rows(WORK, 1.6, Options())
     assert (row.baseline, row.target_ratio, row.reached) == (40 / 1.9, 0.9, True)
     (skipped,) = (row for row in ranks.run(Options(quick=True)) if math.isnan(row.value))

@@ -2,7 +2,8 @@
 
 Each contender is a set of new processes, one thread each by default, so that none starts warm. The
 control is two independent processes, with half of each micro-batch: the speed of two ranks without
-communication.
+communication. For two ranks the time of each is shown by kind, and how much longer the slowest
+computes than the mean.
 
 A process of a contender is `python -m benchmarks.ranks FILE WORK (alone|joined)`, see `measure`.
 """
@@ -16,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ from tgflow import _core
 from tgflow.bench import setup
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options
+from tgflow.cuda.clock import WorkClock
+from tgflow.distributed.control import Order, RankFigures
 from tgflow.distributed.join import join
 from tgflow.distributed.supervise import RankProcesses
 from tgflow.graph import TemporalGraph
@@ -43,8 +46,7 @@ WARM_UP, MEASURED, QUICK = 10, 40, 4
 """Micro-batches before the clock starts, and measured ones; of both with `quick`."""
 LIMIT_SECONDS = 1800.0
 CONTROL_SHARE = 0.9
-"""Target ratio to the control if that is below `CONTROL_SPEED` times one process."""
-CONTROL_SPEED = 1.8
+"""Target ratio to the control, if even this share of it is below the target of `SPEEDS`."""
 SPEEDS = {("tgn", 1000): 1.5, ("tgat", 1000): 1.4, ("tgn", 200): 1.1}
 """Target ratio to the better of one process with one or two threads, by model and micro-batch."""
 KILL_NAME, KILL_SECONDS, KILLS = "ranks, kill -9 to learning again", 15.0, 3
@@ -73,6 +75,26 @@ class Work:
     """Concurrent worlds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds of a process after the warm-up."""
+
+    total: float
+    compute: float
+    """In forward, backward and optimizer."""
+    wait: float
+    """In collectives: waiting for other ranks, mostly."""
+    batches: float
+    """Preparing batches or waiting for them."""
+    records: float
+    """Making records, with metrics on rank 0."""
+
+    def by_kind(self) -> dict[str, float]:
+        """Return the seconds by kind of work; `rest` is everything else."""
+        kinds = {kind: spent for kind, spent in asdict(self).items() if kind != "total"}
+        return {**kinds, "rest": self.total - sum(kinds.values())}
+
+
 def run(options: Options) -> list[Row]:
     """Measure two ranks in turns with independent processes, then restarts."""
     data = options.data[0] if options.data else None
@@ -90,7 +112,7 @@ def run(options: Options) -> list[Row]:
 
 
 def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
-    """Return events per second of two ranks, one process and the control."""
+    """Return events per second of two ranks, one process and the control; and times of ranks."""
     together, alone, alone_2, control = (
         "2 ranks", "1 process", "1 process, 2 threads", "2 processes, half batches"
     )  # fmt: skip
@@ -100,35 +122,55 @@ def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
         alone_2: replace(work, threads=2),
         control: replace(work, batch=work.batch // 2, copies=2),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    took: dict[str, list[list[Took]]] = {name: [] for name in contenders}
     order = [*contenders]
     for _ in range(1 if options.quick else ROUNDS):
         for name in order:
             options.say(f"ranks: {work.model}, micro-batches of {work.batch}: {name}")
-            seconds[name].append(max(start(contenders[name])))
+            took[name].append(start(contenders[name]))
         order.reverse()
     events = work.batch * work.batches
-    speeds = {name: median(events / each for each in took) for name, took in seconds.items()}
+    speeds = {
+        name: median(events / max(each.total for each in processes) for processes in rounds)
+        for name, rounds in took.items()
+    }
     best = max(speeds[alone], speeds[alone_2])
     goal = {"baseline": best, "target_ratio": wanted}
-    if speeds[control] < CONTROL_SPEED * best:
+    if CONTROL_SHARE * speeds[control] < wanted * best:
         goal = {"baseline": speeds[control], "target_ratio": CONTROL_SHARE}
     stream = Path(work.data).name.split(".")[0] if work.data else "wikipedia-shaped"
     params: Params = {"stream": stream, "model": work.model, "batch": work.batch}
     return [
-        Row(
-            f"ranks, {work.model.upper()}",
-            speed,
-            "events/s",
-            {**params, "by": name},
-            **(goal if name == together else {}),
-        )
-        for name, speed in speeds.items()
+        *(
+            Row(
+                f"ranks, {work.model.upper()}",
+                speed,
+                "events/s",
+                {**params, "by": name},
+                **(goal if name == together else {}),
+            )
+            for name, speed in speeds.items()
+        ),
+        *time_rows(took[together], params, work.batches),
     ]
 
 
-def start(work: Work) -> list[float]:
-    """Run the processes of a contender at the same time; return the seconds of each.
+def time_rows(rounds: Sequence[Sequence[Took]], params: Params, batches: int) -> list[Row]:
+    """Return the time of a micro-batch of each rank by kind, and the slowest rank over the mean."""
+    rows = []
+    for rank, each in enumerate(zip(*rounds, strict=True)):
+        for kind in each[0].by_kind():
+            ms = 1000 * median(took.by_kind()[kind] for took in each) / batches
+            rows.append(
+                Row("ranks, time of a step", ms, "ms", {**params, "rank": rank, "of": kind})
+            )
+    compute = [[took.compute for took in each] for each in rounds]
+    ratio = median(max(each) / fmean(each) for each in compute)
+    return [*rows, Row("ranks, slowest over mean", ratio, "", params)]
+
+
+def start(work: Work) -> list[Took]:
+    """Run the processes of a contender at the same time; return the seconds of each, by rank.
 
     Raises:
         RuntimeError: If one fails, or takes half an hour.
@@ -146,10 +188,11 @@ def start(work: Work) -> list[float]:
         for world in worlds:
             if not world.wait(LIMIT_SECONDS) or any(world.codes):
                 raise RuntimeError(f"ranks of the benchmark ended with {world.codes}")
-        return [float(path.read_text(encoding="ascii")) for path in folder.iterdir()]
+        files = sorted(folder.iterdir())
+        return [Took(**json.loads(path.read_text(encoding="ascii"))) for path in files]
 
 
-def measure(work: Work, peers: Peers) -> float:
+def measure(work: Work, peers: Peers) -> Took:
     """Learn with these ranks; return the seconds after the warm-up."""
     torch.set_num_threads(work.threads)
     _core.set_num_threads(work.threads)
@@ -165,13 +208,41 @@ def measure(work: Work, peers: Peers) -> float:
     )
     slices = max(work.world, 1)
     config = ContinualConfig(batch_size=work.batch, slices=slices, mrr_negatives=1)
-    steps = ContinualTrainer(model, TemporalGraph(), config, peers=peers).steps([events])
+    trainer: Any = ContinualTrainer(model, TemporalGraph(), config, peers=peers)
+    batches, records = WorkClock(), WorkClock()
+    loaded, collect = trainer._loaded, trainer._collect
+
+    def timed_batches(tasks: Any) -> Iterator[Any]:
+        with closing(loaded(tasks)) as made:
+            while True:
+                with batches.measuring():
+                    batch = next(made, None)
+                if batch is None:
+                    return
+                yield batch
+
+    def timed_collect(**how: Any) -> None:
+        with records.measuring():
+            collect(**how)
+
+    def now() -> list[float]:
+        figures = RankFigures.of(
+            peers.traffic,
+            compute_seconds=trainer.control.compute_seconds(),
+            memory_bytes=0,
+            asks=Order.NONE,
+        )
+        busy = figures.compute_seconds, figures.wait_seconds
+        return [time.perf_counter(), *busy, batches.seconds, records.seconds]
+
+    trainer._loaded, trainer._collect = timed_batches, timed_collect
+    steps = trainer.steps([events])
     for _ in range(work.warm_up):
         next(steps)
-    began = time.perf_counter()
+    before = now()
     for _ in steps:
         pass
-    return time.perf_counter() - began
+    return Took(*(after - start for after, start in zip(now(), before, strict=True)))
 
 
 def recoveries(data: Path, kills: int) -> Iterator[float]:
@@ -221,7 +292,7 @@ def _wait(runner: subprocess.Popen[bytes], run: Path, due: int) -> None:
 if __name__ == "__main__":
     to, work, how = sys.argv[1:]
     ranks = join() if how == "joined" else Peers()
-    seconds = measure(Work(**json.loads(work)), ranks)
+    took = measure(Work(**json.loads(work)), ranks)
     rank = ranks.rank
     ranks.close()
-    Path(f"{to}-{rank}").write_text(str(seconds), encoding="ascii")
+    Path(f"{to}-{rank}").write_text(json.dumps(asdict(took)), encoding="ascii")
