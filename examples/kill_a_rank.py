@@ -24,7 +24,7 @@ DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
 def start(out: Path, limit: int, *more: str) -> subprocess.Popen:
     """Start a run in the directory `out`."""
     command = [sys.executable, "-m", "tgflow", "run", "--stream", str(DATA), "--limit", str(limit)]
-    command += ["--out", str(out), "--checkpoint-batches", "5", "--json", *more]
+    command += ["--out", str(out), "--threads", "1", "--checkpoint-batches", "5", "--json", *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

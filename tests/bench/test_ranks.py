@@ -34,10 +34,8 @@ def test_each_measurement_runs_in_a_new_process(processes):
 def test_two_ranks_are_compared_with_one_process_or_the_machine_limit(monkeypatch):
     def made(work):
         seconds = control if work.copies == 2 else {2: 2.0, 0: 3.0}[work.world]
-        ranks = range(max(work.world, work.copies))
-        return [
-            Took(seconds, compute=0.5 + 0.5 * n, wait=0.25, batches=0, records=0) for n in ranks
-        ]
+        computed = [0.5, 1.0][: max(work.world, work.copies)]
+        return [Took(seconds, each, wait=0.25, batches=0, records=0) for each in computed]
 
     monkeypatch.setattr(ranks, "start", made)
     control = 1.5

@@ -161,9 +161,8 @@ def time_rows(rounds: Sequence[Sequence[Took]], params: Params, batches: int) ->
     for rank, each in enumerate(zip(*rounds, strict=True)):
         for kind in each[0].by_kind():
             ms = 1000 * median(took.by_kind()[kind] for took in each) / batches
-            rows.append(
-                Row("ranks, time of a step", ms, "ms", {**params, "rank": rank, "of": kind})
-            )
+            of: Params = {**params, "rank": rank, "of": kind}
+            rows.append(Row("ranks, time of a step", ms, "ms", of))
     compute = [[took.compute for took in each] for each in rounds]
     ratio = median(max(each) / fmean(each) for each in compute)
     return [*rows, Row("ranks, slowest over mean", ratio, "", params)]

@@ -9,6 +9,7 @@ import signal
 from functools import partial
 
 import pytest
+import torch
 
 from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
 from helpers.rank_runs import (
@@ -21,10 +22,10 @@ from helpers.rank_runs import (
     seconds_after,
     signal_at,
 )
-from tgflow.cli import main
+from tgflow.cli import assemble, main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
 from tgflow.cli.ranks import check_ranks
-from tgflow.config import ConfigError, load_config
+from tgflow.config import ConfigError, load_config, replaced
 from tgflow.models.tgn import TGN
 from tgflow.runtime import ranks as rank_parts
 from tgflow.runtime import watch
@@ -176,6 +177,36 @@ def test_ranks_with_other_settings_are_refused(tmp_path, command, flag, values):
     assert codes(ends) == [USAGE] * 2, ends
     for end in ends:
         assert f"rank 1 has {flag}={values[1]} and rank 0 has {flag}={values[0]}" in end.err
+
+
+@pytest.mark.parametrize(
+    ("world", "ranks_of_host", "threads"), [(1, None, 32), (16, 4, 8), (64, 1, 32), (40, 40, 1)]
+)
+def test_cores_of_a_host_are_divided_by_its_ranks(monkeypatch, world, ranks_of_host, threads):
+    used = []
+    monkeypatch.setattr(assemble, "num_cores", lambda: 32)
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    monkeypatch.setattr("tgflow.set_num_threads", used.append)
+    if world > 1:
+        launch = {"RANK": 1, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": ranks_of_host}
+        address = {"MASTER_ADDR": "h1", "MASTER_PORT": 29400}
+        for name, value in (launch | address).items():
+            monkeypatch.setenv(name, str(value))
+    config = load_config(flags={"stream.path": "x.csv", "continual.slices": world})
+    set_to, number = assemble.use_threads(config)
+    assert (number, set_to.run.threads, used) == (threads, threads, [threads] * 2)
+    stated = replaced(config, {"run.threads": 3})
+    assert assemble.use_threads(stated) == (stated, 3)
+
+
+def test_number_of_threads_is_fixed_when_a_run_starts(tgflow, events, tmp_path, monkeypatch):
+    monkeypatch.setattr(assemble, "num_cores", lambda: 2)
+    flags = ("-m", "recency", "--batch-size", 50)
+    assert tgflow("run", "-s", events, "-o", tmp_path / "run", "--limit", 100, *flags).code == 0
+    assert load_config(tmp_path / "run/config.toml").run.threads == 2
+    monkeypatch.setattr(assemble, "num_cores", lambda: 1)
+    ran = tgflow("run", "--resume", "-o", tmp_path / "run", "--limit", 200, "--json")
+    assert (ran.code, ran.json["threads"]) == (0, 2)
 
 
 @pytest.mark.parametrize("what", ["graph", "memory"])

@@ -19,9 +19,11 @@ from helpers.thread_peers import in_threads
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.models import MODELS
+from tgflow.peers import Peers, Shard
 from tgflow.plan import ExperienceReplay
 from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
 from tgflow.train.finite import TrainingDiverged
+from tgflow.train.plans import loader_threads
 from tgflow.train.step import TrainStep
 
 EVENTS = made_events(66)
@@ -123,6 +125,18 @@ def test_slices_of_any_model_may_be_split(name: str) -> None:
     expected = left_by(trainer_of(name, config), EVENTS[:41])
     found = in_threads(2, lambda peers: left_by(trainer_of(name, config, peers), EVENTS[:41]))
     assert_ranks_have(expected, found)
+
+
+@pytest.mark.parametrize(
+    ("world", "threads", "stated", "expected"),
+    [(1, 1, None, 1), (2, 1, None, 0), (2, 2, None, 1), (2, 1, 3, 3), (1, 4, 0, 0)],
+)
+def test_rank_with_one_thread_prepares_batches_between_steps(
+    world: int, threads: int, stated: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    peers = Peers(Shard(0, world))
+    assert loader_threads(replace(CONFIG, num_threads=stated), peers) == expected
 
 
 class Breaking(TemporalModel):
