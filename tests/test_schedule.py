@@ -31,7 +31,7 @@ def test_each_slice_has_its_share_of_new_and_of_replayed_rows(slices, num_new, n
     assert [row for part in new for row in part] == list(range(num_new))
     assert sorted(row for part in replayed for row in part) == list(range(num_new, num_rows))
     assert new == [[*new_rows_of_slice(n, slices, num_new)] for n in range(slices)]
-    for parts in (new, replayed):
+    for parts in (new, replayed, rows):
         sizes = [len(part) for part in parts]
         assert max(sizes) - min(sizes) <= 1
 

@@ -58,10 +58,11 @@ def new_rows_of_slice(number: int, slices: int, num_new: int) -> range:
 def rows_of_slice(number: int, slices: int, num_new: int, num_rows: int) -> Tensor:
     """Return the rows of slice `number` of a batch, ascending, int64.
 
-    Replayed rows, which come after the new ones, share few nodes with others and so cost more. Each
-    slice has as many as any other, give or take one, from the whole past; consecutive ones would
-    differ, as older events have fewer neighbors. New rows are consecutive, and share nodes. Some
-    slices are empty if there are fewer rows than slices.
+    Replayed rows, which come after the new ones, share few nodes with others and so cost more. They
+    are dealt to the slices in turn; consecutive ones would differ in cost, as older events have
+    fewer neighbors. New rows are consecutive, and share nodes. Of new rows, of replayed ones and of
+    both together a slice has as many as any other, give or take one; some slices are empty if there
+    are fewer rows than slices.
 
     Args:
         number: Number of the slice, from 0.
@@ -69,6 +70,7 @@ def rows_of_slice(number: int, slices: int, num_new: int, num_rows: int) -> Tens
         num_new: New rows of the batch.
         num_rows: All of its rows.
     """
-    new = new_rows_of_slice(number, slices, num_new)
-    first = min(num_new + number, num_rows)
+    parts = [new_rows_of_slice(each, slices, num_new) for each in range(slices)]
+    new, turns = parts[number], sorted(range(slices), key=lambda each: len(parts[each]))
+    first = min(num_new + turns.index(number), num_rows)  # slices with fewer new rows come first
     return torch.cat([torch.arange(new.start, new.stop), torch.arange(first, num_rows, slices)])

@@ -1098,7 +1098,9 @@ class HostPreparer:
             replay_begin, num_replay = plan.replay.begin(begin), plan.replay.num_events(end - begin)
         num_new = end - begin if only is None else min(plan.batch_size, len(only))
         rows = plan.rows_of_slice(number, num_new, num_new + min(num_replay, begin - replay_begin))
-        own_key = key if rows is None else derive_key(key, KeyDomain.SLICE, number)
+        own_key = key
+        if rows is not None and number is not None:
+            own_key = derive_key(key, KeyDomain.SLICE, number)
         tables: dict[Feature, Tensor | None] = {}  # after the span: rows of its events exist
         for each in feature_inputs(graph):
             if each.name in gathered and isinstance(each.table, FeatureTable):
