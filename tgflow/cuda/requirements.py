@@ -23,7 +23,8 @@ def require_device(device: torch.device) -> torch.device:
     """Return `device` with its index, or raise if torch cannot use it.
 
     Raises:
-        CudaError: If this is macOS, torch was built without CUDA, or finds no driver or no such device.
+        CudaError: If this is macOS, torch was built without CUDA, or finds no driver or no such
+            device.
     """
     if sys.platform == "darwin":
         raise CudaError('CUDA needs Linux, and this is macOS; use device="cpu"')
