@@ -6,7 +6,7 @@ Shows: `tgflow run --serve 0` in a process of its own, as a service would have i
 asks whom people will write to. Answers are as of the last micro-batch that is complete; the run
 ends with the bits of one that nobody asked. Protocol: prequential, as in quickstart.py. Expect: AP
 0.91 over the default of 10,000 events, in about 20 seconds on 2 cores, and an answer every half
-second meanwhile. Needs pip install 'tgflow-learn[serve]'.
+second meanwhile. Needs the extra `serve`.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def served_at(run: subprocess.Popen) -> str:
         if found := re.search(r"answers at (http://[^\s,]+)", line):
             threading.Thread(target=run.stderr.read, daemon=True).start()  # what else it says
             return found[1]
-    raise SystemExit("the run has ended: is tgflow-learn[serve] installed?")
+    raise SystemExit("the run has ended: is the extra `serve` installed?")
 
 
 def ask_until_it_ends(url: str) -> None:

@@ -1,6 +1,6 @@
 """The whole round on one machine: publish to Kafka, learn, be killed, go on as if nothing happened.
 
-    pip install 'tgflow-learn[kafka]' confluent-kafka==2.16.1
+    pip install '.[kafka]' confluent-kafka==2.16.1
     python examples/kafka_round.py [--events EVENTS] [--kafka HOST:PORT]
 
 Shows: a broker of its own (librdkafka's mock cluster, in a child process), CollegeMsg published to

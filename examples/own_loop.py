@@ -1,6 +1,6 @@
 """A training loop of your own: tgflow stores and samples, PyTorch Geometric passes the messages.
 
-    pip install torch_geometric
+    pip install '.[pyg]'
     python examples/own_loop.py [--limit EVENTS]
 
 Shows: two hops of time-decayed neighbors, each (node, time) once, as PyG data with ages on the

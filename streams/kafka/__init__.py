@@ -1,4 +1,4 @@
-"""Kafka topics as streams of events; needs `pip install 'tgflow-learn[kafka]'`."""
+"""Kafka topics as streams of events; needs the extra `kafka`."""
 
 from __future__ import annotations
 

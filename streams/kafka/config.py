@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt
 
+from tgflow.extras import install_command
 from tgflow.setting import Setting, check_ranges
 from tgflow.streams.rows.schema import Checks, ColumnNames, Columns, IdKind, Scale
 
@@ -184,12 +185,13 @@ def kafka_client() -> Any:
         import crc32c
         import kafka
     except ImportError as error:
-        text = "pip install 'tgflow-learn[kafka]'"
-        raise ImportError(f"Kafka streams need kafka-python and crc32c ({error}): {text}") from None
+        raise ImportError(
+            f"Kafka streams need kafka-python and crc32c ({error}): {install_command('kafka')}"
+        ) from None
     _ = crc32c
     if tuple(int(part) for part in kafka.__version__.split(".")[:2]) < (3, 0):
         raise ImportError(
             f"Kafka streams need kafka-python 3 or newer, found {kafka.__version__}: "
-            "pip install 'tgflow-learn[kafka]'"
+            f"{install_command('kafka')}"
         )
     return kafka

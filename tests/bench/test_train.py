@@ -14,6 +14,7 @@ from helpers.made_streams import made_events
 from tgflow.bench import train
 from tgflow.bench.setup import Options
 from tgflow.events import EventBatch
+from tgflow.extras import install_command
 
 
 def made_task() -> Task:
@@ -63,8 +64,8 @@ def test_rows_of_missing_peers_explain_how_to_install_them(monkeypatch):
     skipped = [row for row in rows if "skipped" in row.params]
     assert len(skipped) == len(peers.TGN) + len(peers.TGAT) + 4
     assert {row.params["library"]: row.params["skipped"] for row in skipped} == {
-        "torch_geometric": "not installed: pip install 'tgflow-learn[bench]'",
-        "tgm-lib": "not installed: pip install 'tgflow-learn[bench]'",
+        "torch_geometric": f"not installed: {install_command('bench')}",
+        "tgm-lib": f"not installed: {install_command('bench')}",
         "tglite": "not installed: build it from its sdist, see tests/benchmarks/peers/tglite.py",
     }
     assert all(math.isnan(row.value) and row.ratio is None for row in skipped)

@@ -15,6 +15,7 @@ from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.live_runs import SMALL, Killed, write_features
 from tgflow.checkpoint import load
 from tgflow.config import load_config
+from tgflow.extras import install_command
 from tgflow.ids import NodeIds
 from tgflow.runtime import files, runner, watch
 from tgflow.runtime.loggers import RunLoggers
@@ -289,5 +290,5 @@ def test_missing_logger_is_refused_before_anything_is_created(
     monkeypatch.setitem(sys.modules, "wandb", None)
     ran = tgflow(command, "-s", events_csv, "-o", "out", *SMALL, "--log-to", "wandb")
     assert ran.code == 2
-    assert "logging to wandb needs wandb; pip install 'tgflow-learn[wandb]'" in ran.err
+    assert f"logging to wandb needs wandb; {install_command('wandb')}" in ran.err
     assert not Path("out").exists()

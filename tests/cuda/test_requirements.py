@@ -9,6 +9,7 @@ import torch
 
 from tgflow.cuda import CudaError, requirements
 from tgflow.cuda.requirements import require_cupy, require_device
+from tgflow.extras import install_command
 
 GPU = torch.device("cuda")
 
@@ -65,6 +66,7 @@ def version(name: str, number: int):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
+        (replaced(sys, "platform", "darwin"), "CUDA needs Linux, and this is macOS; use device="),
         (
             replaced(torch.version, "cuda", None),
             "torch 2.11.0+cu130 is built without CUDA; install one that is",
@@ -73,10 +75,10 @@ def version(name: str, number: int):
             replaced(torch.cuda, "current_device", failing(RuntimeError("No CUDA GPUs"))),
             "No CUDA GPUs; check nvidia-smi, and whether CUDA_VISIBLE_DEVICES",
         ),
-        (without("cupy"), "pip install 'tgflow-learn[cuda]'"),
+        (without("cupy"), install_command("cuda")),
         (
             replaced(importlib, "import_module", failing(ImportError("libcudart.so: not found"))),
-            "CuPy cannot be loaded: libcudart.so: not found; pip install 'tgflow-learn[cuda]'",
+            f"CuPy cannot be loaded: libcudart.so: not found; {install_command('cuda')}",
         ),
         (
             version("runtimeGetVersion", 12090),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tgflow.distributed.launch import choose_interface, read_launch
+from tgflow.distributed.supervise import supervise
 from tgflow.peers import WorldError
 
 TORCHRUN = {
@@ -43,3 +46,13 @@ def test_unknown_interface_is_refused_and_available_ones_are_listed():
 def test_multiple_hosts_require_a_named_interface():
     with pytest.raises(WorldError, match=r"on several hosts: name .* interface='eth1'; there are"):
         choose_interface(None, one_host=False)
+
+
+def test_several_ranks_are_refused_without_linux(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    refused = pytest.raises(WorldError, match=r"several ranks need Linux, .* without --nproc")
+    with refused:
+        read_launch(TORCHRUN)
+    with refused:
+        supervise(list, 2, environ={})
+    assert read_launch(TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}) is None

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the ground up: the packages and modules of a room, and the rooms that it may import.
 ROOMS = {
     "base": (
-        "choices counts describe events _id_columns ids iso keys lazy _native metrics peers "
+        "choices counts describe events extras _id_columns ids iso keys lazy _native metrics peers "
         "resampling sampler schedule setting text tree_sum units _core",
         "",
     ),

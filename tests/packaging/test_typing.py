@@ -8,6 +8,8 @@ from importlib.util import find_spec
 
 import pytest
 
+import tgflow
+
 CODE = """
 import tgflow as tg
 from tgflow.models import TGN
@@ -27,3 +29,15 @@ def test_type_checker_resolves_the_public_names(tmp_path):
     revealed = [line for line in done.stdout.splitlines() if "Revealed" in line]
     assert len(revealed) == 3, done.stdout
     assert not [line for line in revealed if '"Any"' in line]
+
+
+@pytest.mark.slow
+def test_editor_completes_the_public_names():
+    jedi = pytest.importorskip("jedi")
+    environment = jedi.create_environment(sys.prefix, safe=False)
+
+    def completed(code):
+        return {name.name for name in jedi.Script(code, environment=environment).complete()}
+
+    assert set(tgflow.__all__) <= completed("import tgflow as tg\ntg.")
+    assert "append" in completed("import tgflow as tg\ntg.TemporalGraph().")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Protocol, Self
 
+from tgflow.extras import install_command
 from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
 PLACES = frozenset({"index", "start", "stop", "epoch", "seed"})
@@ -97,5 +98,5 @@ def package(extra: str) -> Any:
     except ImportError as error:
         name = error.name or extra
         raise ModuleNotFoundError(
-            f"logging to {extra} needs {name}; pip install 'tgflow-learn[{extra}]'", name=name
+            f"logging to {extra} needs {name}; {install_command(extra)}", name=name
         ) from None

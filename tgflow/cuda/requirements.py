@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tgflow.extras import install_command
+
 _DRIVER = Path("/proc/driver/nvidia/version")
-_INSTALL = "pip install 'tgflow-learn[cuda]'"
 
 
 class CudaError(RuntimeError):
@@ -21,8 +23,11 @@ def require_device(device: torch.device) -> torch.device:
     """Return `device` with its index, or raise if torch cannot use it.
 
     Raises:
-        CudaError: If torch was built without CUDA, or finds no driver or no such device.
+        CudaError: If this is macOS, torch was built without CUDA, or finds no driver or no such
+            device.
     """
+    if sys.platform == "darwin":
+        raise CudaError('CUDA needs Linux, and this is macOS; use device="cpu"')
     if torch.version.cuda is None:
         raise CudaError(
             f"torch {torch.__version__} is built without CUDA; install one that is, "
@@ -63,10 +68,12 @@ def require_cupy(device: torch.device) -> Any:
         cupy = importlib.import_module("cupy")
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            raise CudaError(f"CuPy cannot be loaded: {error}; {_INSTALL}") from error
-        raise CudaError(f"CuPy is not installed, and compiles the kernels: {_INSTALL}") from error
+            raise CudaError(f"CuPy cannot be loaded: {error}; {install_command('cuda')}") from error
+        text = f"CuPy is not installed, and compiles the kernels: {install_command('cuda')}"
+        raise CudaError(text) from error
     except Exception as error:  # a broken CuPy raises various errors
-        raise CudaError(f"CuPy cannot be loaded: {_first_line(error)}; {_INSTALL}") from error
+        text = f"CuPy cannot be loaded: {_first_line(error)}; {install_command('cuda')}"
+        raise CudaError(text) from error
     _check_versions(cupy)
     return cupy
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import platform
 import socket
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,7 +40,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch | None:
     """Return the launch parameters of this process; None if it is the only one.
 
     Raises:
-        WorldError: If variables are missing or invalid.
+        WorldError: If variables are missing or invalid, or this is not Linux.
     """
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         return None
@@ -46,6 +48,7 @@ def read_launch(environ: Mapping[str, str]) -> Launch | None:
     Shard(rank, world)
     if world == 1:
         return None
+    require_linux()
     meeting = environ.get(MEETING_VARIABLE)
     address = None
     if meeting is None:
@@ -62,6 +65,15 @@ def read_launch(environ: Mapping[str, str]) -> Launch | None:
         has_agent=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         meeting=meeting,
     )
+
+
+def require_linux() -> None:
+    """Raise WorldError unless this is Linux, whose processes and interfaces ranks look up."""
+    if sys.platform != "linux":
+        raise WorldError(
+            f"several ranks need Linux, and this is {platform.system()}; run one process, without "
+            "--nproc and torchrun"
+        )
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self
 
-from tgflow.distributed.launch import MEETING_VARIABLE
+from tgflow.distributed.launch import MEETING_VARIABLE, require_linux
 from tgflow.peers import Shard, WorldError
 
 _PAUSE = 0.02
@@ -132,7 +132,7 @@ def supervise(
         ranks' exit code, 128 + n for signal n.
 
     Raises:
-        WorldError: If `nproc` is out of range, or this process is a rank itself.
+        WorldError: If `nproc` is out of range, this process is a rank itself, or this is not Linux.
     """
     environ = os.environ if environ is None else environ
     Shard(0, nproc)
@@ -141,6 +141,7 @@ def supervise(
             f"nproc={nproc} starts ranks, but this process already is rank {environ.get('RANK')} "
             f"of {environ['WORLD_SIZE']}; leave out nproc, or torchrun"
         )
+    require_linux()
     restarts, reached = 0, progress()
     with _Stop(to=0 if keeps else None) as stop:
         while True:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tgflow.durable.log import DurableLog
+from tgflow.extras import install_command
 from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.features import table_figures
 from tgflow.runtime.files import STATES, State
@@ -177,7 +178,7 @@ def open_exporter(collector: RunCollector, port: int, host: str, opened: ExitSta
         import prometheus_client as prometheus
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            "--metrics-port needs prometheus-client; pip install 'tgflow-learn[metrics]'"
+            f"--metrics-port needs prometheus-client; {install_command('metrics')}"
         ) from None
     server, thread = prometheus.start_http_server(port, host, collector.registry())
     opened.callback(thread.join, timeout=2)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tgflow.batch import Block
 from tgflow.events import NO_NODE
+from tgflow.extras import install_command
 from tgflow.sampling.expand import Frontier
 from tgflow.sampling.hops import Hops
 
@@ -113,7 +114,7 @@ def import_dgl() -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"to_dgl() needs DGL 1.1.3, and {error.name} is not installed: "
-            "pip install 'tgflow-learn[dgl]' (Python 3.11)"
+            f"{install_command('dgl')} (Python 3.11)"
         ) from error
 
 
@@ -136,9 +137,7 @@ def to_pyg(hops: Hops) -> list[Any]:
     try:
         from torch_geometric.data import Data
     except ImportError as error:
-        raise ImportError(
-            "to_pyg() needs PyTorch Geometric: pip install torch_geometric"
-        ) from error
+        raise ImportError(f"to_pyg() needs PyTorch Geometric: {install_command('pyg')}") from error
     return [
         Data(
             edge_index=torch.stack([block.source, block.target]),

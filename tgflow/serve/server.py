@@ -13,6 +13,7 @@ from multiprocessing import Pipe
 from typing import Any, Self
 
 from tgflow.config.schema import ServeConfig
+from tgflow.extras import install_command
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Endpoint
 from tgflow.serve.guard import Limits
@@ -213,6 +214,6 @@ def check_installed() -> None:
         import uvicorn
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"serving needs {error.name}; pip install 'tgflow-learn[serve]'"
+            f"serving needs {error.name}; {install_command('serve')}"
         ) from None
     del fastapi, httptools, prometheus_client, uvicorn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,8 @@ class MockBroker:
     """API version for clients of kafka-python, which cannot detect it."""
 
     def __init__(self, brokers: int = 1) -> None:
+        if sys.platform != "linux":
+            raise OSError(f"the mock broker needs Linux, and this is {platform.system()}")
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).resolve()), str(brokers)],
             stdin=subprocess.PIPE,

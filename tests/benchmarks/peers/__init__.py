@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from tgflow.choices import Visibility
+from tgflow.extras import install_command
 
 
 class Peer(NamedTuple):
@@ -17,7 +18,7 @@ class Peer(NamedTuple):
     """Name of the package."""
     module: str
     adapter: str
-    way_in: str = "pip install 'tgflow-learn[bench]'"
+    way_in: str = install_command("bench")
     """Install command."""
     visibility: Visibility = "batch"
     """Of its neighborhoods in training."""
