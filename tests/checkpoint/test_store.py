@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import os
 import shutil
 import threading
@@ -17,8 +18,9 @@ from tgflow.checkpoint import (
     CheckpointWriter,
     NoValidCheckpoint,
 )
-from tgflow.durable.errors import DiskFull
+from tgflow.durable.errors import DiskFull, Fenced
 from tgflow.durable.fs import RealFs
+from tgflow.durable.lock import RunLock
 
 PIECE = 4
 
@@ -238,3 +240,22 @@ def test_checkpoint_writer_saves_during_training(tmp_path):
     assert [entry.step for entry in store.entries()] == [5, 7]
     assert stats.num_bytes > 0
     assert stats.last_path == store.entries()[-1].path
+
+
+def test_checkpoint_of_a_process_that_lost_the_run_is_not_resumed_from(tmp_path):
+    path, directory = tmp_path / ".lock", tmp_path / "checkpoints"
+    old = RunLock(path)
+    before = CheckpointStore(directory, lock=old)
+    before.save(3, at(3))
+    path.write_text(json.dumps({"pid": 1, "host": "h1", "machine": "another", "since": "2026"}))
+    new = RunLock(path, lease=0.1)
+    after = CheckpointStore(directory, lock=new)
+    after.save(5, at(5))
+    with pytest.raises(Fenced):
+        before.save(9, at(9))
+    assert names(directory) == [f"ckpt-{step:012d}" for step in (3, 5)]
+    CheckpointStore(directory).save(9, at(9))  # one that had passed its check
+    check(5, after.newest())
+    assert "was written by a process that had lost the run" in after.problems[0]
+    old.release()
+    new.release()

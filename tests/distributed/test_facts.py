@@ -31,10 +31,6 @@ def facts_of(rank, **changes):
             "rank 2 has batch_size=100 and rank 0 has batch_size=200; start all ranks with the "
             "same settings",
         ),
-        (
-            {"world": 4},
-            "rank 2 is one of 4 ranks and rank 0 one of 3; start them together",
-        ),
     ],
 )
 def test_disagreement_is_named_with_rank_key_and_both_values(changes, text):

@@ -185,17 +185,29 @@ def test_second_sigterm_kills_all_ranks(run, tmp_path):
 
 
 def test_ranks_end_with_their_supervisor_which_needs_no_torch(tmp_path):
-    ranks = command(ready("note(f'stop-{rank}')"), tmp_path)
-    ranks[3] += "wait_for(f'stop-{rank}'); note(f'ended-{rank}')"
+    script = ready("note(f'stop-{rank}')") + "note(f'pid-{rank}', os.getpid()); time.sleep(60)"
     code = (
         "import sys; from tgflow.distributed.supervise import supervise; "
         "assert 'torch' not in sys.modules; supervise(lambda: sys.argv[1:], 2)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, *ranks])
-    wait_for(tmp_path, BOTH)
+    process = subprocess.Popen([sys.executable, "-c", code, *command(script, tmp_path)])
+    wait_for(tmp_path, ["pid-0", "pid-1"])
+    pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in range(2)]
     process.kill()
     process.wait()
-    wait_for(tmp_path, ["ended-0", "ended-1"])
+    deadline = time.monotonic() + 30
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert not list(tmp_path.glob("stop-*")), "they are killed, however long a step takes"
+
+
+def is_running(pid):
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_for(folder, names):

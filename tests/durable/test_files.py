@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 from tgflow.durable import fs
-from tgflow.durable.errors import Locked
+from tgflow.durable.errors import Fenced, Locked
 from tgflow.durable.fs import AppendedFile
 from tgflow.durable.lock import RunLock
 
@@ -94,3 +98,71 @@ def test_second_process_gets_the_owner_of_the_lock(tmp_path):
             pass
         with RunLock(path), pytest.raises(Locked):
             RunLock(path)
+
+
+def left_by(path, **changes):
+    """Write the note of a holder that has not released its lock."""
+    note = {"pid": 1, "host": "h1", "machine": "another", "since": "2026", "token": 4} | changes
+    path.write_text(json.dumps(note))
+
+
+def renewing(path, seconds):
+    """Renew the lease in `path` from a thread for some time."""
+
+    def renew():
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            os.utime(path)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    return thread
+
+
+def test_lock_left_by_another_machine_is_taken_over_after_its_lease_with_a_larger_token(tmp_path):
+    path, said = tmp_path / ".lock", []
+    left_by(path)
+    start = time.monotonic()
+    with RunLock(path, lease=0.5, say=said.append) as lock:
+        assert time.monotonic() - start >= 0.5
+        assert lock.token == 5
+        assert said == [f"{tmp_path} was in use by process 1 on h1, since 2026; waiting 0.5 s"]
+    with RunLock(path) as lock:
+        assert lock.token == 5, "a released lock is taken at once"
+
+
+def test_lock_renewed_by_another_machine_is_refused(tmp_path):
+    path = tmp_path / ".lock"
+    left_by(path)
+    thread = renewing(path, 1.0)
+    with pytest.raises(Locked, match="is in use by process 1 on h1"):
+        RunLock(path, lease=1.0)
+    thread.join()
+
+
+def test_holder_renews_its_lease_and_notices_that_it_was_fenced(tmp_path):
+    path = tmp_path / ".lock"
+    lock = RunLock(path, lease=0.5)
+    os.utime(path, (0, 0))
+    deadline = time.monotonic() + 30
+    while path.stat().st_mtime == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    lock.check(now=True)
+    left_by(path, token=1)
+    with pytest.raises(Fenced, match="was taken over by process 1 on h1, since 2026"):
+        lock.check(now=True)
+    note = path.read_text()
+    lock.release()
+    assert path.read_text() == note, "the new holder keeps it"
+
+
+def test_two_machines_that_waited_for_one_lease_do_not_both_get_it(tmp_path):
+    path = tmp_path / ".lock"
+    left_by(path)
+    lock = RunLock(path, lease=0.2)
+    left_by(path, machine="a third", token=5)
+    with pytest.raises(Fenced):
+        lock.check(now=True)
+    lock.release()

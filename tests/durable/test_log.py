@@ -1,5 +1,6 @@
 """The durable log returns appended rows after crashes, faults and damage."""
 
+import json
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import faults
-from tgflow.durable.errors import DiskFull, LogCorrupt
+from tgflow.durable.errors import DiskFull, Fenced, LogCorrupt
+from tgflow.durable.lock import RunLock
 from tgflow.durable.log import HEADER_BYTES, DurableLog
 
 
@@ -162,3 +164,33 @@ def test_damage_after_the_needed_position_is_refused_on_open(tmp_path, frame):
     with pytest.raises(LogCorrupt, match="is damaged at byte"):
         DurableLog(tmp_path, needed=places[2])
     assert path.read_bytes() == data
+
+
+def take_over(path, token):
+    """Take the lock in `path` as another machine does."""
+    note = {"pid": 1, "host": "h1", "machine": "another", "since": "2026", "token": token}
+    path.write_text(json.dumps(note))
+
+
+def test_fenced_writer_cannot_append_and_its_late_frames_are_not_read(tmp_path):
+    path, segment = tmp_path / ".lock", tmp_path / "log" / "0000000000.log"
+    old = RunLock(path)
+    log = DurableLog(tmp_path / "log", lock=old)
+    fill(log, 2)
+    take_over(path, 0)
+    new = RunLock(path, lease=0.1)
+    assert new.token == 1
+    with DurableLog(tmp_path / "log", lock=new) as continued:
+        with segment.open("ab") as late:  # a write that had passed its check
+            late.write(segment.read_bytes()[HEADER_BYTES:])
+        for act in (lambda: fill(log, 1), lambda: log.drop_before(log.end)):
+            old._checked_at = 0.0
+            with pytest.raises(Fenced, match="was taken over by process"):
+                act()
+        continued.append(rows_of(6, 3), {"n": 2})
+        assert frames_of(continued) == expected(3)
+    with DurableLog(tmp_path / "log", lock=new) as reopened:
+        assert frames_of(reopened) == expected(3)
+        assert reopened.end.segment == 1, "the same holder begins no other segment"
+    old.release()
+    new.release()

@@ -200,7 +200,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not sealed:
         raise CheckpointDamaged(f"{file} lacks its own digest; use an older checkpoint")
     read_as(dict[str, Any], manifest.get("meta"), f"{file}: meta")
-    for key in ("generation", "age"):
+    for key in ("generation", "age", "token"):
         read_as(int | None, manifest.get(key), f"{file}: {key}")
     files = read_as(dict[str, FileEntry], manifest.get("files"), f"{file}: files")
     for name, entry in files.items():

@@ -7,6 +7,7 @@ import time
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from tgflow.checkpoint.names import (
     list_checkpoints,
 )
 from tgflow.durable.fs import RealFs, make_directories
+from tgflow.durable.lock import RunLock, read_token
 
 CORRUPT = "corrupt-"
 
@@ -37,6 +39,7 @@ class CheckpointStore:
         keep_every: Number of checkpoints after which all files are written rather than linked.
         max_bytes: Maximum total size of a checkpoint; None allows the size of the memory.
         fs: File operations.
+        lock: Lock of the run, which another machine may take over; None: there is no other writer.
 
     Raises:
         OSError: If the directory cannot be created or changed.
@@ -50,6 +53,7 @@ class CheckpointStore:
         keep_every: int = 10,
         max_bytes: int | None = None,
         fs: RealFs | None = None,
+        lock: RunLock | None = None,
     ) -> None:
         if keep < 1 or keep_every < 1:
             raise ValueError(f"keep and keep_every must be at least 1, got {keep} and {keep_every}")
@@ -59,6 +63,7 @@ class CheckpointStore:
         self._keep, self._keep_every, self._max_bytes = keep, keep_every, max_bytes
         self._fs: RealFs = RealFs() if fs is None else fs
         self._last: Written | None = None
+        self._lock = lock
         make_directories(self._fs, self.directory)
         self.remove_unfinished()
 
@@ -75,6 +80,7 @@ class CheckpointStore:
 
         Raises:
             DiskFull: If there is no space; nothing was changed.
+            Fenced: If another machine has taken over the run; nothing was changed.
             CheckpointNotCommitted: On a disk error; nothing was changed.
             CheckpointDurabilityUnknown: If it is in place, but may not survive a crash.
             ValueError: If a section name is invalid, or `meta` is not JSON.
@@ -85,8 +91,11 @@ class CheckpointStore:
         if generation is None or age is None or age + 1 >= self._keep_every:
             previous, generation, age = None, step, -1
         target = self.directory / checkpoint_name(step)
+        noted = {"generation": generation, "age": age + 1}
+        if self._lock is not None and self._lock.token:
+            noted["token"] = self._lock.token
         with directories.prepared(
-            self._fs, target, checkpoint, previous, announce, generation=generation, age=age + 1
+            self._fs, target, checkpoint, previous, announce, **noted
         ) as temporary:
             manifest = read_manifest(temporary)
             same = self._same(step, manifest)
@@ -96,6 +105,8 @@ class CheckpointStore:
                 return same.path
             attempts = [entry.attempt for entry in self.entries() if entry.step == step]
             target = self.directory / checkpoint_name(step, max(attempts, default=-1) + 1)
+            if self._lock is not None:
+                self._lock.check(now=True)
             self._fs.rename(temporary, target)
         directories.sync_names(self._fs, target)
         self._last = Written(target, manifest)
@@ -105,7 +116,8 @@ class CheckpointStore:
     def newest(self) -> tuple[int, Checkpoint] | None:
         """Return step and content of the newest valid checkpoint; None if there never was any.
 
-        Damaged ones are renamed to `corrupt-...` and listed in `problems`.
+        Damaged ones are renamed to `corrupt-...` and listed in `problems`; so are those of a
+        process that had lost the run: an earlier checkpoint has a larger token.
 
         Raises:
             NoValidCheckpoint: If there are some, but all are damaged.
@@ -115,6 +127,10 @@ class CheckpointStore:
         for entry in reversed(self.entries()):
             try:
                 checkpoint, manifest = directories.read(entry.path, self._max_bytes)
+                if read_token(manifest) < self._largest_token(entry):
+                    raise CheckpointDamaged(
+                        f"{entry.path} was written by a process that had lost the run"
+                    )
             except CheckpointDamaged as error:
                 self._set_aside(entry.path, error)
                 continue
@@ -127,6 +143,14 @@ class CheckpointStore:
                 f"one back from a copy, or start over elsewhere. {' '.join(self.problems)}"
             )
         return None
+
+    def _largest_token(self, last: Entry) -> int:
+        """Return the largest token of the checkpoints before `last`."""
+        found = [0]
+        for entry in takewhile(lambda entry: entry != last, self.entries()):
+            with suppress(CheckpointError, OSError):
+                found.append(read_token(read_manifest(entry.path)))
+        return max(found)
 
     def entries(self) -> list[Entry]:
         """Return the existing checkpoints, as `list_checkpoints` does."""

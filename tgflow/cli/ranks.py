@@ -14,7 +14,7 @@ from tgflow.cli import assemble
 from tgflow.cli.errors import exit_code, explain, mark_reported
 from tgflow.config import Config, ConfigError, flag_of, flat, in_flags, replaced
 from tgflow.distributed.feed import LeaderFailed
-from tgflow.distributed.launch import read_launch
+from tgflow.distributed.launch import largest_world, read_launch
 from tgflow.peers import PeerLost, Peers
 from tgflow.runtime.build import open_follower
 from tgflow.runtime.directory import ResumeOptions
@@ -43,7 +43,7 @@ def join_ranks(
     If this rank fails, rank 0 reports the cause.
     """
     launch = read_launch(os.environ)
-    if launch is None:
+    if launch is None or launch.world == 1:
         yield Peers()
         return
     with report_as_rank(launch.rank) if launch.rank else nullcontext():
@@ -94,11 +94,15 @@ def _compared(
 
 
 def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:
-    """Return settings with one slice of each batch per rank, unless `stated` has a number."""
+    """Return settings with one slice of each batch per rank, unless `stated` has a number.
+
+    The ranks are those of the largest world that was announced, so that more of them may join.
+    """
     launch = read_launch(os.environ)
-    if launch is None or f"{learning}.slices" in stated:
+    most = 1 if launch is None else largest_world(launch)
+    if most == 1 or f"{learning}.slices" in stated:
         return config
-    return replaced(config, {f"{learning}.slices": launch.world})
+    return replaced(config, {f"{learning}.slices": most})
 
 
 def check_ranks(

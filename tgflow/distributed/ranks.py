@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,12 +23,14 @@ from tgflow.peers import (
     PeerLost,
     Peers,
     Shard,
-    WorldError,
     check_buffers,
     check_chunks,
 )
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SIGN_SECONDS = 2.0
+"""Seconds for other ranks to report after one is lost, so that the silent ones are known."""
+Found = TypeVar("Found")
 
 
 @described
@@ -36,8 +41,8 @@ class Ranks(Peers):
     from CUDA devices use NCCL, if the world has it. Such a call does not synchronize, and its
     seconds are those of the launch.
 
-    It is the default process group of `torch.distributed`, so a process has one at a time. All
-    ranks construct it together.
+    It makes the default process group of `torch.distributed`, which it closes, or groups beside
+    those of an existing one. All ranks construct it together.
 
     Args:
         store: Rendezvous store; used by this world alone.
@@ -48,10 +53,10 @@ class Ranks(Peers):
         nccl: Whether tensors on CUDA devices use NCCL; the same on all ranks, each with its own
             device.
         members: All ranks, to name a lost one.
+        group: An existing process group of these ranks; None: initialize the default one.
 
     Raises:
         PeerLost: If the others do not join within `timeout`.
-        WorldError: If the process is in another world already.
     """
 
     def __init__(
@@ -64,29 +69,41 @@ class Ranks(Peers):
         interface: str | None = None,
         nccl: bool = False,
         members: Sequence[Member] = (),
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(Shard(rank, world))
         self.store = store
         """Key-value store shared by all ranks; for messages out of step, from any thread."""
         self._others = [member for member in members if member.rank != rank]
         self._nccl = nccl
-        self._groups = self._open(timedelta(seconds=timeout), interface)
+        self._is_owner = group is None
+        self._groups = self._open(timedelta(seconds=timeout), interface, group)
 
     def _open(
-        self, timeout: timedelta, interface: str | None
+        self, timeout: timedelta, interface: str | None, group: dist.ProcessGroup | None
     ) -> dict[Group, dist.ProcessGroup | None]:
-        if dist.is_initialized():
-            raise WorldError(
-                "this process has a default process group of torch.distributed already; join once, "
-                "and leave out init_process_group"
-            )
         backend = "cpu:gloo,cuda:nccl" if self._nccl else "gloo"
         with _listening_on(interface), self._losing_peers():
-            dist.init_process_group(
-                backend, store=self.store, rank=self.rank, world_size=self.world, timeout=timeout
-            )
-            others = {name: dist.new_group(backend="gloo", timeout=timeout) for name in _BESIDE}
-            return {"train": dist.group.WORLD, **others}
+            if group is None:
+                dist.init_process_group(
+                    backend,
+                    store=self.store,
+                    rank=self.rank,
+                    world_size=self.world,
+                    timeout=timeout,
+                )
+                group = dist.group.WORLD
+            ranks = dist.get_process_group_ranks(group)
+            found: dict[Group, dist.ProcessGroup | None] = {"train": group}
+            beside: tuple[Group, ...] = _BESIDE if self._is_owner else ("train", *_BESIDE)
+            for name in beside:
+                found[name] = dist.new_group(
+                    ranks,
+                    backend=backend if name == "train" else "gloo",
+                    timeout=timeout,
+                    use_local_synchronization=not self._is_owner,
+                )
+            return found
 
     def exchange(
         self,
@@ -141,7 +158,7 @@ class Ranks(Peers):
         flat = tensor.detach().reshape(-1).view(torch.uint8)
         here = self._carried(flat, group)
         with self._counted(kind, len(flat) * (self.world - 1) if self.rank == 0 else 0):
-            dist.broadcast(here, src=0, group=self._groups[group])
+            dist.broadcast(here, group_src=0, group=self._groups[group])
         if here is not flat:
             flat.copy_(here)
 
@@ -161,15 +178,39 @@ class Ranks(Peers):
             self._groups = {}
             if self.failure is None:
                 self.failure = PeerLost("this rank has left the world")
-            dist.destroy_process_group()
+            if self._is_owner:  # otherwise they end with the group: torch would reuse their names
+                dist.destroy_process_group()
 
     def _why(self, first: str) -> str:
         """Return why another rank is lost: its own message, or its state as visible from here."""
         said = self._last_words()
         if not said:
-            seen = find_lost(self._others)
+            seen = find_lost(self._others) or self._find_silent()
             said = self._last_words() or f"{seen}; {first}"
         return said
+
+    def _find_silent(self) -> str:
+        """Return a sentence on which ranks give no sign, by the store; waits 2 s for them."""
+        others = {member.rank: member for member in self._others}
+
+        def act() -> None:
+            self.store.set(_sign_key(self.rank), "")
+            deadline = time.monotonic() + _SIGN_SECONDS
+            while others and time.monotonic() < deadline:
+                for rank in [*others]:
+                    if self.store.check([_sign_key(rank)]):
+                        del others[rank]
+                time.sleep(0.02)
+
+        with suppress(RuntimeError):  # the store is gone, with rank 0 or an agent
+            call_within(2 * _SIGN_SECONDS, act, "no answer")
+        if not others:
+            return "no rank that can be seen from here has ended"
+        silent = " and ".join(map(str, others.values()))
+        return (
+            f"{silent} gave no sign within {_SIGN_SECONDS:g} s: ended, stopped or out of reach; if "
+            "one is only slow, wait longer: join(timeout=), --rank-timeout"
+        )
 
     def _last_words(self) -> str:
         """Return the messages that ranks left before they ended; only rank 0 can read them."""
@@ -210,6 +251,30 @@ class Ranks(Peers):
 
 def _words_key(rank: int) -> str:
     return f"end/{rank}"
+
+
+def _sign_key(rank: int) -> str:
+    return f"sign/{rank}"
+
+
+def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
+    """Return the result of `act`, run in a daemon thread; raise PeerLost if it takes longer."""
+    # torch's store waits without a timeout for a reply, so a stopped rank 0 would block its callers
+    found: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(act())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="within", daemon=True).start()
+    try:
+        return found.result(seconds)
+    except TimeoutError:
+        if found.done():  # raised by `act` itself
+            raise
+        raise PeerLost(lost) from None
 
 
 _BESIDE: tuple[Group, ...] = ("plan", "feed")

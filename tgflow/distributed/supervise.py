@@ -1,4 +1,8 @@
-"""Starts the ranks of one host and restarts them depending on their exit codes: `--nproc`."""
+"""Starts the ranks of one host and restarts them depending on their exit codes: `--nproc`.
+
+torch's `elastic_launch` is not used: it sends SIGTERM to all ranks as soon as one fails, so that
+the others cannot report which, and restarts for every exit code, without a pause.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, Self
 
-from tgflow.distributed.launch import MEETING_VARIABLE, require_linux
+from tgflow.distributed.launch import MEETING_VARIABLE, read_launch, require_linux
 from tgflow.peers import Shard, WorldError
 
 _PAUSE = 0.02
@@ -62,7 +67,7 @@ class RankProcesses:
                 MEETING_VARIABLE: self._meeting.name,
             },
             start_new_session=True,
-            preexec_fn=_end_with_parent,  # noqa: PLW1509  # this process has one thread
+            preexec_fn=partial(_end_with_parent, os.getpid()),  # noqa: PLW1509  # one thread
         )
 
     @property
@@ -84,10 +89,12 @@ class RankProcesses:
                 child.send_signal(number)
 
 
-def _end_with_parent() -> None:
-    """Make the system send SIGTERM to this process when its parent dies."""
+def _end_with_parent(parent: int) -> None:
+    """Make the system kill this process when its parent dies; a checkpoint is newest then."""
     if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it has died before
+            os._exit(128 + signal.SIGKILL)
 
 
 UNREACHABLE = 75
@@ -136,10 +143,11 @@ def supervise(
     """
     environ = os.environ if environ is None else environ
     Shard(0, nproc)
-    if "WORLD_SIZE" in environ:
+    launch = read_launch(environ)
+    if launch is not None and (launch.world > 1 or "WORLD_SIZE" in environ):
         raise WorldError(
-            f"nproc={nproc} starts ranks, but this process already is rank {environ.get('RANK')} "
-            f"of {environ['WORLD_SIZE']}; leave out nproc, or torchrun"
+            f"nproc={nproc} starts ranks, but this process already is rank {launch.rank} of "
+            f"{launch.world}; leave out nproc, or the launcher"
         )
     require_linux()
     restarts, reached = 0, progress()

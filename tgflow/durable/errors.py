@@ -26,5 +26,9 @@ class Locked(RuntimeError):
     """Raised when another process holds the lock."""
 
 
+class Fenced(Locked):
+    """Raised when another machine has taken over the lock of this process."""
+
+
 class LogVersion(RuntimeError):
     """Raised when another tgflow version, most likely a newer one, wrote the log."""

@@ -2,7 +2,9 @@
 
 It is a folder of segments `0000000000.log`, `0000000001.log`, ...; a segment is a header followed
 by frames. A frame is a header, rows as an Arrow stream, and a footer in JSON. The header of a
-segment is that of a frame without a body; its `synced` is the end of the previous segment.
+segment is that of a frame without a body; its `synced` is the end of the previous segment, and its
+`crc` the fencing token of its writer. A writer with a larger token begins a segment, so that frames
+that an earlier writer still appends to the previous one are never read.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt, LogVersion
+from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, Fenced, LogCorrupt, LogVersion
 from tgflow.durable.fs import RealFs, make_directories
+from tgflow.durable.lock import RunLock
 
 UNSYNCED_BYTES = 64 << 20
 """Maximum bytes of unsynced frames kept in memory; above it they are synced."""
@@ -109,6 +112,7 @@ class DurableLog:
         needed: Position from which frames will be read, that of a checkpoint; None for all.
             They are verified; damage or gaps before it are tolerated. An empty log begins right
             after it.
+        lock: Lock of the run, which another machine may take over; None: there is no other writer.
 
     Raises:
         LogCorrupt: If synced frames are damaged or missing.
@@ -124,8 +128,11 @@ class DurableLog:
         segment_bytes: int = 256 << 20,
         sync_ms: float = 100,
         needed: LogPosition | None = None,
+        lock: RunLock | None = None,
     ) -> None:
         self.directory = Path(directory)
+        self._run_lock = lock
+        self._token = 0 if lock is None else lock.token
         self._fs: RealFs = RealFs() if fs is None else fs
         self._segment_bytes = segment_bytes
         self._sync_seconds = sync_ms / 1e3
@@ -169,10 +176,12 @@ class DurableLog:
 
         Raises:
             DiskFull: If there is no space.
+            Fenced: If another machine has taken over the run.
             OSError: On a disk error.
             ValueError: If the frame is too large, or the footer is not JSON.
         """
         body = encode(rows, footer)
+        self._check_lock()
         with self._lock, _report_full_disk(self.directory):
             self._reopen()
             if self._size >= self._segment_bytes:
@@ -211,6 +220,7 @@ class DurableLog:
         Raises:
             OSError: On a disk error.
         """
+        self._check_lock(now=True)
         with self._lock:
             if position > LogPosition(self._number, self._synced):
                 self.sync()
@@ -240,6 +250,10 @@ class DurableLog:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _check_lock(self, *, now: bool = False) -> None:
+        if self._run_lock is not None:
+            self._run_lock.check(now=now)
+
     # Reading
 
     def _path(self, number: int) -> Path:
@@ -263,7 +277,7 @@ class DurableLog:
         """Return the end of the older segment `number`."""
         path = self._path(number + 1)
         try:
-            return _read_header(path, number + 1)
+            return _read_header(path, number + 1).synced
         except (BadFrame, FileNotFoundError) as error:
             raise LogCorrupt(f"{path} is damaged or missing: {error}; {WAY_OUT}") from None
 
@@ -305,6 +319,8 @@ class DurableLog:
             self._fs.truncate(path, self._size)
         self._fd = self._fs.append_to(path)
         self._fs.sync(self._fd)  # the previous process may have ended without a sync
+        if self._token > _token_of(path, self._number):
+            self._roll()
 
     def _segments(self, needed: int) -> list[int]:
         """Return the numbers of the segments after the last gap, which must lie before `needed`."""
@@ -433,12 +449,15 @@ class DurableLog:
     def _create(self, number: int, previous_end: int, bodies: tuple[Body, ...] = ()) -> None:
         """Create segment `number` with `bodies`, sync, and make it the current one."""
         path = self._path(number)
+        self._check_lock(now=True)
         if path.exists():  # left by a failed attempt
+            if _token_of(path, number) > self._token:
+                raise Fenced(f"{path} was written by a process that has taken over the run")
             self._fs.unlink(path)
         fd = self._fs.create(path)
         size = HEADER_BYTES
         try:
-            self._fs.write(fd, framed(NO_BODY, number, 0, previous_end))
+            self._fs.write(fd, framed(Body(b"", 0, self._token), number, 0, previous_end))
             for body in bodies:
                 data = framed(body, number, size, synced=0)
                 self._fs.write(fd, data)
@@ -491,9 +510,6 @@ def encode(rows: pa.RecordBatch, footer: Mapping[str, Any]) -> Body:
     return Body(memoryview(data), len(end), zlib.crc32(data))
 
 
-NO_BODY = Body(b"", 0, 0)
-
-
 def framed(body: Body, segment: int, byte: int, synced: int) -> bytes:
     """Return the bytes of a frame that begins at `byte` of `segment`."""
     columns_bytes = len(body.data) - body.footer_bytes
@@ -539,10 +555,18 @@ def _open_segment(path: Path) -> BinaryIO:
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
 
 
-def _read_header(path: Path, number: int) -> int:
-    """Return the end of the predecessor of the segment in `path`."""
+def _read_header(path: Path, number: int) -> Header:
+    """Return the header of the segment in `path`."""
     with _open_segment(path) as file:
-        return parse_header(file.read(HEADER_BYTES), number, 0).synced
+        return parse_header(file.read(HEADER_BYTES), number, 0)
+
+
+def _token_of(path: Path, number: int) -> int:
+    """Return the fencing token of the segment in `path`; 0 if its header is damaged."""
+    try:
+        return _read_header(path, number).crc
+    except BadFrame:
+        return 0
 
 
 def _read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:

@@ -139,7 +139,8 @@ def _compose(
     directory.accept_settings()
     log = None
     if config.checkpoint.log:
-        log = open_log(path / "log", start.state, config.order.idle_timeout, run_log)
+        idle_timeout = config.order.idle_timeout
+        log = open_log(path / "log", start.state, idle_timeout, run_log, directory.lock)
         opened.callback(log.close)
     trainer, start = _make_trainer(directory, inputs, store, newest, start, run_log)
     if trainer.graph.edge_x is not None:

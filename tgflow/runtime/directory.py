@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -96,7 +97,7 @@ class RunDirectory:
     ) -> None:
         self.files, self.config, self.changed = files, config, changed
         self.resumed, self.unknown = resumed, unknown
-        self._lock, self._saved = lock, saved
+        self.lock, self._saved = lock, saved
         self._options = ResumeOptions() if options is None else options
 
     @classmethod
@@ -111,7 +112,7 @@ class RunDirectory:
         if not options.resume or not (path / SETTINGS).exists():
             return cls(RunFiles.choose(config.run.out, name), config)
         with ExitStack() as opened:
-            lock = RunLock(path / LOCK)
+            lock = RunLock(path / LOCK, say=_say)
             opened.callback(lock.release)
             unknown: list[str] = []
             saved = _saved(path, run_note(_newest_meta(path)).settings, unknown)
@@ -147,8 +148,8 @@ class RunDirectory:
         Idempotent.
         """
         self.files.make()
-        if self._lock is None:
-            self._lock = RunLock(self.path / LOCK)
+        if self.lock is None:
+            self.lock = RunLock(self.path / LOCK, say=_say)
             self.files.clear()
 
     def __enter__(self) -> Self:
@@ -164,8 +165,8 @@ class RunDirectory:
 
     def release(self) -> None:
         """Unlock the directory. Idempotent."""
-        if self._lock is not None:
-            self._lock.release()
+        if self.lock is not None:
+            self.lock.release()
 
     def newest_meta(self) -> dict[str, Any]:
         """Return the meta of the newest checkpoint with an intact manifest; empty without one."""
@@ -223,6 +224,11 @@ def _changes(
         way_out += "; or pass --allow-config-change to accept the effects on the right"
     text = "\n".join(line.rstrip() for line in lines)
     raise ConfigError(f"{path} was started with other settings:\n{text}\n{way_out}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"tgflow: {text}\n")
+    sys.stderr.flush()
 
 
 def learn_again(run: Path, rows: Path | str | None) -> str:

@@ -13,6 +13,7 @@ from tgflow.checkpoint.parts import Ids
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config
 from tgflow.durable.errors import LogCorrupt
+from tgflow.durable.lock import RunLock
 from tgflow.durable.log import DurableLog, LogPosition
 from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds
@@ -159,7 +160,11 @@ def close_quietly(part: Any) -> None:
 
 
 def open_log(
-    path: Path, state: IngestState | None, idle_timeout: float | None, run_log: RunLog
+    path: Path,
+    state: IngestState | None,
+    idle_timeout: float | None,
+    run_log: RunLog,
+    lock: RunLock | None = None,
 ) -> DurableLog:
     """Open the log, verified from the checkpoint's position on.
 
@@ -172,7 +177,7 @@ def open_log(
             raise LogCorrupt(f"{path} is gone, and only it recorded which partitions were idle")
         text = f"{path} is gone; events after the checkpoint are read from the source again"
         run_log.warning("log", text)
-    log = DurableLog(path, segment_bytes=SEGMENT_BYTES, needed=needed)
+    log = DurableLog(path, segment_bytes=SEGMENT_BYTES, needed=needed, lock=lock)
     if needed is None and not log.is_whole:
         log.close()
         raise LogCorrupt(

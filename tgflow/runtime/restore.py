@@ -61,7 +61,8 @@ def open_newest(
     raises `ConfigError` if settings differ in a way that is not allowed.
     """
     c = directory.config.checkpoint
-    store = CheckpointStore(directory.path / "checkpoints", keep=c.keep, max_bytes=c.most_bytes)
+    path, lock = directory.path / "checkpoints", directory.lock
+    store = CheckpointStore(path, keep=c.keep, max_bytes=c.most_bytes, lock=lock)
     found = store.newest()
     for problem in store.problems:
         run_log.warning("checkpoint", problem)
