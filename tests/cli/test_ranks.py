@@ -127,6 +127,29 @@ def test_features_scaled_on_ranks_match_one_process(tmp_path, scale):
     assert "all to mean 0 and deviation 1 by the first 300 events" in said
 
 
+def test_feature_files_of_ranks_match_one_process_also_when_one_is_lost(tmp_path):
+    stream, two = write_features(tmp_path / "made.csv", 300, nodes=60), tmp_path / "two"
+    flags = ("--features", "f*", "-m", "tgat", "--slices", 3, "--checkpoint-batches", 2)
+    assert main(arguments(stream, tmp_path / "one", *flags)) == 0
+    argv = arguments(stream, two, *flags, "--edge-table", "disk", "--edge-cache", "4KiB")
+    ends = run_ranks(tmp_path, 2, argv, signal_at(1, 200, signal.SIGKILL))
+    assert codes(ends) == [UNAVAILABLE, -signal.SIGKILL], ends
+    (two / "edge-x-001.rows").unlink()
+    ends = run_ranks(tmp_path, 3, [*argv, "--resume"])  # one file is there, two come from rank 0
+    assert codes(ends) == [0] * 3, ends
+    same_run(tmp_path / "one", two)
+    sizes = {path.stat().st_size for path in two.glob("edge-x*.rows")}
+    assert len(sizes) == 1
+
+
+def test_srun_without_a_world_is_refused_with_the_line_to_type(monkeypatch, capsys):
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    for more in ([], ["--nproc", "2"]):
+        assert main(["run", "x.csv", *more]) == USAGE
+        assert "MASTER_PORT=29400 srun -n 8 tgflow run" in capsys.readouterr().err
+
+
 # Settings that are refused
 
 
@@ -149,9 +172,9 @@ class Whole(TGN):
         ("run", "--interface nowhere0", r"interface 'nowhere0' is none .*; there are .*127\.0\.0"),
         ("run", "--slices 1", "--slices: a batch has 1, so at most 1 of 2 .*or pass --slices 2"),
         ("run", "--model own:Whole", "Whole overrides commit.*: define messages and store"),
-        ("run", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
+        ("run", "--features f* --edge-table auto", "--edge-table auto: 2 ranks would use a file"),
         ("train", "--slices 1", "--slices: a batch has 1"),
-        ("train", "--features f* --edge-table disk", "--edge-table: 2 ranks would share one file"),
+        ("train", "--features f* --edge-table auto", "--edge-table auto: 2 ranks would use a file"),
     ],
 )
 def test_single_process_settings_are_refused_with_ranks(

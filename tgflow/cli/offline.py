@@ -99,7 +99,7 @@ def _follow(peers: Peers, num_seeds: int) -> None:
         assemble.use_threads(config)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
             gpu = graph_gpu(config, device)
-            table = features.open_edge_table(config, events.x_dim, Path(), gpu)
+            table = features.open_edge_table(config, events.x_dim, None, gpu)
             graph = assemble.grow_graph(
                 config, events, said["direction"], events, table, gpu, said["node_x_dim"]
             )
@@ -204,7 +204,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     directory.take()
     gpu = graph_gpu(config, device)
     with ExitStack() as undo:  # leave no features on disk if events cannot be read
-        table = features.open_edge_table(config, source.x_dim, directory.path, gpu)
+        table = features.open_edge_table(config, source.x_dim, path, gpu)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)
         graph = _shared_graph(config, source, nodes, table, gpu, lead)

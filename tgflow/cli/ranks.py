@@ -18,7 +18,7 @@ from tgflow.distributed.launch import largest_world, read_launch
 from tgflow.peers import PeerLost, Peers
 from tgflow.runtime.build import open_follower
 from tgflow.runtime.directory import ResumeOptions
-from tgflow.runtime.features import FILED, placement_of
+from tgflow.runtime.features import placement_of
 from tgflow.runtime.gpu import graph_gpu, use_device
 from tgflow.runtime.log import Level, RunLog
 from tgflow.runtime.model_maker import make_model
@@ -144,10 +144,10 @@ def check_ranks(
                 f"--rank-{name}: sharded is for models on the CPU, and --device is "
                 f"{config.run.device}; use replicated"
             )
-    if x_dim and placement_of(config) in FILED:
+    if x_dim and placement_of(config) == "auto":
         raise ConfigError(
-            f"--edge-table: {world} ranks would share one file of edge features; use host, or "
-            "device on a GPU"
+            f"--edge-table auto: {world} ranks would use a file at different times; use host or "
+            "disk, or device on a GPU"
         )
 
 

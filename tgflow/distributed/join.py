@@ -108,7 +108,10 @@ def join(
     deadline = time.monotonic() + timeout
     silent = _SILENT.format(launch.rank)
     if launch.rank == 0:
-        store = _open_store(launch, host, deadline, group)
+        try:
+            store = _open_store(launch, host, deadline, group)
+        except TimeoutError as error:
+            raise PeerLost(f"rank 0 cannot reach torchrun's store: {error}") from None
         found = _lead(store, facts, deadline, timeout, strict)
     else:
         follow = partial(_follow, launch, facts, deadline, timeout, group)
@@ -143,8 +146,11 @@ def _open_store(
     if launch.meeting is not None:
         return FileStore(str(Path(launch.meeting) / "store"), launch.world)
     assert launch.address is not None
+    is_client = launch.rank > 0 or launch.has_agent
+    if is_client:
+        _wait_for_listener(launch.address, deadline)
     left = timedelta(seconds=max(ANSWER_SECONDS, deadline - time.monotonic()))
-    if launch.rank > 0 or launch.has_agent:
+    if is_client:
         return TCPStore(*launch.address, is_master=False, wait_for_workers=False, timeout=left)
     port = launch.address[1]
     return TCPStore(
@@ -155,6 +161,18 @@ def _open_store(
         timeout=left,
         master_listen_fd=listen(host, port, deadline).detach(),
     )
+
+
+def _wait_for_listener(address: tuple[str, int], deadline: float) -> None:
+    """Block until there is one; torch's client would print a stack trace for each attempt."""
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(address, timeout=1.0).close()
+        except OSError:
+            time.sleep(_PAUSE)
+        else:
+            return
+    raise TimeoutError(f"nothing listens on {address[0]}:{address[1]}")
 
 
 def listen(host: str, port: int, deadline: float = 0.0) -> socket.socket:

@@ -147,7 +147,7 @@ def largest_world(launch: Launch) -> int:
             f"torchrun --nnodes {options.nnodes} hands out the store of a host that may leave; set "
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, so that rank 0 serves it"
         )
-    return max(launch.world, most * launch.local_world)
+    return max(launch.world, int(most) * launch.local_world)
 
 
 def require_linux() -> None:

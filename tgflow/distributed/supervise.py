@@ -143,11 +143,11 @@ def supervise(
     """
     environ = os.environ if environ is None else environ
     Shard(0, nproc)
-    launch = read_launch(environ)
-    if launch is not None and (launch.world > 1 or "WORLD_SIZE" in environ):
+    launch = None if "WORLD_SIZE" in environ else read_launch(environ)
+    if "WORLD_SIZE" in environ or (launch is not None and launch.world > 1):
         raise WorldError(
-            f"nproc={nproc} starts ranks, but this process already is rank {launch.rank} of "
-            f"{launch.world}; leave out nproc, or the launcher"
+            f"nproc={nproc} starts ranks, but a launcher has started this process as one; leave "
+            "out nproc, or the launcher"
         )
     require_linux()
     restarts, reached = 0, progress()

@@ -16,6 +16,7 @@ from typing import Any
 from tgflow.durable.errors import Fenced, Locked
 
 MAX_NOTE_BYTES = 4096
+_NOTE_BYTES = 512
 LEASE_SECONDS = 20.0
 """Seconds without a renewal after which a holder on another machine has lost the lock."""
 _RENEWALS = 10
@@ -168,9 +169,7 @@ class RunLock:
 
     def _write(self, note: dict[str, Any]) -> None:
         assert self._fd is not None
-        data = json.dumps(note).encode()
-        os.pwrite(self._fd, data, 0)
-        os.ftruncate(self._fd, len(data))
+        os.pwrite(self._fd, json.dumps(note).ljust(_NOTE_BYTES).encode(), 0)  # never partial
         os.fsync(self._fd)
 
     def _close(self) -> None:

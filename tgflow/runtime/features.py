@@ -116,12 +116,13 @@ def features_report(
     return said
 
 
-def edge_file(config: Config, directory: Path) -> Path | None:
-    """Return the file of edge features of a run in `directory`, None without one."""
+def edge_file(config: Config, directory: Path, rank: int = 0) -> Path | None:
+    """Return the file of edge features of a rank of a run in `directory`, None without one."""
     t = config.tables
     if placement_of(config) not in FILED:
         return None
-    return directory / EDGE_ROWS if t.edge_path is None else Path(t.edge_path)
+    file = directory / EDGE_ROWS if t.edge_path is None else Path(t.edge_path)
+    return file.with_name(f"{file.stem}-{rank:03}{file.suffix}") if rank else file
 
 
 def check_unused(config: Config) -> None:
@@ -134,9 +135,12 @@ def check_unused(config: Config) -> None:
 
 
 def open_edge_table(
-    config: Config, x_dim: int, directory: Path, gpu: Device | None
+    config: Config, x_dim: int, file: Path | None, gpu: Device | None
 ) -> FeatureTable | None:
-    """Return the table of edge features of a run in `directory`; None without features."""
+    """Return the table of a run's edge features; None without features.
+
+    `file` is that of the rank; None: a temporary one, if there is any.
+    """
     if x_dim == 0:
         return None
     placement = placement_of(config)
@@ -149,7 +153,7 @@ def open_edge_table(
         x_dim,
         placement=placement,
         budget=budget,
-        path=edge_file(config, directory),
+        path=file,
         device=None if placement in ("host", "disk") else gpu,
     )
 

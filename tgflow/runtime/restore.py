@@ -34,7 +34,13 @@ from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.table import Table
 from tgflow.tasks.labels import make_task
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.state import file_of, graph_of, load_model_before_labels, same_file
+from tgflow.train.state import (
+    file_of,
+    graph_of,
+    load_model_before_labels,
+    same_file,
+    share_rows,
+)
 from tgflow.train.stream_trainer import StreamTrainer
 
 BUILD = ("tgflow", "torch", "python", "system")
@@ -100,7 +106,7 @@ def make_trainer(
     where: dict[str, Any] = {
         "device": "cpu" if gpu is None else gpu,
         "device_budget": config.graph.device_budget,
-        "edge_x": _open_table(directory, shape.x_dim, checkpoint, gpu),
+        "edge_x": _open_table(directory, shape.x_dim, checkpoint, gpu, peers),
     }
     learning: dict[str, Any] = {"execution": execution_config(config)}
     if isinstance(model, TemporalModel):
@@ -162,25 +168,36 @@ def make_trainer(
 
 
 def _open_table(
-    directory: RunDirectory, x_dim: int, checkpoint: Checkpoint | None, gpu: Device | None
+    directory: RunDirectory,
+    x_dim: int,
+    checkpoint: Checkpoint | None,
+    gpu: Device | None,
+    peers: Peers,
 ) -> Table | None:
     """Return the table of edge features behind its cache; None without features.
 
-    Rows beyond the checkpoint come from log or source again, so they are truncated.
+    Rows beyond the checkpoint come from log or source again, so they are truncated. Each rank has a
+    file of its own; those of the checkpoint that are missing in it come from rank 0.
     """
-    config = directory.config
-    file = edge_file(config, directory.path)
+    config, file = directory.config, edge_file(directory.config, directory.path, peers.rank)
     counted = None if checkpoint is None else file_of(checkpoint.meta, "edge_x")
     if file is not None and not file.exists() and same_file(counted, file):
         raise RowsLost(f"{file} is gone, with the edge features that the checkpoint counts")
+    if peers.rank and not directory.resumed and file is not None and file.exists():
+        raise ConfigError(f"--edge-path: {file} exists already; name another file, or remove it")
     try:
-        table = open_edge_table(config, x_dim, directory.path, gpu)
+        table = open_edge_table(config, x_dim, file, gpu)
     except DamagedFile as error:
-        raise RowsLost(f"the run's edge features cannot be read: {error}") from None
+        if not peers.rank or file is None:
+            raise RowsLost(f"the run's edge features cannot be read: {error}") from None
+        file.unlink()
+        table = open_edge_table(config, x_dim, file, gpu)
     if table is None:
         return None
-    if counted is None:
+    if counted is None or checkpoint is None:
         table.truncate(0)
+    elif peers.world > 1 and file is not None:
+        share_rows(checkpoint, "edge_x", table, peers)
     return with_cache(config, table, "lru", gpu)
 
 

@@ -44,7 +44,7 @@ from tgflow.graph import TemporalGraph, rebuild
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
 from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.model import TemporalModel
-from tgflow.peers import Shard
+from tgflow.peers import Peers, Shard
 from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.table import Table
 from tgflow.train.caches import caches_of
@@ -329,7 +329,7 @@ def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool)
     )
     check_like(name, mark, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
     rows = int(mark["rows"])
-    if not len(table) and not (backing is not None and same_file(backing.path, file)):
+    if rows and not len(table) and not (backing is not None and same_file(backing.path, file)):
         if file is not None:
             _copy_rows(file, mark, table)
         else:
@@ -341,6 +341,37 @@ def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool)
     _check_mark(table if backing is None else backing, mark)
     if follows_log and len(table) > rows:
         table.truncate(rows)
+
+
+def share_rows(reader: Checkpoint, name: str, table: FeatureTable, peers: Peers) -> None:
+    """Load the rows `name` of a checkpoint into the file of each rank; collective.
+
+    A rank whose file begins with them keeps it; others receive all of them from rank 0.
+    """
+    mark = reader.get(f"{name}_mark")
+    if peers.rank == 0:
+        load_rows(reader, name, table, follows_log=True)
+    has_rows = peers.rank == 0 or _has_rows(table, mark)
+    if not has_rows:
+        table.truncate(0)
+    found = peers.gather(torch.tensor([has_rows]), [1] * peers.world, kind="words")
+    if bool(found.all()):
+        return
+    rows, step = int(mark["rows"]), max(1, COPY_BYTES // (table.dim * table.dtype.itemsize))
+    for start in range(0, rows, step):
+        stop = min(start + step, rows)
+        x = table.read(start, stop) if peers.rank == 0 else torch.empty(stop - start, table.dim)
+        peers.broadcast(x.contiguous(), kind="words")
+        if not has_rows:
+            table.append(x)
+
+
+def _has_rows(table: Table, mark: Tensors) -> bool:
+    try:
+        _check_mark(table, mark)
+    except RowsLost:
+        return False
+    return True
 
 
 def file_of(meta: Mapping[str, Any], name: str) -> Path | None:

@@ -1,0 +1,176 @@
+"""Runs on two hosts under each launcher, by the recipes of the guide on many machines."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+from helpers.hosts import open_hosts
+from helpers.live_runs import SMALL, same_run, write_events
+from tgflow.cli import main
+
+PORT = 29521
+EVENTS = 400
+PATIENCE = 300
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    with open_hosts(tmp_path) as found:
+        yield found
+
+
+def pytorch_job(rank, address):
+    """The variables of Kubeflow's training operator, one rank in each pod."""
+    return {
+        "RANK": rank,
+        "WORLD_SIZE": 2,
+        "MASTER_ADDR": address,
+        "MASTER_PORT": PORT,
+        "PET_NODE_RANK": rank,
+        "PET_NNODES": 2,
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": PORT,
+        "PYTHONUNBUFFERED": 1,
+    }
+
+
+def slurm(rank, address):
+    return {
+        "SLURM_PROCID": rank,
+        "SLURM_NTASKS": 2,
+        "SLURM_STEP_NUM_TASKS": 2,
+        "SLURM_LOCALID": 0,
+        "SLURM_NODEID": rank,
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "MASTER_ADDR": address,
+        "MASTER_PORT": PORT,
+    }
+
+
+def open_mpi(rank, address):
+    return {
+        "OMPI_COMM_WORLD_RANK": rank,
+        "OMPI_COMM_WORLD_SIZE": 2,
+        "OMPI_COMM_WORLD_LOCAL_RANK": 0,
+        "OMPI_COMM_WORLD_LOCAL_SIZE": 1,
+        "MASTER_ADDR": address,
+        "MASTER_PORT": PORT,
+    }
+
+
+def mpich(rank, address):
+    return {
+        "PMI_RANK": rank,
+        "PMI_SIZE": 2,
+        "MPI_LOCALRANKID": 0,
+        "MPI_LOCALNRANKS": 1,
+        "MASTER_ADDR": address,
+        "MASTER_PORT": PORT,
+    }
+
+
+def static(rank, hosts):
+    first = hosts[0].address
+    return [
+        *("-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1),
+        *("--node-rank", rank, "--master-addr", first, "--master-port", PORT),
+        *("-m", "tgflow"),
+    ]
+
+
+def c10d(rank, hosts):
+    return [
+        *("-m", "torch.distributed.run", "--nnodes", 2, "--nproc-per-node", 1),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts[0].address}:{PORT}"),
+        *("--rdzv-id", "job", "--rdzv-conf", f"is_host={1 - rank}"),
+        *("--local-addr", hosts[rank].address, "-m", "tgflow"),
+    ]
+
+
+RECIPES = {
+    "torchrun, static": (static, None),
+    "torchrun, c10d": (c10d, None),
+    "Slurm, one torchrun a node": (c10d, slurm),
+    "Slurm, one rank a task": (None, slurm),
+    "PyTorchJob": (None, pytorch_job),
+    "Open MPI": (None, open_mpi),
+    "MPICH": (None, mpich),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("launcher", RECIPES)
+def test_run_on_two_hosts_matches_one_process_under_each_launcher(hosts, tmp_path, launcher):
+    program, variables = RECIPES[launcher]
+    events = write_events(tmp_path / "events.csv", EVENTS)
+    options = ("--stream", events, *SMALL)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(["run", *map(str, options), "--slices", "2", "--out", str(one)]) == 0
+    started = [
+        host.start(
+            [
+                *(("-m", "tgflow") if program is None else program(rank, hosts)),
+                *("run", *options, "--out", two, "--resume", "--interface", host.link),
+            ],
+            tmp_path / f"said-{rank}",
+            {} if variables is None else variables(rank, hosts[0].address),
+        )
+        for rank, host in enumerate(hosts)
+    ]
+    for rank, process in enumerate(started):
+        assert process.wait(timeout=PATIENCE) == 0, (tmp_path / f"said-{rank}").read_text()
+    same_run(one, two)
+
+
+def train_with_ray(config):
+    """Learn as one of Ray Train's workers, and report the digest of the parameters."""
+    import torch
+    from ray import train
+
+    sys.path[:0] = config["path"]
+    import tgflow as tg
+    from helpers.made_models import X_DIM, made_events, made_model
+    from tgflow.distributed.control import checksum
+
+    torch.set_num_threads(1)
+    peers = tg.join({"seed": 1}, timeout=120.0)
+    settings = tg.ContinualConfig(batch_size=16, slices=2)
+    graph = tg.TemporalGraph("undirected", X_DIM)
+    trainer = tg.ContinualTrainer(made_model("tgn"), graph, settings, peers=peers)
+    trainer.run([made_events(64)])
+    digest = int(checksum(dict(trainer.model.named_parameters())).item())
+    peers.close()
+    train.report({"digest": digest, "world": peers.world})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+def test_ray_train_hosts_ranks_with_the_bits_of_one_process(tmp_path, monkeypatch):
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    monkeypatch.setenv("RAY_TRAIN_V2_ENABLED", "1")
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=True)
+    try:
+        found = [
+            TorchTrainer(
+                train_with_ray,
+                train_loop_config={"path": sys.path},
+                torch_config=TorchConfig(backend="gloo"),
+                scaling_config=ScalingConfig(num_workers=world),
+                run_config=RunConfig(storage_path=str(tmp_path), name=f"ranks-{world}"),
+            )
+            .fit()
+            .metrics
+            for world in (1, 2)
+        ]
+    finally:
+        ray.shutdown()
+    assert [each["world"] for each in found] == [1, 2]
+    assert found[0]["digest"] == found[1]["digest"]
