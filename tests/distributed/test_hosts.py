@@ -82,7 +82,7 @@ def test_run_on_two_hosts_survives_a_temporary_network_outage(hosts, tmp_path):
     finish(agents, tmp_path)
     same_run(one, two)
     assert len(starts(two)) > 1, "the cut was never felt"
-    assert "on " in (tmp_path / "said-0").read_text()
+    assert "rank 0 lost another one: rank 1 (process " in (tmp_path / "said-0").read_text()
 
 
 ELASTIC = {"nnodes": "1:2", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1}

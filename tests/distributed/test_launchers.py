@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 
 import pytest
 
 from helpers.hosts import open_hosts
 from helpers.live_runs import SMALL, same_run, write_events
+from helpers.processes import environment
+from helpers.ray_training import train_with_ray
 from tgflow.cli import main
 
 PORT = 29521
@@ -126,27 +127,6 @@ def test_run_on_two_hosts_matches_one_process_under_each_launcher(hosts, tmp_pat
     same_run(one, two)
 
 
-def train_with_ray(config):
-    """Learn as one of Ray Train's workers, and report the digest of the parameters."""
-    import torch
-    from ray import train
-
-    sys.path[:0] = config["path"]
-    import tgflow as tg
-    from helpers.made_models import X_DIM, made_events, made_model
-    from tgflow.distributed.control import checksum
-
-    torch.set_num_threads(1)
-    peers = tg.join({"seed": 1}, timeout=120.0)
-    settings = tg.ContinualConfig(batch_size=16, slices=2)
-    graph = tg.TemporalGraph("undirected", X_DIM)
-    trainer = tg.ContinualTrainer(made_model("tgn"), graph, settings, peers=peers)
-    trainer.run([made_events(64)])
-    digest = int(checksum(dict(trainer.model.named_parameters())).item())
-    peers.close()
-    train.report({"digest": digest, "world": peers.world})
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
@@ -156,12 +136,12 @@ def test_ray_train_hosts_ranks_with_the_bits_of_one_process(tmp_path, monkeypatc
     from ray.train.torch import TorchConfig, TorchTrainer
 
     monkeypatch.setenv("RAY_TRAIN_V2_ENABLED", "1")
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=True)
+    variables = {"env_vars": {"PYTHONPATH": environment()["PYTHONPATH"]}}
+    ray.init(num_cpus=3, include_dashboard=False, runtime_env=variables)
     try:
         found = [
             TorchTrainer(
                 train_with_ray,
-                train_loop_config={"path": sys.path},
                 torch_config=TorchConfig(backend="gloo"),
                 scaling_config=ScalingConfig(num_workers=world),
                 run_config=RunConfig(storage_path=str(tmp_path), name=f"ranks-{world}"),

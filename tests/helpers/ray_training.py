@@ -1,0 +1,24 @@
+"""A training in workers of Ray Train, which import this module."""
+
+from __future__ import annotations
+
+import torch
+
+import tgflow as tg
+from helpers.made_models import X_DIM, made_events, made_model
+from tgflow.distributed.control import checksum
+
+
+def train_with_ray() -> None:
+    """Learn as one of the workers, and report the checksum of the parameters."""
+    from ray import train
+
+    torch.set_num_threads(1)
+    peers = tg.join({"seed": 1}, timeout=120.0)
+    settings = tg.ContinualConfig(batch_size=16, slices=2)
+    graph = tg.TemporalGraph("undirected", X_DIM)
+    trainer = tg.ContinualTrainer(made_model("tgn"), graph, settings, peers=peers)
+    trainer.run([made_events(64)])
+    digest = int(checksum(dict(trainer.model.named_parameters())).item())
+    peers.close()
+    train.report({"digest": digest, "world": peers.world})
