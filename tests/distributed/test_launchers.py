@@ -136,6 +136,7 @@ def test_ray_train_hosts_ranks_with_the_bits_of_one_process(tmp_path, monkeypatc
     from ray.train.torch import TorchConfig, TorchTrainer
 
     monkeypatch.setenv("RAY_TRAIN_V2_ENABLED", "1")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # a busy machine takes some
     variables = {"env_vars": {"PYTHONPATH": environment()["PYTHONPATH"]}}
     ray.init(num_cpus=3, include_dashboard=False, runtime_env=variables)
     try:
