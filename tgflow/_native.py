@@ -2,6 +2,7 @@
 
 from tgflow import _core
 from tgflow._core import (
+    IdColumn,
     IntIdMap,
     StringIdMap,
     compare_scores,
@@ -15,6 +16,7 @@ from tgflow._core import (
 
 __all__ = [
     "CORE_FILE",
+    "IdColumn",
     "IntIdMap",
     "StringIdMap",
     "compare_scores",

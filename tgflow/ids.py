@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -42,6 +44,8 @@ class NodeIds:
     def __init__(self, bipartite: bool = False) -> None:
         self.bipartite = bipartite
         self._map: _native.IntIdMap | _native.StringIdMap | None = None
+        self.files: dict[str, dict[int, tuple[int, int]]] = {}
+        """The files that hold items instead of memory, by column, as `EventLog.files`."""
 
     def __len__(self) -> int:
         return 0 if self._map is None else len(self._map)
@@ -145,16 +149,9 @@ class NodeIds:
         """
         if num is not None and not 0 <= num <= len(self):
             raise ValueError(f"num must be from 0 to {len(self)}, the ids there are, got {num}")
-        state: dict[str, Tensor] = {}
-        nodes = torch.arange(len(self) if num is None else num)
-        if isinstance(self._map, _native.IntIdMap):
-            state["keys"] = _decode_ints(self._map, nodes)
-        elif self._map is not None:
-            state["offsets"], state["bytes"] = _decode_strings(self._map, nodes)
-        if self.bipartite:
-            state["sides"] = torch.empty(len(nodes), dtype=torch.uint8)
-            if self._map is not None:
-                self._map.copy_sides(state["sides"])
+        state = {name: self.items(name, 0, size) for name, size in self.columns(num).items()}
+        if "ends" in state:
+            state["offsets"] = torch.cat([torch.zeros(1, dtype=torch.int64), state.pop("ends")])
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -164,16 +161,70 @@ class NodeIds:
             ValueError: If `state` is invalid: a wrong dtype or length, or a duplicate id.
                 The map is unchanged.
         """
-        bipartite = "sides" in state
+        restored = NodeIds("sides" in state)
+        restored.extend(state)
+        self.replace(restored)
+
+    def replace(self, other: NodeIds) -> None:
+        """Replace the map by another, which must not change afterwards."""
+        self.bipartite, self._map, self.files = other.bipartite, other._map, other.files
+
+    def extend(self, state: dict[str, Tensor]) -> None:
+        """Add the next ids, from a `state_dict` of them alone.
+
+        Raises:
+            ValueError: If `state` is invalid, as in `load_state_dict`; ids before a duplicate are
+                then in the map.
+        """
         sides = state.get("sides", torch.empty(0, dtype=torch.uint8)).contiguous()
-        restored: _native.IntIdMap | _native.StringIdMap | None = None
         if "keys" in state:
-            restored = _native.IntIdMap(bipartite)
-            restored.restore((state["keys"].contiguous(), None), sides)
+            ints = _native.IntIdMap(self.bipartite) if self._map is None else self._map
+            ints.restore((state["keys"].contiguous(), None), sides)
+            self._map = ints
         elif "offsets" in state and "bytes" in state:
-            restored = _native.StringIdMap(bipartite)
-            restored.restore((state["offsets"].contiguous(), state["bytes"].contiguous()), sides)
-        self.bipartite, self._map = bipartite, restored
+            strings = _native.StringIdMap(self.bipartite) if self._map is None else self._map
+            strings.restore((state["offsets"].contiguous(), state["bytes"].contiguous()), sides)
+            self._map = strings
+
+    def columns(self, num: int | None = None) -> dict[str, int]:
+        """Return the sizes of the columns of the first `num` ids, for `items`; None: of all.
+
+        Integers have `keys`; strings `ends`, which are the byte after each one, and `bytes`. A
+        bipartite map has `sides`, 1 for a destination.
+        """
+        num = len(self) if num is None else num
+        sizes: dict[str, int] = {}
+        if self._kind() == "integers":
+            sizes["keys"] = num
+        elif self._kind() == "strings":
+            sizes["ends"] = num
+            sizes["bytes"] = int(self.items("ends", num - 1, num)) if num else 0
+        if self.bipartite:
+            sizes["sides"] = num
+        return sizes
+
+    def items(self, name: str, start: int, stop: int) -> Tensor:
+        """Return copies of items `[start, stop)` of a column, int64 or uint8. Thread-safe.
+
+        Raises:
+            IndexError: If the column has fewer items.
+        """
+        dtype = torch.int64 if name in ("keys", "ends") else torch.uint8
+        out = torch.empty(stop - start, dtype=dtype)
+        if self._map is not None:
+            self._map.copy(getattr(_native.IdColumn, name), start, out)
+        return out
+
+    def map_file(
+        self, name: str, start: int, stop: int, descriptor: int, offsets: Mapping[str, int]
+    ) -> bool:
+        """Hold items `[start, stop)` of a column in a file, not memory, as `EventLog.map_file`."""
+        column = getattr(_native.IdColumn, name)
+        return (
+            self._map is not None
+            and name in offsets
+            and self._map.map_file(column, start, stop, descriptor, offsets[name])
+        )
 
     def _kind(self) -> Kind | None:
         if self._map is None:

@@ -1,5 +1,6 @@
 #include <pybind11/numpy.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "bindings.hpp"
@@ -36,6 +37,35 @@ py::tuple columns(const py::object& self, int64_t start, int64_t stop) {
   return py::make_tuple(column(self, log.src(), start, stop), column(self, log.dst(), start, stop),
                         column(self, log.t(), start, stop), relation);
 }
+
+bool map_column(EventLog& log, EventLog::Column column, int64_t begin, int64_t end, int fd, int64_t offset) {
+  check_number("offset", offset, 0);
+  return log.map_file(column, begin, end, fd, offset);
+}
+
+/// The bytes of a column that the core does not read.
+class GrowingBytes {
+ public:
+  explicit GrowingBytes(int64_t item_bytes)
+      : bytes_((check_number("item_bytes", item_bytes, 1, 8), tgflow::kMaxEvents * item_bytes)) {}
+
+  static py::array_t<uint8_t> grow(const py::object& self, int64_t size) {
+    auto& held = self.cast<GrowingBytes&>();
+    held.bytes_.grow(size);
+    held.size_ = std::max(held.size_, size);
+    return py::array_t<uint8_t>(size, held.bytes_.data(), self);  // a view that keeps it alive
+  }
+  bool map_file(int64_t begin, int64_t end, int fd, int64_t offset) {
+    check_number("offset", offset, 0);
+    check_number("end", end, 0, size_);
+    check_number("begin", begin, 0, end);
+    return bytes_.map_file(begin, end, fd, offset);
+  }
+
+ private:
+  tgflow::ReservedArray<uint8_t> bytes_;
+  int64_t size_ = 0;
+};
 
 void check_eids(const EventLog& log, const TensorArg& eid) {
   const auto ids = eid.vector<const int64_t>("eid");
@@ -152,6 +182,16 @@ tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const Tenso
 void bind_graph(py::module_& m) {
   using namespace bindings::graph;
   const py::call_guard<py::gil_scoped_release> no_gil;
+  py::class_<GrowingBytes>(m, "GrowingBytes")
+      .def(py::init<int64_t>(), py::arg("item_bytes"))
+      .def("grow", &GrowingBytes::grow, py::arg("size"))
+      .def("map_file", &GrowingBytes::map_file, py::arg("begin"), py::arg("end"), py::arg("fd"),
+           py::arg("offset"), no_gil);
+  py::enum_<EventLog::Column>(m, "LogColumn")
+      .value("src", EventLog::Column::kSrc)
+      .value("dst", EventLog::Column::kDst)
+      .value("t", EventLog::Column::kT)
+      .value("relation", EventLog::Column::kRelation);
   // Only its graph appends to a log.
   py::class_<EventLog>(m, "EventLog")
       .def("__len__", &EventLog::size)
@@ -162,6 +202,8 @@ void bind_graph(py::module_& m) {
       .def("positions", &positions, py::arg("t"), py::arg("out"), no_gil)
       .def("check_eids", &check_eids, py::arg("eid"), no_gil)
       .def("columns", &columns, py::arg("start"), py::arg("stop"))
+      .def("map_file", &map_column, py::arg("column"), py::arg("begin"), py::arg("end"), py::arg("fd"),
+           py::arg("offset"), no_gil)
       .def("gather", &gather, py::arg("eid"), py::arg("src"), py::arg("dst"), py::arg("t"),
            py::arg("relation"), no_gil);
   py::enum_<Direction>(m, "Direction")

@@ -3,6 +3,7 @@
 
 namespace bindings::id_map {
 
+using tgflow::IdColumn;
 using tgflow::IdMap;
 using tgflow::IntKeys;
 using tgflow::node_t;
@@ -67,9 +68,20 @@ void restore(IdMap<Keys>& map, const ColumnArg& ids, const TensorArg& sides) {
 }
 
 template <typename Keys>
-void copy_sides(const IdMap<Keys>& map, const TensorArg& out) {
-  const auto sides = out.vector<uint8_t>("out");
-  map.copy_sides(sides.size, sides.data);
+void copy(const IdMap<Keys>& map, IdColumn column, int64_t begin, const TensorArg& out) {
+  if (column == IdColumn::kKeys || column == IdColumn::kEnds) {
+    const auto items = out.vector<int64_t>("out");
+    map.copy(column, begin, begin + items.size, items.data);
+  } else {
+    const auto items = out.vector<uint8_t>("out");
+    map.copy(column, begin, begin + items.size, items.data);
+  }
+}
+
+template <typename Keys>
+bool map_file(IdMap<Keys>& map, IdColumn column, int64_t begin, int64_t end, int fd, int64_t offset) {
+  check_number("offset", offset, 0);
+  return map.map_file(column, begin, end, fd, offset);
 }
 
 void decode(const IdMap<IntKeys>& map, const TensorArg& nodes, const TensorArg& out) {
@@ -96,7 +108,10 @@ py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
            released())
       .def("find", &find<Keys>, py::arg("ids"), py::arg("dst"), py::arg("out"), released())
       .def("restore", &restore<Keys>, py::arg("ids"), py::arg("sides"), released())
-      .def("copy_sides", &copy_sides<Keys>, py::arg("out"), released())
+      .def("num_items", &IdMap<Keys>::num_items, py::arg("column"), released())
+      .def("copy", &copy<Keys>, py::arg("column"), py::arg("begin"), py::arg("out"), released())
+      .def("map_file", &map_file<Keys>, py::arg("column"), py::arg("begin"), py::arg("end"), py::arg("fd"),
+           py::arg("offset"), released())
       .def("__len__", &IdMap<Keys>::size, released());
 }
 
@@ -104,6 +119,11 @@ py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
 
 void bind_id_map(py::module_& m) {
   using namespace bindings::id_map;
+  py::enum_<IdColumn>(m, "IdColumn")
+      .value("keys", IdColumn::kKeys)
+      .value("ends", IdColumn::kEnds)
+      .value("bytes", IdColumn::kBytes)
+      .value("sides", IdColumn::kSides);
   bind_map<IntKeys>(m, "IntIdMap").def("decode", &decode, py::arg("nodes"), py::arg("out"), released());
   bind_map<StringKeys>(m, "StringIdMap")
       .def("decode_offsets", &decode_offsets, py::arg("nodes"), py::arg("out"), released())

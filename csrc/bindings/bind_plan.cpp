@@ -24,6 +24,15 @@ void append(PairIndex& index, const TensorArg& src, const TensorArg& dst, const 
   index.append(sources.data, targets.data, types, sources.size);
 }
 
+void append_pairs(PairIndex& index, const TensorArg& src, const TensorArg& dst) {
+  const auto sources = src.vector<const tgflow::node_t>("src");
+  const Span<const tgflow::node_t> targets{dst.data<const tgflow::node_t>("dst", {sources.size}),
+                                           sources.size};
+  check_range("src", sources, 0, tgflow::kMaxNode + 1);
+  check_range("dst", targets, 0, tgflow::kMaxNode + 1);
+  index.append_pairs(sources.data, targets.data, sources.size);
+}
+
 void types(const PairIndex& index, const TensorArg& nodes, const TensorArg& out) {
   const auto asked = nodes.vector<const tgflow::node_t>("nodes");
   check_range("nodes", asked, 0, tgflow::kMaxNode + 1);
@@ -37,7 +46,7 @@ void destinations(const PairIndex& index, int64_t before, const TensorArg& out) 
 
 std::vector<tgflow::node_t> destinations_of(PairIndex& index, int64_t src, int64_t before) {
   check_number("src", src, 0, tgflow::kMaxNode);
-  check_number("before", before, 0, index.size());
+  check_number("before", before, 0, index.num_pair_events());
   return index.destinations_of(src, before);
 }
 
@@ -66,6 +75,7 @@ int64_t draw_pairs(const PairIndex& index, uint64_t key, const TensorArg& src, c
                    const TensorArg& cut, int64_t limit, int64_t pairs_from, bool replace,
                    const TensorArg& out_src, const TensorArg& out_dst) {
   PairIndex::Request q = request(index, key, src, dst, cut, limit, out_dst);
+  check_number("limit", limit, 0, index.num_pair_events());
   q.pairs_from = pairs_from;
   q.replace = replace;
   return index.draw_pairs(q, out_src.data<tgflow::node_t>("out_src", {q.size, q.num}),
@@ -161,6 +171,8 @@ void bind_pair_index(py::module_& m) {
       .def(py::init<>())
       .def("__len__", &PairIndex::size)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("type") = std::nullopt, no_gil())
+      .def("append_pairs", &append_pairs, py::arg("src"), py::arg("dst"), no_gil())
+      .def_property_readonly("num_pair_events", &PairIndex::num_pair_events)
       .def("types", &types, py::arg("nodes"), py::arg("out"), no_gil())
       .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))
       .def("num_pairs", &PairIndex::num_pairs, py::arg("before"))

@@ -124,6 +124,18 @@ void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst,
   for (int64_t i = 0; relation != nullptr && i < count; ++i) relation[i] = (*relation_)[eid[i]];
 }
 
+bool EventLog::map_file(Column column, int64_t begin, int64_t end, int fd, int64_t offset) {
+  if (begin < 0 || begin > end || end > size()) {
+    throw std::out_of_range("the log holds events [0, " + std::to_string(size()) + "), got [" +
+                            std::to_string(begin) + ", " + std::to_string(end) + ")");
+  }
+  ReservedArray<int64_t>* const values = column == Column::kSrc   ? &src_
+                                         : column == Column::kDst ? &dst_
+                                         : column == Column::kT   ? &t_
+                                                                  : relation_.get();
+  return values != nullptr && values->map_file(begin, end, fd, offset);
+}
+
 EventRelations::EventRelations() : relations_(kMaxEvents) {}
 
 void EventRelations::reserve(const Events& events, eid_t first_eid) {

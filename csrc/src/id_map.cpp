@@ -8,12 +8,12 @@
 namespace tgflow {
 namespace {
 
-/// Ids whose tags and slots are prefetched ahead of the look-ups.
+/// Ids whose entries and keys are prefetched ahead of the look-ups.
 constexpr int64_t kAhead = 32;
 
 }  // namespace
 
-uint64_t StringKeys::tag(Key key) {
+uint64_t StringKeys::hash(Key key) {
   uint64_t h = mix64(key.size() + 1);
   const char* p = key.data();
   size_t left = key.size();
@@ -28,35 +28,47 @@ uint64_t StringKeys::tag(Key key) {
 }
 
 void StringKeys::push(Key key) {
-  bytes.insert(bytes.end(), key.begin(), key.end());
-  offsets.push_back(static_cast<int64_t>(bytes.size()));
+  const int64_t start = num_bytes(), end = start + static_cast<int64_t>(key.size());
+  bytes.grow(end);
+  ends.grow(size + 1);
+  std::copy(key.begin(), key.end(), bytes.data() + start);
+  ends[size++] = end;
 }
 
 template <typename Keys>
-node_t IdMap<Keys>::insert(typename Keys::Key key, uint64_t tag, Side side) {
-  const int32_t known = table(side).find(tag, [&](int32_t v) { return keys_.equal(v, key); });
-  if (known != NodeIndex::kNone) return known;
-  const node_t node = keys_.size();
+node_t IdMap<Keys>::insert(Key key, uint64_t hash, Side side) {
+  const node_t known = find_one(key, hash, side);
+  if (known != kNoNode) return known;
+  const node_t node = keys_.size;
   if (node > kMaxNode) throw std::length_error("the map is full: it holds 2^31 - 1 ids");
+  index_.reserve_one(static_cast<int32_t>(node),
+                     [&](int32_t other) { return this->hash(keys_[other], side_of(other)); });
+  if (bipartite_) {
+    sides_.grow(node + 1);
+    sides_[node] = static_cast<uint8_t>(side);
+  }
   keys_.push(key);
-  if (bipartite_) sides_.push_back(static_cast<uint8_t>(side));
-  table(side).insert(tag, static_cast<int32_t>(node));
+  index_.find_or_insert(hash, static_cast<int32_t>(node), [](int32_t) { return false; });
   return node;
 }
 
 template <typename Keys>
 void IdMap<Keys>::encode(Column src, Column dst, int64_t size, node_t* src_out, node_t* dst_out) {
   const std::unique_lock lock(mutex_);
-  uint64_t src_tag[kAhead], dst_tag[kAhead];
+  uint64_t src_hash[kAhead], dst_hash[kAhead];
   for (int64_t begin = 0; begin < size; begin += kAhead) {
     const int64_t count = std::min(kAhead, size - begin);
     for (int64_t i = 0; i < count; ++i) {
-      table(Side::kSrc).prefetch(src_tag[i] = Keys::tag(src[begin + i]));
-      table(Side::kDst).prefetch(dst_tag[i] = Keys::tag(dst[begin + i]));
+      index_.prefetch(src_hash[i] = hash(src[begin + i], Side::kSrc));
+      index_.prefetch(dst_hash[i] = hash(dst[begin + i], Side::kDst));
     }
     for (int64_t i = 0; i < count; ++i) {
-      src_out[begin + i] = insert(src[begin + i], src_tag[i], Side::kSrc);
-      dst_out[begin + i] = insert(dst[begin + i], dst_tag[i], Side::kDst);
+      prefetch_likely(src_hash[i]);
+      prefetch_likely(dst_hash[i]);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      src_out[begin + i] = insert(src[begin + i], src_hash[i], Side::kSrc);
+      dst_out[begin + i] = insert(dst[begin + i], dst_hash[i], Side::kDst);
     }
   }
 }
@@ -64,49 +76,82 @@ void IdMap<Keys>::encode(Column src, Column dst, int64_t size, node_t* src_out, 
 template <typename Keys>
 void IdMap<Keys>::find(Column ids, int64_t size, Side side, node_t* out) const {
   const std::shared_lock lock(mutex_);
-  const NodeIndex& nodes = table(side);
-  uint64_t tag[kAhead];
+  uint64_t hashes[kAhead];
   for (int64_t begin = 0; begin < size; begin += kAhead) {
     const int64_t count = std::min(kAhead, size - begin);
-    for (int64_t i = 0; i < count; ++i) nodes.prefetch(tag[i] = Keys::tag(ids[begin + i]));
-    for (int64_t i = 0; i < count; ++i) {
-      out[begin + i] = nodes.find(tag[i], [&](int32_t v) { return keys_.equal(v, ids[begin + i]); });
-    }
+    for (int64_t i = 0; i < count; ++i) index_.prefetch(hashes[i] = hash(ids[begin + i], side));
+    for (int64_t i = 0; i < count; ++i) prefetch_likely(hashes[i]);
+    for (int64_t i = 0; i < count; ++i) out[begin + i] = find_one(ids[begin + i], hashes[i], side);
   }
 }
 
 template <typename Keys>
 void IdMap<Keys>::restore(Column keys, const uint8_t* sides, int64_t size) {
   const std::unique_lock lock(mutex_);
-  if (keys_.size() != 0) throw std::invalid_argument("only an empty map can be restored");
-  for (int64_t v = 0; v < size; ++v) {
-    const Side side = bipartite_ && sides[v] != 0 ? Side::kDst : Side::kSrc;
-    if (insert(keys[v], Keys::tag(keys[v]), side) != v) {
-      throw std::invalid_argument("id " + std::to_string(v) + " of the state comes twice");
+  const node_t first = keys_.size;
+  for (int64_t i = 0; i < size; ++i) {
+    const Side side = bipartite_ && sides[i] != 0 ? Side::kDst : Side::kSrc;
+    if (insert(keys[i], hash(keys[i], side), side) != first + i) {
+      throw std::invalid_argument("id " + std::to_string(first + i) + " of the state comes twice");
     }
   }
 }
 
+/// Calls `call(items, size)` for a column of the map.
 template <typename Keys>
-void IdMap<Keys>::copy_sides(int64_t size, uint8_t* out) const {
+template <typename Visit>
+void IdMap<Keys>::visit(IdColumn column, const Visit& call) const {
+  if (column == IdColumn::kSides && bipartite_) return call(sides_, keys_.size);
+  keys_.visit(column, call);
+}
+
+template <typename Keys>
+int64_t IdMap<Keys>::num_items(IdColumn column) const {
   const std::shared_lock lock(mutex_);
-  if (size < 0 || size > keys_.size())
-    throw std::out_of_range("the map has no " + std::to_string(size) + " ids");
-  if (bipartite_) std::copy_n(sides_.begin(), size, out);
+  int64_t num = 0;
+  visit(column, [&](const auto&, int64_t size) { num = size; });
+  return num;
+}
+
+template <typename Keys>
+void IdMap<Keys>::copy(IdColumn column, int64_t begin, int64_t end, void* out) const {
+  const std::shared_lock lock(mutex_);
+  check_items(column, begin, end);
+  visit(column, [&](const auto& items, int64_t) {
+    std::memcpy(out, items.data() + begin, static_cast<size_t>(end - begin) * sizeof(items[0]));
+  });
+}
+
+template <typename Keys>
+bool IdMap<Keys>::map_file(IdColumn column, int64_t begin, int64_t end, int fd, int64_t offset) {
+  const std::shared_lock lock(mutex_);
+  check_items(column, begin, end);
+  bool is_mapped = false;
+  visit(column, [&](auto& items, int64_t) { is_mapped = items.map_file(begin, end, fd, offset); });
+  return is_mapped;
+}
+
+template <typename Keys>
+void IdMap<Keys>::check_items(IdColumn column, int64_t begin, int64_t end) const {
+  int64_t num = 0;
+  visit(column, [&](const auto&, int64_t size) { num = size; });
+  if (begin >= 0 && begin <= end && end <= num) return;
+  throw std::out_of_range("the map has " + std::to_string(num) + " items of this column, got [" +
+                          std::to_string(begin) + ", " + std::to_string(end) + ")");
 }
 
 template <typename Keys>
 int64_t IdMap<Keys>::size() const {
   const std::shared_lock lock(mutex_);
-  return keys_.size();
+  return keys_.size;
 }
 
 template <typename Keys>
 void IdMap<Keys>::check_nodes(const node_t* nodes, int64_t size) const {
   for (int64_t i = 0; i < size; ++i) {
-    if (nodes[i] >= 0 && nodes[i] < keys_.size()) continue;
+    if (nodes[i] >= 0 && nodes[i] < keys_.size) continue;
     throw std::out_of_range("node " + std::to_string(nodes[i]) + " at row " + std::to_string(i) +
-                            " has no id; the map holds " + std::to_string(keys_.size()));
+                            " has no id; the map holds " + std::to_string(keys_.size));
   }
 }
 
@@ -115,7 +160,7 @@ template class IdMap<StringKeys>;
 
 void decode(const IdMap<IntKeys>& map, const node_t* nodes, int64_t size, int64_t* out) {
   map.read(nodes, size, [&](const IntKeys& keys) {
-    for (int64_t i = 0; i < size; ++i) out[i] = keys.values[static_cast<size_t>(nodes[i])];
+    for (int64_t i = 0; i < size; ++i) out[i] = keys[nodes[i]];
   });
 }
 
@@ -123,7 +168,7 @@ void decode_offsets(const IdMap<StringKeys>& map, const node_t* nodes, int64_t s
   map.read(nodes, size, [&](const StringKeys& keys) {
     out[0] = 0;
     for (int64_t i = 0; i < size; ++i) {
-      out[i + 1] = out[i] + static_cast<int64_t>(keys.column()[nodes[i]].size());
+      out[i + 1] = out[i] + static_cast<int64_t>(keys[nodes[i]].size());
     }
   });
 }
@@ -132,13 +177,13 @@ void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t siz
                   int64_t num_bytes) {
   map.read(nodes, size, [&](const StringKeys& keys) {
     int64_t total = 0;
-    for (int64_t i = 0; i < size; ++i) total += static_cast<int64_t>(keys.column()[nodes[i]].size());
+    for (int64_t i = 0; i < size; ++i) total += static_cast<int64_t>(keys[nodes[i]].size());
     if (total != num_bytes) {
       throw std::invalid_argument("these ids have " + std::to_string(total) + " bytes, not " +
                                   std::to_string(num_bytes));
     }
     for (int64_t i = 0; i < size; ++i) {
-      const std::string_view id = keys.column()[nodes[i]];
+      const std::string_view id = keys[nodes[i]];
       out = std::copy(id.begin(), id.end(), out);
     }
   });

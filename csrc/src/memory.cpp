@@ -1,9 +1,11 @@
 #include "tgflow/memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 // The core's own allocations report their size; a sanitizer replaces these functions itself.
@@ -66,11 +68,32 @@ ReservedMemory::~ReservedMemory() { munmap(data_, size_); }
 void ReservedMemory::commit(size_t bytes) {
   if (bytes <= committed_) return;
   const size_t target = std::min(size_, round_up(std::max(bytes, 2 * committed_), kStep));
-  if (mprotect(data_, target, PROT_READ | PROT_WRITE) != 0) {
+  auto* const fresh = static_cast<std::byte*>(data_) + committed_;  // before it there may be files
+  if (mprotect(fresh, target - committed_, PROT_READ | PROT_WRITE) != 0) {
     throw OutOfMemory("a table in host memory", static_cast<int64_t>(target));
   }
-  if (target >= kHugePagesFrom) prefer_huge_pages(data_, target);
+  if (committed_ >= kHugePagesFrom) {
+    prefer_huge_pages(fresh, target - committed_);
+  } else if (target >= kHugePagesFrom) {
+    prefer_huge_pages(data_, target);
+  }
   committed_ = target;
+}
+
+bool ReservedMemory::map_file(size_t begin, size_t bytes, int fd, int64_t offset) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (bytes == 0 || begin % page != 0 || bytes % page != 0 || static_cast<size_t>(offset) % page != 0) {
+    return false;
+  }
+  void* const file = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, offset);
+  if (file == MAP_FAILED) return false;
+  void* const held = static_cast<std::byte*>(data_) + begin;
+  if (std::memcmp(file, held, bytes) == 0) {
+    madvise(file, bytes, MADV_DONTNEED);  // no page is resident before it is read
+    if (mremap(file, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, held) != MAP_FAILED) return true;
+  }
+  munmap(file, bytes);
+  return false;
 }
 
 }  // namespace tgflow

@@ -118,11 +118,28 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
   for (int64_t i = 0; i < n; ++i, ++size_) {
     destinations_.see(dst[i], size_);
     if (has_types_) see_type(dst[i], type[i]);
-    if (!pairs_.insert(pair_key(src[i], dst[i]))) continue;
-    pair_src_.push_back(src[i]);
-    pair_dst_.push_back(dst[i]);
-    pair_first_.push_back(size_);
+    // without a second destination, negatives are of the sources of pairs
+    if (destinations_.node.size() == 1 && num_pair_events_ == size_) see_pair(src[i], dst[i]);
   }
+}
+
+int64_t PairIndex::num_pair_events() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  return num_pair_events_;
+}
+
+void PairIndex::append_pairs(const node_t* src, const node_t* dst, int64_t n) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  for (int64_t i = 0; i < n; ++i) see_pair(src[i], dst[i]);
+}
+
+void PairIndex::see_pair(node_t src, node_t dst) {
+  if (pairs_.insert(pair_key(src, dst))) {
+    pair_src_.push_back(src);
+    pair_dst_.push_back(dst);
+    pair_first_.push_back(num_pair_events_);
+  }
+  ++num_pair_events_;
 }
 
 void PairIndex::see_type(node_t v, int64_t type) {

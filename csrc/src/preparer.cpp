@@ -165,10 +165,10 @@ void Preparer::Preparation::draw_events() {
 
 void Preparer::Preparation::draw_negatives() {
   const eid_t limit = std::max(ask_.end, rules_.cut);
-  if (limit > plan_.pairs_.size()) {
+  const int64_t known = rules_.draws_pairs ? plan_.pairs_.num_pair_events() : plan_.pairs_.size();
+  if (limit > known) {
     throw std::out_of_range("negatives are drawn from the first " + std::to_string(limit) +
-                            " events, and the pairs of " + std::to_string(plan_.pairs_.size()) +
-                            " are known");
+                            " events, and the pairs of " + std::to_string(known) + " are known");
   }
   const eid_t* cut = work_.start.of(num());
   if (rules_.cut >= 0) {

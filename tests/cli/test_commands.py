@@ -198,11 +198,16 @@ def test_shards_shrink_with_the_world_and_features_are_counted(plan, tmp_path):
 
 
 def test_plan_of_a_larger_stream_needs_more_memory_and_may_not_fit(plan):
-    more = ("--events", "1e10", "--nodes", "1e9", "--memory-limit", "64GB")
+    more = ("--events", "2e10", "--nodes", "2e9", "--memory-limit", "64GB")
     ran = plan("--world", 4, *more)
     assert ran.code == 0
-    assert "a log holds at most 2^33 events" in ran.out
-    assert "event log: 240 GB, all of it on every rank" in ran.out
-    assert "node ids: 56 GB, all of it on rank 0" in ran.out
+    assert "a log holds at most 2^34 events" in ran.out
+    assert "node ids: 24 GB, all of it on rank 0" in ran.out
+    assert "distinct pairs" not in ran.out
+    assert "distinct pairs" in plan("--world", 4, "--hist-negatives", 1).out
+    found = {each["name"]: each for each in plan("--world", 4, *more, "--json").json["memory"]}
+    assert found["event log"]["mapped"] == 24 * 20_000_000_000
+    assert found["event log"]["replicated"] < 100_000_000
+    assert found["node ids"]["mapped"] == 8 * 2_000_000_000
     fits = plan("--world", 4, "--memory-limit", "1GB")
     assert "fits in 1 GB a rank, replicated" in fits.out

@@ -209,7 +209,7 @@ def test_run_at_its_memory_limit_exits_with_71_and_resumes_with_more(run, made, 
 
     with monkeypatch.context() as patched:
         patched.setattr(runner.Runner, "_record", recording)
-        patched.setattr("tgflow.runtime.watch.rss_bytes", lambda: 960 if full else 100)
+        patched.setattr("tgflow.runtime.watch.anonymous_bytes", lambda: 960 if full else 100)
         patched.setattr(watch, "GRACE_SECONDS", 0.2)
         ran = run("--memory-limit", "1000")
     assert ran.code == 71

@@ -320,7 +320,7 @@ def hold_too_much(rank):
     """Reach the memory limit on rank 1."""
     watch.GRACE_SECONDS = 0.05
     if rank == 1:
-        rank_parts.rss_bytes = lambda: 1 << 50
+        rank_parts.anonymous_bytes = lambda: 1 << 50
 
 
 @pytest.mark.slow

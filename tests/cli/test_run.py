@@ -14,6 +14,7 @@ import pytest
 from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.live_runs import SMALL, Killed, write_features
 from tgflow.checkpoint import load
+from tgflow.checkpoint.parts import Ids
 from tgflow.config import load_config
 from tgflow.extras import install_command
 from tgflow.ids import NodeIds
@@ -44,7 +45,7 @@ def test_run_writes_all_documented_files_and_can_be_repeated(tgflow, events_csv,
     [path] = (out / "checkpoints").iterdir()
     checkpoint = load(path)
     ids = NodeIds()
-    ids.load_state_dict(checkpoint.sections["ids"])
+    Ids(ids).load(checkpoint)
     assert sorted(ids.decode(checkpoint.sections["events"]["src"].unique())) == list(range(20))
     assert checkpoint.meta["model"]["name"] == "tgn+pairs"
     again = tgflow("run", "--config", "out/config.toml", "-o", "b", "--json")

@@ -237,7 +237,7 @@ class ChangingGraph(RuleBasedStateMachine):
         graph = self.graphs[0]
         again = TemporalGraph(graph.direction)
         changes = from_tensors(*to_tensors(graph.mutations))
-        rebuild(again, graph.log.read(0, len(graph.log)), changes)
+        rebuild(again, [graph.log.read(0, len(graph.log))], changes)
         self.graphs = [again]
         self.counts_agree()
         self.sample(seed=1, k=20, sampler=Sampler.uniform(), relations=None)
@@ -287,7 +287,7 @@ def test_repeated_retention_leaves_a_short_mutation_record(limits):
     kinds = [change.kind for change in graph.mutations]
     assert kinds == ["retain", "compact"] * 2 + ["delete"] + ["retain", "compact"] * 2
     again = TemporalGraph()
-    rebuild(again, graph.log.read(0, len(graph.log)), graph.mutations)
+    rebuild(again, [graph.log.read(0, len(graph.log))], graph.mutations)
     assert again.stats().num_entries == graph.stats().num_entries
     nodes = torch.arange(40)
     for t, before in ((2_000, 2_000), (2_000, 1_985), (1_990, 1_500), (950, 2_000)):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
@@ -10,6 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    CheckpointWriter,
+    UntrustedCheckpoint,
+    parts,
+)
+from tgflow.checkpoint.parts import Ids
 from tgflow.ids import NodeIds
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -215,3 +224,47 @@ def test_lookups_are_safe_during_an_encode():
         reader.join()
     assert not wrong
     assert len(ids) == 100_100
+
+
+@pytest.mark.parametrize("bipartite", [False, True])
+@pytest.mark.parametrize("make", [lambda i: i * 7 - 50, lambda i: "n" * (i % 30) + str(i)])
+def test_saved_ids_are_mapped_and_load_in_chunks(make, bipartite, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "ID_PIECE", 4096)
+    monkeypatch.setattr(parts, "ID_BYTES_PIECE", 16384)
+    names = [make(i) for i in range(10_000)]
+    src, dst = names[:5000], names[5000:]
+    ids, writer = NodeIds(bipartite), CheckpointWriter(CheckpointStore(tmp_path))
+    dense = [x.tolist() for x in ids.encode(src, dst)]
+    checkpoint = Checkpoint({})
+    Ids(ids, 9001).save(checkpoint)
+    writer.submit(1, checkpoint)
+    writer.wait()
+    column = "keys" if isinstance(names[0], int) else "ends"
+    mapped = [0, 4096] if os.sysconf("SC_PAGE_SIZE") == 4096 else []
+    assert [*ids.files[column]] == mapped
+    assert [x.tolist() for x in ids.encode(src, dst)] == dense
+    ids.encode([make(20_000)], [make(20_001)])
+    (_, found) = CheckpointStore(tmp_path).newest()
+    again = NodeIds()
+    Ids(again).load(found)
+    assert (len(again), again.bipartite) == (9001, bipartite)
+    assert [*again.files[column]] == mapped
+    known = torch.arange(9001)
+    assert again.decode(known) == ids.decode(known)
+    assert [x.tolist() for x in again.encode(src, dst)] == dense
+    assert Ids.num_saved(found) == 9001
+
+
+@pytest.mark.parametrize(
+    ("note", "message"),
+    [
+        ({"num": 5, "columns": {"keys": 3}}, "there are 3 ids, not 5"),
+        ({"num": 2, "columns": {"ends": 2}}, "ids_ends"),
+        ({"num": 2, "columns": {}}, "there are 0 ids, not 2"),
+    ],
+)
+def test_damaged_ids_of_a_checkpoint_are_refused(note, message):
+    saved = Checkpoint({"ids_keys": {"keys": torch.arange(3)}})
+    saved.note("ids", {"bipartite": False, **note})
+    with pytest.raises(UntrustedCheckpoint, match=message):
+        Ids(NodeIds()).load(saved)

@@ -161,7 +161,7 @@ def test_fixed_cut_limits_candidates_to_the_log_prefix() -> None:
 def test_destinations_of_a_source_are_its_earlier_partners(pairs: Pairs, stops: list[int]) -> None:
     history = PairHistory(log_of(pairs))
     for stop in (min(stop, len(pairs)) for stop in stops):  # in any order, as the index grows
-        index = history.upto(stop)
+        index = history.upto(stop, pairs=True)
         for src in range(8):
             met = list(dict.fromkeys(dst for own, dst in pairs[:stop] if own == src))
             assert index.destinations_of(src, stop).tolist() == met

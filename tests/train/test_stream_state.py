@@ -77,6 +77,6 @@ def test_events_of_nodes_without_ids_are_refused_before_anything_is_created(name
     Ids(ids).save(saved)
     assert ContinualTrainer.from_checkpoint(small_tgn(), saved).position == 40
     last = int(EVENTS.dst[:40].max())
-    saved.sections["ids"] = ids.state_dict(last)
+    saved.note("ids", saved.meta["ids"] | {"num": last})
     with pytest.raises(ckpt.UntrustedCheckpoint, match=f"has node {last}, and there are {last} id"):
         ContinualTrainer.from_checkpoint(small_tgn(), saved)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 Params = dict[str, str | int | float]
 
 COSTS = frozenset({
-    "us", "ms", "s", "us/step", "bytes/entry", "of the budget", "of the room", "% slower", "points",
+    "us", "ms", "s", "us/step", "bytes/entry", "MB", "of the budget", "of the room",
+    "% slower", "points",
 })  # fmt: skip
 """Units of which less is better."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -61,6 +62,10 @@ class Checkpoint:
     shard: Shard = field(default_factory=Shard)
     """Rank and number of ranks: a rank saves its own id partitions and, in turn, other sealed
     sections; rank 0 saves everything else. All ranks list the names in `elsewhere`."""
+    committed: list[Callable[[Path], None]] = field(default_factory=list)
+    """Called by a `CheckpointWriter` with its directory, once it is on disk."""
+    path: Path | None = None
+    """The directory that it was read from."""
     prefix: str = ""
     """Prefix of the names of all sections, for instance for one of several models."""
 

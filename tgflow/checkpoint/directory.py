@@ -39,6 +39,8 @@ MAX_ELEMENTS = 1 << 18
 """Maximum number of commas: parsed, small values take many times their size in the file."""
 SECTION = re.compile(r"[a-z0-9][a-z0-9_-]{0,50}")
 SUFFIX = ".safetensors"
+ALIGNMENT = 64 << 10
+"""Tensors of a sealed file begin at a multiple of it, so that they can be mapped: a large page."""
 TEMPORARY = ".tmp-"
 _START, _AFTER = b'{"sha256": "', b'",'
 _REAL_FS = RealFs()
@@ -117,7 +119,8 @@ def load(
 
     Args:
         path: The directory.
-        max_bytes: Maximum total size; None allows the size of the machine's memory.
+        max_bytes: Maximum total size. None allows the size of the machine's memory for the
+            largest sealed section and all others.
         check_all: Whether to verify the on-demand sections now. Otherwise each is verified when it
             is read, which suffices on ranks other than 0, as rank 0 has verified all of them.
 
@@ -143,15 +146,18 @@ def read(
 ) -> tuple[Checkpoint, Manifest]:
     """Return the result of `load`, and the manifest."""
     manifest = read_manifest(path)
-    total = sum(entry["bytes"] for entry in manifest["files"].values())
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = memory if max_bytes is None else max_bytes
+    sizes = [(entry["bytes"], entry["sealed"]) for entry in manifest["files"].values()]
+    total, limit = sum(size for size, _ in sizes), max_bytes
+    if limit is None:  # one sealed file is read at a time
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        total = sum(size for size, sealed in sizes if not sealed)
+        total += max((size for size, sealed in sizes if sealed), default=0)
     if total > limit:
         raise UntrustedCheckpoint(
             f"{path} has {total} bytes, at most {limit} are allowed; if it is yours, raise "
             "max_checkpoint_bytes"
         )
-    checkpoint = Checkpoint({}, manifest["meta"])
+    checkpoint = Checkpoint({}, manifest["meta"], path=path)
     for name, entry in manifest["files"].items():
         section, file = name.removesuffix(SUFFIX), path / name
         if entry["sealed"] or OF_PART.fullmatch(section):
@@ -314,7 +320,7 @@ def _write_sections(
         file, sealed = directory / (section + SUFFIX), section in checkpoint.sealed
         entry = _link(fs, linkable, file) if sealed and linkable is not None else None
         if entry is None:
-            content = tensors.encode(make())
+            content = tensors.encode(make(), align=ALIGNMENT if sealed else 8)
             digest = _write_file(fs, file, content.chunks())
             entry = {"bytes": content.num_bytes, "sha256": digest, "sealed": sealed}
         files[file.name] = entry
@@ -377,6 +383,19 @@ def _open_plain_file(file: Path) -> Iterator[tuple[int, int]]:
         raise CheckpointDamaged(f"{file} cannot be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def opened_section(path: Path, name: str) -> Iterator[tuple[int, dict[str, int]]]:
+    """Open the file of a section; yield its descriptor, and the byte at which each tensor begins.
+
+    Raises:
+        CheckpointDamaged: If it is missing.
+        UntrustedCheckpoint: If it is no section.
+    """
+    file = path / (name + SUFFIX)
+    with _open_plain_file(file) as (descriptor, size):
+        yield descriptor, tensors.offsets(str(file), descriptor, size)
 
 
 def _read_section(

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tgflow.checkpoint.checkpoint import Checkpoint, Tensors, part_section
-from tgflow.checkpoint.names import UntrustedCheckpoint
+from tgflow.checkpoint.directory import SUFFIX, opened_section
+from tgflow.checkpoint.names import CheckpointError, UntrustedCheckpoint
 from tgflow.checkpoint.tensors import check_like
-from tgflow.checkpoint.typed import read_as
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.ids import NodeIds
 from tgflow.peers import PARTS
 from tgflow.state import PartedState, StreamState
+
+ID_PIECE, ID_BYTES_PIECE = 1 << 20, 8 << 20
+"""Ids of a sealed section, and bytes of ids that are strings."""
+_logger = logging.getLogger(__name__)
 
 
 class Part(Protocol):
@@ -210,24 +217,93 @@ class Ids:
         self._ids, self._num = ids, num
 
     def save(self, writer: Checkpoint) -> None:
-        """Save copies."""
-        writer.put(self.name, self._ids.state_dict(self._num))
+        """Save full chunks of each column sealed, and copies of the rest."""
+        ids = self._ids
+        num = len(ids) if self._num is None else self._num
+        columns = ids.columns(num)
+        writer.note(self.name, {"num": num, "bipartite": ids.bipartite, "columns": columns})
+        for name, stop in columns.items():
+
+            def read(start: int, stop: int, name: str = name) -> Tensors:
+                return {name: ids.items(name, start, stop)}
+
+            put_pieces(writer, f"{self.name}_{name}", self._size(name), stop, read)
+        writer.committed.append(functools.partial(self._map, ids, {**columns}))
 
     def load(self, reader: Checkpoint) -> None:
         """Replace the ids of the map with the saved ones."""
+        noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
+        stops = read_as(dict[str, int], noted.get("columns"), "ids.columns")
+        ids = NodeIds(read_as(bool, noted.get("bipartite"), "ids.bipartite"))
         try:
-            self._ids.load_state_dict(reader.get(self.name))
-        except ValueError as error:
+            columns = {name: self._items(reader, name, stop) for name, stop in stops.items()}
+            read = 0  # bytes of strings
+            while len(ids) < read_natural(noted, "num"):
+                size, start = self._size("keys"), len(ids)
+                state = {
+                    name: items.take(size) for name, items in columns.items() if name != "bytes"
+                }
+                if "ends" in state:
+                    first = torch.tensor([read])
+                    state["offsets"] = torch.cat([first, state.pop("ends")]) - read
+                    read += (length := int(state["offsets"][-1]))
+                    state["bytes"] = columns["bytes"].take(length)
+                ids.extend(state)
+                if len(ids) == start:
+                    raise ValueError(f"there are {start} ids, not {noted['num']}")
+                if reader.path is not None:
+                    self._map(ids, ids.columns(), reader.path)
+        except (KeyError, ValueError) as error:
             raise UntrustedCheckpoint(f"{self.name}: {error}") from None
+        self._ids.replace(ids)
 
     @classmethod
     def num_saved(cls, reader: Checkpoint) -> int | None:
         """Return the number of saved ids; None without ids, as by a trainer in Python."""
-        try:
-            state = reader.get(cls.name)
-        except KeyError:
-            return None
-        return len(state["keys"]) if "keys" in state else max(len(state.get("offsets", ())) - 1, 0)
+        noted = read_as(dict[str, Any] | None, reader.meta.get(cls.name), cls.name)
+        return None if noted is None else read_natural(noted, "num")
+
+    @staticmethod
+    def _size(column: str) -> int:
+        return ID_BYTES_PIECE if column == "bytes" else ID_PIECE
+
+    @classmethod
+    def _map(cls, ids: NodeIds, columns: dict[str, int], path: Path) -> None:
+        for name, stop in columns.items():
+            map_pieces(
+                path,
+                f"{cls.name}_{name}",
+                cls._size(name),
+                stop,
+                ids.files.setdefault(name, {}),
+                functools.partial(ids.map_file, name),
+            )
+
+    @classmethod
+    def _items(cls, reader: Checkpoint, name: str, stop: int) -> _Items:
+        section = f"{cls.name}_{name}"
+        return _Items(piece[name] for piece in pieces_of(reader, section, cls._size(name), stop))
+
+
+class _Items:
+    """A column in chunks, read in parts."""
+
+    def __init__(self, chunks: Iterator[Tensor]) -> None:
+        self._chunks, self._rest = chunks, next(chunks)
+
+    def take(self, num: int) -> Tensor:
+        """Return the next `num` items, fewer at the end."""
+        parts = [self._rest[:num]]
+        self._rest = self._rest[num:]
+        while (num := num - len(parts[-1])) > 0 and (chunk := next(self._chunks, None)) is not None:
+            parts.append(chunk[:num])
+            self._rest = chunk[num:]
+        return torch.cat(parts)
+
+
+def piece_section(name: str, size: int, start: int) -> str:
+    """Return the section of the chunk of `size` entries that begins at entry `start`."""
+    return f"{name}-{size}-{start // size:06d}"
 
 
 def put_pieces(
@@ -252,7 +328,7 @@ def put_pieces(
     sealed_stop = stop // size * size
     for start in range(0, sealed_stop, size):
         writer.put_sealed(
-            f"{name}-{size}-{start // size:06d}",
+            piece_section(name, size, start),
             lambda start=start: read(start, start + size),  # type: ignore[misc]
             turn=start // size,
             volatile=volatile,
@@ -263,8 +339,50 @@ def put_pieces(
 def pieces_of(reader: Checkpoint, name: str, size: int, stop: int) -> Iterator[Tensors]:
     """Yield the entries saved by `put_pieces` in order, one chunk in memory at a time."""
     for start in range(0, stop // size * size, size):
-        yield reader.get(f"{name}-{size}-{start // size:06d}")
+        yield reader.get(piece_section(name, size, start))
     yield reader.get(name)
+
+
+def map_pieces(
+    path: Path,
+    name: str,
+    size: int,
+    stop: int,
+    files: dict[int, tuple[int, int]],
+    map_file: Callable[[int, int, int, Mapping[str, int]], bool],
+    *,
+    since: int = 0,
+) -> None:
+    """Hold the entries that the checkpoint `path` has in full chunks in its files, not in memory.
+
+    One thread at a time. The files may be deleted afterwards.
+
+    Args:
+        path: Directory of the checkpoint.
+        name: Section name, as in `put_pieces`.
+        size: Entries per chunk.
+        stop: Number of entries.
+        files: Device and inode of the file of each chunk that is mapped, by its first entry.
+        map_file: Maps entries `[start, stop)` from an open file with tensors at these bytes;
+            returns whether it did.
+        since: First entry to look at, a multiple of `size`.
+    """
+    for start in range(since, stop - size + 1, size):
+        section = piece_section(name, size, start)
+        try:
+            file = (path / (section + SUFFIX)).stat()
+            place = file.st_dev, file.st_ino
+            if files.get(start) == place:
+                continue
+            with opened_section(path, section) as (descriptor, offsets):
+                is_mapped = map_file(start, start + size, descriptor, offsets)
+        except (CheckpointError, OSError):  # the next checkpoint has it
+            return
+        if not is_mapped:
+            if not files:
+                _logger.warning("%s stay in memory: the files of %s cannot be mapped", name, path)
+            return
+        files[start] = place
 
 
 def _copied(tensors: Tensors) -> Tensors:

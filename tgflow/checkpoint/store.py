@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 import warnings
@@ -37,7 +38,7 @@ class CheckpointStore:
             are removed.
         keep: Number of latest checkpoints kept, besides one that shares no file with them.
         keep_every: Number of checkpoints after which all files are written rather than linked.
-        max_bytes: Maximum total size of a checkpoint; None allows the size of the memory.
+        max_bytes: Maximum total size of a checkpoint; None allows what fits the memory, see `load`.
         fs: File operations.
         lock: Lock of the run, which another machine may take over; None: there is no other writer.
 
@@ -98,6 +99,7 @@ class CheckpointStore:
             self._fs, target, checkpoint, previous, announce, **noted
         ) as temporary:
             manifest = read_manifest(temporary)
+            self._check_sealed(manifest)
             same = self._same(step, manifest)
             if same is not None:
                 self._fs.remove_directory(temporary)
@@ -191,6 +193,18 @@ class CheckpointStore:
             if _content(found) == _content(manifest):
                 return Written(entry.path, found)
         return None
+
+    def _check_sealed(self, manifest: Manifest) -> None:
+        """Raise if a sealed file differs from the one of the last checkpoint.
+
+        A file that is written again may be read from the mapped old one, which the disk may have
+        changed.
+        """
+        before = {} if self._last is None else self._last.manifest["files"]
+        for name, entry in manifest["files"].items():
+            if entry["sealed"] and before.get(name, entry)["sha256"] != entry["sha256"]:
+                text = f"{name} has changed on its disk"
+                raise OSError(errno.EIO, text, str(self.directory))
 
     def _prune(self) -> None:
         """Remove checkpoints no longer kept; a failure is only added to `problems`."""
@@ -330,6 +344,8 @@ class CheckpointWriter:
         start, stats = time.perf_counter(), self.stats
         try:
             path = self._store.save(step, checkpoint)
+            for call in checkpoint.committed:
+                call(path)
             self.stats = replace(
                 stats,
                 last_step=step,

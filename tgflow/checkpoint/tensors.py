@@ -69,8 +69,11 @@ class Encoded:
             yield bytes(small)
 
 
-def encode(tensors: Tensors) -> Encoded:
-    """Serialize a section; equal tensors always give equal bytes."""
+def encode(tensors: Tensors, *, align: int = 8) -> Encoded:
+    """Serialize a section; equal tensors always give equal bytes.
+
+    The data begins at a multiple of `align`, with the widest types.
+    """
     header, data, offset = {}, [], 0
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         x = tensors[name].detach()
@@ -80,7 +83,7 @@ def encode(tensors: Tensors) -> Encoded:
         place = [offset, offset := offset + x.nbytes]
         header[name] = {"dtype": _NAMES[x.dtype], "shape": list(x.shape), "data_offsets": place}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % align)
     if len(text) > MAX_HEADER_BYTES or len(header) > MAX_TENSORS:
         raise ValueError(f"a section holds at most {MAX_TENSORS} tensors, got {len(header)}")
     return Encoded(len(text).to_bytes(8, "little") + text, data)
@@ -99,6 +102,15 @@ def read(what: str, descriptor: int, size: int) -> Tensors:
             done += count
         offset += len(data)
     return tensors
+
+
+def offsets(what: str, descriptor: int, size: int) -> dict[str, int]:
+    """Return the byte of an open file at which each tensor begins."""
+    offset, tensors = check(what, descriptor, size)
+    found = {}
+    for name, x in tensors.items():
+        found[name], offset = offset, offset + x.nbytes
+    return found
 
 
 def check(what: str, descriptor: int, size: int) -> tuple[int, Tensors]:

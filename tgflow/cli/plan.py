@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 
 SETTINGS = (*STREAM_OF_FILES, "graph", "model", "continual", "operate.memory_limit")
 WORLD = "World"
-HEAD_BYTES, ID_BYTES = 8, 56
-"""Bytes per node: the head of its neighbors; an integer id and its entry in a hash table."""
+HEAD_BYTES, ID_BYTES, INDEX_BYTES = 8, 8, 12
+"""Bytes per node: the head of its neighbors; an integer id; at most its entry in a hash table."""
 DESTINATION_BYTES, PAIR_BYTES = 24, 48
 """Bytes per destination and pair: first event, and entry in an index by node or a table."""
 EVENT_BYTES = 24
 """Bytes per event in the log: source, destination and time; a label adds 8, a weight 4."""
-MAX_EVENTS, MAX_NODES = 2**33, 2**31 - 1
+RELATION_BYTES = 2
+"""Bytes per event that has a relation: of samplers."""
+UNMAPPED = 2
+"""Segments of events or ids in memory: those since the last checkpoint, and an incomplete one."""
+MAX_EVENTS, MAX_NODES = 2**34, 2**31 - 1
 
 
 class Structure(NamedTuple):
@@ -45,6 +49,8 @@ class Structure(NamedTuple):
     sharded: int | None = None
     """Bytes if every rank holds its shard; None: it cannot be sharded."""
     rank_0_only: bool = False
+    mapped: int = 0
+    """Further bytes in files of checkpoints, of which memory holds the pages that are read."""
 
     @property
     def least(self) -> int:
@@ -93,13 +99,14 @@ def plan(
 
     The rows of a batch that a rank computes follow from the stream and the settings, so they are
     counted batch by batch, and nothing is trained. Graph and memory may be replicated or sharded:
-    both are shown. With --events and --nodes the memory is scaled to a larger stream of the same
-    kind. What exceeds --memory-limit, or the memory of this machine, is listed.
+    both are shown. The log and ids are mapped from the files of checkpoints. With --events and
+    --nodes the memory is scaled to a larger stream of the same kind. What exceeds --memory-limit,
+    or the memory of this machine, is listed.
 
     [bold]Examples[/bold]
 
       tgflow plan --data examples/data/collegemsg.csv.gz --world 4 --batch-size 1000
-      tgflow plan --data wikipedia.csv.gz --world 64 --events 1e10 --nodes 1e9 --mrr-negatives 1
+      tgflow plan --data wikipedia.csv.gz --world 16 --events 1e10 --nodes 1e9 --mrr-negatives 1
       tgflow plan --data u.csv --world 8 --batches 0 --json | jq .loads
     """
     from tgflow.cli import assemble
@@ -188,15 +195,20 @@ def _structures(
     num_nodes: int,
 ) -> list[Structure]:
     """Return the memory of a rank, for a stream like `graph` scaled to the given size."""
+    from tgflow.checkpoint.parts import ID_PIECE
     from tgflow.nn import NodeMemory
     from tgflow.nn.history import LINK_WIDTH, ORIGIN_WIDTH, ROWS_PER_EVENT
     from tgflow.nn.memory import CLOCK_WIDTH
     from tgflow.plan.negatives import PairHistory
+    from tgflow.train.plans import negatives_learned
+    from tgflow.train.state import PIECE
     from tgflow.train.stepper import kept_past
 
     size = graph.num_events
     by_events, by_nodes = num_events / size, num_nodes / graph.num_nodes
-    pairs = PairHistory(graph.log).upto(size)
+    draws_pairs = config.hist_negatives or "historical" in negatives_learned(model, config)
+    pairs = PairHistory(graph.log).upto(size, pairs=bool(draws_pairs))
+    num_pairs = pairs.num_pairs(size) if draws_pairs else 0
     destinations = DESTINATION_BYTES * pairs.num_destinations(size) * by_nodes
     state = model.state
     row = 4 * state.table.dim + 8 * CLOCK_WIDTH if isinstance(state, NodeMemory) else 0
@@ -206,6 +218,7 @@ def _structures(
     first = graph.log.read(0, 1)
     optional = (first.relation, first.label, first.weight)
     event = EVENT_BYTES + sum(each.itemsize for each in optional if each is not None)
+    relations = 0 if first.relation is None else RELATION_BYTES * num_events
     edge = 0 if graph.edge_x is None else 4 * graph.edge_x.dim
     parameters = sum(each.nbytes for each in model.parameters())
 
@@ -213,13 +226,22 @@ def _structures(
         return Structure(name, round(amount), -(-round(amount) // world))
 
     found = [
-        Structure("event log", event * num_events),
+        Structure(
+            "event log",
+            event * min(num_events, UNMAPPED * PIECE) + relations,
+            mapped=event * num_events,
+        ),
         Structure("destinations", round(destinations)),
-        Structure("distinct pairs", round(PAIR_BYTES * pairs.num_pairs(size) * by_events)),
+        Structure("distinct pairs", round(PAIR_BYTES * num_pairs * by_events)),
         Structure("counts of pairs", round(count_bytes * by_events)),
         Structure("edge features", edge * num_events),
         Structure("parameters and optimizer", 4 * parameters),
-        Structure("node ids", ID_BYTES * num_nodes, rank_0_only=True),
+        Structure(
+            "node ids",
+            INDEX_BYTES * num_nodes + ID_BYTES * min(num_nodes, UNMAPPED * ID_PIECE),
+            rank_0_only=True,
+            mapped=ID_BYTES * num_nodes,
+        ),
         shards("neighbors", neighbors),
         shards("node memory", row * num_nodes + (past if row else 0)),
     ]
@@ -232,7 +254,7 @@ def _misfits(
     """Yield a sentence for each limit that is exceeded even with sharding."""
     if num_events > MAX_EVENTS:
         yield (
-            f"a log holds at most 2^33 events ({MAX_EVENTS / 1e9:.1f} thousand million), got "
+            f"a log holds at most 2^34 events ({MAX_EVENTS / 1e9:.1f} thousand million), got "
             f"{num_events / 1e9:.3g} thousand million"
         )
     if num_nodes > MAX_NODES:
@@ -263,12 +285,14 @@ def _print(found: Mapping[str, Any], memory: Sequence[Structure]) -> None:
     console.print()
     cells = [
         (each.name + " (rank 0)" * each.rank_0_only, num_bytes(each.replicated),
-         "" if each.sharded is None else num_bytes(each.sharded))
+         "" if each.sharded is None else num_bytes(each.sharded),
+         num_bytes(each.mapped) if each.mapped else "")
         for each in memory
     ]  # fmt: skip
     replicated, least = sum(m.replicated for m in memory), sum(m.least for m in memory)
-    cells.append(("total, rank 0", num_bytes(replicated), num_bytes(least)))
-    print_table(("memory of a rank", "replicated", "sharded"), cells)
+    mapped = sum(m.mapped for m in memory)
+    cells.append(("total, rank 0", num_bytes(replicated), num_bytes(least), num_bytes(mapped)))
+    print_table(("memory of a rank", "replicated", "sharded", "mapped"), cells)
     console.print()
     if found["misfits"]:
         console.print("does not fit:")

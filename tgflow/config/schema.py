@@ -224,7 +224,8 @@ class OperateConfig(Checked):
     """Also log the figures of each step or epoch in the run directory: tensorboard, wandb (offline)
     or csv; may be given several times."""
     memory_limit: Size | None = None
-    """Memory limit of the process, such as 8GiB: the stream pauses near it, the run stops at it."""
+    """Memory limit of the process, such as 8GiB, without mapped files: the stream pauses near it,
+    the run stops at it."""
 
     @property
     def memory_bytes(self) -> int | None:

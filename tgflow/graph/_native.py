@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tgflow._core import Direction, Strategy, sample_neighbors
+from tgflow._core import Direction, GrowingBytes, LogColumn, Strategy, sample_neighbors
 from tgflow._core import EventLog as Log
 from tgflow._core import TemporalGraph as Graph
 from tgflow.events import EventBatch
@@ -15,7 +15,9 @@ __all__ = [
     "DIRECTIONS",
     "NATIVE_STRATEGIES",
     "Graph",
+    "GrowingBytes",
     "Log",
+    "LogColumn",
     "columns",
     "cut_offs",
     "sample_neighbors",

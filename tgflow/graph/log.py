@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from tgflow.graph import _native
 
 _BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "relation", "x"))
 """Columns of the log that are not in the core."""
+_IN_CORE = {name: getattr(_native.LogColumn, name) for name in ("src", "dst", "t", "relation")}
 
 
 @described
@@ -37,8 +38,10 @@ class EventLog:
         """Returns the types of nodes, int64 `[N]` in [0, 65,535] of ids `[N]`, always the same:
         random negatives have the type of their event's destination. Set it before the first draw;
         None: all nodes have one type."""
-        self._beside: dict[str, Any] = {}
-        """Columns that are not in the core, by name, with spare capacity."""
+        self.files: dict[int, tuple[int, int]] = {}
+        """Device and inode of the files that hold events, not memory, by their first event."""
+        self._beside: dict[str, _Beside] = {}
+        """Columns that are not in the core, by name."""
 
     def __len__(self) -> int:
         return len(self.native)
@@ -80,7 +83,7 @@ class EventLog:
             dst=torch.from_numpy(dst),
             t=torch.from_numpy(t),
             relation=None if relation is None else torch.from_numpy(relation),
-            **{name: values[start:stop] for name, values in self._beside.items()},
+            **self._others(slice(start, stop)),
         )
 
     def gather(self, eid: Tensor) -> EventBatch:
@@ -96,24 +99,26 @@ class EventLog:
         src, dst, t = torch.empty(3, len(eid), dtype=torch.int64).unbind(0)
         relation = torch.empty_like(eid) if self.native.has_relation else None
         self.native.gather(eid, src, dst, t, relation)
-        beside = {name: values[eid] for name, values in self._beside.items()}
-        return EventBatch.checked(src=src, dst=dst, t=t, relation=relation, **beside)
+        return EventBatch.checked(src=src, dst=dst, t=t, relation=relation, **self._others(eid))
+
+    def _others(self, eid: Tensor | slice) -> dict[str, Any]:
+        return {name: column.values[eid] for name, column in self._beside.items()}
 
     def column(self, name: str, eid: Tensor | slice) -> Tensor | None:
         """Return an optional column at positions `eid`; None without it."""
-        values: Tensor | None = self._beside.get(name)
+        values = self._beside[name].values if name in self._beside else None
         if name == "relation" and self.native.has_relation:
             values = torch.from_numpy(self.native.columns(0, len(self))[3])
         return None if values is None else values[eid]
 
     def keep_columns(self, events: EventBatch) -> None:
         """Store the columns that are not in the core, for events that the graph appends next."""
-        first, stop, beside = len(self), len(self) + len(events), dict(self._beside)
+        first, beside = len(self), dict(self._beside)
         for name in _BESIDE:
             values, held = getattr(events, name), beside.get(name)
             if first == 0:
                 beside.pop(name, None)
-                held = None if values is None else values.new_empty(stop)
+                held = None if values is None else _Beside(values.dtype)
             elif len(events) and (values is None) != (held is None):
                 there, here = ("none", "some") if held is None else ("some", "none")
                 raise ValueError(
@@ -121,12 +126,43 @@ class EventLog:
                 )
             if held is None or values is None:
                 continue
-            if stop > len(held):
-                held, full = values.new_empty(max(stop, 2 * len(held))), held
-                held[:first] = full[:first]
-            held[first:stop] = values
+            held.write(first, values)
             beside[name] = held
         self._beside = beside  # in one assignment: others may be reading
+
+    def map_file(self, start: int, stop: int, descriptor: int, offsets: Mapping[str, int]) -> bool:
+        """Hold the events `[start, stop)` in a file instead of memory.
+
+        The system then keeps only the pages that are read, and may drop them at any time. The file
+        must not be shortened or written to, but may be closed and deleted. Others may be reading
+        and appending, and see no change.
+
+        Args:
+            start: First event; it and `stop` must be multiples of a page in each column.
+            stop: The event after the last.
+            descriptor: Open file with the columns.
+            offsets: Byte at which each column of the events begins, by name; multiples of a page.
+
+        Returns:
+            Whether all columns are mapped. The others stay in memory: the file has other values,
+            or the system does not map it.
+
+        Raises:
+            IndexError: If the range is not within the log.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise IndexError(f"the log holds events [0, {len(self)}), got [{start}, {stop})")
+        held = {**_IN_CORE, **self._beside}
+        if not self.has_relations:
+            del held["relation"]
+        if not held.keys() <= offsets.keys():
+            return False
+        return all(
+            self.native.map_file(column, start, stop, descriptor, offsets[name])
+            if isinstance(column, _native.LogColumn)
+            else column.map_file(start, stop, descriptor, offsets[name])
+            for name, column in held.items()
+        )
 
     def tied_share(self, stop: int) -> float:
         """Return the share of the first `stop` events with the same time as the previous one."""
@@ -145,6 +181,24 @@ class EventLog:
         out = torch.empty_like(t)
         self.native.positions(t, out)
         return out
+
+
+class _Beside:
+    """A column that is not in the core; its values stay in place while it grows."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._bytes, self._dtype = _native.GrowingBytes(dtype.itemsize), dtype
+        self.values = torch.empty(0, dtype=dtype)
+
+    def write(self, start: int, values: Tensor) -> None:
+        stop = start + len(values)
+        grown = torch.from_numpy(self._bytes.grow(stop * self._dtype.itemsize)).view(self._dtype)
+        grown[start:] = values
+        self.values = grown
+
+    def map_file(self, start: int, stop: int, descriptor: int, offset: int) -> bool:
+        size = self._dtype.itemsize
+        return self._bytes.map_file(start * size, stop * size, descriptor, offset)
 
 
 class NodeCount:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tgflow.choices import Direction
 from tgflow.describe import described
-from tgflow.events import COLUMNS, EventBatch
+from tgflow.events import COLUMNS, EventBatch, concat
 from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.host import HostGraph
 from tgflow.graph.log import EventLog
@@ -456,33 +456,62 @@ class TemporalGraph:
         return graph_stats(self.backend.stats(), 1 if self.device_budget is None else 2)
 
 
-def rebuild(graph: TemporalGraph, events: EventBatch, mutations: Iterable[Mutation]) -> None:
-    """Append `events` to an empty `graph` and apply the `mutations` at their positions.
+def rebuild(
+    graph: TemporalGraph, pieces: Iterable[EventBatch], mutations: Iterable[Mutation]
+) -> None:
+    """Append the events of `pieces` to an empty `graph`; apply `mutations` at their positions.
+
+    One piece is held at a time, except for late events, which are merged at once.
 
     Raises:
         MemoryError: As the graph's methods raise it.
         ValueError: If the mutations are not those of a graph with these events.
     """
+    rest = _Rest(pieces)
     for number, mutation in enumerate(mutations):
         try:
-            _make(graph, events, mutation)
+            _make(graph, rest, mutation)
         except (LookupError, TypeError, ValueError) as error:
             raise ValueError(
                 f"mutation {number}, {mutation.kind!r} at position {mutation.position}, cannot be "
-                f"made of these {len(events)} events: {error!r}"
+                f"made of these events: {error!r}"
             ) from error
-    graph.append(events[len(graph.log) :])
+    for part in rest.take(INT64_MAX):
+        graph.append(part)
 
 
-def _make(graph: TemporalGraph, events: EventBatch, mutation: Mutation) -> None:
-    if not len(graph.log) <= mutation.position <= len(events):
-        raise ValueError(f"its position must be from {len(graph.log)} to {len(events)}")
-    graph.append(events[len(graph.log) : mutation.position])
+class _Rest:
+    """Events that a graph does not have yet."""
+
+    def __init__(self, pieces: Iterable[EventBatch]) -> None:
+        self._pieces = iter(pieces)
+        self._held: EventBatch | None = None
+
+    def take(self, num: int) -> Iterator[EventBatch]:
+        """Yield the next `num` events in parts; fewer at the end."""
+        while num > 0:
+            if not self._held:
+                self._held = None  # released before the next one is read
+                self._held = next(self._pieces, None)
+            if self._held is None:
+                return
+            part, self._held = self._held[:num], self._held[num:]
+            num -= len(part)
+            yield part
+
+
+def _make(graph: TemporalGraph, rest: _Rest, mutation: Mutation) -> None:
+    start = len(graph.log)
+    for part in rest.take(mutation.position - start):
+        graph.append(part)
+    if len(graph.log) != mutation.position:
+        raise ValueError(f"its position must be from {start} to {len(graph.log)}")
     if mutation.kind == "append_late":
-        end = mutation.position + mutation.arguments["size"]
-        if not mutation.position < end <= len(events):
-            raise ValueError(f"its events would end at {end}")
-        graph.append(events[mutation.position : end], allow_late=True)
+        size = mutation.arguments["size"]
+        late = [*rest.take(size)]
+        if not 0 < size == sum(map(len, late)):
+            raise ValueError(f"its events would end at {mutation.position + size}")
+        graph.append(concat(late), allow_late=True)
     elif mutation.eid is not None:
         graph.delete(mutation.eid)
     else:

@@ -1090,7 +1090,7 @@ class HostPreparer:
         key = derive_key(plan.seed, epoch, index)
         if plan.counts.asked:
             plan.counts.check_deletions()
-        plan.pairs.upto(self._negatives.limit(end))
+        plan.pairs.upto(self._negatives.limit(end), pairs=self._negatives.kind != "random")
         mask = self._negatives.mask(begin, end)
         only = None if plan.only is None else plan.only[index * plan.batch_size :]
         replay_begin, num_replay = begin, 0

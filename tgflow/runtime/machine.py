@@ -23,6 +23,16 @@ def rss_bytes() -> int:
         return peak_rss_bytes()
 
 
+def anonymous_bytes() -> int:
+    """Return the memory of the process without pages of files, which the system may drop."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            facts = dict(line.split(":", 1) for line in file)
+        return sum(int(facts[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
+    except (KeyError, OSError):
+        return rss_bytes()
+
+
 def peak_rss_bytes() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -36,7 +36,7 @@ from tgflow.runtime import watch
 from tgflow.runtime.directory import RunDirectory, SettingChange
 from tgflow.runtime.files import RunFiles
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.machine import rss_bytes
+from tgflow.runtime.machine import anonymous_bytes
 from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit, Stopped
 from tgflow.train.stream_trainer import StreamTrainer
 
@@ -227,7 +227,7 @@ def asking(
         nonlocal asked, is_over
         asks = Order.STOP if flow.stopped else Order.NONE
         try:
-            if not is_over and guard.is_short(rss_bytes()):
+            if not is_over and guard.is_short(anonymous_bytes()):
                 asks |= Order.HOLD
         except MemoryLimit as error:
             is_over = True

@@ -17,7 +17,7 @@ from tgflow.report.formatting import compact, score
 from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.files import HEALTH_SECONDS, State, write_health
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.machine import rss_bytes
+from tgflow.runtime.machine import anonymous_bytes
 from tgflow.runtime.metrics import RunMetrics
 from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit
 
@@ -109,7 +109,7 @@ def _watch_memory(memory: MemoryGuard, flow: FlowControl, run_log: RunLog) -> No
     if flow.stopped:
         return
     try:
-        is_short = memory.is_short(rss_bytes())
+        is_short = memory.is_short(anonymous_bytes())
     except MemoryLimit as error:
         flow.stop(error)
         return

@@ -9,7 +9,7 @@
 
 namespace tgflow {
 
-constexpr int64_t kMaxEvents = int64_t{1} << 33;  ///< Limit of a log: address space, not memory.
+constexpr int64_t kMaxEvents = int64_t{1} << 34;  ///< Limit of a log: address space, not memory.
 
 /// Columns src, dst, t and optionally relation. One thread appends; any number read events below `size()`.
 /// The log's clock at a position is the latest time before it: late events decrease times but not the
@@ -36,6 +36,11 @@ class EventLog {
   void check_eids(const eid_t* eid, int64_t size) const;
   /// Copies the events at `eid[0, size)` out; `relation` may be null. Throws std::out_of_range.
   void gather(const eid_t* eid, int64_t size, node_t* src, node_t* dst, tick_t* t, int64_t* relation) const;
+
+  enum class Column : uint8_t { kSrc, kDst, kT, kRelation };
+  /// Holds a column of events [begin, end) in a file instead of memory; see `ReservedMemory::map_file`.
+  /// Throws std::out_of_range for events that the log does not have.
+  bool map_file(Column column, int64_t begin, int64_t end, int fd, int64_t offset);
 
   // Columns stay in place for the log's lifetime.
   const node_t* src() const { return src_.data(); }

@@ -1,31 +1,44 @@
 // A stream's node ids <-> dense node ids, in order of first appearance.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <shared_mutex>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "tgflow/detail/mix.hpp"
 #include "tgflow/hash_table.hpp"
+#include "tgflow/memory.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
+
+/// Columns of a map. A node's side is 1 for a destination of a bipartite map.
+enum class IdColumn : uint8_t {
+  kKeys,   ///< Integer ids by node.
+  kEnds,   ///< The byte after each string id.
+  kBytes,  ///< All string ids, one after another.
+  kSides,
+};
 
 /// Integer ids: any int64.
 struct IntKeys {
   using Key = int64_t;
   using Column = const int64_t*;
 
-  static uint64_t tag(Key key) { return mix64(static_cast<uint64_t>(key)); }
-  /// Whether `node` has `key`, given that their tags are equal; different integers have different tags.
-  bool equal(node_t, Key) const { return true; }
-  void push(Key key) { values.push_back(key); }
-  int64_t size() const { return static_cast<int64_t>(values.size()); }
+  static uint64_t hash(Key key) { return mix64(static_cast<uint64_t>(key)); }
+  Key operator[](node_t node) const { return values[node]; }
+  void prefetch(node_t node) const { __builtin_prefetch(&values[node]); }
+  void push(Key key) {
+    values.grow(size + 1);
+    values[size++] = key;
+  }
+  template <typename Visit>
+  void visit(IdColumn column, const Visit& call) {
+    if (column == IdColumn::kKeys) call(values, size);
+  }
 
-  std::vector<int64_t> values;
+  ReservedArray<int64_t> values{kMaxNode + 1};
+  int64_t size = 0;
 };
 
 /// A column of strings: string `i` is `bytes[offsets[i], offsets[i + 1])`.
@@ -43,14 +56,25 @@ struct StringKeys {
   using Key = std::string_view;
   using Column = StringColumn;
 
-  static uint64_t tag(Key key);
-  bool equal(node_t node, Key key) const { return column()[node] == key; }
+  static uint64_t hash(Key key);
+  Key operator[](node_t node) const {
+    const int64_t start = node == 0 ? 0 : ends[node - 1];
+    return {bytes.data() + start, static_cast<size_t>(ends[node] - start)};
+  }
+  void prefetch(node_t node) const { __builtin_prefetch(&ends[node]); }
   void push(Key key);
-  int64_t size() const { return static_cast<int64_t>(offsets.size()) - 1; }
-  StringColumn column() const { return {offsets.data(), bytes.data()}; }
+  int64_t num_bytes() const { return size == 0 ? 0 : ends[size - 1]; }
+  template <typename Visit>
+  void visit(IdColumn column, const Visit& call) {
+    if (column == IdColumn::kEnds) call(ends, size);
+    if (column == IdColumn::kBytes) call(bytes, num_bytes());
+  }
 
-  std::vector<char> bytes;
-  std::vector<int64_t> offsets{0};
+  static constexpr int64_t kMostBytes = int64_t{1} << 40;  // address space
+
+  ReservedArray<char> bytes{kMostBytes};
+  ReservedArray<int64_t> ends{kMaxNode + 1};
+  int64_t size = 0;
 };
 
 /// End of an edge.
@@ -58,6 +82,8 @@ enum class Side : uint8_t { kSrc = 0, kDst = 1 };
 
 /// Maps ids to nodes 0, 1, 2, ... and back. In a bipartite map sources and destinations have separate
 /// id spaces over the one range of nodes. Any number of threads may read while one encodes.
+///
+/// The columns may be held in files; memory has 8 to 12 bytes a node, of an index.
 template <typename Keys>
 class IdMap {
  public:
@@ -81,29 +107,49 @@ class IdMap {
     visit(keys_);
   }
 
-  /// Inserts `size` ids, from the same `keys` and `sides` (null unless bipartite), into an empty map.
-  /// Throws std::invalid_argument if the map is not empty, or an id is a duplicate.
+  /// Inserts the next `size` ids, from the same `keys` and `sides` (null unless bipartite). Throws
+  /// std::invalid_argument if one is a duplicate; those before it are then in the map.
   void restore(Column keys, const uint8_t* sides, int64_t size);
 
-  /// Copies the side of each node, if bipartite.
-  void copy_sides(int64_t size, uint8_t* out) const;
+  /// Number of items of a column so far.
+  int64_t num_items(IdColumn column) const;
+  /// Copies items [begin, end) of a column. Throws std::out_of_range.
+  void copy(IdColumn column, int64_t begin, int64_t end, void* out) const;
+  /// Holds items [begin, end) of a column in a file instead of memory; see `ReservedMemory::map_file`.
+  /// Throws std::out_of_range.
+  bool map_file(IdColumn column, int64_t begin, int64_t end, int fd, int64_t offset);
 
   int64_t size() const;
   bool bipartite() const { return bipartite_; }
 
  private:
-  using NodeIndex = HashIndex<uint64_t>;
+  using Key = typename Keys::Key;
 
-  node_t insert(typename Keys::Key key, uint64_t tag, Side side);
-  NodeIndex& table(Side side) { return tables_[bipartite_ ? static_cast<size_t>(side) : 0]; }
-  const NodeIndex& table(Side side) const { return tables_[bipartite_ ? static_cast<size_t>(side) : 0]; }
+  uint64_t hash(Key key, Side side) const {
+    const uint64_t hash = Keys::hash(key);
+    return bipartite_ && side == Side::kDst ? mix64(hash + 1) : hash;
+  }
+  Side side_of(node_t node) const { return bipartite_ ? static_cast<Side>(sides_[node]) : Side::kSrc; }
+  /// The node of a key, or kNoNode.
+  node_t find_one(Key key, uint64_t hash, Side side) const {
+    return index_.find(hash,
+                       [&](int32_t v) { return keys_[v] == key && (!bipartite_ || side_of(v) == side); });
+  }
+  void prefetch_likely(uint64_t hash) const {
+    const int32_t node = index_.find(hash, [](int32_t) { return true; });
+    if (node >= 0) keys_.prefetch(node);
+  }
+  node_t insert(Key key, uint64_t hash, Side side);
   void check_nodes(const node_t* nodes, int64_t size) const;
+  void check_items(IdColumn column, int64_t begin, int64_t end) const;
+  template <typename Visit>
+  void visit(IdColumn column, const Visit& call) const;
 
   const bool bipartite_;
   mutable std::shared_mutex mutex_;
-  Keys keys_;                   ///< By node.
-  std::vector<uint8_t> sides_;  ///< By node; empty unless bipartite.
-  std::array<NodeIndex, 2> tables_;
+  mutable Keys keys_;                                   ///< By node.
+  mutable ReservedArray<uint8_t> sides_{kMaxNode + 1};  ///< By node; empty unless bipartite.
+  DenseIndex index_;
 };
 
 extern template class IdMap<IntKeys>;

@@ -92,6 +92,10 @@ class ReservedMemory {
   size_t committed() const { return committed_; }
   /// Makes the first `bytes` usable. One thread at a time.
   void commit(size_t bytes);
+  /// Replaces committed bytes, which never change again, by those of a file from `offset` on, so that the
+  /// system can drop them from memory and read them again. Returns false and changes nothing if they differ,
+  /// a number is no multiple of a page, or the system does not map the file. Others may be reading.
+  bool map_file(size_t begin, size_t bytes, int fd, int64_t offset);
 
  private:
   void* data_ = nullptr;
@@ -116,6 +120,11 @@ class ReservedArray {
                               std::to_string(memory_.size() / sizeof(T)));
     }
     memory_.commit(bytes);
+  }
+  /// Elements [begin, end), as `ReservedMemory::map_file` does it.
+  bool map_file(int64_t begin, int64_t end, int fd, int64_t offset) {
+    return memory_.map_file(static_cast<size_t>(begin) * sizeof(T),
+                            static_cast<size_t>(end - begin) * sizeof(T), fd, offset);
   }
 
  private:

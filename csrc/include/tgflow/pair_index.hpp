@@ -26,7 +26,8 @@ struct FirstSeen {
 };
 
 /// Destinations and pairs in order of first occurrence. Append-only, so answers about the
-/// first `n` events never change. Any number of threads may draw while one appends.
+/// first `n` events never change. Any number of threads may draw while one appends. Pairs take most of the
+/// memory and are needed by few, so they are added apart.
 ///
 /// With types of nodes, drawn destinations have the type of the row's positive.
 class PairIndex {
@@ -38,10 +39,15 @@ class PairIndex {
   /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode]. `type` has the types of the
   /// destinations, each in [0, kNumTypes) and always the same for a node; null without, for all events.
   void append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
+  /// Number of events whose pairs were added: without `append_pairs`, those before the second destination.
+  int64_t num_pair_events() const;
+  /// Adds the pairs of the next `n` events after those.
+  void append_pairs(const node_t* src, const node_t* dst, int64_t n);
   /// Distinct destinations among the first `before` events.
   int64_t num_destinations(eid_t before) const;
   /// Writes them in the order of their first events; there are `num_destinations`.
   void destinations(eid_t before, node_t* out) const;
+  // The rest is of events whose pairs were added.
   /// Destinations of `src`, in the order of their first events with it. The first call scans
   /// all pairs once, later calls only new ones.
   std::vector<node_t> destinations_of(node_t src, eid_t before);
@@ -94,6 +100,7 @@ class PairIndex {
     return static_cast<std::size_t>(v) < type_.size() ? type_[static_cast<std::size_t>(v)] : -1;
   }
   void see_type(node_t v, int64_t type);
+  void see_pair(node_t src, node_t dst);
   Pool everyone() const { return {&destinations_.node, &destinations_.first, -1}; }
   /// The destinations that are drawn for a positive: those of its type, if there are types.
   Pool pool_of(node_t positive) const;
@@ -117,6 +124,7 @@ class PairIndex {
 
   mutable std::shared_mutex mutex_;
   int64_t size_ = 0;
+  int64_t num_pair_events_ = 0;
   FirstSeen destinations_;
   bool has_types_ = false;
   std::vector<int64_t> type_;  ///< By node, -1 for one that is no destination so far.

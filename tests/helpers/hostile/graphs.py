@@ -46,6 +46,21 @@ def read_log(method: str, arguments: dict[str, Any], **known: Any) -> Callable[[
     return lambda: Call(getattr(grown().log, method), dict(arguments), **known)
 
 
+def map_events() -> Call:
+    column = _core.LogColumn.t
+    arguments = {"column": column, "begin": 0, "end": 2, "fd": 0, "offset": 0}
+    numbers = {"begin": [-1, 3], "end": [-1, INT64_MAX], "offset": [-1]}
+    return Call(grown().log.map_file, arguments, numbers=numbers)
+
+
+def map_bytes() -> Call:
+    held = _core.GrowingBytes(4)
+    held.grow(3)
+    arguments = {"begin": 0, "end": 2, "fd": 0, "offset": 0}
+    numbers = {"begin": [-1, 3], "end": [-1, 4, INT64_MAX], "offset": [-1]}
+    return Call(held.map_file, arguments, numbers=numbers)
+
+
 def gather_events() -> Call:
     columns = {name: torch.zeros_like(column) for name, column in events().items()}
     arguments = {"eid": ids(0, 2, 1), **columns}
@@ -80,13 +95,20 @@ def sample(**more: Any) -> Call:
 def known_pairs() -> Any:
     index = _core.PairIndex()
     index.append(ids(0, 1, 2), ids(3, 4, 5))
+    index.append_pairs(ids(1, 2), ids(4, 5))  # the first was needed before
     return index
 
 
-def append_pairs() -> Call:
+def append_events() -> Call:
     limits = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1), "type": (0, 65_536)}
     arguments = {"src": ids(0, 1, 2), "dst": ids(3, 4, 5), "type": ids(0, 1, 1)}
     return Call(_core.PairIndex().append, arguments, limits, optional={"type"})
+
+
+def append_pairs() -> Call:
+    limits = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
+    arguments = {"src": ids(0, 1, 2), "dst": ids(3, 4, 5)}
+    return Call(_core.PairIndex().append_pairs, arguments, limits)
 
 
 def types_of_pairs() -> Call:
@@ -379,8 +401,17 @@ CASES: dict[str, Callable[[], Call]] = {
         numbers={"start": [-1, 3, INT64_MAX], "stop": [-1, 0, 4, INT64_MAX]},
     ),
     "EventLog.gather": gather_events,
+    "EventLog.map_file": map_events,
+    "GrowingBytes.__init__": simple(
+        lambda: _core.GrowingBytes, {"item_bytes": 4}, numbers={"item_bytes": [-1, 0, 9, INT64_MAX]}
+    ),
+    "GrowingBytes.grow": simple(
+        lambda: _core.GrowingBytes(4).grow, {"size": 3}, numbers={"size": [-1, INT64_MAX]}
+    ),
+    "GrowingBytes.map_file": map_bytes,
     "sample_neighbors": sample,
-    "PairIndex.append": append_pairs,
+    "PairIndex.append": append_events,
+    "PairIndex.append_pairs": append_pairs,
     "PairIndex.types": types_of_pairs,
     "PairIndex.num_destinations": simple(
         lambda: known_pairs().num_destinations, {"before": -(2**63)}

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from helpers.hostile.attempts import NUM, Call, ids, simple
+from helpers.hostile.attempts import INT64_MAX, NUM, Call, ids, simple
 from tgflow import _core
 
+COLUMN_METHODS = ("copy", "num_items", "map_file")
 STRINGS = (ids(0, 1, 2, 3), torch.tensor([97, 98, 99], dtype=torch.uint8))
 
 
@@ -37,8 +38,17 @@ def id_map(integers: bool, method: str) -> Callable[[], Call]:
             ),
             "find": Call(known.find, {"ids": column(integers), "dst": True, "out": ids(0, 0, 0)}),
             "restore": Call(empty.restore, {"ids": column(integers), "sides": sides}),
-            "copy_sides": Call(
-                known.copy_sides, {"out": torch.zeros(6, dtype=torch.uint8)}, any_length={"out"}
+            "copy": Call(
+                known.copy,
+                {"column": _core.IdColumn.sides, "begin": 4, "out": torch.zeros(2).byte()},
+                numbers={"begin": [-1, 5, INT64_MAX - 1]},
+                any_length={"out"},
+            ),
+            "num_items": Call(known.num_items, {"column": _core.IdColumn.sides}),
+            "map_file": Call(
+                known.map_file,
+                {"column": _core.IdColumn.sides, "begin": 1, "end": 2, "fd": 0, "offset": 0},
+                numbers={"begin": [-1, 3], "end": [0, 7, INT64_MAX], "offset": [-1]},
             ),
         }
         nodes, count = ids(0, 1, 2), {"nodes": (0, 6)}
@@ -82,8 +92,8 @@ CASES: dict[str, Callable[[], Call]] = {
     **{
         f"{name}.{method}": id_map(name == "IntIdMap", method)
         for name, methods in (
-            ("IntIdMap", ("encode", "find", "restore", "copy_sides", "decode")),
-            ("StringIdMap", ("encode", "find", "restore", "copy_sides")),
+            ("IntIdMap", ("encode", "find", "restore", *COLUMN_METHODS, "decode")),
+            ("StringIdMap", ("encode", "find", "restore", *COLUMN_METHODS)),
             ("StringIdMap", ("decode_offsets", "decode_bytes")),
         )
         for method in methods
