@@ -228,7 +228,7 @@ class Ids:
                 return {name: ids.items(name, start, stop)}
 
             put_pieces(writer, f"{self.name}_{name}", self._size(name), stop, read)
-        writer.committed.append(functools.partial(self._map, ids, {**columns}))
+        writer.committed.append(lambda path: self._map(ids, columns, path))
 
     def load(self, reader: Checkpoint) -> None:
         """Replace the ids of the map with the saved ones."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +131,8 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
         return {name: column for name, column in columns.items() if column is not None}
 
     put_pieces(writer, "events", PIECE, position, columns_of)
-    writer.committed.append(partial(_map_events, graph.log, PIECE))
+    size = PIECE
+    writer.committed.append(lambda path: _map_events(graph.log, size, path))
 
 
 def _map_events(log: EventLog, size: int, path: Path, *, since: int = 0) -> None:
