@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from tgflow.bench.row import Row
@@ -36,10 +38,10 @@ def log(options: Options) -> list[Row]:
     """
     sizes = tuple(sorted(options.entries)) or (QUICK_SIZES if options.quick else SIZES)
     options.say("log in memory")
-    held = _grown(sizes, None)
+    held = _grown_apart(sizes, None)
     options.say("log mapped")
     with tempfile.TemporaryDirectory(prefix="tgflow-bench-") as directory:
-        mapped = _grown(sizes, Path(directory))
+        mapped = _grown_apart(sizes, Path(directory))
     return [
         Row(
             "memory of a rank",
@@ -50,6 +52,12 @@ def log(options: Options) -> list[Row]:
         )
         for i, size in enumerate(sizes)
     ]
+
+
+def _grown_apart(sizes: Sequence[int], directory: Path | None) -> list[int]:
+    """Return the result of `_grown` in a new process, which has no memory of others."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as apart:
+        return apart.submit(_grown, sizes, directory).result()
 
 
 def _grown(sizes: Sequence[int], directory: Path | None) -> list[int]:
