@@ -71,10 +71,11 @@ def test_model_is_chosen_and_kept_on_resume(tgflow, events_csv, tmp_path):
     assert ran.json["model"] == "tgn"
 
 
-def test_run_without_events_is_valid(tgflow, tmp_path):
+def test_run_without_events_is_refused(tgflow, tmp_path):
     (tmp_path / "none.csv").write_text("src,dst,t\n")
     ran = tgflow("run", "-s", "none.csv", "--json", *SMALL)
-    assert (ran.code, ran.json["num_events"]) == (0, 0)
+    assert ran.code == 66
+    assert "no events" in ran.err
 
 
 OWN = """

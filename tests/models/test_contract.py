@@ -38,6 +38,8 @@ def test_model_satisfies_the_contract(name, check):
 
 def test_model_whose_embed_returns_a_tensor_is_refused():
     class Plain(TemporalModel):
+        strategy, fanouts = "recent", (2,)
+
         def embed(self, batch):
             return torch.zeros(len(batch.nodes), 4)
 

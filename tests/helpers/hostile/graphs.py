@@ -353,6 +353,7 @@ def prepare_batch() -> Call:
         "node_x": torch.ones(6, 4),
         "node_end": 6,
         "is_padded": True,
+        "rows": ids(0, 2),
     }
     numbers: dict[str, list[Any]] = {
         "negatives_key": [-1],
@@ -367,10 +368,10 @@ def prepare_batch() -> Call:
     return Call(
         preparer.prepare,
         arguments,
-        indices={"only": (0, 3)},
+        indices={"only": (0, 3), "rows": (0, 3)},
         numbers=numbers,
-        optional={"negative_mask", "only", "edge_x", "node_x"},
-        any_length={"only", "edge_x", "node_x"},
+        optional={"negative_mask", "only", "edge_x", "node_x", "rows"},
+        any_length={"only", "edge_x", "node_x", "rows"},
         any_width={"edge_x", "node_x"},
     )
 

@@ -20,6 +20,7 @@ AS_TEXT = "pass id_kind='string' to take ids as text"
 FINER = "pass tick_unit='ms' to keep it exactly"
 MEND = "fix or remove the line"
 FINITE = "in float32; features must be finite: fix or drop it"
+NO_NAN = f"{FINITE}, or pass fill_missing=0"
 OPEN_QUOTE = "a quote is not closed on its line; values must not contain line ends"
 CLOSED_QUOTE = "text follows a closing quote on its line; write quotes within quotes twice"
 NO_INTEGER = f"expected an integer; write it as one, or {AS_TEXT}"
@@ -57,7 +58,7 @@ CSV_ROWS = {
     b"1,2,1e400,0,0": ("time_range", "t is '1e400', beyond int64 ticks of 1 s"),
     b"1,2,3,,0": ("type", "f0 is '', expected a number"),
     b"1,2,3,big,0": ("type", "f0 is 'big', expected a number"),
-    b"1,2,3,nan,0": ("nan", f"f0 is nan {FINITE}, or pass fill_missing=0"),
+    b"1,2,3,nan,0": ("nan", f"f0 is nan {NO_NAN}"),
     b"1,2,3,-inf,0": ("inf", f"f0 is -inf {FINITE}"),
     b"1,2,3,1e39,0": ("inf", f"f0 is inf {FINITE}"),
     b"1,2,3,1e400,0": ("inf", f"f0 is inf {FINITE}"),
@@ -106,7 +107,7 @@ JSON_ROWS = {
     json_row(label="0.5"): ("type", "label is 0.5, expected a whole number"),
     json_row(x="[1]"): ("width", f"x has 1 values, {WIDTH}"),
     json_row(x="[1, 2, 3]"): ("width", f"x has 3 values, {WIDTH}"),
-    json_row(x="[1, NaN]"): ("nan", f"x[1] is nan {FINITE}, or pass fill_missing=0"),
+    json_row(x="[1, NaN]"): ("nan", f"x[1] is nan {NO_NAN}"),
     json_row(x="[1e39, 0]"): ("inf", f"x[0] is inf {FINITE}"),
     json_row(x="[1, null]"): ("null", "x holds an empty value; features must be finite"),
     json_row(x='[1, "2"]'): ("type", "x is [1, '2'], expected a list of numbers"),
@@ -258,7 +259,7 @@ TABLES = {
         "t is 1.152921504606847e+18, which float64 cannot hold to the tick; store integers",
     ),
     "fractional time": ({"t": [1.0, 1.25]}, f"t is 1.25, between two ticks of 1 s; {FINER}"),
-    "nan feature": ({"f0": [0.0, math.nan]}, f"f0 is nan {FINITE}"),
+    "nan feature": ({"f0": [0.0, math.nan]}, f"f0 is nan {NO_NAN}"),
     "wide feature": ({"f0": [0.0, 1e39]}, f"f0 is inf {FINITE}"),
     "float label": ({"label": [0.0, 0.5]}, "label is 0.5, expected a whole number"),
     "bad text": (
