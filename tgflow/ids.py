@@ -132,13 +132,14 @@ class NodeIds:
             return strings
         return _decode_ints(self._map or _native.IntIdMap(self.bipartite), nodes).tolist()
 
-    def state_dict(self, num: int | None = None) -> dict[str, Tensor]:
+    def state_dict(self, num: int | None = None, start: int = 0) -> dict[str, Tensor]:
         """Return the state for `load_state_dict`, as tensors that share no memory with the map.
 
         Thread-safe, also while another thread encodes.
 
         Args:
             num: Number of ids to return, those with the lowest dense ids. None returns all.
+            start: Leave out the dense ids below, for `extend`.
 
         Returns:
             Integers are `keys`, int64 `[N]`; strings are `offsets`, int64 `[N + 1]`, into `bytes`,
@@ -149,9 +150,13 @@ class NodeIds:
         """
         if num is not None and not 0 <= num <= len(self):
             raise ValueError(f"num must be from 0 to {len(self)}, the ids there are, got {num}")
-        state = {name: self.items(name, 0, size) for name, size in self.columns(num).items()}
+        before = self.columns(start)
+        state = {
+            name: self.items(name, before[name], size) for name, size in self.columns(num).items()
+        }
         if "ends" in state:
-            state["offsets"] = torch.cat([torch.zeros(1, dtype=torch.int64), state.pop("ends")])
+            ends = state.pop("ends") - before["bytes"]
+            state["offsets"] = torch.cat([torch.zeros(1, dtype=torch.int64), ends])
         return state
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

@@ -203,6 +203,21 @@ def test_damaged_state_is_refused_and_changes_nothing(state, message):
     assert ids.find([7]).tolist() == [0]
 
 
+@pytest.mark.parametrize("names", [[5, 3, 9, 4], ["ann", "bob", "", "cy"]])
+@pytest.mark.parametrize("bipartite", [False, True])
+def test_ids_extend_another_map_from_its_end_on(names, bipartite):
+    ids, other = NodeIds(bipartite), NodeIds(bipartite)
+    for stop in (0, 1, 2, 4):
+        if stop:
+            ids.encode(names[:stop], names[:stop][::-1])
+        other.extend(ids.state_dict(start=len(other)))
+        assert len(other) == len(ids)
+        state, expected = other.state_dict(), ids.state_dict()
+        assert all(torch.equal(state[name], x) for name, x in expected.items())
+    with pytest.raises(ValueError, match="comes twice"):
+        other.extend(ids.state_dict(1))
+
+
 def test_lookups_are_safe_during_an_encode():
     ids = NodeIds()
     ids.encode(list(map(str, range(100))), list(map(str, range(100))))

@@ -106,6 +106,17 @@ def test_memory_of_some_nodes_matches_the_memory_of_all(writes, history):
         assert torch.equal(half["history.events"], saved["history.events"])
 
 
+def test_rows_put_into_another_memory_give_the_same_state_and_history():
+    memory, other = NodeMemory(3, 2), NodeMemory(3, 2)
+    for each in (memory, other):
+        each.keep_past(100)
+    for position, nodes in enumerate(([0, 1], [1, 4], [4, 0, 2]), 1):
+        write(memory, nodes, float(position), 10 * position)
+        other.put_rows(memory.rows_of(torch.tensor([*nodes, 9])))  # 9 was not written
+        assert_equal(other.state_dict(), memory.state_dict())
+    assert other.num_nodes == memory.num_nodes
+
+
 def test_nodes_that_were_only_read_are_not_saved():
     memory, other = NodeMemory(3, 2), NodeMemory(3, 2)
     for each in (memory, other):

@@ -204,6 +204,11 @@ class NodeMemory(nn.Module):
         """Rows held: one for each node, and the overwritten ones."""
         return self.num_nodes + (0 if self.history is None else len(self.history))
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row and its clock."""
+        return self.table.dim * self.table.dtype.itemsize + CLOCK_WIDTH * 8
+
     def keep_past(self, num_events: int) -> None:
         """Keep the rows overwritten by the last `num_events` events; 0 keeps none.
 
@@ -383,14 +388,40 @@ class NodeMemory(nn.Module):
         rows = torch.cat([memory, mail], dim=1)
         flags = torch.ones_like(mail_t)
         clock = torch.stack([last_update, mail_t, flags, flags * position], dim=1)
+        self._replace(nodes, rows, clock, int(position))
+
+    def _replace(self, nodes: Tensor, rows: Tensor, clock: Tensor, position: int) -> None:
         if self.history is not None:
             # rows whose current version can still be read later
             version = self.clock[:, POSITION].index_select(0, nodes)
-            old = nodes[(version > 0) & (version < int(position))]
+            old = nodes[(version > 0) & (version < position)]
             was = self.table.gather(old), self.clock.index_select(0, old)
-            self.history.append(old, *was, int(position))
+            self.history.append(old, *was, position)
         self.table.scatter_(nodes, rows)
         self.clock.index_copy_(0, nodes, clock)
+
+    def rows_of(self, nodes: Tensor) -> dict[str, Tensor]:
+        """Return the current rows of distinct nodes on the CPU, int64 `[R]`, for `put_rows`.
+
+        Synchronizes with a device.
+        """
+        self._cover(nodes)
+        there = nodes.to(self.clock.device)
+        rows, clock = self.table.gather(there), self.clock.index_select(0, there)
+        return {"nodes": nodes, "rows": rows.cpu(), "clock": clock.cpu()}
+
+    def put_rows(self, changes: Mapping[str, Tensor]) -> None:
+        """Write the rows that `rows_of` another memory returned after a write; on the CPU.
+
+        Rows that have not changed since are skipped.
+        """
+        nodes, rows, clock = changes["nodes"], changes["rows"], changes["clock"]
+        self._cover(nodes, writes=True)
+        version = self.clock[:, POSITION].index_select(0, nodes)
+        new = (clock[:, POSITION] > version).nonzero().squeeze(1)
+        if len(new):
+            nodes, rows, clock = (x.index_select(0, new) for x in (nodes, rows, clock))
+            self._replace(nodes, rows, clock, int(clock[:, POSITION].max()))
 
     def _write_on_device(self, nodes: Tensor, versions: Versions, is_last: Tensor | None) -> None:
         from tgflow.cuda.memory import write_versions
