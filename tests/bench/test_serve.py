@@ -5,21 +5,26 @@ import math
 import pytest
 
 from benchmarks import serve
-from benchmarks.own import Task
-from helpers.made_streams import made_events
-from tgflow.bench.setup import Options
+from helpers.live_runs import SMALL, write_events
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 
 
 @pytest.mark.slow
-def test_rows_have_latency_quantiles_per_number_of_clients_and_training_slowdown(monkeypatch):
-    monkeypatch.setattr(serve, "WARM_EVENTS", 200)
-    monkeypatch.setattr(serve, "CLIENTS", (1, 3))
-    with serve.Learning(Task(made_events(400, x_dim=3), 300, batch_size=50, dim=8)) as learning:
-        rows = list(serve.rows_of(learning, {}, 0.5, Options(quick=True)))
-    assert [row.params.get("clients") for row in rows] == [1, 3, None]
+def test_rows_have_latency_quantiles_per_number_of_clients_lag_and_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(serve, "WARM_EVENTS", 400)
+    monkeypatch.setattr(serve, "CLIENTS", 3)
+    path, ids = serve.write_laps(write_events(tmp_path / "made.csv", 2_000), tmp_path, 40)
+    assert len(ids) == 20
+    flags = [*map(str, SMALL)]
+    with serve.Served(path, ids, tmp_path / "run", flags=flags) as served:
+        rows = [
+            *serve.rows_of_latency(served, {}, 0.5, 1),
+            *serve.rows_of_share(served, {}, 0.5, 1),
+        ]
+    assert [row.params.get("clients") for row in rows] == [1, 1, 3, 3, None, None, None]
     assert all(math.isfinite(row.value) for row in rows)
     assert rows[0].params["answers/s"] > 0
-    assert rows[-1].unit == "% slower"
-    assert rows[-1].target == 5
+    assert rows[0].value <= rows[1].value
+    assert rows[5].params["parameters MB"] > 0
+    assert rows[-1].target == serve.LEAST_SHARE

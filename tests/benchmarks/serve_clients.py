@@ -1,6 +1,6 @@
 """Server clients in a separate process that imports only the standard library.
 
-Run as `python serve_clients.py HOST:PORT CLIENTS SECONDS RATE` with questions as JSON lines on
+Run as `python serve_clients.py HOST:PORT PATH CLIENTS SECONDS RATE` with questions as JSON lines on
 stdin: prints `ready`, sends requests for SECONDS, then prints all latencies as a JSON list.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import random
 import sys
 import threading
 import time
@@ -18,12 +19,18 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 def ask(
-    address: str, questions: Iterator[bytes], end: float, pause: float, seconds: list[float]
+    address: str,
+    path: str,
+    questions: Iterator[bytes],
+    end: float,
+    pause: float,
+    seconds: list[float],
 ) -> None:
     """Send requests over one connection until `end`.
 
     Args:
         address: Address of the server.
+        path: Path of the questions.
         questions: Request bodies.
         end: End time by `time.perf_counter`.
         pause: Seconds between the starts of consecutive requests; 0: back to back.
@@ -33,9 +40,10 @@ def ask(
         RuntimeError: If one is refused.
     """
     connection = http.client.HTTPConnection(address, timeout=60)
+    time.sleep(random.random() * pause)  # clients do not ask in step
     due = time.perf_counter()
     while (begin := time.perf_counter()) < end:
-        connection.request("POST", "/score", next(questions), HEADERS)
+        connection.request("POST", path, next(questions), HEADERS)
         answer = connection.getresponse()
         said = answer.read()
         if answer.status != 200:
@@ -48,7 +56,8 @@ def ask(
 
 def main(words: Sequence[str]) -> None:
     """Run the command line."""
-    address, clients, lasting, rate = words[0], int(words[1]), float(words[2]), float(words[3])
+    address, path = words[:2]
+    clients, lasting, rate = int(words[2]), float(words[3]), float(words[4])
     questions = [line.strip().encode() for line in sys.stdin]
     seconds: list[list[float]] = [[] for _ in range(clients)]
     sys.stdout.write("ready\n")
@@ -57,7 +66,14 @@ def main(words: Sequence[str]) -> None:
     threads = [
         threading.Thread(
             target=ask,
-            args=(address, itertools.cycle(questions[i:] + questions[:i]), end, pause, seconds[i]),
+            args=(
+                address,
+                path,
+                itertools.cycle(questions[i:] + questions[:i]),
+                end,
+                pause,
+                seconds[i],
+            ),
         )
         for i in range(clients)
     ]

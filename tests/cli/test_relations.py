@@ -9,6 +9,7 @@ import torch
 
 import tgflow as tg
 from helpers.live_runs import figures, same_run
+from helpers.served import Held
 from tgflow.cli import main
 from tgflow.ids import UnknownRelation
 from tgflow.serve.answers import Answers
@@ -111,8 +112,9 @@ def test_pairs_in_a_file_have_relations_by_column(tmp_path, capsys):
 
 def test_queued_questions_with_and_without_relations_are_answered_apart(tmp_path):
     opened = tg.open_run(run(tmp_path / "run", write(tmp_path / "a.csv"), "--relation", "kind"))
-    answers, pair = Answers(opened, 100), {"src": [3], "dst": [10]}
-    with opened.holding():
+    state, pair = Held(opened), {"src": [3], "dst": [10]}
+    answers = Answers(state, 100, lambda text: None)
+    with state.holding():
         asked = [
             answers.ask(question)
             for question in (

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import tgflow as tg
+from helpers.asked import Asker, Repeated
+from helpers.effort import tries
 from helpers.http_client import Client
-from helpers.live_runs import SMALL, same_run
-from helpers.processes import environment
+from helpers.live_runs import SMALL, same_run, write_events
+from helpers.processes import children_of, environment, is_there
 from tgflow.runtime import runner
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
@@ -24,36 +29,13 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 TOKEN = "0123456789abcdef"
 PAIR = {"src": [3, 5], "dst": [4, 6]}
+NODES = 20
 
 
 def url_of(text):
     """Return the address printed by a command."""
     found = re.search(r"answers at (http://\S+?)(,|\"|$)", text, re.MULTILINE)
     return found and found[1]
-
-
-def test_served_run_matches_its_checkpoint_and_learns_the_same(tgflow, events_csv, monkeypatch):
-    flags, record, answers = ("-s", events_csv, *SMALL), runner.Runner._record, []
-    assert tgflow("run", *flags, "-o", "alone").code == 0
-
-    def recording(self, step):
-        record(self, step)
-        if step.stop == 200:
-            client = Client(url_of(Path("out/run.log").read_text()))
-            answers.append(client.post("/score", PAIR))
-            client.close()
-
-    with monkeypatch.context() as patched:
-        patched.setattr(runner.Runner, "_record", recording)
-        ran = tgflow("run", *flags, "-o", "out", "--serve", "0")
-    assert ran.code == 0, ran.err
-    assert "/docs" in ran.err
-    same_run(Path("out"), Path("alone"))
-    [(status, answer)] = answers
-    assert (status, answer["position"]) == (200, 200)
-    assert tgflow("run", *flags, "-o", "part", "--limit", 200).code == 0
-    asked = json.dumps(tg.open_run("part").score(*PAIR.values()).to_arrow().to_pylist())
-    assert json.dumps(answer["scores"]) == asked
 
 
 def start(*words, **variables):
@@ -69,32 +51,149 @@ def until_served(process):
     raise AssertionError(f"it ended with {process.wait()}")
 
 
+def replicas_of(process):
+    """Return the process ids of the replicas that a process has started."""
+    children = children_of(process.pid, "cmdline")
+    return [pid for pid, words in children.items() if b"tgflow.runtime.replica" in words]
+
+
+def until(condition, what, seconds=120):
+    """Wait for a condition; polls, as it is about other processes."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.slow
+def test_served_run_learns_the_same_and_goes_on_after_the_stream(tgflow, tmp_path):
+    flags = ("-s", write_events(tmp_path / "made.csv", 4_000), *SMALL)
+    assert tgflow("run", *flags, "-o", "alone").code == 0
+    process = start("run", *flags, "-o", "out", "--serve", 0, "--serve-stay", "--replicas", 2)
+    try:
+        url = until_served(process)
+        client = Client(url)
+        until(lambda: client.get("/healthz")[1]["state"] == "ended", "the stream does not end")
+        until(lambda: client.get("/ready")[1]["behind"] == 0, "it stays behind")
+        assert len(replicas_of(process)) == 2
+        until(Path("out/metrics.json").exists, "it does not write metrics")
+        status, answer = client.post("/score", PAIR)
+        assert (status, answer["position"]) == (200, 4_000)
+        assert 0 <= 4_000 - answer["parameters"] < 8 * 50
+        both = re.compile(r'tgflow_replica_position\{pid="\d+"\} 4000')
+        until(lambda: len(both.findall(client.get("/metrics")[1])) == 2, "one is behind")
+        assert 'tgflow_replica_memory_bytes{part="memory"' in client.get("/metrics")[1]
+        before = replicas_of(process)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: {*replicas_of(process)} - {*before}, "none is started again")
+        status, answer = Client(url).post("/score", PAIR)
+        assert (status, answer["position"], answer["parameters"]) == (200, 4_000, 4_000)
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        assert process.wait() == 0
+        assert "a replica has ended with signal 9: starting another" in said
+        assert "Traceback" not in said
+    finally:
+        process.kill()
+    same_run(Path("out"), Path("alone"))
+    serving = json.loads(Path("out/metrics.json").read_text())["serving"]
+    assert serving["frames"] == 80
+    assert serving["lost"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_finished_or_running_run_is_served_until_a_signal(tgflow, events_csv, number):
-    assert tgflow("run", "-s", events_csv, *SMALL, "-o", "out").code == 0
-    goes_on = number == signal.SIGINT
-    if goes_on:
-        health = json.loads(Path("out/health.json").read_text())
-        alive = health | {"state": "running", "updated": time.time() + 20, "pid": os.getpid()}
-        Path("out/health.json").write_text(json.dumps(alive))
+    part = number == signal.SIGINT
+    size = 200 if part else 400
+    assert tgflow("run", "-s", events_csv, *SMALL, "-o", "out", "--limit", size).code == 0
     before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
     process = start("serve", "out", "--serve", 0, TGFLOW_SERVE_TOKEN=TOKEN)
     try:
         url = until_served(process)
         client = Client(url, TOKEN)
         status, answer = client.post("/score", PAIR)
-        assert (status, answer["position"]) == (200, 400)
+        assert (status, answer["position"], answer["parameters"]) == (200, size, size)
         run = tg.open_run("out")
         assert answer["scores"] == run.score(*PAIR.values()).to_arrow().to_pylist()
         assert Client(url).post("/score", PAIR)[0] == 401
-        assert client.get("/healthz")[1] == {"state": "serving", "position": 400}
-        assert "tgflow_events_learned_total 400.0" in client.get("/metrics")[1]
-        if goes_on:
-            said = process.stderr.readline() + process.stderr.readline()
-            assert "another process writes to out: answers remain as of event 400" in said
+        if part:  # it follows the run to its next checkpoint
+            flags = ("-s", events_csv, *SMALL, "-o", "out", "--resume", "--limit", 400)
+            assert tgflow("run", *flags).code == 0
+            until(lambda: client.get("/healthz")[1]["position"] == 400, "it does not follow")
+            answer = client.post("/score", PAIR)[1]
+            scores = tg.open_run("out").score(*PAIR.values()).to_arrow().to_pylist()
+            assert answer["scores"] == scores
+            before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
         process.send_signal(number)
         assert process.wait(30) == 0
     finally:
         process.kill()
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
+    tgflow, tmp_path, monkeypatch
+):
+    """Answers have the bits of their version, and the run those of an undisturbed one."""
+    size, kills = 6_000, int(os.environ.get("TGFLOW_KILLS", tries(6)))
+    stream, rng = write_events(tmp_path / "made.csv", size), random.Random(7)
+    flags = ("run", "-s", stream, *SMALL, "--checkpoint-every", "2", "--serve-parameters-every", 3)
+    port = free_port()
+    served = (*flags, "-o", "out", "--resume", "--serve", port, "--speed", 60 * 30)
+    process, asker = start(*served), Asker(f"http://127.0.0.1:{port}", NODES + 2)
+    try:
+        until_served(process)
+        for _ in range(kills):
+            until(partial(is_served, process), "no replica is started")
+            asker.mark = len(asker.answers)
+            until(partial(has_more, asker, rng.randrange(1, 40), process), "nothing is answered")
+            if process.poll() is not None:
+                break
+            who = rng.choice(("replica", "run", "both"))
+            pids = replicas_of(process)
+            if who != "run":
+                for pid in pids:
+                    os.kill(pid, signal.SIGKILL)
+            if who != "replica":
+                process.kill()
+                process.communicate()
+                until(partial(are_gone, pids), "a replica stays behind")
+                process = start(*served)
+                until_served(process)
+        process.terminate()
+        process.communicate()
+    finally:
+        process.kill()
+        asker.close()
+    assert tgflow(*flags, "-o", "out", "--resume").code == 0
+    assert {status for status, _ in asker.refusals} <= {503}, asker.refusals[:3]
+    assert asker.answers
+    repeated = Repeated(asker.answers)
+    with monkeypatch.context() as patched:
+        patched.setattr(runner.Runner, "_record", repeated.recording())
+        assert tgflow(*flags, "-o", "alone").code == 0
+    assert repeated.num_equal
+    assert repeated.num_left <= sum(not a["position"] for _, _, a in asker.answers)
+    same_run(Path("out"), Path("alone"))
+
+
+def is_served(process):
+    return replicas_of(process) or process.poll() is not None
+
+
+def has_more(asker, num, process):
+    """Return whether so many more questions have been answered, or the run has ended."""
+    return len(asker.answers) >= asker.mark + num or process.poll() is not None
+
+
+def are_gone(pids):
+    return not any(map(is_there, pids))
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]

@@ -16,6 +16,7 @@ SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
 """Options that shard all state that can be sharded."""
 MACHINE = (
     *("ranks", "threads", "machine", "interrupted", "stream", "state_sha256", "tables", "scores"),
+    "serving",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +15,7 @@ from tgflow.serve.endpoint import Endpoint
 from tgflow.serve.predictor import Predictor
 from tgflow.tables import FeatureTable
 from tgflow.train.calibration import Calibration
+from tgflow.units import parse_bytes, parse_seconds
 
 NUM_NODES = 12
 
@@ -51,24 +53,81 @@ def live_predictor(name: str, batch_size: int = 20, **options: Any) -> tuple[Pre
     return predictor, trainer
 
 
+class Held:
+    """A state that does not advance, and which `holding` keeps from answering.
+
+    Args:
+        predictor: Predictor of the state.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor, self.parameters = predictor, predictor.position
+        self._lock = threading.Lock()
+
+    def holding(self) -> Any:
+        """Context manager in which no turn of questions begins."""
+        return self._lock
+
+    def advance(self) -> None:
+        """Wait until the state is not held."""
+        with self._lock:
+            pass
+
+
+class Served:
+    """A server of a state in a thread of this process."""
+
+    def __init__(self, state: Any, token: str | None, **limits: Any) -> None:
+        from prometheus_client import CollectorRegistry
+
+        from tgflow.serve.answers import Answers
+        from tgflow.serve.app import Serving, make_server
+        from tgflow.serve.guard import Limits
+        from tgflow.serve.questions import Health
+
+        self.state, self.faults = state, []
+        self.behind = 0
+        config = ServeConfig(**limits)
+        listener = Endpoint("127.0.0.1", 0).listen()
+        self.endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        self.answers = Answers(state, config.max_pairs, self.faults.append)
+        registry = CollectorRegistry()
+        seconds = parse_seconds(config.timeout)
+        limited = Limits(parse_bytes(config.max_body), config.max_waiting, seconds)
+
+        def health() -> Health:
+            position = state.predictor.position
+            return Health(
+                position=position,
+                parameters=state.parameters,
+                state="following",
+                behind=self.behind,
+                age=0.0,
+            )
+
+        self._server = make_server(
+            Serving("made", token, limited, config.max_lag),
+            self.answers,
+            health,
+            registry,
+            registry,
+            self.faults.append,
+        )
+        self._thread = threading.Thread(target=self._server.run, args=([listener],))
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer what was asked, and end."""
+        self._server.should_exit = True
+        self._thread.join()
+        self.answers.close()
+
+
 @contextmanager
-def served(predictor: Predictor, token: str | None = None, warn: Any = None, **limits: Any) -> Any:
-    """Serve a predictor; warnings go to `warn` or else to `faults` of the server."""
-    from prometheus_client import CollectorRegistry
-
-    from tgflow.serve.server import Server
-
-    faults: list[str] = []
-    server = Server(
-        predictor,
-        Endpoint("127.0.0.1", 0),
-        token,
-        ServeConfig(**limits),
-        "made",
-        registry=CollectorRegistry(),
-        state=lambda: "running",
-        warn=warn or faults.append,
-    )
-    server.faults = faults
-    with server:
+def served(predictor: Predictor, token: str | None = None, **limits: Any) -> Any:
+    """Serve a predictor, which the attribute `state` can hold."""
+    server = Served(Held(predictor), token, **limits)
+    try:
         yield server
+    finally:
+        server.close()

@@ -1,8 +1,6 @@
-"""Predictor of a live trainer: answers as of the last micro-batch; training is unchanged."""
+"""Predictor of a live trainer: answers as of the last micro-batch."""
 
 from __future__ import annotations
-
-import threading
 
 import pytest
 import torch
@@ -63,29 +61,6 @@ def test_unlearned_events_in_the_graph_are_not_visible():
     for _ in steps:
         pass
     assert predictor.score("n0", "n11").dst == ["n11"]
-
-
-def test_queries_within_holding_see_one_position():
-    predictor, trainer = live_predictor("tgn")
-    steps = trainer.steps(batches())
-    next(steps)
-    thread = threading.Thread(target=lambda: [*steps])
-    with predictor.holding():
-        before, first = predictor.position, predictor.score(SRC, DST)
-        thread.start()
-        thread.join(0.3)
-        assert predictor.position == before
-        assert torch.equal(predictor.score(SRC, DST).logit, first.logit)
-    thread.join()
-    assert predictor.position == len(EVENTS)
-
-
-def test_ranking_of_too_many_pairs_is_refused_before_computing():
-    predictor = made_predictor()
-    assert len(predictor.top_k(["n0", "n1"], k=2, max_pairs=12)) == 4
-    with pytest.raises(ValueError, match="2 sources with 6 candidates each are more than 11 pairs"):
-        predictor.top_k(["n0", "n1"], k=2, max_pairs=11)
-    assert len(predictor.top_k(["n0", "n1"], candidates=["n6"], max_pairs=2)) == 2
 
 
 @pytest.mark.parametrize("at", [True, "1e-999999999", "1e999999999", "inf", "soon", None, b"3"])

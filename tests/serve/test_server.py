@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from helpers.http_client import Client, read_all
-from helpers.served import made_predictor, served
+from helpers.served import Held, made_predictor, served
 from tgflow.serve.answers import Answers
+from tgflow.serve.guard import ASKING
 from tgflow.serve.predictor import Predictor
-from tgflow.serve.questions import ExplainAnswer, Refused, ScoreQuestion
+from tgflow.serve.questions import QUESTIONS, ExplainAnswer, Refused, ScoreQuestion, TopQuestion
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 TOKEN = "0123456789abcdef"
+VERSION = {"position": 60, "parameters": 60}
 JSON = b"Content-Type: application/json\r\n"
 
 
@@ -48,14 +50,14 @@ def test_scores_equal_those_of_the_predictor(predictor, client):
     status, answer = client.post("/score", {"src": src, "dst": dst})
     assert status == 200
     expected = predictor.score(src, dst).to_arrow().to_pylist()
-    assert answer == {"position": predictor.position, "scores": expected}
+    assert answer == VERSION | {"scores": expected}
     assert expected[0]["anomaly"] is None
-    status, answer = client.post("/score", {"src": src, "dst": dst, "at": [900, 950, 1000]})
+    status, answer = client.post("/score", {"src": src, "dst": dst, "at": [9000, 9500, 10_000]})
     found = [row["logit"] for row in answer["scores"]]
-    assert found == predictor.score(src, dst, [900, 950, 1000]).logit.tolist()
-    iso = {"src": ["n0"], "dst": ["n6"], "at": "1970-01-01T00:15:00Z"}
+    assert found == predictor.score(src, dst, [9000, 9500, 10_000]).logit.tolist()
+    iso = {"src": ["n0"], "dst": ["n6"], "at": "1970-01-01T02:30:00Z"}
     status, answer = client.post("/score", iso)
-    assert answer["scores"][0]["logit"] == predictor.score("n0", "n6", 900).logit.item()
+    assert answer["scores"][0]["logit"] == predictor.score("n0", "n6", 9000).logit.item()
 
 
 def test_rankings_and_embeddings_match_the_predictor(predictor, client):
@@ -75,8 +77,7 @@ def test_explanations_match_the_predictor(predictor, client):
     status, answer = client.post("/explain", {"src": "n0", "dst": "n6"})
     assert status == 200
     expected = json.loads(json.dumps(predictor.explain("n0", "n6").to_dict()))
-    assert answer == expected
-    assert answer["position"] == predictor.position
+    assert answer == VERSION | expected
     assert answer["events"]
     assert set(answer) == set(ExplainAnswer.model_fields)
     early = {"src": "n0", "dst": "n6", "at": "1970-01-01T00:00:00Z"}
@@ -87,23 +88,70 @@ def test_explanations_match_the_predictor(predictor, client):
 
 
 def test_health_metrics_and_schema_pages(predictor, client):
-    assert client.get("/healthz") == (200, {"state": "running", "position": 60})
-    client.post("/score", {"src": ["n0"], "dst": ["n99"]})
+    health = VERSION | {"state": "following", "behind": 0, "age": 0.0}
+    assert client.get("/healthz") == client.get("/ready") == (200, health)
+    client.post("/score", {"src": ["n0"], "dst": [1]})
     status, page = client.get("/metrics")
     assert status == 200
-    assert re.search(r'tgflow_serve_requests_total\{path="/score",status="404"\} \d', page)
+    assert re.search(r'tgflow_serve_requests_total\{path="/score",status="422"\} \d', page)
     assert 'tgflow_serve_seconds_bucket{le="0.001",path="/healthz"}' in page
-    assert "tgflow_serve_position 60.0" in page
     status, schema = client.get("/openapi.json")
-    paths = {"/score", "/top-k", "/embedding", "/explain", "/healthz", "/metrics"}
-    assert paths == set(schema["paths"])
-    [example] = schema["components"]["schemas"]["ExplainQuestion"]["examples"]
-    assert example == {"src": "acc_9", "dst": "shop_1"}
+    assert set(schema["paths"]) == {*ASKING, "/healthz", "/ready", "/metrics"}
+    for kind in QUESTIONS:
+        [example] = schema["components"]["schemas"][kind.__name__]["examples"]
+        assert kind(**example)
     refused = schema["paths"]["/score"]["post"]["responses"]
     assert {"200", "401", "404", "408", "413", "422", "429", "503"} <= set(refused)
     status, page = client.get("/docs")
     assert status == 200
     assert "openapi.json" in page
+    status, page = client.get("/")
+    assert (status, client.headers.get_content_type()) == (200, "text/html")
+    assert "Likeliest destinations" in page
+
+
+def test_replica_is_not_ready_while_too_far_behind(predictor):
+    with served(predictor, max_lag=10) as server:
+        client = Client(server.endpoint.url)
+        for behind, status in ((0, 200), (10, 200), (11, 503)):
+            server.behind = behind
+            found, answer = client.get("/ready")
+            assert (found, answer["behind"]) == (status, behind)
+            assert client.get("/healthz")[0] == 200
+        client.close()
+
+
+def test_unknown_ids_are_answers(client):
+    asked = {"src": ["n0", "who", "n0"], "dst": ["n6", "n6", "what"]}
+    status, answer = client.post("/score", asked)
+    assert status == 200
+    assert [row["logit"] is None for row in answer["scores"]] == [False, True, True]
+    assert answer["scores"][1] == {
+        "src": "who", "dst": "n6", "logit": None, "probability": None, "anomaly": None
+    }  # fmt: skip
+    status, answer = client.post("/top-k", {"src": ["who", "n0"], "candidates": ["x", "n6"]})
+    assert [(row["src"], row["dst"], row["place"]) for row in answer["scores"]] == [("n0", "n6", 1)]
+    assert client.post("/top-k", {"src": ["who"]})[1] == VERSION | {"scores": []}
+    status, answer = client.post("/embedding", {"ids": ["who", "n3"]})
+    assert [row["embedding"] is None for row in answer["embeddings"]] == [True, False]
+    status, answer = client.post("/neighbors", {"ids": ["who"]})
+    assert answer == VERSION | {"neighbors": []}
+
+
+def test_neighbors_are_the_latest_events(predictor, client):
+    status, answer = client.post("/neighbors", {"ids": ["n0", "n6"], "k": 2, "at": 140})
+    assert status == 200
+    log = predictor.graph.log.read(0, 60)
+    expected = []
+    for node in (0, 6):
+        ends = zip(log.src.tolist(), log.dst.tolist(), log.t.tolist(), strict=True)
+        own = [i for i, (src, dst, t) in enumerate(ends) if node in (src, dst) and t < 140]
+        for i in own[::-1][:2]:
+            other = int(log.dst[i]) if int(log.src[i]) == node else int(log.src[i])
+            expected.append(
+                {"id": f"n{node}", "neighbor": f"n{other}", "t": int(log.t[i]), "position": i}
+            )
+    assert answer["neighbors"] == expected
 
 
 PAIR = {"src": ["n0"], "dst": ["n6"]}
@@ -112,14 +160,9 @@ PAIR = {"src": ["n0"], "dst": ["n6"]}
 @pytest.mark.parametrize(
     ("path", "question", "status", "said"),
     [
-        (
-            "/score",
-            {"src": ["n0"], "dst": ["n99"]},
-            404,
-            "'n99' is no node of made: no learned event",
-        ),
-        ("/embedding", {"ids": ["n3", "who"]}, 404, "'who' is no node of made"),
-        ("/top-k", {"src": ["n0"], "candidates": ["x"]}, 404, "'x' is no node of made"),
+        ("/neighbors", {"ids": ["n0"], "k": 1_001}, 422, "k: input should be less than or"),
+        ("/neighbors", {"ids": ["n0"], "k": 30}, 422, "30 nodes are more than 20"),
+        ("/score", PAIR | {"x": [[1.0, 2.0]]}, 422, "no score of made reads the features"),
         ("/score", {"src": [1], "dst": [2]}, 422, "integers but this map's ids are strings"),
         ("/score", {"src": ["n0"], "dst": ["n6", "n7"]}, 422, "must have one length, got 1 and 2"),
         ("/score", PAIR | {"at": 0.5}, 422, "0.5 s is between two ticks"),
@@ -230,7 +273,7 @@ def until_waiting(url, num):
 
 def test_requests_beyond_the_queue_limit_are_refused_and_the_others_answered(predictor):
     with served(predictor, max_waiting=2) as server, ThreadPoolExecutor(3) as pool:
-        with predictor.engine.holding():
+        with server.state.holding():
             waiting = [pool.submit(asking, server.endpoint.url) for _ in range(2)]
             until_waiting(server.endpoint.url, 2)
             status, answer = asking(server.endpoint.url)
@@ -241,7 +284,7 @@ def test_requests_beyond_the_queue_limit_are_refused_and_the_others_answered(pre
 
 
 def test_late_answer_times_out(predictor):
-    with served(predictor, timeout=0.05) as server, predictor.engine.holding():
+    with served(predictor, timeout=0.05) as server, server.state.holding():
         status, answer = asking(server.endpoint.url)
         assert status == 503
         assert answer["detail"] == "no answer within 0.05 s; ask again, or for less"
@@ -265,22 +308,21 @@ def test_slow_request_times_out(predictor):
 
 
 def test_queued_requests_are_answered_in_one_call(predictor, monkeypatch):
-    calls, plain = [], Predictor.score_pairs
+    calls, plain = [], Predictor.logits
 
     def counted(self, src, dst, t, relation=None):
         calls.append(len(src))
         return plain(self, src, dst, t, relation)
 
-    monkeypatch.setattr(Predictor, "score_pairs", counted)
-    answers = Answers(predictor, 100)
-    with predictor.engine.holding():
-        first = answers.ask(ScoreQuestion(src=["n0"], dst=["n6"]))
-        while not first.running():
-            pass  # its thread is waiting for the model
+    monkeypatch.setattr(Predictor, "logits", counted)
+    state = Held(predictor)
+    answers = Answers(state, 100, lambda text: None)
+    with state.holding():
         rest = [
             answers.ask(ScoreQuestion(src=[src], dst=[dst]))
-            for src, dst in (("n0", "n6"), ("n1", "n99"), ("n2", "n7"), ("n4", 5))
+            for src, dst in (("n0", "n6"), ("n2", "n7"), ("n4", 5))
         ]
+        top = answers.ask(TopQuestion(src=["n0"], k=2))
         uneven = [
             answers.ask(ScoreQuestion(src=["n1"] * left, dst=["n8"] * right))
             for left, right in ((1, 2), (2, 1))
@@ -288,15 +330,16 @@ def test_queued_requests_are_answered_in_one_call(predictor, monkeypatch):
         gone = answers.ask(ScoreQuestion(src=["n3"], dst=["n7"]))
         gone.cancel()
     answers.close()
-    assert calls == [1, 2], "those that are wrong and the one that was given up are left out"
+    assert calls == [8], "those that are wrong and the one that was given up are left out"
+    assert (answers.num_answered, answers.num_turns) == (6, 1)
     expected = predictor.score(["n0", "n2"], ["n6", "n7"])
-    found = [json.loads(rest[i].result())["scores"][0] for i in (0, 2)]
+    found = [json.loads(each.result())["scores"][0] for each in rest[:2]]
     assert [row["src"] for row in found] == ["n0", "n2"]
-    assert [row["logit"] for row in found] == pytest.approx(expected.logit.tolist(), abs=1e-5)
-    with pytest.raises(Refused, match="'n99' is no node"):
-        rest[1].result()
+    assert [row["logit"] for row in found] == expected.logit.tolist(), "bits as if asked alone"
+    best = predictor.top_k("n0", 2).to_arrow().to_pylist()
+    assert json.loads(top.result())["scores"] == best
     with pytest.raises(Refused, match="integers but this map's ids are strings"):
-        rest[3].result()
+        rest[2].result()
     for each in uneven:
         with pytest.raises(Refused, match="src and dst must have one length"):
             each.result()
@@ -308,7 +351,7 @@ def test_internal_error_is_reported_without_a_traceback_and_logged(predictor, mo
     def failing(self, *asked):
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(Predictor, "score_pairs", failing)
+    monkeypatch.setattr(Predictor, "logits", failing)
     with served(predictor) as server:
         status, answer = asking(server.endpoint.url)
     assert status == 500
@@ -319,7 +362,7 @@ def test_internal_error_is_reported_without_a_traceback_and_logged(predictor, mo
 def test_pending_request_is_answered_while_the_server_closes(predictor):
     with ThreadPoolExecutor(1) as pool:
         with served(predictor) as server:
-            with predictor.engine.holding():
+            with server.state.holding():
                 answer = pool.submit(asking, server.endpoint.url)
                 until_waiting(server.endpoint.url, 1)
                 closing = threading.Thread(target=server.close)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -142,17 +144,24 @@ def _learn(
         assemble.warn_of_first(config)
     ranks.check_ranks(config, "continual", lead.peers.world, x_dim, resumed=directory.resumed)
     model = make_model(config, config.continual, x_dim, live.device, node_x_dim=width)
-    inputs = build.RunInputs(live, model, lead=lead)
     console = Console(stderr=True)
-    with assemble.logged(directory, "run", console) as run_log:
+    with assemble.logged(directory, "run", console) as run_log, ExitStack() as lasting:
+        inputs = build.RunInputs(live, model, lead=lead, lasting=lasting)
         result = build.open_runner(directory, inputs, run_log, flow, console).run()
         if not result.stopped:
             assemble.check_events(config, result.metrics["num_events"])
         machine = assemble.machine_figures(live.threads, live.device)
         metrics = _metrics(result, config) | machine
         _write_report(directory.files, metrics, result, config, run_log)
+        if config.serve.at is not None and config.serve.stay:
+            run_log.info("serve", "the stream has ended; a signal ends serving")
+            while flow.signal is None:
+                time.sleep(0.1)
         run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
     return metrics, result
+
+
+_REPORTS = ("scores", "features", "ranks", "serving")
 
 
 def _metrics(result: RunResult, config: Config) -> dict[str, Any]:
@@ -169,7 +178,7 @@ def _metrics(result: RunResult, config: Config) -> dict[str, Any]:
         "refused": counts["refused"],
         "num_waiting": stream.get("num_waiting", 0),
         "tables": result.tables,
-        **{name: reports[name] for name in ("scores", "features", "ranks") if reports.get(name)},
+        **{name: reports[name] for name in _REPORTS if reports.get(name)},
     }
 
 

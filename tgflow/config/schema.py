@@ -250,6 +250,18 @@ class ServeConfig(Checked):
     """Maximum concurrent requests; further ones get status 429."""
     timeout: Annotated[Duration, Setting(flags=("--serve-timeout",))] = "10s"
     """Seconds to receive and answer a request."""
+    replicas: Annotated[int, Ge(1), Setting(flags=("--replicas",))] = 1
+    """Processes that answer, each with a copy of the run."""
+    max_lag: Annotated[int, Ge(0), Setting(flags=("--max-lag",))] | None = None
+    """Events behind the run from which GET /ready gives status 503; unset: any number."""
+    parameters_every: Annotated[
+        int, Ge(1), Setting(flags=("--serve-parameters-every",), live=True)
+    ] = 8
+    """Micro-batches after which answers have new parameters; events and memory are in each."""
+    ring: Annotated[Size, Setting(flags=("--serve-ring",), live=True)] = "256MiB"
+    """Shared memory for what replicas have not read yet."""
+    stay: Annotated[bool, Setting(flags=("--serve-stay",), live=True)] = False
+    """Serve on after the end of the stream, until a signal."""
 
 
 Held = Literal["replicated", "sharded"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -23,6 +22,7 @@ from tgflow.plan.plan import Plan, Roots, assemble, walk_of
 from tgflow.sampler import Sampler, SamplerFunction
 from tgflow.sampling.hops import HopQueries, answer_walk
 from tgflow.state import DeviceState, SpreadState
+from tgflow.tasks.labels import EventLabels
 from tgflow.units import INT64_MAX, INT64_MIN
 
 
@@ -58,9 +58,9 @@ class Inference:
     of a trainer's `predict` for the same pairs in one call: as of a batch's start with
     `visibility="batch"`; of its end, or of each event itself, with `visibility="event"`.
 
-    Thread-safe, also while one thread appends to the graph. Change the model's parameters or state
-    only within `changing()`; a `ContinualTrainer` does if its `changing` is the engine's. Models
-    without state serve threads concurrently, models with state one after the other.
+    Thread-safe, also while one thread appends to the graph; but not while the model's parameters or
+    state change: ask between the steps of a trainer. Models without state serve threads
+    concurrently, models with state one after the other.
 
     Queries put the model in evaluation mode and change nothing else: a run with queries ends with
     the bits of a run without.
@@ -121,7 +121,7 @@ class Inference:
             with_memory=model.state is not None,
             counts=model.counts,
         )
-        self._lock = ReadWriteLock()
+        self._lock = threading.RLock()
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -209,6 +209,60 @@ class Inference:
                 src, pairs, times, positions, checked_relation(relation, len(src))
             )
         return scores.view(dst.shape)
+
+    def score_events(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        t: Tensor | int,
+        x: Tensor | None,
+        labels: EventLabels,
+        *,
+        as_of: Tensor | int | None = None,
+        relation: Tensor | int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits of events that are not stored, and the logits of their labels.
+
+        Args:
+            src: int64 `[B]`.
+            dst: int64 `[B]`.
+            t: As in `embed`.
+            x: The events' own features, scaled, float32 `[B, x_dim]`; None: the model's label
+                decoder reads none.
+            labels: Labels of the graph's events.
+            as_of: As in `embed`.
+            relation: As in `score`.
+
+        Returns:
+            Float `[B]` and `[B, num_classes]`, on the model's device.
+
+        Raises:
+            IndexError: As `embed`.
+            TypeError: As `embed`.
+            ValueError: As `score`; or the model predicts no labels.
+        """
+        if self.model.label_decoder is None:
+            raise ValueError(f"{type(self.model).__name__} predicts no labels: it has no task")
+        src = checked_nodes("src", src, self.graph, 1)
+        dst = checked_nodes("dst", dst, self.graph, 1)
+        with self._asking():
+            times, positions = self._checked(len(src), t, as_of)
+            related = checked_relation(relation, len(src))
+
+            def scored(rows: slice) -> Tensor:
+                some = None if related is None else related[rows]
+                batch = self._batch(
+                    src[rows], dst[rows].unsqueeze(1), times[rows], positions[rows], some
+                )
+                own = batch.x if x is None else x[rows].to(batch.t.device)
+                batch = labels.asked(replace(batch, x=own), positions[rows])
+                with self._reading():
+                    found = self.model(batch)
+                assert found.classes is not None
+                return torch.cat([found.positive.unsqueeze(1), found.classes], dim=1)
+
+            columns = in_parts(len(src), self.max_pairs, scored)
+        return columns[:, 0], columns[:, 1:]
 
     def rank(
         self,
@@ -370,34 +424,10 @@ class Inference:
         checked_nodes("src", torch.tensor([src]), self.graph, 1)
         return pairs.destinations_of(src, latest)
 
-    def holding(self) -> AbstractContextManager[None]:
-        """Return a context in which all queries of this thread use the same model.
-
-        Waits for changes and for queries of other threads. Reentrant.
-
-        Example:
-            >>> with engine.holding():
-            ...     now = trainer.position
-            ...     engine.score(src, dst, t, as_of=now)
-        """
-        return self._lock.held(exclusive=True)
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Return a context in which the model's parameters or state may change.
-
-        Waits for queries in progress and blocks new ones. Appending to the graph does not need it.
-
-        Example:
-            >>> with engine.changing():
-            ...     optimizer.step()
-        """
-        return self._lock.held(exclusive=True)
-
     @contextmanager
     def _asking(self) -> Iterator[None]:
         # a state is read as of the graph's size, by one thread at a time
-        exclusive = self.model.state is not None
-        with self._lock.held(exclusive=exclusive), torch.no_grad():
+        with nullcontext() if self.model.state is None else self._lock, torch.no_grad():
             if self.model.training:  # a trainer sets it again
                 self.model.eval()
             yield
@@ -487,6 +517,16 @@ class Inference:
 MAX_SLOTS = 1 << 23
 """Most slots of neighbors in a hop; each takes 37 bytes, plus the model's activations."""
 _FEW = 16
+
+
+def check_reach(model: TemporalModel, cut: int) -> None:
+    """Raise ValueError if the memory of a model, if any, does not reach back to a log position."""
+    history = getattr(model.state, "history", None)
+    if history is not None and cut < (first := history.position - history.num_events):
+        raise ValueError(
+            f"the model's memory reaches back {history.num_events:,} events, to position "
+            f"{first:,}, and the answer is as of position {cut:,}; ask about a later time"
+        )
 
 
 class TooManyNeighbors(MemoryError):
@@ -672,47 +712,3 @@ def _checked_tensor(name: str, given: object) -> Tensor:
     if given.dtype != torch.int64:
         raise ValueError(f"{name} must be int64, got {given.dtype}")
     return given
-
-
-class ReadWriteLock:
-    """A readers-writer lock that serves threads in the order of their requests."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._queue: deque[object] = deque()
-        self._num_readers = 0
-        self._writer: int | None = None
-
-    @contextmanager
-    def held(self, *, exclusive: bool) -> Iterator[None]:
-        """Hold the lock alone, or together with other readers; the writer may enter again."""
-        if self._writer == threading.get_ident():
-            yield
-            return
-        request = object()
-        with self._changed:
-            self._queue.append(request)
-            try:
-                self._changed.wait_for(
-                    lambda: (
-                        self._queue[0] is request
-                        and self._writer is None
-                        and not (exclusive and self._num_readers)
-                    )
-                )
-            finally:  # also of a wait that was interrupted
-                self._queue.remove(request)
-                self._changed.notify_all()
-            if exclusive:
-                self._writer = threading.get_ident()
-            else:
-                self._num_readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                if exclusive:
-                    self._writer = None
-                else:
-                    self._num_readers -= 1
-                self._changed.notify_all()

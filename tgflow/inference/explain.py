@@ -17,7 +17,7 @@ from tgflow.counts import TICK, Number, Values, evaluated, leaves, number
 from tgflow.describe import described
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.inference.engine import Inference, checked_positions, checked_times
+from tgflow.inference.engine import Inference, check_reach, checked_positions, checked_times
 from tgflow.plan.counts import CountHistory
 from tgflow.units import duration, seconds_per_tick
 
@@ -217,13 +217,7 @@ class Explainer:
         log = self.engine.graph.log
         [limit] = checked_positions(as_of, 1, len(log)).tolist()
         cut = min(log.position(int(checked_times(t, 1))), limit)
-        history = getattr(self.engine.model.state, "history", None)
-        if history is not None and cut < history.position - history.num_events:
-            raise ValueError(
-                f"the model's memory reaches back {history.num_events:,} events, to position "
-                f"{history.position - history.num_events:,}, and tick {t} is at {cut:,}; ask about "
-                "a later time"
-            )
+        check_reach(self.engine.model, cut)
         sampled = self.engine.neighborhood(src, dst, t, as_of=cut, relation=relation)
         past = _Past(self, src, dst, t, cut, relation, sampled, num_events)
         groups = past.groups

@@ -64,9 +64,10 @@ from tgflow.runtime.restore import current_build, make_trainer, open_newest
 from tgflow.runtime.runner import Runner, RunStatus
 from tgflow.runtime.saved_run import find_initial, start_of
 from tgflow.runtime.scores import open_scores
-from tgflow.runtime.serving import serve_answers
+from tgflow.runtime.serving import Publisher, Replicas, check_serving
 from tgflow.runtime.stream import FlowControl, MemoryGuard, PacedStream, SteppedStream
 from tgflow.streams.rows.row_batch import PartitionedSource
+from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
 from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
@@ -98,6 +99,8 @@ class RunInputs:
     """Broadcasts the briefing to the other ranks, if there are any."""
     cut_at_steps: bool = False
     """Whether micro-batches also end where the time changes."""
+    lasting: ExitStack = field(default_factory=ExitStack)
+    """Closes the replicas of a served run, some time after the end of the stream."""
 
 
 def open_runner(
@@ -181,6 +184,10 @@ def _compose(
     if live.nodes is not None:
         batches = live.nodes.along(batches, trainer.graph, ids=ingest.ids)
 
+    where, publisher = check_serving(config.serve), None
+    if where is not None and isinstance(trainer, ContinualTrainer):
+        publisher = Publisher(trainer, ingest.ids, lambda: ingest.classes, config.serve)
+        components.append(publisher)
     for component in components:
         opened.callback(close_quietly, component)
     checkpoints = Checkpoints(
@@ -193,6 +200,7 @@ def _compose(
         saved=None if newest is None else position,
         shard=peers.shard,
         announce=partial(broadcast_json, peers) if trainer.is_spread else None,
+        is_asked=(lambda: False) if publisher is None else publisher.is_asked,
     )
     opened.enter_context(checkpoints)
     opened.enter_context(stream)
@@ -216,7 +224,22 @@ def _compose(
         port = open_exporter(collector, operate.metrics_port, operate.metrics_host, opened)
         at = f"http://{operate.metrics_host}:{port}/metrics"
         run_log.info("metrics", f"metrics at {at}", port=port)
-    serve_answers(directory, trainer, ingest, metrics, collector, run_log, console, opened)
+    if where is not None and publisher is not None:
+        if checkpoints.saved != position:
+            checkpoints.take()  # replicas start from it
+        replicas = Replicas(
+            path,
+            config,
+            where,
+            publisher.ring,
+            warn=lambda text: run_log.warning("serve", text),
+        )
+        inputs.lasting.callback(replicas.close)
+        url = replicas.endpoint.url
+        text = f"answers at {url}, documented at {url}/docs"
+        run_log.info("serve", text, port=replicas.endpoint.port)
+        if operate.log_format == "text":
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
     guard, feeds = MemoryGuard(operate.memory_bytes, watch.GRACE_SECONDS), []
     if control is not None:
         board = Board(joined(peers))

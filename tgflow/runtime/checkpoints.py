@@ -69,6 +69,7 @@ class Checkpoints:
     """Takes checkpoints by time and by micro-batches; a context manager that waits for the last.
 
     `announce` broadcasts whether the last checkpoint is taken, as all ranks must take part.
+    `is_asked` returns whether one is requested beside the schedule.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class Checkpoints:
         saved: int | None = None,
         shard: Shard | None = None,
         announce: Callable[[bool], object] | None = None,
+        is_asked: Callable[[], bool] = lambda: False,
     ) -> None:
         self._trainer, self._store, self._writer = trainer, store, writer
+        self._is_asked, self._asked = is_asked, False
         self._run_log, self._parts, self._announce = run_log, parts, announce
         self._config = config
         self._shard = Shard() if shard is None else shard
@@ -116,12 +119,14 @@ class Checkpoints:
     def after_step(self) -> bool:
         """Return whether a checkpoint is due; one that is late waits for the one in progress."""
         self._batches += 1
+        self._asked = self._is_asked() or self._asked
         if self._writer.busy:
             return False
         self._settle()
         every, every_batches = self._config.checkpoint_every, self._config.checkpoint_batches
         by_time = every and time.monotonic() - self._taken_at >= every
-        if not (by_time or (every_batches and self._batches >= every_batches)):
+        by_batches = every_batches and self._batches >= every_batches
+        if not (by_time or by_batches or self._asked):
             return False
         if self._trainer.num_pending:  # every learned micro-batch must have its record
             self._trainer.catch_up()
@@ -159,6 +164,7 @@ class Checkpoints:
             part.save(checkpoint)
         self.copy_seconds = time.monotonic() - start
         self._taken_at, self._batches, self._is_pending = start, 0, True
+        self._asked = False
         self._writer.submit(self._trainer.position, checkpoint)
 
     def _settle(self) -> bool:

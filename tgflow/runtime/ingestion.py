@@ -57,10 +57,11 @@ def save_relations(names: Sequence[str], writer: Checkpoint) -> None:
         writer.note("relations", [*names])
 
 
-def load_relations(reader: Checkpoint) -> list[str]:
-    """Return the texts of the relations 0, 1, ...; none if they are numbers."""
+def load_classes(reader: Checkpoint) -> dict[str, list[str]]:
+    """Return the texts of the numbers 0, 1, ... of relations and of labels, where they have any."""
+    classes = load_ingest(reader).classes if "ingest" in reader.meta else {}
     names: list[str] = read_as(list[str], reader.meta.get("relations", []), "relations")
-    return names
+    return {**classes, "relation": names} if names else {**classes}
 
 
 def load_ingest(reader: Checkpoint) -> IngestState:

@@ -32,7 +32,7 @@ from tgflow.model import TemporalModel, feature_widths
 from tgflow.models import MODELS, name_of
 from tgflow.runtime.checkpoints import save_run_note
 from tgflow.runtime.files import RunNote, run_note
-from tgflow.runtime.ingestion import Start, load_relations, save_ingest, save_relations
+from tgflow.runtime.ingestion import Start, load_classes, save_ingest, save_relations
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import FeaturedStream
 from tgflow.runtime.restore import current_build
@@ -68,24 +68,37 @@ class Run(Predictor):
 
     def __init__(self, path: Path, config: Config, checkpoint: Checkpoint) -> None:
         self.path, self.config, self._checkpoint = path, config, checkpoint
-        ids, calibration, graph = NodeIds(), Calibration(), graph_of(checkpoint)
+        ids, graph = NodeIds(), graph_of(checkpoint)
         Ids(ids).load(checkpoint)
+        self.calibration = Calibration()
+        """Maps logits to probabilities."""
         if "scores" in checkpoint.meta:
-            calibration.load(checkpoint)
+            self.calibration.load(checkpoint)
         self.model = self._new_model(graph)
         load_model(self.model, checkpoint)
         engine = make_engine(self._training(), self.model, graph)
-        names = load_relations(checkpoint)
+        self.classes = load_classes(checkpoint)
+        """Texts of the numbers 0, 1, ... of relations and of labels, if they have any."""
+        task, has_labels = make_task(config.task), self.model.label_decoder is not None
+        has_names = config.task.classes not in (None, 2)  # of two, one may combine several labels
         super().__init__(
             str(path),
             config.stream,
             ids,
             graph,
             engine,
-            calibration,
-            lambda: names,
+            self.calibration,
+            lambda: self.classes.get("relation", ()),
             has_inverses=not self.is_continual and config.offline.inverse,
+            labels=task.labels_of(graph) if task is not None and has_labels else None,
+            label_names=lambda: self.classes.get("label", ()) if has_names else (),
         )
+
+    def warm(self) -> None:
+        """Score the last event, so that later questions do not wait for counts of all events."""
+        if self.position:
+            last = self.graph.log.read(self.position - 1, self.position)
+            self.engine.score(last.src, last.dst, int(last.t) + 1, relation=last.relation)
 
     @property
     def is_continual(self) -> bool:

@@ -1,24 +1,42 @@
-"""Serve a run over HTTP: during training, or from its saved state."""
+"""Serve a run over HTTP: publish its progress, and keep the processes that answer."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
 
-from rich.console import Console
+import torch
+from torch import Tensor
 
-from tgflow.config import ConfigError
+from tgflow.config import Config, ConfigError
 from tgflow.config.schema import ServeConfig
-from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.log import RunLog
-from tgflow.runtime.metrics import RunCollector, RunMetrics
-from tgflow.runtime.saved_run import make_engine
+from tgflow.events import COLUMNS
+from tgflow.extras import install_command
+from tgflow.graph.log import NodeCount
+from tgflow.ids import NodeIds
+from tgflow.nn import NodeMemory
+from tgflow.runtime.checkpoints import Component
 from tgflow.serve.endpoint import Endpoint, read_token
-from tgflow.serve.predictor import Predictor
-from tgflow.serve.server import Server, check_installed
-from tgflow.streams.ingest.ingest import Ingest
-from tgflow.train.calibration import Calibration
+from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.units import parse_bytes, parse_seconds
+
+_GRACE_SECONDS = 10
+"""Seconds for a replica to send its pending answers and end when serving ends."""
+_RESTART_SECONDS = 1.0
+"""Seconds between the end of a replica and the start of the next one."""
 
 
 def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
@@ -30,47 +48,284 @@ def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
         token = read_token(endpoint, serve.token_file)
     except ValueError as error:
         raise ConfigError(f"--serve: {error}") from None
-    check_installed()
+    try:
+        import fastapi
+        import httptools
+        import prometheus_client
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"serving needs {error.name}; {install_command('serve')}"
+        ) from None
+    del fastapi, httptools, prometheus_client, uvicorn
     return endpoint, token
 
 
-def serve_answers(
-    directory: RunDirectory,
-    trainer: StreamTrainer,
-    ingest: Ingest,
-    metrics: RunMetrics,
-    collector: RunCollector,
-    run_log: RunLog,
-    console: Console,
-    opened: ExitStack,
-) -> None:
-    config = directory.config
-    where = check_serving(config.serve)
-    if where is None or not isinstance(trainer, ContinualTrainer):
-        return
-    engine = make_engine(config.continual, trainer.model, trainer.graph)
-    predictor = Predictor(
-        str(directory.path),
-        config.stream,
-        ingest.ids,
-        trainer.graph,
-        engine,
-        Calibration(),
-        lambda: ingest.classes.get("relation", ()),
-    )
-    predictor.follow(trainer, engine)
-    server = Server(
-        predictor,
-        *where,
-        config.serve,
-        config.model.name,
-        registry=collector.registry(),
-        state=lambda: metrics.state,
-        warn=lambda text: run_log.warning("serve", text),
-    )
-    opened.callback(server.close)
-    url = server.endpoint.url
-    text = f"answers at {url}, documented at {url}/docs"
-    run_log.info("serve", text, port=server.endpoint.port)
-    if config.operate.log_format == "text":
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+class Publisher(Component):
+    """Writes what each micro-batch has changed to a ring: events, ids, rows of memory, parameters.
+
+    Copies in the trainer's thread, and never waits for readers.
+
+    Args:
+        trainer: The trainer.
+        ids: Ids of the stream's nodes.
+        classes: Returns the texts of relations and labels, by column.
+        config: Settings.
+    """
+
+    def __init__(
+        self,
+        trainer: ContinualTrainer,
+        ids: NodeIds,
+        classes: Callable[[], Mapping[str, Sequence[str]]],
+        config: ServeConfig,
+    ) -> None:
+        self._trainer, self._ids, self._classes = trainer, ids, classes
+        self._every = config.parameters_every
+        self.ring = Ring.create(parse_bytes(config.ring))
+        self._position = trainer.position
+        self.ring.begin_at(self._position)
+        self._count = NodeCount(trainer.graph.log)
+        self._num_ids = self._count.upto(self._position)
+        self._num_rows = trainer.graph.num_node_rows(self._position)
+        self._num_classes: dict[str, int] = {}
+        self._num_steps = 0
+        self._asked = self.ring.asked
+        self.num_lost = 0
+        """Frames for which there was no memory."""
+        self.seconds = 0.0
+        """Time for which the frames have blocked the training."""
+        self.num_bytes = 0
+        """Size of all frames."""
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Publish the events learned since the last frame."""
+        begin, end = self._position, self._trainer.position
+        if end <= begin:
+            return
+        started = time.perf_counter()
+        note, tensors = self._changes(begin, end)
+        self._position = end
+        try:
+            self.num_bytes += self.ring.write(begin, end, note, tensors)
+        except OSError:  # replicas start from a checkpoint
+            self.num_lost += 1
+        self.seconds += time.perf_counter() - started
+
+    @torch.no_grad()
+    def _changes(self, begin: int, end: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the note and the tensors of a frame, which `Replica` applies."""
+        trainer, graph, model = self._trainer, self._trainer.graph, self._trainer.model
+        events = graph.log.read(begin, end)
+        note: dict[str, Any] = {}
+        tensors: dict[str, Tensor] = {}
+        for name in COLUMNS:
+            if (column := getattr(events, name)) is not None:
+                tensors[f"events/{name}"] = column
+        if graph.edge_x is not None:
+            tensors["events/x"] = graph.edge_x.read(begin, end).cpu()
+        num_ids, num_rows = self._count.upto(end), graph.num_node_rows(end)
+        if graph.node_x is not None and num_rows > self._num_rows:
+            note["node_x"] = self._num_rows
+            tensors["node_x/x"] = graph.node_x.read(self._num_rows, num_rows).cpu()
+        if num_ids > self._num_ids:
+            found = self._ids.state_dict(num_ids, self._num_ids)
+            tensors |= {f"ids/{name}": x for name, x in found.items()}
+        self._num_ids, self._num_rows = num_ids, num_rows
+        classes = self._classes()
+        sizes = {name: len(texts) for name, texts in classes.items()}
+        if sizes != self._num_classes:
+            self._num_classes = sizes
+            note["classes"] = {name: [*texts] for name, texts in classes.items()}
+        scale = graph.feature_scale
+        if graph.edge_x is not None and scale is not None and begin < scale.freeze_at:
+            tensors |= {f"scale/{name}": x for name, x in scale.state_at(end).items()}
+        if isinstance(model.state, NodeMemory):
+            nodes: Tensor = torch.unique(torch.cat([events.src, events.dst]))
+            tensors |= {f"rows/{name}": x for name, x in model.state.rows_of(nodes).items()}
+        elif model.state is not None:
+            tensors |= {f"state/{name}": x.cpu() for name, x in model.state.state_dict().items()}
+        if self._num_steps % self._every == 0:
+            note["parameters"] = end
+            tensors |= {f"model/{name}": x.cpu() for name, x in model.state_dict().items()}
+            if trainer.scorer is not None:
+                found = trainer.scorer.calibration.state_dict()
+                tensors |= {f"calibration/{name}": x for name, x in found.items()}
+        self._num_steps += 1
+        return note, tensors
+
+    def is_asked(self) -> bool:
+        """Return whether a replica asks for a checkpoint, once for each call of it."""
+        before, self._asked = self._asked, self.ring.asked
+        return before != self._asked
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        num = self._num_steps
+        return {
+            "serving": {
+                "frames": num,
+                "lost": self.num_lost,
+                "bytes_per_frame": self.num_bytes // max(1, num),
+                "ms_per_frame": round(1e3 * self.seconds / max(1, num), 3),
+            }
+        }
+
+    def close(self) -> None:
+        """Mark the run as ended; the ring stays while replicas read it."""
+        self.ring.end()
+        self.ring.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaJob:
+    """What a process of `tgflow.runtime.replica` gets as JSON."""
+
+    path: str
+    """Directory of the run."""
+    listener: int
+    """Descriptor of the socket that it listens on."""
+    ring: int | None
+    """Descriptor of the ring; None: it follows the checkpoints of the directory."""
+    name: str
+    token: str | None
+    max_body: int
+    max_waiting: int
+    max_pairs: int
+    timeout: float
+    max_lag: int | None
+
+
+class Replicas:
+    """Processes that answer for a run at one address; a context manager.
+
+    They share a listening socket, which stays open if one of them ends; another is started then.
+
+    Args:
+        path: Directory of the run.
+        config: Its settings.
+        where: Result of `check_serving`.
+        ring: Frames of the run; None: they follow its checkpoints.
+        warn: Called with each message of a replica, from other threads.
+
+    Raises:
+        OSError: If the address is in use.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        where: tuple[Endpoint, str | None],
+        ring: Ring | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        endpoint, token = where
+        self._listener: socket.socket = endpoint.listen()
+        self.endpoint = Endpoint(endpoint.host, self._listener.getsockname()[1])
+        """Address that they listen on."""
+        serve = config.serve
+        self._ring = None if ring is None else os.dup(ring.fd)
+        self._job = ReplicaJob(
+            str(path.absolute()),
+            self._listener.fileno(),
+            self._ring,
+            config.model.name,
+            token,
+            parse_bytes(serve.max_body),
+            serve.max_waiting,
+            serve.max_pairs,
+            parse_seconds(serve.timeout),
+            serve.max_lag,
+        )
+        self._log, self._ends = warn, threading.Event()
+        self._metrics = tempfile.mkdtemp(prefix="tgflow-metrics-")
+        self._starting = threading.Lock()
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._threads = [
+            threading.Thread(target=self._keep, args=(i,), name="replica", daemon=True)
+            for i in range(serve.replicas)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the replicas."""
+        return [process.pid for process in self._processes.values() if process.poll() is None]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether replicas are kept."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def close(self) -> None:
+        """Stop accepting requests, and answer those in progress, within a time limit."""
+        with self._starting:
+            self._ends.set()
+            for process in self._processes.values():
+                process.terminate()
+        killing = [threading.Timer(_GRACE_SECONDS, p.kill) for p in self._processes.values()]
+        for timer in killing:
+            timer.start()
+        for thread in self._threads:
+            thread.join()
+        for timer in killing:
+            timer.cancel()
+        self._listener.close()
+        if self._ring is not None:
+            os.close(self._ring)
+        shutil.rmtree(self._metrics, ignore_errors=True)
+
+    def _keep(self, index: int) -> None:
+        """Start a replica, and the next one when it ends."""
+        job = json.dumps(asdict(self._job)) + "\n"
+        while True:
+            with self._starting:
+                if self._ends.is_set():
+                    return
+                process = self._processes[index] = self._start()
+            assert process.stdin is not None
+            assert process.stderr is not None
+            with suppress(OSError):
+                process.stdin.write(job)
+                process.stdin.flush()  # and stays open as long as this process lives
+            for line in process.stderr:
+                self._warn(line.rstrip())
+            code = process.wait()
+            process.stdin.close()
+            self._forget(process.pid)
+            if self._ends.is_set():
+                return
+            how = f"signal {-code}" if code < 0 else f"exit status {code}"
+            self._warn(f"a replica has ended with {how}: starting another")
+            self._ends.wait(_RESTART_SECONDS)
+
+    def _start(self) -> subprocess.Popen[str]:
+        inherited = [fd for fd in (self._job.listener, self._ring) if fd is not None]
+        settings = {"OMP_NUM_THREADS": "1", "PROMETHEUS_MULTIPROC_DIR": self._metrics}
+        # -P: do not import modules from the working directory
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "tgflow.runtime.replica"],
+            pass_fds=inherited,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | settings,
+            start_new_session=True,  # Ctrl-C is for this process
+        )
+
+    def _forget(self, pid: int) -> None:
+        """Remove the gauges of a process that has ended."""
+        for file in Path(self._metrics).glob(f"gauge_live*_{pid}.db"):
+            file.unlink(missing_ok=True)
+
+    def _warn(self, text: str) -> None:
+        with suppress(Exception, SystemExit):  # raised by rich if the terminal is gone
+            self._log(text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,4 +1,4 @@
-"""Queue of questions, answered together by one thread between a trainer's micro-batches."""
+"""Queue of questions, answered together by one thread, which also advances the state."""
 
 from __future__ import annotations
 
@@ -8,30 +8,54 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, pairwise
-from typing import Any, TypeAlias, TypeVar
+from functools import partial
+from math import isnan
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from tgflow.choices import Side
 from tgflow.ids import UnknownNode, UnknownRelation
 from tgflow.inference.explain import MAX_EVENTS
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import (
     EmbeddingQuestion,
     ExplainQuestion,
+    NeighborQuestion,
     Question,
     Refused,
     ScoreQuestion,
     TopQuestion,
 )
+from tgflow.serve.scored_pairs import ScoredPairs
 
-Answer: TypeAlias = dict[str, Any] | Exception
-"""The JSON of an answer, or the error."""
-_Nodes: TypeAlias = Tensor | Exception
-"""The dense ids of a column, or the error."""
-_T = TypeVar("_T")
+_POLL_SECONDS = 0.003
+"""Seconds between looks for new frames while no question waits."""
+
+
+class State(Protocol):
+    """What questions are asked about; one thread uses it."""
+
+    @property
+    def predictor(self) -> Predictor:
+        """The copy of the run."""
+
+    @property
+    def parameters(self) -> int:
+        """Log position up to which the parameters were learned."""
+
+    def advance(self) -> None:
+        """Take over what the run has learned meanwhile."""
+
+
+class Pairs(NamedTuple):
+    """Pairs to score, int64 `[N]` each, and a function from their logits to the answer."""
+
+    src: Tensor
+    dst: Tensor
+    t: Tensor
+    relation: Tensor | None
+    finish: Callable[[Tensor], dict[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -43,22 +67,25 @@ class _Waiting:
 
 
 class Answers:
-    """Answers questions in a background thread: all queued ones at once, as of one position.
+    """Answers questions in a background thread: all queued ones at once, as of one version.
 
-    The thread holds the model while it answers, see `Predictor.follow`. The queue is read only
-    then, so turns grow with the load, and a trainer waits for at most one turn between two
-    micro-batches. An invalid question does not affect others.
+    The thread alone reads and advances the state. Questions that arrive while it computes are
+    answered in its next turn, so turns grow with the load. An invalid question does not affect
+    others.
 
     Args:
-        predictor: Predictor that answers.
+        state: The state.
         max_pairs: Most pairs and nodes of a question, and approximately of a turn.
+        warn: Called with a message if the state cannot advance.
     """
 
-    def __init__(self, predictor: Predictor, max_pairs: int) -> None:
-        self._predictor, self._max_pairs = predictor, max_pairs
+    def __init__(self, state: State, max_pairs: int, warn: Callable[[str], None]) -> None:
+        self._state, self._max_pairs, self._warn = state, max_pairs, warn
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
+        self.num_answered = self.num_turns = 0
+        """Questions answered, and in how many turns."""
         self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
         self._thread.start()
 
@@ -90,19 +117,21 @@ class Answers:
     def _size(self, question: Question) -> int:
         if isinstance(question, ScoreQuestion):
             return max(len(question.src), len(question.dst))
+        if isinstance(question, NeighborQuestion):
+            return len(question.ids) * question.k
         if isinstance(question, EmbeddingQuestion):
             return len(question.ids)
         if isinstance(question, ExplainQuestion):
             return min(2 * MAX_EVENTS, self._max_pairs)
         assert isinstance(question, TopQuestion)
         candidates = question.candidates
-        num = self._predictor.graph.num_nodes if candidates is None else len(candidates)
+        num = self._state.predictor.graph.num_nodes if candidates is None else len(candidates)
         return len(question.src) * num
 
     def _refusal(self, waiting: _Waiting) -> Refused | None:
         question, size = waiting.question, waiting.size
         if isinstance(question, TopQuestion) or size <= self._max_pairs:
-            return None  # `top_k` checks rankings by their candidates
+            return None  # rankings are checked by the candidates that there are
         what = "pairs" if isinstance(question, ScoreQuestion) else "nodes"
         text = f"{size:,} {what} are more than {self._max_pairs:,}: ask about fewer at a time"
         return Refused(422, text)
@@ -110,15 +139,15 @@ class Answers:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed, _POLL_SECONDS)
+                if self._is_closed and not self._waiting:
                     return
-            with self._predictor.holding():
-                taken = self._take()
-                position = self._predictor.position
-                answers = self._answers([each.question for each in taken])
-            for each, answer in zip(taken, answers, strict=True):
-                _deliver(each.answer, position, answer)
+            try:
+                self._state.advance()
+            except Exception as error:
+                self._warn(f"the run cannot be followed: {type(error).__name__}: {error}")
+            if taken := self._take():
+                self._answer(taken)
 
     def _take(self) -> list[_Waiting]:
         """Remove the questions of a turn from the queue: at least one, if any is still wanted."""
@@ -132,97 +161,175 @@ class Answers:
                     room -= first.size
         return taken
 
-    def _answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Return the answer to each question; one call scores all pairs, or two with relations."""
-        out = [
-            {} if isinstance(each, ScoreQuestion) else _tried(self._answer, each)
-            for each in questions
-        ]
-        rows = [i for i, each in enumerate(questions) if isinstance(each, ScoreQuestion)]
-        for i, each in zip(rows, self._scores([questions[i] for i in rows]), strict=True):
-            out[i] = each
-        return out
-
-    def _answer(self, question: Question) -> dict[str, Any]:
-        predictor = self._predictor
-        if isinstance(question, EmbeddingQuestion):
-            z = predictor.embed(question.ids, question.at, side=question.side).tolist()
-            named = zip(question.ids, z, strict=True)
-            return {"embeddings": [{"id": id, "embedding": row} for id, row in named]}
-        if isinstance(question, ExplainQuestion):
-            q = question
-            return predictor.explain(q.src, q.dst, q.at, q.relation).to_dict()
-        assert isinstance(question, TopQuestion)
-        found = predictor.top_k(
-            question.src,
-            question.k,
-            question.candidates,
-            question.exclude_known,
-            question.at,
-            question.relation,
-            max_pairs=self._max_pairs,
-        )
-        return {"scores": found.to_arrow().to_pylist()}
-
-    def _scores(self, questions: Sequence[Any]) -> list[Answer]:
-        predictor = self._predictor
-        src = self._found([each.src for each in questions], "src")
-        dst = self._found([each.dst for each in questions], "dst")
-
-        def resolved(
-            question: ScoreQuestion, src: _Nodes, dst: _Nodes
-        ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-            if isinstance(src, Exception):
-                raise src
-            if isinstance(dst, Exception):
-                raise dst
-            return predictor.pairs_of(src, dst, question.at, question.relation)
-
-        def scored(asked: Sequence[Sequence[Tensor | None]]) -> list[dict[str, Any]]:
-            columns = [each for each in zip(*asked, strict=True) if each[0] is not None]
-            found = predictor.score_pairs(*map(torch.cat, columns))
-            rows: list[dict[str, Any]] = found.to_arrow().to_pylist()
-            return rows
-
-        out: list[Any] = [_tried(resolved, *each) for each in zip(questions, src, dst, strict=True)]
-        found = [i for i, each in enumerate(out) if not isinstance(each, Exception)]
-        plain = [i for i in found if out[i][3] is None]
-        for places in (plain, [i for i in found if out[i][3] is not None]):
-            if not places:
+    def _answer(self, taken: Sequence[_Waiting]) -> None:
+        """Answer the questions of a turn: one call scores all pairs, or two with relations."""
+        predictor, self.num_turns = self._state.predictor, self.num_turns + 1
+        version = {"position": predictor.position, "parameters": self._state.parameters}
+        scored: list[tuple[_Waiting, Pairs]] = []
+        for each in taken:
+            found = _tried(partial(asked, predictor, each.question, self._max_pairs))
+            if isinstance(found, Pairs):
+                scored.append((each, found))
+            else:
+                self._deliver(each, version, found)
+        for some in ([x for x in scored if (x[1].relation is None) == plain] for plain in (1, 0)):
+            if not some:
                 continue
-            asked = [out[i] for i in places]
-            rows = _tried(scored, asked)
-            bounds = pairwise(accumulate((len(each[0]) for each in asked), initial=0))
-            for i, (start, stop) in zip(places, bounds, strict=True):
-                out[i] = rows if isinstance(rows, Exception) else {"scores": rows[start:stop]}
-        return out
+            logits = _tried(partial(_logits, predictor, [pairs for _, pairs in some]))
+            first = 0
+            for each, pairs in some:
+                own, first = slice(first, first + len(pairs.src)), first + len(pairs.src)
+                if not isinstance(logits, Exception):
+                    answer = _tried(partial(pairs.finish, logits[own]))
+                self._deliver(each, version, logits if isinstance(logits, Exception) else answer)
 
-    def _found(self, columns: Sequence[list[Any]], side: Side) -> list[_Nodes]:
-        """Return the nodes of each column: looked up at once, unless one of them is invalid."""
-        find = self._predictor.find
-        try:
-            return [*torch.split(find([*chain(*columns)], side), [*map(len, columns)])]
-        except Exception:
-            return [_tried(find, column, side) for column in columns]
+    def _deliver(self, to: _Waiting, version: dict[str, Any], answer: Any) -> None:
+        self.num_answered += 1
+        if not isinstance(answer, Exception):
+            try:
+                to.answer.set_result(json.dumps(version | answer, allow_nan=False).encode())
+                return
+            except ValueError as error:  # a logit that is not finite
+                answer = error
+        to.answer.set_exception(answer)
 
 
-def _tried(call: Callable[..., _T], *args: Any) -> _T | Exception:
+def asked(predictor: Predictor, question: Question, max_pairs: int) -> dict[str, Any] | Pairs:
+    """Return the answer to a question, or the pairs that it needs the scores of."""
+    if isinstance(question, NeighborQuestion):
+        return _neighbors(predictor, question)
+    if isinstance(question, EmbeddingQuestion):
+        nodes = predictor.find_known(question.ids, question.side)
+        known, t = nodes >= 0, predictor.ticks(question.at, len(nodes))
+        rows = iter(predictor.embed_nodes(nodes[known], t[known]).tolist())
+        named = zip(question.ids, known.tolist(), strict=True)
+        return {
+            "embeddings": [{"id": id, "embedding": next(rows) if k else None} for id, k in named]
+        }
+    if isinstance(question, ExplainQuestion):
+        q = question
+        return predictor.explain(q.src, q.dst, q.at, q.relation).to_dict()
+    if isinstance(question, TopQuestion):
+        return _ranked(predictor, question, max_pairs)
+    assert isinstance(question, ScoreQuestion)
+    return _pairs(predictor, question)
+
+
+def _pairs(predictor: Predictor, question: ScoreQuestion) -> dict[str, Any] | Pairs:
+    src, dst = predictor.find_known(question.src, "src"), predictor.find_known(question.dst, "dst")
+    pairs = predictor.pairs_of(src, dst, question.at, question.relation)
+    known = ((src >= 0) & (dst >= 0)).nonzero().squeeze(1)
+    src, dst, t = (x[known] for x in pairs[:3])
+    relation = None if pairs[3] is None else pairs[3][known]
+
+    def answer(found: ScoredPairs) -> dict[str, Any]:
+        names = zip(question.src, question.dst, strict=True)
+        unknown = dict.fromkeys(("logit", "probability", "anomaly"))
+        rows = [{"src": u, "dst": v, **unknown} for u, v in names]
+        for i, row in zip(known.tolist(), _rows(found), strict=True):
+            rows[i] |= row
+        return {"scores": rows}
+
+    x = predictor.features_of(question.x, len(pairs[0]))
+    if predictor.labels is None:
+        return Pairs(src, dst, t, relation, lambda found: answer(predictor.scored(src, dst, found)))
+    return answer(predictor.score_events(src, dst, t, relation, None if x is None else x[known]))
+
+
+def _ranked(predictor: Predictor, question: TopQuestion, max_pairs: int) -> dict[str, Any] | Pairs:
+    """Return the pairs of sources and candidates; ties keep the order of candidates."""
+    src, k = predictor.find_known(question.src, "src"), question.k
+    t = predictor.ticks(question.at, len(src))
+    relation = predictor.find_relations(question.relation, len(src))
+    if question.candidates is None:
+        others = predictor.destinations()
+    else:
+        others = predictor.find_known(question.candidates, "dst")
+        others = others[others >= 0]
+    if len(src) * len(others) > max_pairs:
+        raise ValueError(
+            f"{len(src):,} sources with {len(others):,} candidates each are more than "
+            f"{max_pairs:,} pairs: ask for fewer sources at a time, or name candidates"
+        )
+    lists = [
+        others[:0]
+        if node < 0
+        else predictor.without_known(node, tick, others)
+        if question.exclude_known
+        else others
+        for node, tick in zip(src.tolist(), t.tolist(), strict=True)
+    ]
+    sizes = [len(each) for each in lists]
+    each = torch.tensor(sizes, dtype=torch.int64)
+    left, right = src.repeat_interleave(each), torch.cat([others[:0], *lists])
+
+    def finish(logits: Tensor) -> dict[str, Any]:
+        best, first = [each[:0]], 0
+        for size in sizes:
+            own = logits[first : first + size]
+            best.append(first + own.argsort(descending=True, stable=True)[:k])
+            first += size
+        kept = torch.cat(best)
+        place = torch.cat([torch.arange(1, len(some) + 1) for some in best])
+        found = predictor.scored(left[kept], right[kept], logits[kept], place)
+        return {"scores": _rows(found)}
+
+    t = t.repeat_interleave(each)
+    return Pairs(
+        left, right, t, None if relation is None else relation.repeat_interleave(each), finish
+    )
+
+
+def _neighbors(predictor: Predictor, question: NeighborQuestion) -> dict[str, Any]:
+    nodes = predictor.find_known(question.ids, question.side)
+    found = predictor.neighbors(nodes, predictor.ticks(question.at, len(nodes)), question.k)
+    mask = found.mask
+    asked = mask.nonzero()[:, 0].tolist()
+    columns = zip(
+        asked,
+        predictor.ids.decode(found.nodes[mask]),
+        found.t[mask].tolist(),
+        found.eid[mask].tolist(),
+        strict=True,
+    )
+    time = predictor.time_of
+    return {
+        "neighbors": [
+            {"id": question.ids[i], "neighbor": other, "t": time(t), "position": eid}
+            for i, other, t, eid in columns
+        ]
+    }
+
+
+def _logits(predictor: Predictor, asked: Sequence[Pairs]) -> Tensor:
+    """Return the logits of all pairs of some questions, all with relations or none."""
+    src, dst, t = (torch.cat(column) for column in zip(*(each[:3] for each in asked), strict=True))
+    related = [each.relation for each in asked if each.relation is not None]
+    return predictor.logits(src, dst, t, torch.cat(related) if related else None)
+
+
+def _rows(found: ScoredPairs) -> list[dict[str, Any]]:
+    """Return the columns of scores as rows; unknown values are None."""
+    names = ["src", "dst", *([] if found.place is None else ["place"])]
+    names += ["logit", "probability", "anomaly"]
+    if found.predicted_label is not None:
+        names += ["predicted_label", "label_probability"]
+    columns = []
+    for name in names:
+        column = getattr(found, name)
+        if isinstance(column, Tensor):
+            column = [None if isnan(x) else x for x in column.tolist()]
+        columns.append(column)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _tried(call: Callable[[], Any]) -> Any:
     """Return a result, or the error."""
     try:
-        return call(*args)
+        return call()
     except (UnknownNode, UnknownRelation) as error:
         return Refused(404, str(error))
     except (ValueError, TypeError) as error:
         return Refused(422, str(error))
     except Exception as error:
         return error
-
-
-def _deliver(to: Future[bytes], position: int, answer: Answer) -> None:
-    if not isinstance(answer, Exception):
-        try:
-            to.set_result(json.dumps({"position": position} | answer, allow_nan=False).encode())
-            return
-        except ValueError as error:  # a logit that is not finite
-            answer = error
-    to.set_exception(answer)

@@ -1,41 +1,40 @@
-"""The paths of a server, and the page that documents them."""
+"""The paths of a server, the page that documents them, and the process that serves them."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import importlib.resources
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
+import uvicorn
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tgflow.serve.link import What
+from tgflow.serve.answers import Answers
+from tgflow.serve.guard import Guard, Limits, ServeFigures
 from tgflow.serve.questions import (
     FAULT,
-    EmbeddingAnswer,
-    EmbeddingQuestion,
-    ExplainAnswer,
-    ExplainQuestion,
+    QUESTIONS,
     Health,
     Question,
     Refusal,
     Refused,
-    ScoreAnswer,
-    ScoreQuestion,
-    TopAnswer,
-    TopQuestion,
     sentence_of,
 )
 from tgflow.text import printable
 
-ENDED = ("failed", "stopped", "done")
+GRACE_SECONDS = 5
+"""Seconds for requests in progress when the server is closed."""
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"model": Refusal, "description": "Missing or wrong token"},
-    404: {"model": Refusal, "description": "Unknown id"},
+    404: {"model": Refusal, "description": "Unknown relation"},
     408: {"model": Refusal, "description": "The body did not arrive in time"},
     413: {"model": Refusal, "description": "The body is too large"},
     422: {"model": Refusal, "description": "Invalid question"},
@@ -44,59 +43,137 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(ask: Callable[[What], Awaitable[bytes]], registry: Any, name: str) -> FastAPI:
+class Serving(NamedTuple):
+    """What a server serves, and its limits."""
+
+    name: str
+    """Name of the run."""
+    token: str | None
+    """Token that clients must send; None: none."""
+    limits: Limits
+    max_lag: int | None
+    """Most events behind the run while ready; None: any number."""
+
+
+def make_app(
+    serving: Serving, answers: Answers, health: Callable[[], Health], registry: Any
+) -> FastAPI:
     """Return the application."""
     app = FastAPI(
-        title=f"tgflow: {name}",
+        title=f"tgflow: {serving.name}",
         version=version("tgflow-learn"),
         description="Scores, rankings and embeddings of a run, by the ids and times of its stream.",
         redoc_url=None,
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
+    page = importlib.resources.files("tgflow.serve").joinpath("page.html").read_bytes()
 
-    async def answered(question: Question) -> Response:
-        return Response(await ask(question), media_type="application/json")
+    def endpoint(kind: type[Question]) -> Callable[..., Awaitable[Response]]:
+        async def answered(question: Question) -> Response:
+            found = await asyncio.wrap_future(answers.ask(question))
+            return Response(found, media_type="application/json")
 
-    async def score(question: ScoreQuestion) -> Response:
-        return await answered(question)
+        answered.__annotations__["question"] = kind
+        return answered
 
-    async def top(question: TopQuestion) -> Response:
-        return await answered(question)
+    async def healthz() -> Health:
+        return health()
 
-    async def embedding(question: EmbeddingQuestion) -> Response:
-        return await answered(question)
-
-    async def explain(question: ExplainQuestion) -> Response:
-        return await answered(question)
-
-    async def health() -> Response:
-        found = await ask("/healthz")
-        status = 503 if json.loads(found)["state"] in ENDED else 200
-        return Response(found, status, media_type="application/json")
+    async def ready(response: Response) -> Health:
+        found = health()
+        if serving.max_lag is not None and found.behind > serving.max_lag:
+            response.status_code = 503
+        return found
 
     async def metrics() -> Response:
-        found = await ask("/metrics") + generate_latest(registry)
+        found = await asyncio.to_thread(generate_latest, registry)
         return Response(found, media_type=CONTENT_TYPE_LATEST)
 
-    for question, endpoint, model, summary in (
-        (ScoreQuestion, score, ScoreAnswer, "Scores of pairs"),
-        (TopQuestion, top, TopAnswer, "Likeliest destinations of sources"),
-        (EmbeddingQuestion, embedding, EmbeddingAnswer, "Embeddings of nodes"),
-        (ExplainQuestion, explain, ExplainAnswer, "Why a pair has its score"),
-    ):
+    async def home() -> Response:
+        return Response(page, media_type="text/html; charset=utf-8")
+
+    for kind, (model, summary) in QUESTIONS.items():
         app.add_api_route(
-            question.path,
-            endpoint,
+            kind.path,
+            endpoint(kind),
             methods=["POST"],
             response_model=model,
             responses=_REFUSALS,
             summary=summary,
         )
-    app.add_api_route("/healthz", health, response_model=Health, summary="State of the run")
+    app.add_api_route("/", home, include_in_schema=False)
+    app.add_api_route("/healthz", healthz, summary="Version of the answers, distance from the run")
+    app.add_api_route("/ready", ready, summary="The same; 503 while too far behind the run")
     app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus")
-    for kind in (Refused, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, _refuse)
+    for error in (Refused, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(error, _refuse)
     return app
+
+
+def make_server(
+    serving: Serving,
+    answers: Answers,
+    health: Callable[[], Health],
+    own: Any,
+    shown: Any,
+    warn: Callable[[str], None],
+) -> uvicorn.Server:
+    """Return a server; `run([listener])` lasts until SIGTERM or SIGINT, or `should_exit`.
+
+    Args:
+        serving: What is served.
+        answers: Answers the questions.
+        health: Returns the state.
+        own: Registry of prometheus-client that gets the metrics of requests.
+        shown: Registry that is exported.
+        warn: Called with a message for each fault.
+    """
+    app = make_app(serving, answers, health, shown)
+    guarded = Guard(app, serving.limits, serving.token, ServeFigures(own), warn)
+    settings = uvicorn.Config(
+        guarded,
+        http=partial(_Patience, serving.limits.timeout),  # type: ignore[arg-type]
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    return uvicorn.Server(settings)
+
+
+class _Patience(HttpToolsProtocol):
+    """HTTP protocol that closes a connection whose client sends its headers too slowly."""
+
+    def __init__(self, seconds: float, **given: Any) -> None:
+        super().__init__(**given)
+        self._seconds = seconds
+        self._end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Start the timeout when the headers of a request are awaited."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop()
+        elif self._end is None:
+            self._end = self.loop.call_later(self._seconds, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
 
 
 def _refuse(request: Request, error: Exception) -> Response:

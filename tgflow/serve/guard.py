@@ -33,7 +33,10 @@ class ServeFigures:
             registry=registry,
         )
         self.waiting = Gauge(
-            "tgflow_serve_waiting", "Questions that wait for their answers.", registry=registry
+            "tgflow_serve_waiting",
+            "Questions that wait for their answers.",
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         """Requests in progress, including those being read."""
 
@@ -49,7 +52,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 ASKING = tuple(question.path for question in QUESTIONS)
-OPEN = ("/healthz", "/docs", "/openapi.json")
+OPEN = ("/", "/healthz", "/ready", "/docs", "/openapi.json")
 """Paths that need no token: they reveal nothing about the data."""
 KNOWN = (*ASKING, *OPEN, "/metrics")
 

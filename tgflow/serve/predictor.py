@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from numbers import Number
 from typing import Any
@@ -18,13 +19,16 @@ from tgflow.choices import Side
 from tgflow.config import StreamConfig
 from tgflow.describe import described
 from tgflow.events import NUM_RELATIONS
-from tgflow.graph import TemporalGraph
+from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.log import NodeCount, RelationsSeen
 from tgflow.ids import NodeIds, UnknownNode, UnknownRelation
 from tgflow.inference import Explainer, Explanation, Inference
-from tgflow.inference.engine import Ranking
+from tgflow.inference.engine import Ranking, check_reach
 from tgflow.iso import EXAMPLE, iso_seconds
+from tgflow.sampling import recent_neighbors
 from tgflow.serve.scored_pairs import ScoredPairs
+from tgflow.tasks.labels import EventLabels
+from tgflow.tasks.targets import NO_LABEL
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
@@ -34,12 +38,13 @@ from tgflow.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
 class Predictor:
     """Answers questions by the ids and times of a stream. Does not append or change anything.
 
-    Thread-safe. Ids are those of the stream: one of them, or any sequence, array or column. A time
-    is in the unit of the stream's times (`--time-unit`), a `datetime` or a text such as `2024-05-01
-    12:00:00+02:00`; the default is the tick after the last event. Scores equal those of the run for
-    such an event, but for last bits, which depend on the other pairs in a call.
+    Ids are those of the stream: one of them, or any sequence, array or column. A time is in the
+    unit of the stream's times (`--time-unit`), a `datetime` or a text such as `2024-05-01
+    12:00:00+02:00`; the default is the tick after the last event. An answer for a past time reads
+    no later event, but has the parameters of now. On the CPU the scores of pairs do not depend on
+    the other pairs in a call.
 
-    During training an answer is as of the last complete micro-batch: see `follow`.
+    Thread-safe, except while a trainer learns: see `follow`.
 
     Args:
         name: Name of the run, for messages.
@@ -50,6 +55,8 @@ class Predictor:
         calibration: Maps logits to probabilities.
         relations: Returns the texts of the relations 0, 1, ...; none if relations are numbers.
         has_inverses: Whether the graph has the inverse of each event; see `with_inverses`.
+        labels: Labels of the graph's events, if the model predicts them.
+        label_names: Returns the texts of the labels 0, 1, ...; none if labels are numbers.
     """
 
     def __init__(
@@ -63,6 +70,8 @@ class Predictor:
         relations: Callable[[], Sequence[str]] = tuple,
         *,
         has_inverses: bool = False,
+        labels: EventLabels | None = None,
+        label_names: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._name, self._stream = name, stream
         self.ids = ids
@@ -75,21 +84,19 @@ class Predictor:
         self.relations = relations
         """Returns the texts of the relations 0, 1, ...; none if relations are numbers."""
         self._has_inverses = has_inverses
+        self.labels, self.label_names = labels, label_names
         self._explainer: Explainer | None = None
         self._trainer: ContinualTrainer | None = None
         self._count, self._seen = NodeCount(graph.log), RelationsSeen(graph.log)
 
     def follow(self, trainer: ContinualTrainer, engine: Inference) -> None:
-        """Answer from the state of a training model from here on, between its micro-batches.
+        """Answer from the state of a training model from here on, between its steps.
 
-        Training changes parameters and memory in place, and the graph has events not yet learned.
-        So readers and the trainer share a fair lock: the trainer holds it exclusively from the
-        prediction of a micro-batch until its events are stored and counted, and releases it in
-        between. Neither waits for more than one turn of the other, nothing is copied, and training
-        results do not change by a bit.
+        Training changes parameters and memory in place: ask in the thread that iterates over
+        `trainer.steps`. Processes beside it are served by `tgflow run --serve`.
 
         Args:
-            trainer: Trainer whose `changing` is set here, and nowhere else.
+            trainer: The trainer.
             engine: Engine of its model and its graph.
         """
         self.graph, self.engine = trainer.graph, engine
@@ -97,7 +104,6 @@ class Predictor:
         if trainer.scorer is not None:
             self._calibration = trainer.scorer.calibration
         self._explainer = None
-        trainer.changing = engine.changing
         self._trainer = trainer
 
     def _facts(self) -> dict[str, object]:
@@ -114,36 +120,37 @@ class Predictor:
         """Number of events learned."""
         return self.graph.num_events if self._trainer is None else self._trainer.position
 
-    def holding(self) -> AbstractContextManager[None]:
-        """Context manager for questions to be answered as of one position.
+    def score(
+        self, src: Any, dst: Any = None, at: Any = None, relation: Any = None, x: Any = None
+    ) -> ScoredPairs:
+        """Return the scores of pairs, or of events before they are stored.
 
-        Waits until a trainer has completed a micro-batch, and blocks it meanwhile. Reentrant.
-        """
-        return nullcontext() if self._trainer is None else self.engine.holding()
-
-    def score(self, src: Any, dst: Any = None, at: Any = None, relation: Any = None) -> ScoredPairs:
-        """Return the scores of pairs.
+        In runs with a task that predicts labels of events, scores include those of the labels.
 
         Args:
             src: Ids of sources; or a table (pandas, polars, Arrow) with the columns that the run's
-                stream has for both ends, and optionally for times and relations.
+                stream has for both ends, and optionally for times, relations and features.
             dst: Ids of destinations, one per source.
             at: One time for all, or one for each.
             relation: One relation for all, or one for each: a text or a number, as in the stream.
+            x: Features of each event, `[N, x_dim]`, in the order of the stream's columns and not
+                scaled: the prediction of its label reads them. Without, where it needs them, labels
+                are unknown.
 
         Raises:
             UnknownNode: If the run knows no such node.
             UnknownRelation: If the run knows no such relation.
             TypeError: If ids or relations are of another kind than the stream's.
-            ValueError: If lengths differ, a time is between two ticks, or the model requires a
-                relation.
+            ValueError: If lengths differ, a time is between two ticks or beyond the kept memory,
+                the model requires a relation, a table has a column that would be ignored, or
+                features are given that no score reads.
         """
-        with self.holding():
-            if dst is None:
-                src, dst, at, relation = self._columns_of(src, at, relation)
-            return self.score_pairs(
-                *self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at, relation)
-            )
+        if dst is None:
+            src, dst, at, relation, x = self._columns_of(src, at, relation, x)
+        pairs = self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at, relation)
+        if self.labels is None and x is None:
+            return self.score_pairs(*pairs)
+        return self.score_events(*pairs, self.features_of(x, len(pairs[0])))
 
     def embed(self, ids: Any, at: Any = None, *, side: Side = "src") -> Tensor:
         """Return the embeddings of nodes, float `[N, dim]`.
@@ -158,9 +165,8 @@ class Predictor:
             TypeError: If ids are of another kind than the stream's.
             ValueError: If the model makes no embeddings of single nodes.
         """
-        with self.holding():
-            nodes = self.find(ids, side)
-            return self.embed_nodes(nodes, self.ticks(at, len(nodes)))
+        nodes = self.find(ids, side)
+        return self.embed_nodes(nodes, self.ticks(at, len(nodes)))
 
     def top_k(
         self,
@@ -170,8 +176,6 @@ class Predictor:
         exclude_known: bool = False,
         at: Any = None,
         relation: Any = None,
-        *,
-        max_pairs: int | None = None,
     ) -> ScoredPairs:
         """Return the likeliest destinations of each source, best first, one source after another.
 
@@ -183,30 +187,19 @@ class Predictor:
                 had one with all of them gets none.
             at: One time for all, or one for each source.
             relation: One relation for all, or one for each source; see `score`.
-            max_pairs: Most pairs to score; None: any number.
 
         Raises:
             UnknownNode: If the run knows no such node.
             UnknownRelation: If the run knows no such relation.
             TypeError: If ids or relations are of another kind than the stream's.
-            ValueError: If `k` is below 1, there are no candidates, there are too many pairs, or the
-                model requires a relation.
+            ValueError: If `k` is below 1, there are no candidates, or the model requires a
+                relation.
         """
-        with self.holding():
-            nodes = self.find(src, "src")
-            t = self.ticks(at, len(nodes))
-            related = self.find_relations(relation, len(nodes))
-            others = (
-                self.engine.destinations(as_of=self.position)
-                if candidates is None
-                else self.find(candidates, "dst")
-            )
-            if max_pairs is not None and len(nodes) * len(others) > max_pairs:
-                raise ValueError(
-                    f"{len(nodes):,} sources with {len(others):,} candidates each are more than "
-                    f"{max_pairs:,} pairs: ask for fewer sources at a time, or name candidates"
-                )
-            return self._ranked(nodes, t, others, k, exclude_known, related)
+        nodes = self.find(src, "src")
+        t = self.ticks(at, len(nodes))
+        related = self.find_relations(relation, len(nodes))
+        others = self.destinations() if candidates is None else self.find(candidates, "dst")
+        return self._ranked(nodes, t, others, k, exclude_known, related)
 
     def explain(self, src: Any, dst: Any, at: Any = None, relation: Any = None) -> Explanation:
         """Return why a pair has its score: contributions, and the past events behind them.
@@ -228,38 +221,45 @@ class Predictor:
             ValueError: If a time is between two ticks, the model requires a relation, or it has a
                 memory that does not reach back so far.
         """
-        with self.holding():
-            t, as_of = int(self.ticks(at, 1)), self.position
-            try:
-                u, v = int(self.find([src], "src")), int(self.find([dst], "dst"))
-                related = self.find_relations(relation, 1)
-            except (UnknownNode, UnknownRelation) as error:
-                seen = min(as_of, self.graph.log.position(t))
-                time, note = self._time(t), str(error)
-                return Explanation(src, dst, time, seen, None, None, None, note=note)
-            if self._explainer is None:
-                self._explainer = Explainer(self.engine)
-            probabilities = self._calibration.probabilities
-            r = None if related is None else int(related)
-            found = self._explainer.explain(
-                u, v, t, as_of=as_of, relation=r, probabilities=probabilities
-            )
-            return found.named(lambda nodes: [*self.ids.decode(nodes)], self._time)
+        t, as_of = int(self.ticks(at, 1)), self.position
+        try:
+            u, v = int(self.find([src], "src")), int(self.find([dst], "dst"))
+            related = self.find_relations(relation, 1)
+        except (UnknownNode, UnknownRelation) as error:
+            seen = min(as_of, self.graph.log.position(t))
+            time, note = self.time_of(t), str(error)
+            return Explanation(src, dst, time, seen, None, None, None, note=note)
+        if self._explainer is None:
+            self._explainer = Explainer(self.engine)
+        probabilities = self._calibration.probabilities
+        r = None if related is None else int(related)
+        found = self._explainer.explain(
+            u, v, t, as_of=as_of, relation=r, probabilities=probabilities
+        )
+        return found.named(lambda nodes: [*self.ids.decode(nodes)], self.time_of)
 
     def find(self, ids: Any, side: Side) -> Tensor:
         """Return the dense ids of nodes, int64 `[N]`; errors as in `score`."""
         column = [ids] if isinstance(ids, str | int | np.integer) else ids
         if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
             column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
-        nodes = self.ids.find(column, side)
-        found = nodes.numpy()
-        unknown = (found < 0) | (found >= self._num_nodes())
+        nodes = self.find_known(column, side)
+        unknown = nodes < 0
         if unknown.any():
-            name = column[int(unknown.argmax())]
+            name = column[int(unknown.nonzero()[0])]
             shown = repr(name.as_py() if isinstance(name, pa.Scalar) else name)
             what = {"src": "source", "dst": "destination"}[side] if self.ids.bipartite else "node"
             raise UnknownNode(f"{shown} is no {what} of {self._name}: no learned event has it")
         return nodes
+
+    def find_known(self, column: Any, side: Side) -> Tensor:
+        """Return the dense ids of a column, int64 `[N]`; -1 for ids that no learned event has.
+
+        Raises:
+            TypeError: If ids are of another kind than the stream's.
+        """
+        nodes = self.ids.find(column, side)
+        return nodes.masked_fill_(nodes >= self._num_nodes(), -1)
 
     def find_relations(self, given: Any, size: int) -> Tensor | None:
         """Return the numbers of relations, int64 `[size]`; None without.
@@ -276,14 +276,13 @@ class Predictor:
         if given is None:  # inverses have relations, even of a stream that has none
             is_plain = self._stream.relation is not None or not self._has_inverses
             return None if is_plain else torch.zeros(size, dtype=torch.int64)
-        with self.holding():
-            if not self.graph.log.has_relations or (
-                self._has_inverses and self._stream.relation is None
-            ):
-                raise ValueError(
-                    f"the events of {self._name} have no relations; leave out the relation"
-                )
-            seen = self._seen.upto(self.position)
+        if not self.graph.log.has_relations or (
+            self._has_inverses and self._stream.relation is None
+        ):
+            raise ValueError(
+                f"the events of {self._name} have no relations; leave out the relation"
+            )
+        seen = self._seen.upto(self.position)
         if isinstance(given, str | int | np.integer):
             values = [given] * size
         else:
@@ -320,18 +319,72 @@ class Predictor:
             raise ValueError(f"src and dst must have one length, got {len(src)} and {len(dst)}")
         return src, dst, self.ticks(at, len(src)), self.find_relations(relation, len(src))
 
+    def features_of(self, x: Any, size: int) -> Tensor | None:
+        """Return the features of events as the model reads them, float32 `[size, x_dim]`.
+
+        Each is scaled as that of the next event; errors as in `score`.
+        """
+        decoder = self.engine.model.label_decoder
+        if x is None:
+            return None
+        table, reads = self.graph.edge_x, getattr(decoder, "x_proj", None) is not None
+        if self.labels is None or table is None or not reads:
+            raise ValueError(
+                f"no score of {self._name} reads the features of an event before it is stored: "
+                "leave them out; labels of events (--task edge --target COLUMN) would read them"
+            )
+        try:
+            rows = torch.as_tensor(x, dtype=torch.float32)
+        except (TypeError, ValueError):  # rows of several lengths
+            rows = torch.empty(0, 0)
+        if rows.shape != (size, table.dim) or not rows.isfinite().all():
+            raise ValueError(
+                f"x must have {table.dim} finite features of each of {size} events, "
+                f"got {list(rows.shape)}"
+            )
+        scale = self.graph.feature_scale
+        if scale is None or not size:
+            return rows
+        return torch.cat([scale.scaled(row)[0] for row in torch.split(rows, 1)])
+
+    def score_events(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        t: Tensor,
+        relation: Tensor | None = None,
+        x: Tensor | None = None,
+    ) -> ScoredPairs:
+        """Return the scores of events and of their labels; `x` is a result of `features_of`."""
+        assert self.labels is not None
+        if x is None and getattr(self.engine.model.label_decoder, "x_proj", None) is not None:
+            found = self.score_pairs(src, dst, t, relation)
+            unknown = torch.full((len(src),), torch.nan, dtype=torch.float64)
+            return replace(found, predicted_label=[None] * len(src), label_probability=unknown)
+        logits, classes = self.engine.score_events(
+            src, dst, t, x, self.labels, as_of=self._cuts(t), relation=relation
+        )
+        label, share = self.labels.said(t, classes)
+        names = self.label_names()
+        texts = [
+            None if each == NO_LABEL else names[each] if names else each for each in label.tolist()
+        ]
+        scored = self.scored(src, dst, logits.cpu())
+        return replace(scored, predicted_label=texts, label_probability=share)
+
     def score_pairs(
         self, src: Tensor, dst: Tensor, t: Tensor, relation: Tensor | None = None
     ) -> ScoredPairs:
         """Return the scores of pairs by dense ids, ticks and relations, int64 `[N]` each."""
-        with self.holding():
-            logits = self.engine.score(src, dst, t, as_of=self.position, relation=relation)
-            return self._scored(src, dst, logits.cpu())
+        return self.scored(src, dst, self.logits(src, dst, t, relation))
+
+    def logits(self, src: Tensor, dst: Tensor, t: Tensor, relation: Tensor | None = None) -> Tensor:
+        """Return the logits of pairs on the CPU; arguments as `score_pairs`."""
+        return self.engine.score(src, dst, t, as_of=self._cuts(t), relation=relation).cpu()
 
     def embed_nodes(self, nodes: Tensor, t: Tensor) -> Tensor:
         """Return the embeddings of nodes by dense ids and ticks, float `[N, dim]`."""
-        with self.holding():
-            return self.engine.embed(nodes, t, as_of=self.position).cpu()
+        return self.engine.embed(nodes, t, as_of=self._cuts(t)).cpu()
 
     def _ranked(
         self,
@@ -342,16 +395,15 @@ class Predictor:
         exclude_known: bool,
         relation: Tensor | None,
     ) -> ScoredPairs:
-        position = self.position
         found: list[Ranking] = []
+        cuts = self._cuts(times)
         for i, node in enumerate(torch.split(nodes, 1)):
-            t, left = times[i : i + 1], others
+            t, cut, left = times[i : i + 1], int(cuts[i]), others
             if exclude_known:
-                known = self.engine.destinations(int(node), as_of=position)
-                left = others[~torch.isin(others, known)]
+                left = self.without_known(int(node), int(t), others)
             if len(left) or not len(others):
                 own = None if relation is None else relation[i : i + 1]
-                found.append(self.engine.rank(node, t, left, k, as_of=position, relation=own))
+                found.append(self.engine.rank(node, t, left, k, as_of=cut, relation=own))
             else:
                 found.append(Ranking(left.view(1, 0), torch.empty(1, 0)))
         counts = torch.tensor([each.nodes.shape[1] for each in found], dtype=torch.int64)
@@ -359,11 +411,12 @@ class Predictor:
         right = torch.cat([none, *(each.nodes.view(-1).cpu() for each in found)])
         logits = torch.cat([torch.empty(0), *(each.scores.view(-1).cpu() for each in found)])
         place = torch.cat([none, *(torch.arange(1, int(num) + 1) for num in counts)])
-        return self._scored(nodes.repeat_interleave(counts), right, logits, place)
+        return self.scored(nodes.repeat_interleave(counts), right, logits, place)
 
-    def _scored(
+    def scored(
         self, src: Tensor, dst: Tensor, logits: Tensor, place: Tensor | None = None
     ) -> ScoredPairs:
+        """Return logits of pairs as scores."""
         values, calibration = logits.double().numpy(), self._calibration
         return ScoredPairs(
             [*self.ids.decode(src)],
@@ -374,13 +427,36 @@ class Predictor:
             place,
         )
 
+    def neighbors(self, nodes: Tensor, t: Tensor, k: int) -> Neighbors:
+        """Return the latest `k` neighbors of nodes by dense ids, before ticks, int64 `[N]` each."""
+        cuts = self.graph.log.positions(t).clamp(max=self.position)
+        device = self.graph.device
+        found = recent_neighbors(self.graph, nodes.to(device), t.to(device), k, cuts.to(device))
+        return Neighbors(found.nodes.cpu(), found.t.cpu(), found.eid.cpu(), found.count.cpu())
+
+    def destinations(self) -> Tensor:
+        """Return all destinations so far by dense ids, int64 `[n]`."""
+        return self.engine.destinations(as_of=self.position)
+
+    def without_known(self, src: int, t: int, candidates: Tensor) -> Tensor:
+        """Return the candidates that a source has had no event with before a tick."""
+        cut = min(self.graph.log.position(t), self.position)
+        known = self.engine.destinations(src, as_of=cut)
+        return candidates[~torch.isin(candidates, known)]
+
+    def _cuts(self, t: Tensor) -> Tensor:
+        """Return the log positions as of which questions at ticks are answered, int64 `[N]`."""
+        cuts = self.graph.log.positions(t).clamp(max=self.position)
+        if len(cuts):
+            check_reach(self.engine.model, int(cuts.min()))
+        return cuts
+
     def _num_nodes(self) -> int:
         if self._trainer is None:
             return self.graph.num_nodes
-        with self.holding():
-            return self._count.upto(self.position)
+        return self._count.upto(self.position)
 
-    def _columns_of(self, table: Any, at: Any, relation: Any) -> tuple[Any, Any, Any, Any]:
+    def _columns_of(self, table: Any, at: Any, relation: Any, x: Any) -> tuple[Any, ...]:
         if hasattr(table, "to_arrow"):
             table = table.to_arrow()
         elif not isinstance(table, pa.Table | pa.RecordBatch):
@@ -397,7 +473,16 @@ class Predictor:
         times = table[c.t].to_pylist() if at is None and c.t in names else at
         if relation is None and c.relation in names:
             relation = table[c.relation].to_pylist()
-        return table[c.src], table[c.dst], times, relation
+        features = [n for n in names if any(fnmatchcase(n, each) for each in c.features or ())]
+        left = {c.src, c.dst, c.t, c.relation, c.weight, c.event_id, *features}
+        if ignored := [name for name in names if name not in left]:
+            raise ValueError(
+                f"the column {ignored[0]!r} of the table is none that the run's stream has, so no "
+                "score would read it: leave it out"
+            )
+        if x is None and features:
+            x = np.column_stack([np.stack(table[name].to_numpy()) for name in features])
+        return table[c.src], table[c.dst], times, relation, x
 
     def ticks(self, at: Any, size: int) -> Tensor:
         """Return the ticks of `size` questions, int64 `[size]`; errors as in `score`."""
@@ -411,11 +496,10 @@ class Predictor:
         return torch.tensor([self._tick(time) for time in times], dtype=torch.int64)
 
     def _now(self) -> int:
-        with self.holding():
-            position = self.position
-            return int(self.graph.log.read(position - 1, position).t) + 1 if position else 0
+        position = self.position
+        return int(self.graph.log.read(position - 1, position).t) + 1 if position else 0
 
-    def _time(self, tick: float) -> float:
+    def time_of(self, tick: float) -> float:
         """Return the time of a tick in the unit of the stream."""
         unit, own = self._stream.unit, self.graph.time_unit
         time = Fraction(tick) / (1 if own == "tick" else ticks_per_unit(unit, own))

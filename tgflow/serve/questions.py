@@ -33,12 +33,17 @@ class Refused(Exception):
 
 NodeId = StrictInt | StrictStr
 """An id as in the stream: a whole number or a string."""
-Time = StrictInt | Annotated[float, Field(strict=True, allow_inf_nan=False)] | datetime
+Number = StrictInt | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Time = Number | datetime
 """In the unit of the stream's times, or ISO 8601; UTC without a zone."""
 Nodes = Annotated[list[NodeId], Field(min_length=1)]
 Relation = StrictInt | StrictStr
 """A relation as in the stream: a whole number or a string."""
 _RELATIONS = "One relation for all, or one for each; for models that depend on relations"
+
+
+def _example(**question: Any) -> ConfigDict:
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [question]})
 
 
 class Question(BaseModel):
@@ -54,18 +59,27 @@ class Question(BaseModel):
 
 
 class ScoreQuestion(Question):
-    """Asks for the scores of pairs."""
+    """Asks for the scores of pairs, or of events before they are stored."""
 
     path = "/score"
+    model_config = _example(src=["acc_9", "acc_9"], dst=["shop_1", "shop_2"])
+
     src: Nodes = Field(description="Ids of sources")
     dst: Nodes = Field(description="Ids of destinations, one per source")
     relation: Relation | list[Relation] | None = Field(None, description=_RELATIONS)
+    x: list[list[Number]] | None = Field(
+        None,
+        description="Features of each event, in the order of the stream's feature columns: for the "
+        "probability of its label",
+    )
 
 
 class TopQuestion(Question):
     """Asks for the likeliest destinations of sources."""
 
     path = "/top-k"
+    model_config = _example(src=["acc_9"], k=3, exclude_known=True)
+
     src: Nodes = Field(description="Ids of sources")
     k: StrictInt = Field(10, ge=1, description="Destinations of each source")
     candidates: Nodes | None = Field(
@@ -81,19 +95,28 @@ class EmbeddingQuestion(Question):
     """Asks for the embeddings of nodes."""
 
     path = "/embedding"
+    model_config = _example(ids=["acc_9", "acc_10"])
+
     ids: Nodes = Field(description="Ids of nodes")
     side: Side = Field(
         "src", description="For a bipartite stream: whether they are sources or destinations"
     )
 
 
+class NeighborQuestion(EmbeddingQuestion):
+    """Asks for the latest events of nodes."""
+
+    path = "/neighbors"
+    model_config = _example(ids=["acc_9"], k=5)
+
+    k: StrictInt = Field(10, ge=1, le=1_000, description="Latest events of each node")
+
+
 class ExplainQuestion(Question):
     """Asks why a pair has its score."""
 
     path = "/explain"
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"src": "acc_9", "dst": "shop_1"}]}
-    )
+    model_config = _example(src="acc_9", dst="shop_1")
 
     src: NodeId = Field(description="Id of the source")
     dst: NodeId = Field(description="Id of the destination")
@@ -103,14 +126,30 @@ class ExplainQuestion(Question):
     )
 
 
+class Version(BaseModel):
+    """Version of the answering model."""
+
+    position: int = Field(description="Events in the answer: those before this log position")
+    parameters: int = Field(description="Log position up to which the parameters were learned")
+
+
 class PairScore(BaseModel):
-    """The scores of a pair."""
+    """The scores of a pair; null for an unknown id."""
 
     src: NodeId
     dst: NodeId
-    logit: float = Field(description="Higher is likelier")
-    probability: float = Field(description="Of the event against one random negative")
+    logit: float | None = Field(description="Higher is likelier")
+    probability: float | None = Field(description="Of the event against one random negative")
     anomaly: float | None = Field(description="Percentage of events with higher logits, if known")
+
+
+class EventScore(PairScore):
+    """The scores of an event; of its label in runs with a task."""
+
+    predicted_label: int | str | None = Field(None, description="The likeliest label, if known")
+    label_probability: float | None = Field(
+        None, description="Of label 1 of two classes, else of the predicted one"
+    )
 
 
 class PlacedScore(PairScore):
@@ -120,31 +159,43 @@ class PlacedScore(PairScore):
 
 
 class NodeEmbedding(BaseModel):
-    """The embedding of a node."""
+    """The embedding of a node; null for an unknown id."""
 
     id: NodeId
-    embedding: list[float]
+    embedding: list[float] | None
 
 
-class ScoreAnswer(BaseModel):
+class NeighborEvent(BaseModel):
+    """An event of a node."""
+
+    id: NodeId = Field(description="The node that was asked about")
+    neighbor: NodeId
+    t: float = Field(description="In the unit of the stream's times")
+    position: int = Field(description="Log position of the event")
+
+
+class ScoreAnswer(Version):
     """The scores of pairs, in the order of the question."""
 
-    position: int = Field(description="Events that the run had learned")
-    scores: list[PairScore]
+    scores: list[EventScore]
 
 
-class TopAnswer(BaseModel):
-    """The likeliest destinations, best first, one source after another."""
+class TopAnswer(Version):
+    """The likeliest destinations, best first, one source after another; none of an unknown one."""
 
-    position: int = Field(description="Events that the run had learned")
     scores: list[PlacedScore]
 
 
-class EmbeddingAnswer(BaseModel):
+class EmbeddingAnswer(Version):
     """The embeddings of nodes, in the order of the question."""
 
-    position: int = Field(description="Events that the run had learned")
     embeddings: list[NodeEmbedding]
+
+
+class NeighborAnswer(Version):
+    """The latest events, newest first, one node after another; none of an unknown one."""
+
+    neighbors: list[NeighborEvent]
 
 
 class GroupContribution(BaseModel):
@@ -166,13 +217,12 @@ class PastEvent(BaseModel):
     drop: float = Field(description="Logit with the event minus logit without it")
 
 
-class ExplainAnswer(BaseModel):
+class ExplainAnswer(Version):
     """Why a pair has its score: `baseline` plus the logits of `groups` is `logit`."""
 
     src: NodeId
     dst: NodeId
     t: float = Field(description="In the unit of the stream's times")
-    position: int = Field(description="Events that were visible")
     logit: float | None = Field(description="Higher is likelier; null for an unknown id")
     probability: float | None = Field(description="Of the event against one random negative")
     baseline: float | None = Field(description="Logit of a pair without history")
@@ -185,11 +235,12 @@ class ExplainAnswer(BaseModel):
     note: str = Field(description="Why there is no score")
 
 
-class Health(BaseModel):
-    """State of the run."""
+class Health(Version):
+    """State of a replica, and its distance from the run."""
 
-    state: str
-    position: int = Field(description="Events that the run has learned")
+    state: str = Field(description="following, or ended once the run has")
+    behind: int = Field(description="Events that the run has learned and answers do not include")
+    age: float = Field(description="Seconds since answers included all events of the run")
 
 
 class Refusal(BaseModel):
@@ -225,5 +276,12 @@ def _name_of(problem: Mapping[str, Any]) -> str:
     return ".".join(part for part in where if part in _FIELDS or part.isdecimal())
 
 
-QUESTIONS = (ScoreQuestion, TopQuestion, EmbeddingQuestion, ExplainQuestion)
+QUESTIONS: Mapping[type[Question], tuple[type[BaseModel], str]] = {
+    ScoreQuestion: (ScoreAnswer, "Scores of pairs, and of events before they are stored"),
+    TopQuestion: (TopAnswer, "Likeliest destinations of sources"),
+    EmbeddingQuestion: (EmbeddingAnswer, "Embeddings of nodes"),
+    NeighborQuestion: (NeighborAnswer, "Latest events of nodes"),
+    ExplainQuestion: (ExplainAnswer, "Why a pair has its score"),
+}
+"""The kinds of questions, with their answers and titles."""
 _FIELDS = {name for question in QUESTIONS for name in question.model_fields}

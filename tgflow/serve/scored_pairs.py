@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -38,14 +38,20 @@ class ScoredPairs:
     place: Tensor | None = None
     """int64 `[N]`: in a ranking, the rank of each among those of its source, from 1."""
 
+    predicted_label: list[Any] | None = None
+    """The likeliest label of each event, None if unknown; without a task that predicts labels None
+    for all."""
+    label_probability: Tensor | None = None
+    """float64 `[N]`: of label 1 of two classes, else of the predicted label; NaN if unknown."""
+
     def __len__(self) -> int:
         return len(self.src)
 
     def __getitem__(self, rows: slice) -> ScoredPairs:
         """Return some of the pairs."""
-        place = None if self.place is None else self.place[rows]
-        columns = (self.logit[rows], self.probability[rows], self.anomaly[rows])
-        return ScoredPairs(self.src[rows], self.dst[rows], *columns, place)
+        found = ((field.name, getattr(self, field.name)) for field in fields(self))
+        columns: dict[str, Any] = {name: None if x is None else x[rows] for name, x in found}
+        return ScoredPairs(**columns)
 
     def to_arrow(self) -> pa.Table:
         """Return a row for each pair; unknown values are null."""
@@ -55,6 +61,10 @@ class ScoredPairs:
         for name in ("logit", "probability", "anomaly"):
             column = getattr(self, name).double().cpu().numpy()
             columns[name] = pa.array(column, from_pandas=True)
+        if self.predicted_label is not None and self.label_probability is not None:
+            columns["predicted_label"] = pa.array(self.predicted_label)
+            share = self.label_probability.cpu().numpy()
+            columns["label_probability"] = pa.array(share, from_pandas=True)
         return pa.table(columns)
 
     def to_pandas(self) -> Any:

@@ -166,21 +166,25 @@ class EventLabels:
         """Whether a decoder predicts them (`Scores.classes`)."""
         return self._task.config.has_decoder
 
-    def said(self, host: HostEvents, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the most likely label of each event, and its probability."""
+    def said(self, t: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the most likely label of each event at ticks `t`, and its probability."""
         share, code = classes.double().softmax(1), classes.argmax(1)
         if self._task.num_classes == 2:
             return code, share[:, 1]
-        return self.history.labels(code, host.t), share.gather(1, code.unsqueeze(1)).squeeze(1)
+        return self.history.labels(code, t), share.gather(1, code.unsqueeze(1)).squeeze(1)
 
     def attach(self, batch: Batch) -> Batch:
         if not self.are_predicted:
             return batch
         eid = batch.host.eid
-        past, ages = self.history.past(eid)
-        seconds = ages.clamp(min=0).double() * batch.seconds_per_tick
-        columns = self.history.classes(eid), self._are_known(batch), past, seconds.log1p().float()
-        return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
+        past = self.history.past(eid)
+        return _with_targets(batch, self.history.classes(eid), self._are_known(batch), *past)
+
+    def asked(self, batch: Batch, as_of: Tensor) -> Batch:
+        """Attach the labels visible to events that are not stored, as of log positions."""
+        host, unknown = batch.host, torch.zeros_like(as_of)
+        past = self.history.past_of(host.src, host.dst, host.t, as_of)
+        return _with_targets(batch, unknown, unknown.bool(), *past)
 
     def _are_known(self, batch: Batch) -> Tensor:
         """Return a mask of the labels known when a batch is learned, bool `[B]`."""
@@ -207,6 +211,14 @@ class EventLabels:
             f"every label ({target}) of {part} {what} above 0, so two classes cannot be separated "
             "there; give the number of classes (classes=...), or other parts"
         )
+
+
+def _with_targets(
+    batch: Batch, label: Tensor, is_known: Tensor, past: Tensor, ages: Tensor
+) -> Batch:
+    seconds = ages.clamp(min=0).double() * batch.seconds_per_tick
+    columns = label, is_known, past, seconds.log1p().float()
+    return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
 
 
 class EventFigures:

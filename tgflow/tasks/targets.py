@@ -99,9 +99,17 @@ class LabelHistory:
             return eid.new_empty(0, 4, DEPTH), eid.new_empty(0, 4)
         self.upto(int(eid.max()) + 1)
         events = self._log.gather(eid)
-        cut = torch.tensor([self.cut(t) for t in events.t.tolist()])
-        last = self._last.before(events.src, events.dst, cut, DEPTH)
+        return self.past_of(events.src, events.dst, events.t)
+
+    def past_of(
+        self, src: Tensor, dst: Tensor, t: Tensor, limit: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Do the same as `past` for any pairs at ticks, by events before log positions `limit`."""
+        cut = torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
+        cut = cut if limit is None else torch.minimum(cut, limit)
+        self.upto(int(cut.max()) if len(cut) else 0)
+        last = self._last.before(src, dst, cut, DEPTH)
         classes = torch.where(last < 0, -1, self._classes[last.clamp(min=0)])
         newest = last[:, :, 0]
         then = self._log.gather(newest.clamp(min=0).view(-1)).t.view_as(newest)
-        return classes.long(), torch.where(newest < 0, -1, events.t.unsqueeze(1) - then)
+        return classes.long(), torch.where(newest < 0, -1, t.unsqueeze(1) - then)

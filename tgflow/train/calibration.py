@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.checkpoint.tensors import check_like
@@ -71,11 +72,18 @@ class Calibration:
             counts[1] += weight * np.bincount(_bins(negative.ravel()), minlength=_NUM_BINS)
         self._counts = counts
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return copies of the histograms."""
+        return {"counts": torch.from_numpy(self._counts.copy())}
+
     def save(self, writer: Checkpoint) -> None:
-        writer.put(self.name, {"counts": torch.from_numpy(self._counts.copy())})
+        writer.put(self.name, self.state_dict())
 
     def load(self, reader: Checkpoint) -> None:
-        found = reader.get(self.name)
+        self.load_state_dict(reader.get(self.name))
+
+    def load_state_dict(self, found: dict[str, Tensor]) -> None:
+        """Replace the histograms; raises `UntrustedCheckpoint` if they are invalid."""
         check_like(self.name, found, {"counts": torch.from_numpy(self._counts)})
         counts: Values = found["counts"].numpy().copy()
         if not (np.isfinite(counts).all() and (counts >= 0).all()):

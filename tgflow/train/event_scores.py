@@ -102,7 +102,7 @@ class EventScorer:
                 model_position=events.begin,
             )
             if self._labels is not None:
-                label, probability = self._labels.said(events, values["classes"])
+                label, probability = self._labels.said(events.t, values["classes"])
         if self._labels is not None:
             scores = replace(scores, predicted_label=label, label_probability=probability)
         self.hear(events, scores)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -83,10 +83,6 @@ class StreamTrainer(ABC):
         self.ids: NodeIds | None = None
         """Node ids of the first stream; later streams continue them."""
         self.device = device
-        self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Context manager around each micro-batch, from prediction until it is stored and counted:
-        set to `tgflow.Inference.changing`, so that an engine used by other threads answers only
-        between two micro-batches."""
         self.stream: Any = None
         """The latest stream with ids, as it was given."""
         self.stream_start = self.position
@@ -272,10 +268,9 @@ class StreamTrainer(ABC):
         with closing(made) as batches:
             try:
                 for batch in batches:
-                    with self.changing():
-                        of = self._advance(self._step(batch, batches), feeder)
-                        for each in self._steppers:
-                            each.finish(of)
+                    of = self._advance(self._step(batch, batches), feeder)
+                    for each in self._steppers:
+                        each.finish(of)
                     everything, self._catches_up = self._catches_up, False
                     self._collect(everything=everything)
                     yield from self._made()

@@ -1,0 +1,208 @@
+"""Replicas: their answers have the bits of the trainer at the named version."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import tgflow as tg
+from helpers.effort import cases
+from tgflow.config.schema import ServeConfig
+from tgflow.nn import NodeMemory
+from tgflow.runtime.replica import Replica
+from tgflow.runtime.serving import Publisher
+from tgflow.serve.ring import Ring
+
+pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+
+BATCH, NUM_NODES = 20, 30
+MODELS = cases(["tgn+pairs", "tgat", "tpnet", "recency"], ["tgn+pairs", "tpnet"])
+
+
+def rows(size, names=False, seed=3, x_dim=0):
+    """Return columns of a stream among a few nodes, more of which appear over time."""
+    rng = random.Random(seed)
+    src = [rng.randrange(min(NUM_NODES, 4 + i // 5)) for i in range(size)]
+    dst = [rng.randrange(min(NUM_NODES, 4 + i // 5)) for i in range(size)]
+    name = (lambda v: f"n{v}") if names else int
+    columns = [[name(v) for v in src], [name(v) for v in dst], [10 * i for i in range(size)]]
+    if x_dim:
+        columns.append([[rng.random() * 10**k for k in range(x_dim)] for _ in range(size)])
+    return tuple(columns)
+
+
+class Published:
+    """A trainer that publishes, and what its model was after each micro-batch."""
+
+    def __init__(self, path: Path, name: str, every: int = 1, ring: str = "8MiB", **stream) -> None:
+        self.stream = tg.open_stream(rows(**({"size": 300} | stream)), time_unit="s")
+        model = made(name, self.stream)
+        graph = tg.TemporalGraph(edge_x_dim=self.stream.x_dim)
+        self.trainer = tg.ContinualTrainer(
+            model, graph, tg.ContinualConfig(batch_size=BATCH, seed=1, replay_horizon=100)
+        )
+        self.path = path
+        self.trainer.ids = self.stream.ids
+        self.trainer.save(path)
+        config = ServeConfig(parameters_every=every, ring=ring)
+        self.publisher = Publisher(self.trainer, self.stream.ids, dict, config)
+        self.states = {0: copy.deepcopy(model.state_dict())}
+
+    def steps(self):
+        for step in self.trainer.steps(self.stream):
+            self.states[step.stop] = copy.deepcopy(self.trainer.model.state_dict())
+            self.publisher.on_step({})
+            yield step.stop
+
+    def engine(self, parameters: int) -> tg.Inference:
+        """Return an engine of the trainer's state, with the parameters of a position."""
+        model = copy.deepcopy(self.trainer.model)
+        model.load_state_dict(self.states[parameters])
+        return tg.Inference(model, self.trainer.graph, seed=1)
+
+
+def made(name, stream):
+    """Return a small model whose settings are all in its config, as `trainer.save` requires."""
+    entry = tg.models.MODELS[name]
+    known = {"memory_dim": 8, "time_dim": 8, "embedding_dim": 8, "neighbors": 4, "walk_dim": 16}
+    fields = entry.config.__dataclass_fields__
+    settings = {k: v for k, v in known.items() if k in fields}
+    if "edge_x_dim" in fields:
+        settings["edge_x_dim"] = stream.x_dim
+    torch.manual_seed(0)
+    return entry.model(entry.config(**settings | entry.settings))
+
+
+def same_answers(replica, published, seed):
+    """Assert that some scores, rankings and embeddings are those of the trainer, bit for bit."""
+    run, generator = replica.predictor, torch.Generator().manual_seed(seed)
+    position = published.trainer.position
+    assert run.position == position
+    reference = published.engine(replica.parameters)
+    num = run.graph.num_nodes
+    src, dst = torch.randint(0, num, (2, 12), generator=generator)
+    now = torch.full((12,), int(run.graph.log.t_last) + 1)
+    expected = reference.score(src, dst, now, as_of=position)
+    assert torch.equal(run.logits(src, dst, now), expected)
+    best, logits = reference.rank(src[:1], now[:1], k=3, as_of=position)
+    found = run.engine.rank(src[:1], now[:1], k=3)
+    assert torch.equal(found.nodes, best)
+    assert torch.equal(found.scores, logits)
+    if type(reference.model).embed is not tg.TemporalModel.embed:
+        z = reference.embed(src, now, as_of=position)
+        assert torch.equal(run.embed_nodes(src, now), z)
+    assert run.ids.decode(src) == published.stream.ids.decode(src)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("every", [1, 4])
+def test_answers_equal_the_trainer_bit_for_bit_at_each_version(tmp_path, name, every):
+    published = Published(tmp_path / "run", name, every, names=True)
+    replica = Replica(tmp_path / "run", published.publisher.ring)
+    for stop in published.steps():
+        replica.advance()
+        assert replica.parameters == 20 + (stop - 20) // BATCH // every * every * BATCH
+        same_answers(replica, published, stop)
+    assert replica.num_frames == 15
+    assert replica.num_restarts == 0
+    assert replica.health().behind == 0
+    memory, own = replica.predictor.model.state, published.trainer.model.state
+    if isinstance(own, NodeMemory):
+        assert all(torch.equal(x, own.state_dict()[k]) for k, x in memory.state_dict().items())
+
+
+def test_scaled_features_and_several_frames_at_once(tmp_path):
+    published = Published(tmp_path / "run", "tgn+pairs", 2, x_dim=2)
+    published.trainer.graph.feature_scale = tg.graph.FeatureScale("auto", freeze_at=150)
+    published.trainer.save(tmp_path / "scaled")
+    replica = Replica(tmp_path / "scaled", published.publisher.ring)
+    for number, stop in enumerate(published.steps()):
+        if number % 3 == 2:
+            assert replica.health().behind > 0
+            replica.advance()
+            same_answers(replica, published, stop)
+    own, scale = replica.predictor.graph.feature_scale, published.trainer.graph.feature_scale
+    probe = torch.tensor([[0.5, 3.0]])
+    assert torch.equal(own.scaled(probe)[0], scale.scaled(probe)[0])
+
+
+def test_replica_whose_frames_were_overwritten_starts_from_a_checkpoint(tmp_path):
+    published = Published(tmp_path / "run", "tgn+pairs", ring="64KiB")
+    replica = Replica(tmp_path / "run", published.publisher.ring)
+    stops = published.steps()
+    next(stops)
+    replica.advance()
+    for _ in range(9):
+        next(stops)
+    assert not published.publisher.is_asked()
+    replica.advance()
+    while not published.publisher.is_asked():
+        pass
+    before = replica.predictor.position
+    assert before == BATCH, "it answers as of then until there is a checkpoint"
+    stop = next(stops)
+    published.trainer.save(tmp_path / "run")
+    while replica.predictor.position < stop:
+        replica.advance()
+    same_answers(replica, published, stop)
+    assert replica.num_restarts == 1
+    for stop in stops:
+        replica.advance()
+        same_answers(replica, published, stop)
+
+
+def test_replica_without_a_ring_takes_over_newer_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setattr("tgflow.runtime.replica._LOOK_SECONDS", 0.0)
+    published = Published(tmp_path / "run", "tgn+pairs")
+    replica = Replica(tmp_path / "run")
+    for stop in published.steps():
+        if stop % 100:
+            continue
+        published.trainer.save(tmp_path / "run")
+        while replica.predictor.position < stop:
+            replica.advance()
+        assert replica.parameters == stop
+        same_answers(replica, published, stop)
+
+
+def test_past_questions_are_answered_as_of_then_or_refused(tmp_path):
+    published = Published(tmp_path / "run", "tgn+pairs")
+    replica = Replica(tmp_path / "run", published.publisher.ring)
+    kept = {}
+    for stop in published.steps():
+        replica.advance()
+        run = replica.predictor
+        now = run.graph.log.t_last + 1
+        kept[now] = published.engine(stop), stop
+    run, last = replica.predictor, published.trainer.model.state_dict()
+    for now, (engine, stop) in kept.items():
+        if stop < 180:
+            with pytest.raises(ValueError, match="the model's memory reaches back 120 events"):
+                run.score(1, 2, at=now)
+            continue
+        engine.model.load_state_dict(last)
+        expected = engine.score(torch.tensor([0]), torch.tensor([1]), now, as_of=stop)
+        assert torch.equal(run.logits(*torch.tensor([[0], [1], [now]])), expected)
+
+
+def test_trainer_does_not_wait_for_a_reader(tmp_path):
+    published = Published(tmp_path / "run", "tgn+pairs", ring="64KiB")
+    Replica(tmp_path / "run", published.publisher.ring)  # and never reads on
+    assert [*published.steps()][-1] == 300
+    report = published.publisher.report()["serving"]
+    assert report["frames"] == 15
+    assert report["lost"] == 0
+
+
+def test_ring_survives_its_writer(tmp_path):
+    ring = Ring.create(1 << 12)
+    ring.write(0, 5, None, {})
+    other = Ring(os.dup(ring.fd))
+    ring.close()
+    assert other.read(1).end == 5
+    other.close()
