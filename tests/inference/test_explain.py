@@ -288,7 +288,7 @@ def test_memory_that_does_not_reach_back_is_refused():
     with pytest.raises(ValueError, match="no history is kept; ask about a later time"):
         Explainer(engine).explain(*PAIR, int(STREAM.t[30]))
     engine.model.state.keep_past(20)
-    with pytest.raises(ValueError, match="memory reaches back 20 events, to position 40, and tick"):
+    with pytest.raises(ValueError, match="memory reaches back 20 events, to position 40"):
         Explainer(engine).explain(*PAIR, int(STREAM.t[30]))
 
 

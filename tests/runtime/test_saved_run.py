@@ -158,9 +158,8 @@ def test_command_line_gives_the_same_answers(made, run, capsys, tmp_path):
     scored = run.score([e[0] for e in events[:4]], [e[1] for e in events[:4]])
     assert pq.read_table(to).to_pylist() == scored.to_arrow().to_pylist()
     pairs.write_text("src,dst,t,amount\nacc_1,shop_2,7,8\n")
-    assert tgflow("predict", folder / "pay", "--pairs", pairs) == 0
-    read = f"{pairs}: not read: t, amount; --at sets the time of all pairs"
-    assert read in capsys.readouterr().err
+    assert tgflow("predict", folder / "pay", "--pairs", pairs) == 65
+    assert "'amount' of the table is none that the run's stream has" in capsys.readouterr().err
     to = tmp_path / "z.parquet"
     assert tgflow("embed", folder / "pay", "--to", to) == 0
     z = pq.read_table(to)

@@ -15,7 +15,7 @@ from helpers.effort import cases
 from tgflow.config.schema import ServeConfig
 from tgflow.nn import NodeMemory
 from tgflow.runtime.replica import Replica
-from tgflow.runtime.serving import Publisher
+from tgflow.runtime.serving import FramePublisher
 from tgflow.serve.ring import Ring
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -50,7 +50,7 @@ class Published:
         self.trainer.ids = self.stream.ids
         self.trainer.save(path)
         config = ServeConfig(parameters_every=every, ring=ring)
-        self.publisher = Publisher(self.trainer, self.stream.ids, dict, config)
+        self.publisher = FramePublisher(self.trainer, self.stream.ids, dict, config)
         self.states = {0: copy.deepcopy(model.state_dict())}
 
     def steps(self):

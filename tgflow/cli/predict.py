@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from tgflow.cli.errors import USAGE, CliError, hint
+from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import Json
 from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.report.formatting import score
@@ -270,17 +270,12 @@ def _checked_time(text: str | None) -> str | None:
 def _read_pairs(path: Path, run: Run) -> pa.Table:
     """Return the columns of a file of pairs; texts in text files get the run's types."""
     from tgflow.streams.files.formats import read_table
-    from tgflow.streams.rows.schema import listed
 
     c, has_texts = run.config.stream, isinstance(_ids(run, ["0"])[0], str)
     texts = [c.src, c.dst] if has_texts else []
     if c.relation is not None and run.relations():
         texts.append(c.relation)
-    table = read_table(path, texts)[1]
-    unread = [name for name in table.column_names if name not in (c.src, c.dst, c.relation)]
-    if unread:
-        hint(f"{path}: not read: {listed(unread)}; --at sets the time of all pairs")
-    return table
+    return read_table(path, texts)[1]
 
 
 def _write(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:

@@ -64,7 +64,7 @@ from tgflow.runtime.restore import current_build, make_trainer, open_newest
 from tgflow.runtime.runner import Runner, RunStatus
 from tgflow.runtime.saved_run import find_initial, start_of
 from tgflow.runtime.scores import open_scores
-from tgflow.runtime.serving import Publisher, Replicas, check_serving
+from tgflow.runtime.serving import FramePublisher, Replicas, check_serving
 from tgflow.runtime.stream import FlowControl, MemoryGuard, PacedStream, SteppedStream
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
@@ -186,7 +186,7 @@ def _compose(
 
     where, publisher = check_serving(config.serve), None
     if where is not None and isinstance(trainer, ContinualTrainer):
-        publisher = Publisher(trainer, ingest.ids, lambda: ingest.classes, config.serve)
+        publisher = FramePublisher(trainer, ingest.ids, lambda: ingest.classes, config.serve)
         components.append(publisher)
     for component in components:
         opened.callback(close_quietly, component)

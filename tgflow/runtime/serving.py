@@ -61,7 +61,7 @@ def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
     return endpoint, token
 
 
-class Publisher(Component):
+class FramePublisher(Component):
     """Writes what each micro-batch has changed to a ring: events, ids, rows of memory, parameters.
 
     Copies in the trainer's thread, and never waits for readers.

@@ -48,7 +48,7 @@ class State(Protocol):
         """Take over what the run has learned meanwhile."""
 
 
-class Pairs(NamedTuple):
+class AskedPairs(NamedTuple):
     """Pairs to score, int64 `[N]` each, and a function from their logits to the answer."""
 
     src: Tensor
@@ -165,10 +165,10 @@ class Answers:
         """Answer the questions of a turn: one call scores all pairs, or two with relations."""
         predictor, self.num_turns = self._state.predictor, self.num_turns + 1
         version = {"position": predictor.position, "parameters": self._state.parameters}
-        scored: list[tuple[_Waiting, Pairs]] = []
+        scored: list[tuple[_Waiting, AskedPairs]] = []
         for each in taken:
             found = _tried(partial(asked, predictor, each.question, self._max_pairs))
-            if isinstance(found, Pairs):
+            if isinstance(found, AskedPairs):
                 scored.append((each, found))
             else:
                 self._deliver(each, version, found)
@@ -194,7 +194,7 @@ class Answers:
         to.answer.set_exception(answer)
 
 
-def asked(predictor: Predictor, question: Question, max_pairs: int) -> dict[str, Any] | Pairs:
+def asked(predictor: Predictor, question: Question, max_pairs: int) -> dict[str, Any] | AskedPairs:
     """Return the answer to a question, or the pairs that it needs the scores of."""
     if isinstance(question, NeighborQuestion):
         return _neighbors(predictor, question)
@@ -215,7 +215,7 @@ def asked(predictor: Predictor, question: Question, max_pairs: int) -> dict[str,
     return _pairs(predictor, question)
 
 
-def _pairs(predictor: Predictor, question: ScoreQuestion) -> dict[str, Any] | Pairs:
+def _pairs(predictor: Predictor, question: ScoreQuestion) -> dict[str, Any] | AskedPairs:
     src, dst = predictor.find_known(question.src, "src"), predictor.find_known(question.dst, "dst")
     pairs = predictor.pairs_of(src, dst, question.at, question.relation)
     known = ((src >= 0) & (dst >= 0)).nonzero().squeeze(1)
@@ -232,11 +232,15 @@ def _pairs(predictor: Predictor, question: ScoreQuestion) -> dict[str, Any] | Pa
 
     x = predictor.features_of(question.x, len(pairs[0]))
     if predictor.labels is None:
-        return Pairs(src, dst, t, relation, lambda found: answer(predictor.scored(src, dst, found)))
+        return AskedPairs(
+            src, dst, t, relation, lambda found: answer(predictor.scored(src, dst, found))
+        )
     return answer(predictor.score_events(src, dst, t, relation, None if x is None else x[known]))
 
 
-def _ranked(predictor: Predictor, question: TopQuestion, max_pairs: int) -> dict[str, Any] | Pairs:
+def _ranked(
+    predictor: Predictor, question: TopQuestion, max_pairs: int
+) -> dict[str, Any] | AskedPairs:
     """Return the pairs of sources and candidates; ties keep the order of candidates."""
     src, k = predictor.find_known(question.src, "src"), question.k
     t = predictor.ticks(question.at, len(src))
@@ -275,7 +279,7 @@ def _ranked(predictor: Predictor, question: TopQuestion, max_pairs: int) -> dict
         return {"scores": _rows(found)}
 
     t = t.repeat_interleave(each)
-    return Pairs(
+    return AskedPairs(
         left, right, t, None if relation is None else relation.repeat_interleave(each), finish
     )
 
@@ -301,7 +305,7 @@ def _neighbors(predictor: Predictor, question: NeighborQuestion) -> dict[str, An
     }
 
 
-def _logits(predictor: Predictor, asked: Sequence[Pairs]) -> Tensor:
+def _logits(predictor: Predictor, asked: Sequence[AskedPairs]) -> Tensor:
     """Return the logits of all pairs of some questions, all with relations or none."""
     src, dst, t = (torch.cat(column) for column in zip(*(each[:3] for each in asked), strict=True))
     related = [each.relation for each in asked if each.relation is not None]

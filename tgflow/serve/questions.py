@@ -126,7 +126,7 @@ class ExplainQuestion(Question):
     )
 
 
-class Version(BaseModel):
+class AnswerVersion(BaseModel):
     """Version of the answering model."""
 
     position: int = Field(description="Events in the answer: those before this log position")
@@ -174,25 +174,25 @@ class NeighborEvent(BaseModel):
     position: int = Field(description="Log position of the event")
 
 
-class ScoreAnswer(Version):
+class ScoreAnswer(AnswerVersion):
     """The scores of pairs, in the order of the question."""
 
     scores: list[EventScore]
 
 
-class TopAnswer(Version):
+class TopAnswer(AnswerVersion):
     """The likeliest destinations, best first, one source after another; none of an unknown one."""
 
     scores: list[PlacedScore]
 
 
-class EmbeddingAnswer(Version):
+class EmbeddingAnswer(AnswerVersion):
     """The embeddings of nodes, in the order of the question."""
 
     embeddings: list[NodeEmbedding]
 
 
-class NeighborAnswer(Version):
+class NeighborAnswer(AnswerVersion):
     """The latest events, newest first, one node after another; none of an unknown one."""
 
     neighbors: list[NeighborEvent]
@@ -217,7 +217,7 @@ class PastEvent(BaseModel):
     drop: float = Field(description="Logit with the event minus logit without it")
 
 
-class ExplainAnswer(Version):
+class ExplainAnswer(AnswerVersion):
     """Why a pair has its score: `baseline` plus the logits of `groups` is `logit`."""
 
     src: NodeId
@@ -235,7 +235,7 @@ class ExplainAnswer(Version):
     note: str = Field(description="Why there is no score")
 
 
-class Health(Version):
+class Health(AnswerVersion):
     """State of a replica, and its distance from the run."""
 
     state: str = Field(description="following, or ended once the run has")
