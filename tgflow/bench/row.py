@@ -9,7 +9,7 @@ Params = dict[str, str | int | float]
 
 COSTS = frozenset({
     "us", "ms", "s", "us/step", "bytes/entry", "MB", "of the budget", "of the room",
-    "% slower", "points",
+    "% slower", "points", "micro-batches",
 })  # fmt: skip
 """Units of which less is better."""
 
