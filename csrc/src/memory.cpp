@@ -8,12 +8,14 @@
 #include <cstring>
 #include <new>
 
-// The core's own allocations report their size; a sanitizer replaces these functions itself.
+// The core's own large allocations report their size; a sanitizer replaces these functions itself. Small
+// ones do not, as the message takes memory too.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(std::size_t bytes) {
   void* memory = std::malloc(std::max<std::size_t>(bytes, 1));
-  if (memory == nullptr) throw tgflow::OutOfMemory("the native core", static_cast<int64_t>(bytes));
-  return memory;
+  if (memory != nullptr) return memory;
+  if (bytes < 4096) throw std::bad_alloc();
+  throw tgflow::OutOfMemory("the native core", static_cast<int64_t>(bytes));
 }
 #endif
 
@@ -80,6 +82,7 @@ void ReservedMemory::commit(size_t bytes) {
   committed_ = target;
 }
 
+#ifdef MREMAP_FIXED
 bool ReservedMemory::map_file(size_t begin, size_t bytes, int fd, int64_t offset) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   if (bytes == 0 || begin % page != 0 || bytes % page != 0 || static_cast<size_t>(offset) % page != 0) {
@@ -95,5 +98,8 @@ bool ReservedMemory::map_file(size_t begin, size_t bytes, int fd, int64_t offset
   munmap(file, bytes);
   return false;
 }
+#else  // not Linux: it stays in memory
+bool ReservedMemory::map_file(size_t, size_t, int, int64_t) { return false; }
+#endif
 
 }  // namespace tgflow

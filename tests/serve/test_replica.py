@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import random
+import socket
+import subprocess
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -15,7 +20,7 @@ from helpers.effort import cases
 from tgflow.config.schema import ServeConfig
 from tgflow.nn import NodeMemory
 from tgflow.runtime.replica import Replica
-from tgflow.runtime.serving import FramePublisher
+from tgflow.runtime.serving import FramePublisher, ReplicaJob
 from tgflow.serve.ring import Ring
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -206,3 +211,33 @@ def test_ring_survives_its_writer(tmp_path):
     ring.close()
     assert other.read(1).end == 5
     other.close()
+
+
+def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
+    ring, listener = Ring.create(1 << 12), socket.create_server(("127.0.0.1", 0))
+    job = ReplicaJob(
+        path=str(tmp_path),
+        listener=listener.fileno(),
+        ring=ring.fd,
+        name="tgn",
+        token=None,
+        max_body=1 << 20,
+        max_waiting=8,
+        max_pairs=100,
+        timeout=5.0,
+        max_lag=None,
+    )
+    with (
+        listener,
+        subprocess.Popen(
+            [sys.executable, "-m", "tgflow.runtime.replica"],
+            stdin=subprocess.PIPE,
+            pass_fds=(ring.fd, listener.fileno()),
+        ) as process,
+    ):
+        try:
+            process.communicate(json.dumps(asdict(job)).encode() + b"\n", timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 0
+    ring.close()

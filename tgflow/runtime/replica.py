@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.multiprocess import MultiProcessCollector
+from uvicorn import Server
 
 from tgflow.checkpoint import CheckpointError, list_checkpoints
 from tgflow.events import COLUMNS, EventBatch, NewNodes, concat
@@ -245,6 +246,15 @@ def main() -> None:
     The first line of standard input is a `ReplicaJob`.
     """
     job = ReplicaJob(**json.loads(sys.stdin.readline()))
+    servers: list[Server] = []
+
+    def last() -> None:
+        sys.stdin.read()  # ends with the process that started this one
+        if not servers:  # a checkpoint is still awaited
+            os._exit(0)
+        servers[0].should_exit = True
+
+    threading.Thread(target=last, name="last", daemon=True).start()
     sys.setswitchinterval(5e-4)  # so that requests are read while a model computes
     torch.set_num_threads(1)
     own = shown = CollectorRegistry()
@@ -256,12 +266,7 @@ def main() -> None:
     limits = Limits(job.max_body, job.max_waiting, job.timeout)
     serving = Serving(job.name, job.token, limits, job.max_lag)
     server = make_server(serving, answers, replica.health, own, shown, _warn)
-
-    def last() -> None:
-        sys.stdin.read()  # ends with the process that started this one
-        server.should_exit = True
-
-    threading.Thread(target=last, name="last", daemon=True).start()
+    servers.append(server)
     threading.Thread(target=_observe, args=(own, replica, answers), daemon=True).start()
     server.run([socket.socket(fileno=job.listener)])
     answers.close()
