@@ -201,7 +201,8 @@ def test_no_file_contains_a_machine_or_package_host_name():
     if git.returncode != 0:
         pytest.skip("git does not list the files")
     hosts = ("pypi" + ".org", "python" + "hosted.org", "download." + "pytorch", "conda" + ".org")
-    folder = re.compile(r"/(?<![\w.$)}]/)(?:work|root|home|opt|Users)/")
+    # The compose file names a program in the image of Kafka.
+    folder = re.compile(r"/(?<![\w.$)}]/)(?:work|root|home|opt(?!/kafka/)|Users)/")
     for name in filter(None, git.stdout.decode().split("\0")):
         path = ROOT / name
         if path == Path(__file__) or path.suffix in BINARY or not path.is_file():
