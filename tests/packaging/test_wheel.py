@@ -1,8 +1,7 @@
-"""Contents of the wheel and the source archive; the installed wheel works elsewhere."""
+"""Contents of the source archive and of the wheel, which `make wheel` tries elsewhere."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {"tgflow": "tgflow", "streams": "tgflow/streams", "models": "tgflow/models"}
-pytestmark = pytest.mark.slow
-PIP = ("-m", "pip", "-q", "--disable-pip-version-check")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 if not (ROOT / "csrc").is_dir():
     pytest.skip("needs the repository's sources", allow_module_level=True)
@@ -42,21 +40,15 @@ def python(*arguments, **options):
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    tools = Path(sys.executable).parent  # cmake and ninja, as installed beside this Python
-    python(
-        *(*PIP, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "-w", folder, ROOT),
-        env={**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"},
-    )
-    (path,) = folder.glob("*.whl")
-    return path
+def wheel():
+    """Return the wheel that `make wheel` builds and tries, for this Python."""
+    return Path(python(ROOT / ".ci" / "wheel.py", sys.executable).split()[-1])
 
 
 @pytest.fixture(scope="module")
 def names(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
+        return {name for name in archive.namelist() if not name.endswith("/")}
 
 
 def test_wheel_contains_every_package(names):
@@ -84,33 +76,6 @@ def test_wheel_contains_nothing_else(names):
     sources = {".py", ".pyi", ".typed", ".hpp", ".cu", ".html", ".css", ".js"}
     assert kinds <= sources | {".so", ".pyd", ".gz"}, kinds
     assert {n for n in names if n.endswith(".gz")} == {"tgflow/datasets/collegemsg.csv.gz"}
-
-
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
-    """Return the install folder of the wheel, and a function that runs scripts elsewhere.
-
-    Without `site` no editable install is found: only the wheel and packages of this Python.
-    """
-    folder = tmp_path_factory.mktemp("installed")
-    site = folder / "site"
-    python(*PIP, "install", "--no-index", "--no-deps", "--target", site, wheel)
-    path = os.pathsep.join([str(site), *(p for p in sys.path if Path(p).name == "site-packages")])
-    env = {**os.environ, "PYTHONPATH": path}
-    return site, lambda script: python("-S", "-c", script, cwd=folder, env=env)
-
-
-def test_installed_wheel_works_outside_the_repository(installed):
-    site, run = installed
-    script = (
-        "import tgflow, tgflow.streams, tgflow.models; from tgflow.ids import NodeIds\n"
-        "print(NodeIds().encode(['a'], ['b'])[1].item())\n"
-        "print(tgflow._core.__file__, tgflow.streams.__file__, tgflow.models.__file__)\n"
-        "assert not {'inject_fault', 'FileOp', 'StaticCsr'} & set(dir(tgflow._core))"
-    )
-    answer, files = run(script).split("\n", 1)
-    assert answer == "1"
-    assert files.count(str(site)) == 3, files
 
 
 def test_source_archive_contains_all_build_inputs(tmp_path):
