@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from tgflow.streams.files.urls import FILE_SCHEMES
 from tgflow.streams.rows.row_batch import PartitionedSource
 
 SCHEMES = {"kafka": "tgflow.streams.kafka"}
@@ -47,13 +48,14 @@ class Transport:
 
 
 def scheme_of(address: str) -> str | None:
-    """Return the URL scheme of an address in lower case, None if it is a path."""
+    """Return the URL scheme of an address in lower case, None for files, at a path or a URL."""
     match = _SCHEME.match(address)
-    return match.group(1).lower() if match else None
+    scheme = match.group(1).lower() if match else None
+    return None if scheme in FILE_SCHEMES else scheme
 
 
 def find_transport(address: str) -> Transport | None:
-    """Return the transport of the stream at `address`, None if it is a path.
+    """Return the transport of the stream at `address`, None for files.
 
     Raises:
         ValueError: If the scheme is unknown; the message lists the known ones.
@@ -62,7 +64,7 @@ def find_transport(address: str) -> Transport | None:
     if scheme is None:
         return None
     if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in SCHEMES)
+        known = ", ".join(f"{name}://" for name in (*SCHEMES, *FILE_SCHEMES))
         raise ValueError(f"{address!r} has an unknown scheme; streams are paths or {known}")
     transport: Transport = import_module(SCHEMES[scheme]).TRANSPORT
     return transport

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
@@ -30,6 +29,7 @@ from tgflow.streams.files.decoder import (
     tail,
     too_much,
 )
+from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Origin, Position, RowBatch
 from tgflow.streams.rows.schema import Columns
 from tgflow.streams.rows.validate import RowSchema, validate
@@ -60,7 +60,7 @@ class ColumnarDecoder(Decoder):
         num_events: int | None,
         load: Callable[[Sequence[str]], Iterable[pa.RecordBatch]],
         *,
-        path: Path | None = None,
+        path: FilePath | None = None,
         may_grow: bool = False,
         features: Sequence[str] = (),
     ) -> None:
@@ -92,6 +92,8 @@ class ColumnarDecoder(Decoder):
                 for start in range(min(max(first - done, 0), len(batch)), len(batch), num_rows):
                     yield batch.slice(start, num_rows)
                 done += len(batch)
+        except StreamError:
+            raise
         except _DAMAGE as error:
             where, text = f"{self.name}, from row {done} on", f"the data is damaged ({error})"
             raise SourceCorrupt(where, "syntax", f"{text}; fetch the file again") from error
@@ -169,29 +171,30 @@ def table_decoder(table: pa.Table, features: Sequence[str] = ()) -> ColumnarDeco
     return ColumnarDecoder("table", table.schema.names, len(table), load, features=features)
 
 
-def parquet_decoder(path: Path) -> ColumnarDecoder:
+def parquet_decoder(path: FilePath) -> ColumnarDecoder:
     """Open a Parquet file."""
 
     def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             yield from file.iter_batches(BATCH_ROWS, columns=list(names))
 
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             names, num_rows = file.schema_arrow.names, file.metadata.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise StreamError(str(path), "syntax", f"not a readable Parquet file: {error}") from error
     return ColumnarDecoder(str(path), names, num_rows, load, path=path)
 
 
-def arrow_decoder(path: Path) -> ColumnarDecoder:
-    """Open an Arrow IPC file (or Feather version 2), memory-mapped, or an Arrow stream."""
+def arrow_decoder(path: FilePath) -> ColumnarDecoder:
+    """Open an Arrow IPC file (or Feather version 2) or stream, memory-mapped if it is local."""
     with path.open("rb") as file:
         is_file = file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
 
     @contextmanager
     def reading() -> Iterator[Any]:
-        with pa.memory_map(str(path)) as file:
+        is_url = isinstance(path, UrlPath)
+        with pa.PythonFile(path.open("rb"), "r") if is_url else pa.memory_map(str(path)) as file:
             yield pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
 
     def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -210,7 +213,7 @@ def arrow_decoder(path: Path) -> ColumnarDecoder:
 
 
 def _arrays_decoder(
-    path: Path,
+    path: FilePath,
     shapes: Mapping[str, Sequence[int]],
     arrays: Callable[[Sequence[str]], Mapping[str, Any]],
 ) -> ColumnarDecoder:
@@ -231,7 +234,7 @@ def _arrays_decoder(
     return ColumnarDecoder(str(path), list(columns), num_rows, load, path=path)
 
 
-def npz_decoder(path: Path, max_bytes: int | None = None) -> ColumnarDecoder:
+def npz_decoder(path: FilePath, max_bytes: int | None = None) -> ColumnarDecoder:
     """Open a `numpy.savez` file; object arrays, which need unpickling, are rejected."""
     most = most_unpacked(path.stat().st_size, max_bytes)
     with path.open("rb") as opened:
@@ -239,6 +242,8 @@ def npz_decoder(path: Path, max_bytes: int | None = None) -> ColumnarDecoder:
             with zipfile.ZipFile(opened) as file:
                 infos = [info for info in file.infolist() if info.filename.endswith(".npy")]
                 shapes = {info.filename.removesuffix(".npy"): _shape(file, info) for info in infos}
+        except StreamError:
+            raise
         except (*_DAMAGE, NotImplementedError, RuntimeError, TokenError) as error:
             text = f"not a readable .npz file: {error!s:.100}"
             raise StreamError(str(path), "syntax", text) from None
@@ -246,7 +251,7 @@ def npz_decoder(path: Path, max_bytes: int | None = None) -> ColumnarDecoder:
         raise StreamError(str(path), "too_large", too_much(most))
 
     def arrays(names: Sequence[str]) -> Mapping[str, Any]:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {name: file[name] for name in names}
 
     return _arrays_decoder(path, shapes, arrays)
@@ -265,7 +270,7 @@ def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def tensors_decoder(path: Path) -> ColumnarDecoder:
+def tensors_decoder(path: FilePath) -> ColumnarDecoder:
     """Open a dict of tensors written by `torch.save`, such as `TemporalData.to_dict()`.
 
     The file is read with `weights_only=True`, so nothing in it is executed; a pickled
@@ -275,6 +280,8 @@ def tensors_decoder(path: Path) -> ColumnarDecoder:
     with path.open("rb") as file:
         try:
             found = torch.load(file, map_location="cpu", weights_only=True)
+        except StreamError:
+            raise
         except (*_DAMAGE, pickle.UnpicklingError, RuntimeError, LookupError, TypeError) as error:
             first = str(error).strip().partition("\n")[0]
             text = f"torch cannot load it safely ({first:.100}); {way_out}"

@@ -23,7 +23,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from pathlib import Path
 from statistics import mode
 from typing import Any
 
@@ -44,6 +43,7 @@ from tgflow.streams.files.text import (
     refuse_tiny,
     undecodable,
 )
+from tgflow.streams.files.urls import FilePath
 from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import Fault
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
@@ -125,7 +125,7 @@ class CsvDecoder(TextDecoder):
 
     def __init__(
         self,
-        path: Path,
+        path: FilePath,
         max_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
         dialect: Dialect = Dialect(),

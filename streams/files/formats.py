@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +35,7 @@ from tgflow.streams.files.dyglib import HEADER as DYGLIB_HEADER
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
 from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, head_of
+from tgflow.streams.files.urls import FilePath, file_path
 from tgflow.streams.options import TextLayout
 
 
@@ -77,7 +77,7 @@ EXTENSIONS = {ending: name for name, each in FORMATS.items() for ending in each.
 """Format of each file name ending; text formats may also end in .gz, .zst or .bz2."""
 
 
-def format_of(path: Path) -> str | None:
+def format_of(path: FilePath) -> str | None:
     """Return the format by the ending of `path`, or None."""
     endings = [suffix.lower() for suffix in path.suffixes]
     is_compressed = bool(endings) and endings[-1] in COMPRESSION
@@ -89,7 +89,7 @@ def format_of(path: Path) -> str | None:
 
 
 def decoder_for(
-    path: Path,
+    path: FilePath,
     layout: TextLayout | None = None,
     max_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
@@ -139,7 +139,7 @@ def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
         TypeError: If the source has another type.
     """
     if isinstance(source, str | os.PathLike):
-        name, table = str(source), _read_file(Path(source), texts)
+        name, table = str(source), _read_file(file_path(source), texts)
     else:
         name, table = "table", as_table(source)
         if table is None:
@@ -152,17 +152,17 @@ def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
     return name, table.combine_chunks()
 
 
-def _whole_text(path: Path) -> pa.BufferReader:
+def _whole_text(path: FilePath) -> pa.BufferReader:
     """Return the text of a file; StreamError if it unpacks to too much."""
     compression, most = COMPRESSION.get(path.suffix), most_unpacked(path.stat().st_size)
-    with pa.input_stream(str(path), compression=compression) as text:
+    with path.open("rb") as file, pa.input_stream(file, compression=compression) as text:
         data = text.read() if compression is None else text.read(most + 1)
     if compression is not None and len(data) > most:
         raise StreamError(str(path), "too_large", f"it unpacks to more than {most:,} bytes")
     return pa.BufferReader(data)
 
 
-def _read_file(path: Path, texts: Sequence[str]) -> pa.Table:
+def _read_file(path: FilePath, texts: Sequence[str]) -> pa.Table:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     kind = format_of(path)

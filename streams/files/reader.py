@@ -24,6 +24,7 @@ from tgflow.streams.files.csv import SNAP, names_of
 from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
 from tgflow.streams.files.text import COMPRESSION, TextDecoder
+from tgflow.streams.files.urls import FilePath, UrlPath, file_path
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.streams.rows.row_batch import PartitionedSource, Position, RowBatch
@@ -44,6 +45,8 @@ STDIN = "-"
 PARTITION = 0
 DEPTH = 2
 POLL_SECONDS = 0.2
+URL_POLL_SECONDS = 5.0
+"""Seconds between two lists of a folder at a URL that is followed."""
 CHUNK_BYTES = 1 << 16
 ENOUGH_LINES = 2
 """Minimum lines that are not comments: a header and a row."""
@@ -60,11 +63,18 @@ _USUAL_NAMES = {
 }  # fmt: skip
 """Usual names of columns, by role."""
 
-OpenFile = Callable[[Path], Decoder]
+OpenFile = Callable[[FilePath], Decoder]
 
 
 class FileTail:
-    """A file or folder that others may write during the read."""
+    """A file or folder that others may write during the read.
+
+    Args:
+        poll_seconds: Seconds between two checks.
+    """
+
+    def __init__(self, poll_seconds: float = POLL_SECONDS) -> None:
+        self._poll_seconds = poll_seconds
 
     @property
     def is_complete(self) -> bool:
@@ -73,7 +83,7 @@ class FileTail:
 
     def wait(self, stop: Event) -> bool:
         """Wait for the next check; return False if `stop` is set."""
-        return not stop.wait(POLL_SECONDS)
+        return not stop.wait(self._poll_seconds)
 
     def fill(self, size: int) -> None:
         """Wait until the earlier content, `size` bytes, is available again."""
@@ -86,6 +96,7 @@ class Spool(FileTail):
     """
 
     def __init__(self, pipe: IO[bytes], name: str) -> None:
+        super().__init__()
         self._folder = TemporaryDirectory(prefix="tgflow-")
         self.path = Path(self._folder.name) / name
         self.path.touch()
@@ -128,7 +139,7 @@ class Files:
         decoders: Sequence[Decoder],
         names: Sequence[str],
         growth: FileTail | None = None,
-        folder: Path | None = None,
+        folder: FilePath | None = None,
         open_file: OpenFile | None = None,
     ) -> None:
         self.decoders = list(decoders)
@@ -195,15 +206,15 @@ class Files:
         """Add new files in the folder that sort after the last one."""
         if self._folder is None or self._open_file is None:
             return
-        last = _natural(self.names[-1])
-        for path in _paths_in(self._folder):
-            if _natural(path.name) > last:
-                self.decoders.append(self._open_file(path))
-                self.names.append(path.name)
+        for path in _paths_in(self._folder, after=self.names[-1]):
+            self.decoders.append(self._open_file(path))
+            self.names.append(path.name)
 
 
-def _paths_in(folder: Path) -> list[Path]:
-    paths = (path for path in folder.iterdir() if path.name[0] not in "._")
+def _paths_in(folder: FilePath, after: str = "") -> list[FilePath]:
+    """Return the files in a folder whose names sort after `after`."""
+    last = _natural(after)
+    paths = (p for p in folder.iterdir() if p.name[0] not in "._" and _natural(p.name) > last)
     return sorted((p for p in paths if p.is_file()), key=lambda path: _natural(path.name))
 
 
@@ -230,9 +241,11 @@ def find_files(
     if _is_path(source) and str(source) == STDIN:
         return _of_stdin(open_file, options.format, comments)
     if _is_path(source):
-        path = Path(source)
+        path = file_path(source)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
+        if growth is not None and isinstance(path, UrlPath):
+            growth = FileTail(URL_POLL_SECONDS)
         if not path.is_dir():
             return _of_paths([path], open_file, growth, comments)
         paths = _paths_in(path)
@@ -240,7 +253,7 @@ def find_files(
             raise StreamError(str(path), "schema", "the folder holds no files")
         return Files([*map(open_file, paths)], [p.name for p in paths], growth, path, open_file)
     if isinstance(source, Sequence) and source and all(map(_is_path, source)):
-        return _of_paths([Path(path) for path in source], open_file, growth, comments)
+        return _of_paths([file_path(path) for path in source], open_file, growth, comments)
     table = as_table(source)
     if table is None:
         raise TypeError(
@@ -259,14 +272,18 @@ def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
 
 
 def _of_paths(
-    paths: Sequence[Path], open_file: OpenFile, growth: FileTail | None, comments: tuple[bytes, ...]
+    paths: Sequence[FilePath],
+    open_file: OpenFile,
+    growth: FileTail | None,
+    comments: tuple[bytes, ...],
 ) -> Files:
     last = paths[-1]
     if growth is not None:
         kind = format_of(last)
-        if last.suffix in COMPRESSION or (kind is not None and not FORMATS[kind].is_text):
+        is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
+        if isinstance(last, UrlPath) or not is_text:
             raise ValueError(
-                "follow=True is for text files that are not compressed, and for folders that "
+                "follow=True is for local text files that are not compressed, and for folders that "
                 f"files are moved to; {last} is neither"
             )
         _wait_for_rows(last, growth, comments)

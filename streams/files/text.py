@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +31,7 @@ from tgflow.streams.files.decoder import (
     most_unpacked,
     too_much,
 )
+from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, Position, RowBatch
 from tgflow.streams.rows.validate import RowSchema, may_be_tiny, validate
 
@@ -108,11 +108,13 @@ class TextFile:
     """
 
     def __init__(
-        self, path: Path, max_bytes: int | None = None, start: Mapping[str, Any] | None = None
+        self, path: FilePath, max_bytes: int | None = None, start: Mapping[str, Any] | None = None
     ) -> None:
         self.name, self.size = str(path), path.stat().st_size
         compression = COMPRESSION.get(path.suffix) if self.size else None
-        self._raw: Any = pa.OSFile(self.name)
+        self._raw: Any = (
+            pa.PythonFile(path.open(), "r") if isinstance(path, UrlPath) else pa.OSFile(self.name)
+        )
         self._stream: Any = self._raw
         self._allowed: int | None = None
         if compression:
@@ -230,7 +232,7 @@ class TextFile:
 
 
 def head_of(
-    path: Path, num_lines: int, num_bytes: int | None = None, max_bytes: int | None = None
+    path: FilePath, num_lines: int, num_bytes: int | None = None, max_bytes: int | None = None
 ) -> list[bytes]:
     """Return the first lines of a file without line ends; stop after `num_bytes` of text."""
     data = b""
@@ -359,7 +361,7 @@ class TextDecoder(Decoder):
 
     def __init__(
         self,
-        path: Path,
+        path: FilePath,
         max_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
         num_header_lines: int = 0,
