@@ -6,11 +6,12 @@ import errno
 import threading
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tgflow.checkpoint import directory as directories
 from tgflow.checkpoint.checkpoint import Checkpoint
@@ -28,6 +29,7 @@ from tgflow.durable.fs import RealFs, make_directories
 from tgflow.durable.lock import RunLock, read_token
 
 CORRUPT = "corrupt-"
+_Kept = TypeVar("_Kept")
 
 
 class CheckpointStore:
@@ -61,6 +63,8 @@ class CheckpointStore:
         self.directory = Path(directory)
         self.problems: list[str] = []
         """Damage found, and failed cleanups."""
+        self.pinned: frozenset[Path] = frozenset()
+        """Checkpoints that are kept while they are read."""
         self._keep, self._keep_every, self._max_bytes = keep, keep_every, max_bytes
         self._fs: RealFs = RealFs() if fs is None else fs
         self._last: Written | None = None
@@ -210,13 +214,9 @@ class CheckpointStore:
         """Remove checkpoints no longer kept; a failure is only added to `problems`."""
         entries = self.entries()
         newest = [*{entry.step: entry for entry in entries}.values()]  # the last of each step
-        kept = newest[-self._keep :]
-        generations = {_generation(entry) for entry in kept}
-        older = [each for each in newest if _generation(each) not in {None, *generations}]
-        if len(generations) == 1:
-            kept += older[-1:]
+        kept = kept_of(newest, _generation, self._keep)
         for entry in entries:
-            if entry not in kept:
+            if entry not in kept and entry.path not in self.pinned:
                 self._remove(entry.path)
         corrupt = sorted(self.directory.glob(f"{CORRUPT}*"), key=lambda path: path.stat().st_mtime)
         for path in corrupt[: -self._keep]:
@@ -239,6 +239,22 @@ class CheckpointStore:
         self._fs.rename(path, target)
         self._fs.sync_directory(self.directory)
         self.problems.append(f"{path.name} was set aside as {target.name}: {error}.")
+
+
+def kept_of(
+    newest: Sequence[_Kept], generation_of: Callable[[_Kept], int | None], keep: int
+) -> list[_Kept]:
+    """Return the checkpoints to keep: the last `keep`, and one that shares no file with them.
+
+    Args:
+        newest: The checkpoints, oldest first, one of each step.
+        generation_of: Returns the group of checkpoints that share files; None if unknown.
+        keep: At least 1.
+    """
+    kept = [*newest[-keep:]]
+    generations = {generation_of(each) for each in kept}
+    older = [each for each in newest if generation_of(each) not in {None, *generations}]
+    return kept if len(generations) > 1 else [*older[-1:], *kept]
 
 
 def _generation(entry: Entry) -> int | None:

@@ -46,6 +46,7 @@ from tgflow.runtime.node_types import NodeTypes
 from tgflow.runtime.restore import check_own
 from tgflow.runtime.scores import check_scores
 from tgflow.runtime.serving import check_serving
+from tgflow.runtime.uploads import check_store
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.files.reader import STDIN, FileSource
@@ -190,6 +191,7 @@ def check_together(config: Config) -> None:
     if order.dedup_window and stream.event_id is None:
         raise ConfigError("--dedup-window requires event ids: --event-id COLUMN")
     check_scores(config.scores.to)
+    check_store(config)
     check_serving(config.serve)
     check_loggers(config.operate.log_to)
     if config.task.freeze and config.start.init_from is None:
@@ -414,7 +416,8 @@ FIRST_SECOND, LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in Y
 
 def warn_of_first(config: Config) -> None:
     """Warn of anomalies in the first events of files, unless they cannot be read."""
-    if not config.stream.path or "://" in config.stream.path or config.stream.path == "-":
+    path = config.stream.path
+    if path in {"", STDIN} or find_transport(path) is not None:
         return
     source = _opened(config, open_stream, quiet=True)
     try:

@@ -21,7 +21,7 @@ EXIT_CODES = {
     MEMORY: "memory limit reached or out of memory",
     LOCKED: "run in use by another process",
     IO: "read or write error",
-    UNAVAILABLE: "source or rank unreachable (retry)",
+    UNAVAILABLE: "source, store or rank unreachable (retry)",
     CORRUPT: "damaged log, checkpoint or source",
     UNTRUSTED: "untrusted file",
 }
@@ -34,6 +34,7 @@ _CODES = {
     "SourceCorrupt": CORRUPT,
     "SourceUnavailable": UNAVAILABLE,
     "PeerLost": UNAVAILABLE,
+    "StoreUnavailable": UNAVAILABLE,
     "MemoryLimit": MEMORY,
     "MemoryError": MEMORY,
     "OutOfMemoryError": MEMORY,

@@ -18,7 +18,7 @@ from tgflow.distributed.launch import largest_world, read_launch
 from tgflow.peers import PeerLost, Peers
 from tgflow.runtime.build import open_follower
 from tgflow.runtime.directory import ResumeOptions
-from tgflow.runtime.features import placement_of
+from tgflow.runtime.features import FILED, placement_of
 from tgflow.runtime.gpu import graph_gpu, use_device
 from tgflow.runtime.log import Level, RunLog
 from tgflow.runtime.model_maker import make_model
@@ -122,6 +122,11 @@ def check_ranks(
         raise ConfigError(
             f"--slices: a batch has {slices}, so at most {slices} of {world} ranks can share it; "
             f"start {slices}, or pass {way_out}"
+        )
+    if config.store.url is not None and placement_of(config) in FILED:
+        raise ConfigError(
+            "--store does not hold the files of edge features of other ranks; use --edge-table "
+            "host, or leave out --store"
         )
     if config.tables.cache_policy == "belady":
         raise ConfigError("--cache-policy: belady supports one process; use lru with more ranks")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "task", "continual", "tables", "run",
-    "checkpoint", "start", "scores", "serve", "operate", "ranks",
+    "checkpoint", "store", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip
 MOST_RECORDS = 20_000
 """Maximum micro-batches plotted in the report, evenly spaced."""
@@ -82,6 +82,7 @@ def run(
       tgflow run log.csv --no-header --columns src,dst,_,t --follow --max-wait 1s
       tgflow run -s events.csv --out runs/events --resume
       tgflow run -s events.csv --nproc 2 --out runs/two
+      tgflow run -s s3://bucket/events --out runs/events --store s3://bucket/runs/events
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --scores scores.parquet
@@ -117,8 +118,11 @@ def _lead(
     """Learn as the only process, or as rank 0."""
     from tgflow.runtime.directory import RunDirectory
     from tgflow.runtime.ranks import Lead
+    from tgflow.runtime.uploads import fetch_run
 
     with Lead(peers) as lead:
+        if options.resume and config.store.url is not None and config.run.out is not None:
+            fetch_run(config, Path(config.run.out), hint)
         directory = RunDirectory.find(config, run_name(config), options)
         try:
             metrics, result = _learn(directory, flow, lead)
@@ -161,7 +165,7 @@ def _learn(
     return metrics, result
 
 
-_REPORTS = ("scores", "features", "ranks", "serving")
+_REPORTS = ("scores", "features", "ranks", "serving", "store")
 
 
 def _metrics(result: RunResult, config: Config) -> dict[str, Any]:

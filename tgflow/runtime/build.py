@@ -66,6 +66,7 @@ from tgflow.runtime.saved_run import find_initial, start_of
 from tgflow.runtime.scores import open_scores
 from tgflow.runtime.serving import FramePublisher, Replicas, check_serving
 from tgflow.runtime.stream import FlowControl, MemoryGuard, PacedStream, SteppedStream
+from tgflow.runtime.uploads import Uploads
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
@@ -168,6 +169,10 @@ def _compose(
         RunFigures(trainer, settings, stream, live, ingest.ids, control),
         shown,
     ]
+    uploads: list[Component] = []
+    if config.store.url is not None:
+        uploads = [Uploads(directory, store, run_log)]
+        opened.callback(close_quietly, uploads[0])
     if (scores := open_scores(directory, ingest, trainer, newest)) is not None:
         components.append(scores)
 
@@ -190,6 +195,7 @@ def _compose(
         components.append(publisher)
     for component in components:
         opened.callback(close_quietly, component)
+    components += uploads  # last, as a checkpoint is sent once all have settled it
     checkpoints = Checkpoints(
         trainer,
         store,

@@ -138,7 +138,7 @@ SEEDS = "seeds"
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
-    | {"micro-batches.txt", "scores.arrows", SEEDS, *LOGS.values()}
+    | {"micro-batches.txt", "scores.arrows", "store.json", SEEDS, *LOGS.values()}
 )
 """Further files of a run that has learned nothing."""
 _PARTIAL = re.compile(r"\.(.+)\.partial")
