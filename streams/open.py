@@ -79,8 +79,10 @@ class EventSource:
         """Unit of numeric times in the files."""
         self.notes: Sequence[str] = reader.notes
         """Settings detected from the first rows, one sentence each."""
+        self.columns: Mapping[str, str] = reader.columns
+        """Columns that were found by their usual names, by role: "src", "dst", "t"."""
         self.num_events = reader.num_events
-        self.x_dim = sum(reader.widths)
+        self.x_dim = reader.x_dim
         self.feature_names: Sequence[str] = reader.feature_names
         """Names of the feature columns."""
         self.progress = 0.0
@@ -119,7 +121,7 @@ class EventSource:
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
-        """Texts of the relations and labels 0, 1, ... so far, by column: "relation", "label"."""
+        """Texts of the classes 0, 1, ... so far: "relation", "label", and by categorical column."""
         return {role: tuple(found.names) for role, found in self._reader.classes.items()}
 
     def __iter__(self) -> Iterator[EventBatch]:

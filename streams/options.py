@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tgflow.setting import Setting, Size, check_text
+from annotated_types import Ge, Le
+
+from tgflow.iso import check_format
+from tgflow.setting import Setting, Size, check_ranges, check_text
 from tgflow.streams.rows.schema import ColumnNames, IdKind
 from tgflow.units import parse_bytes
 
@@ -46,7 +49,8 @@ class StreamOptions(ColumnNames, TextLayout):
 
     Relations and labels are integers, booleans (0 and 1), or texts, which become 0, 1, ... in order
     of appearance (`EventSource.classes`); no texts in Kafka's records. Features may also be columns
-    of lists; None reads those that the format declares (JODIE's), else none.
+    of lists; None reads those that the format declares (JODIE's), else none. Features of
+    categorical columns follow the others.
 
     Raises:
         ValueError: If an option has an invalid value.
@@ -54,6 +58,11 @@ class StreamOptions(ColumnNames, TextLayout):
 
     features: str | Sequence[str] | None = None
     """Edge feature columns: names, or a prefix such as f*."""
+    categorical: str | Sequence[str] | None = None
+    """Columns of categories that become edge features: a slot of 0 or 1 for each of the first
+    --max-categories values, numbered as they appear, and one for all others."""
+    max_categories: Annotated[int, Ge(1), Le(10_000)] = 32
+    """Values of a categorical column that get slots of their own."""
     fill_missing: float | None = None
     """Value of features that are empty, null or NaN, and of all features of nodes without a row;
     unset: such a row is rejected."""
@@ -62,6 +71,9 @@ class StreamOptions(ColumnNames, TextLayout):
     tick_unit: Unit | None = None
     """Unit to store times in; finer than time_unit if they have decimals; unset: time_unit, or the
     unit that the first dates need."""
+    time_format: str | None = None
+    """Format of times that are texts, as in Python's strptime, such as %m/%d/%Y; unset: ISO 8601 or
+    SQL, as 2024-05-01 12:00:00."""
     id_kind: IdKind | None = None
     """Type of the node ids; unset: as in the first row."""
     max_file_bytes: Annotated[Size | None, Setting(resume="any_time")] = None
@@ -69,10 +81,13 @@ class StreamOptions(ColumnNames, TextLayout):
     size, at least 1GiB."""
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         if self.id_kind not in (None, "int", "string"):
             raise ValueError(f"unknown id_kind {self.id_kind!r}; choose 'int', 'string' or None")
         if self.fill_missing is not None and not math.isfinite(self.fill_missing):
             raise ValueError(f"fill_missing must be a finite number, got {self.fill_missing}")
+        if self.time_format is not None:
+            check_format(self.time_format)
         if self.max_file_bytes is not None:
             check_text("max_file_bytes", self.max_file_bytes, parse_bytes)
 

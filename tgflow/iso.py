@@ -1,4 +1,4 @@
-"""Parses times in ISO 8601 or SQL format, with or without a zone; the default is UTC.
+"""Parses times in ISO 8601, SQL or a given format, with or without a zone; the default is UTC.
 
 Imports only the standard library, to keep the command line's help fast.
 """
@@ -6,8 +6,10 @@ Imports only the standard library, to keep the command line's help fast.
 from __future__ import annotations
 
 import re
-from datetime import date
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
+from functools import lru_cache
 
 EXAMPLE = "2024-05-01 12:00:00"
 DAY, CLOCK = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}"
@@ -38,6 +40,52 @@ def iso_seconds(text: str) -> Fraction | None:
         return None
     minutes = 60 * (24 * days + hour) + minute - (-away if sign == "-" else away)
     return 60 * minutes + int(second or 0) + Fraction(int(decimals or 0), 10 ** len(decimals or ""))
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@lru_cache(maxsize=1 << 16)
+def time_seconds(text: str, format: str | None = None) -> Fraction | None:
+    """Return the seconds since 1970 of a time, exactly; None if the text is not one.
+
+    Args:
+        text: A time.
+        format: Its format as in `datetime.strptime`; None: as `iso_seconds`.
+    """
+    if format is None:
+        return iso_seconds(text)
+    try:
+        found = datetime.strptime(text.strip(), format)
+    except ValueError:
+        return None
+    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return Fraction((found - _EPOCH) // timedelta(microseconds=1), 10**6)
+
+
+def check_format(format: str) -> None:
+    """Raise ValueError unless a format of `datetime.strptime` can be read."""
+    try:
+        datetime.strptime(_EPOCH.strftime(format), format)
+        is_valid = "%" in format
+    except (ValueError, re.error):
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"time_format must have directives such as %m/%d/%Y, got {format!r}")
+
+
+FORMATS = (
+    "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%m/%d/%y", "%d/%m/%y",
+    "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%d-%b-%Y",
+)  # fmt: skip
+"""Common formats of dates; a clock may follow each."""
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", "T%H:%M:%S")
+
+
+def formats_of(texts: Sequence[str]) -> list[str]:
+    """Return the common formats that all of some texts have."""
+    formats = (day + clock for day in FORMATS for clock in _CLOCKS)
+    return [f for f in formats if all(time_seconds(text, f) is not None for text in texts)]
 
 
 def has_zone(text: str) -> bool:

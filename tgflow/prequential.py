@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tgflow.events import EventBatch
-from tgflow.graph import TemporalGraph
+from tgflow.graph import FeatureScale, TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.tasks.config import TaskConfig
 from tgflow.tasks.labels import LabelTask
@@ -26,7 +26,8 @@ def evaluate(
     """Predict each event of a stream, then learn it, and return the metrics.
 
     The counterpart of river's `evaluate.progressive_val_score`, with micro-batches of
-    `config.batch_size` events.
+    `config.batch_size` events. Features are scaled by what was seen before, as
+    `tgflow.graph.FeatureScale("auto")` does.
 
     Args:
         stream: Events in order, such as `tgflow.open_stream` returns.
@@ -60,6 +61,7 @@ def evaluate(
         "bipartite" if bipartite else "undirected",
         edge_x_dim=x_dim,
         time_unit=getattr(stream, "unit", "s"),
+        feature_scale=FeatureScale() if x_dim else None,
     )
     if isinstance(model, type):
         model = model.for_graph(graph)

@@ -119,6 +119,9 @@ def json_types(
 ) -> dict[str, pa.DataType]:
     """Return the column types: features and ids as in `usual`, the others by column."""
     types = {}
+    for name in columns.categorical:
+        kind = type(usual.get(name))
+        types[name] = {int: pa.int64(), bool: pa.bool_()}.get(kind, pa.string())
     for name in columns.numbers:
         is_list = isinstance(usual.get(name), list)
         types[name] = pa.list_(pa.float32()) if is_list else pa.float32()
@@ -224,6 +227,10 @@ def _fault(
     if columns.event_id and row.get(columns.event_id) is not None:
         kind = _EVENT_IDS.get(types[columns.event_id])
         if kind and (fault := _kind_fault(columns.event_id, row[columns.event_id], *kind)):
+            return fault
+    for name in columns.categorical:
+        kind, value = (_EVENT_IDS | _CLASSES).get(types[name]), row.get(name)
+        if kind and value is not None and (fault := _kind_fault(name, value, *kind)):
             return fault
     for name in columns.numbers:
         is_list = pa.types.is_list(types[name])

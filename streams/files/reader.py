@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from datetime import date, timedelta
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,10 @@ from threading import Event
 from typing import IO, Any, TypeGuard
 
 from tgflow.ids import NodeIds
-from tgflow.iso import iso_seconds
+from tgflow.iso import formats_of, iso_seconds
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
 from tgflow.streams.files.columnar import as_table, table_decoder
-from tgflow.streams.files.csv import SNAP, names_of
+from tgflow.streams.files.csv import MISSING, SNAP, names_of
 from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
 from tgflow.streams.files.text import COMPRESSION, TextDecoder
@@ -37,6 +38,7 @@ from tgflow.streams.rows.validate import (
     feature_names,
     first_classes,
     saved_classes,
+    time_fault,
     usual_value,
 )
 from tgflow.units import parse_bytes
@@ -55,13 +57,13 @@ _SEPARATORS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
 """Common separators, and their names in settings."""
 
 _USUAL_NAMES = {
-    "src": ("source", "user", "user_id", "account", "account_id", "customer", "customer_id",
+    "src": ("src", "source", "user", "user_id", "account", "account_id", "customer", "customer_id",
             "sender", "from", "head", "u"),
-    "dst": ("destination", "target", "item", "item_id", "shop", "shop_id", "merchant",
+    "dst": ("dst", "destination", "target", "item", "item_id", "shop", "shop_id", "merchant",
             "merchant_id", "product", "receiver", "to", "tail", "v"),
-    "t": ("time", "timestamp", "ts", "date", "datetime", "at", "created_at", "unixtime"),
+    "t": ("t", "time", "timestamp", "ts", "date", "datetime", "at", "created_at", "unixtime"),
 }  # fmt: skip
-"""Usual names of columns, by role."""
+"""Usual names of columns in lower case, by role."""
 
 OpenFile = Callable[[FilePath], Decoder]
 
@@ -326,16 +328,23 @@ class Reader:
         self, files: Files, options: StreamOptions, event_id: str | None, checks: Checks
     ) -> None:
         self._files = files
-        self._options, self._event_id = options, event_id
+        self._event_id = event_id
+        self._options, self.columns = _with_usual_names(files, options, event_id)
         self._checks = checks
-        times = Times(options.time_unit, options.tick_unit)
+        times = Times(options.time_unit, options.tick_unit, options.time_format)
         self.id_kind: IdKind = options.id_kind or "int"
         self.widths: tuple[int, ...] = ()
+        """Numbers in each feature column that is not categorical."""
+        self.x_dim = 0
+        """Width of the edge features."""
         self.feature_names: list[str] = []
         """Names of the feature columns: `f0`, or `x[1]` in a list."""
         self.time, _ = times.scale(())
         self.notes: list[str] = []
         """Settings detected from the first rows, one sentence each."""
+        if self.columns:
+            found = ", ".join(f"{role}={name!r}" for role, name in self.columns.items())
+            self.notes.append(f"columns by their usual names: {found}")
         self.classes: dict[str, TextClasses] = {}
         """Classes of the columns of texts, up to the position of the latest read."""
         self._first_classes: dict[str, list[str]] = {}
@@ -357,6 +366,9 @@ class Reader:
             role: TextClasses(role, first, saved.get(role))
             for role, first in self._first_classes.items()
         }
+        for name in self._categorical:
+            most = self._options.max_categories
+            self.classes[name] = TextClasses(name, (), saved.get(name), most)
         if start is not None and self._files.growth is not None:
             self._files.growth.fill(int(start["size"] or 0))
         is_complete = self._files.is_complete()
@@ -394,7 +406,7 @@ class Reader:
         if names is None:
             return iter(())
         columns = self._columns(decoder, names)
-        texts = frozenset(getattr(columns, role) for role in self.classes)
+        texts = frozenset(getattr(columns, role) for role in self._first_classes)
         columns = replace(columns, texts=texts)
         schema = RowSchema(
             columns, self.id_kind, self.time, self.widths, self._checks, self.classes
@@ -419,14 +431,26 @@ class Reader:
             if not features:
                 text = f"no feature column starts with {prefix!r}; the columns are {listed(names)}"
                 raise StreamError(where, "schema", text)
+        categorical = self._categorical
         for name in features:
             _require(where, names, {"features": name})
+        for name in categorical:
+            _require(where, names, {"categorical": name})
         return Columns.of(
             options,
-            features=tuple(features),
+            features=tuple(name for name in features if name not in categorical),
+            categorical=categorical,
             event_id=self._event_id,
             fill_missing=options.fill_missing,
         )
+
+    @property
+    def _categorical(self) -> tuple[str, ...]:
+        given = self._options.categorical or ()
+        names = dict.fromkeys([given] if isinstance(given, str) else given)
+        if clash := [name for name in names if name in MOST]:
+            raise ValueError(f"categorical={clash[0]!r} is the name of a role; rename the column")
+        return tuple(names)
 
     def _look_ahead(self, times: Times) -> None:
         """Detect feature widths and time unit from the first rows, the id type from the first."""
@@ -438,9 +462,13 @@ class Reader:
             samples = decoder.samples(columns)
             values = [usual_value(each.get(name) for each in samples) for name in columns.features]
             self.widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
-            self.feature_names = feature_names(columns.features, self.widths)
+            num_slots = self._options.max_categories + 1
+            widths = [*self.widths, *(num_slots for _ in columns.categorical)]
+            self.x_dim = sum(widths)
+            self.feature_names = feature_names([*columns.features, *columns.categorical], widths)
             if not samples:
                 continue
+            _refuse_texts(decoder, columns, samples)
             found = [*decoder.notes()]
             if self._options.id_kind is None:
                 both = columns.src, columns.dst
@@ -452,6 +480,8 @@ class Reader:
                 self.id_kind = _id_kind(decoder.first_place, first)
                 found += _text_among_numbers(first, whole)
             self.time, note = times.scale(row.get(columns.t) for row in samples)
+            if not decoder.is_growing:
+                self._refuse_all_rows(decoder, columns, samples)
             found += [] if note is None else [note]
             for role in MOST:
                 name = getattr(columns, role)
@@ -463,6 +493,42 @@ class Reader:
                     found.append(f"{name}: texts are classes, numbered as they appear")
             self.notes += [f"{decoder.name}: {each}" for each in found]
             return
+
+    def _refuse_all_rows(
+        self, decoder: Decoder, columns: Columns, samples: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Raise `StreamError` for the first row if no sample has a time that can be read."""
+        values = [row.get(columns.t) for row in samples]
+        there = [value for value in values if value is not None and value != ""]
+        if self.time.format is not None:
+            there = [str(value) if isinstance(value, int) else value for value in there]
+        texts = [value for value in there if isinstance(value, str)]
+        faults = (
+            time_fault(columns.t, value, self.time) for value in there if not _is_moment(value)
+        )
+        first = [fault for fault in faults if fault is not None]
+        if not there or len(first) < len(there) or first[0][0] != "time_type":
+            return
+        code, text = first[0]
+        if texts and (formats := formats_of(texts)[:2]):
+            text += f"; pass {' or '.join(f'time_format={each!r}' for each in formats)}"
+        elif self.time.format is None:
+            text += "; name its format, such as time_format='%m/%d/%Y', or another column: t=..."
+        raise StreamError(decoder.first_place, code, text)
+
+
+def _refuse_texts(decoder: Decoder, columns: Columns, samples: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `StreamError` if all samples of a feature are texts."""
+    for name in columns.features:
+        there = [row.get(name) for row in samples if row.get(name) not in (None, *MISSING)]
+        if there and all(isinstance(value, str) for value in there):
+            text = f"{name} is {shown(there[0])}, expected a number; pass categorical={name!r} to "
+            text += "encode its categories, or leave it out of the features"
+            raise StreamError(decoder.first_place, "type", text)
+
+
+def _is_moment(value: object) -> bool:
+    return isinstance(value, date | timedelta)
 
 
 def _require(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> None:
@@ -495,9 +561,35 @@ def _require(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> Non
     raise StreamError(where, "schema", text)
 
 
+def _with_usual_names(
+    files: Files, options: StreamOptions, event_id: str | None
+) -> tuple[StreamOptions, dict[str, str]]:
+    """Return the options with the columns that have usual names, and these columns by role.
+
+    A role takes one if its default is missing and a single unused column has one of its names.
+    """
+    found: dict[str, str] = {}
+    for names in (decoder.names() for decoder in files.decoders):
+        if names is None:
+            continue
+        features = options.features or ()
+        used = {*([features] if isinstance(features, str) else features), event_id}
+        used |= {getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
+        for role in _USUAL_NAMES:
+            usual = [name for name in names if name not in used and _is_usual(role, name)]
+            if getattr(options, role) == role and role not in names and len(usual) == 1:
+                found[role] = usual[0]
+        break
+    return replace(options, **found), found  # type: ignore[arg-type]
+
+
+def _is_usual(role: str, name: str) -> bool:
+    return name.strip().lower() in _USUAL_NAMES.get(role, ())
+
+
 def _meant(names: Sequence[str], role: str, name: str) -> str | None:
     """Return the column that may be meant by a missing `name`; None without any."""
-    usual = [each for each in names if each.strip().lower() in _USUAL_NAMES.get(role, ())]
+    usual = [each for each in names if _is_usual(role, each)]
     return next(iter([*get_close_matches(name, names, 1, 0.8), *usual]), None)
 
 
@@ -554,7 +646,9 @@ class FileSource(PartitionedSource):
         """Unit of numeric times in the files."""
         self.notes: Sequence[str] = reader.notes
         """Settings detected from the first rows, one sentence each."""
-        self.x_dim = sum(reader.widths)
+        self.columns: Mapping[str, str] = reader.columns
+        """Columns that were found by their usual names, by role: "src", "dst", "t"."""
+        self.x_dim = reader.x_dim
         self.id_kind = reader.id_kind
         self.ids = ids
         self.num_events = reader.num_events

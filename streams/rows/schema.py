@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from tgflow.iso import has_zone, iso_seconds
+from tgflow.iso import has_zone, time_seconds
 from tgflow.setting import Setting, Size, check_ranges
 from tgflow.text import printable
 from tgflow.units import (
@@ -42,6 +42,8 @@ class Scale:
     digits: int = 0
     is_time: bool = True
     is_text: bool = False
+    format: str | None = None
+    """Format of the texts, as in `datetime.strptime`; None: ISO 8601 or SQL."""
 
     def code(self, kind: str) -> str:
         """Return the error code of a number of the wrong `kind`: type, precision or range."""
@@ -78,6 +80,7 @@ class Times:
 
     unit: str | None = None
     tick: str | None = None
+    format: str | None = None
 
     def __post_init__(self) -> None:
         for unit in (self.unit, self.tick):
@@ -89,11 +92,13 @@ class Times:
     def scale(self, first: Iterable[object]) -> tuple[Scale, str | None]:
         """Return the scale of the times, and a sentence on the detected units, None without any."""
         values = [value for value in first if value is not None]
-        texts = [v for v in values if isinstance(v, str) and iso_seconds(v) is not None]
+        if self.format is not None:  # 20240115 is a text then
+            values = [str(v) if isinstance(v, int) else v for v in values]
+        texts = [v for v in values if isinstance(v, str) and self._seconds(v) is not None]
         texts = texts if _are_most(texts, values) else []
         dated: list[datetime | str] = [*texts, *(v for v in values if isinstance(v, datetime))]
         unit = self.unit or (None if self.tick else _unit_of(values)) or "s"
-        tick = self.tick or (unit if self.unit or not dated else _finest(dated))
+        tick = self.tick or (unit if self.unit or not dated else self._finest(dated))
         found = []
         if self.unit is None and unit != "s":
             seconds = _numbers(values)[0] / ticks_per_unit("s", unit)
@@ -104,10 +109,27 @@ class Times:
             )
         if tick != unit and self.tick is None:
             found.append(f"times have decimals, and are kept in {tick}")
-        if texts and not all(map(has_zone, texts)):
+        if texts and "%z" not in (self.format or "") and not all(map(has_zone, texts)):
             found.append("times without a zone are read as UTC")
-        scale = replace(Scale.between(unit, tick), is_text=bool(texts))
+        is_text = bool(texts) or self.format is not None
+        scale = replace(Scale.between(unit, tick), is_text=is_text, format=self.format)
         return scale, "; ".join(found) or None
+
+    def _seconds(self, text: str) -> Fraction | None:
+        return time_seconds(text, self.format)
+
+    def _finest(self, values: Sequence[datetime | str]) -> str:
+        """Return the coarsest unit, from seconds down, in which all times are whole."""
+        parts = [self._part_of_second(value) for value in values]
+        for unit in ("s", "ms", "us"):
+            if all((part * ticks_per_unit("s", unit)).denominator == 1 for part in parts):
+                return unit
+        return "ns"
+
+    def _part_of_second(self, value: datetime | str) -> Fraction:
+        if isinstance(value, str):
+            return (self._seconds(value) or Fraction(0)) % 1
+        return Fraction(1000 * value.microsecond + getattr(value, "nanosecond", 0), 10**9)
 
 
 def _unit_of(values: Sequence[object]) -> str | None:
@@ -127,20 +149,6 @@ def _numbers(values: Sequence[object]) -> list[Fraction]:
 
 def _are_most(some: Sequence[object], values: Sequence[object]) -> bool:
     return 2 * len(some) > len(values)  # one bad row must not decide for the others
-
-
-def _finest(values: Sequence[datetime | str]) -> str:
-    """Return the coarsest unit, from seconds down, in which all times are whole."""
-    for unit in ("s", "ms", "us"):
-        if all((_part_of_second(v) * ticks_per_unit("s", unit)).denominator == 1 for v in values):
-            return unit
-    return "ns"
-
-
-def _part_of_second(value: datetime | str) -> Fraction:
-    if isinstance(value, str):
-        return (iso_seconds(value) or Fraction(0)) % 1
-    return Fraction(1000 * value.microsecond + getattr(value, "nanosecond", 0), 10**9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +191,12 @@ class ColumnNames:
     """Columns of events that hold one value per row, by their names in the source."""
 
     src: str = "src"
-    """Column of the source node."""
+    """Column of the source node; by default src, or the only one with a usual name: user, account,
+    customer, ..."""
     dst: str = "dst"
-    """Column of the destination node."""
+    """Column of the destination node; by default dst, or item, shop, merchant, ..."""
     t: str = "t"
-    """Column of the time."""
+    """Column of the time; by default t, or time, date, timestamp, ts, at, ..."""
     relation: str | None = None
     """Column of the relation, that is the type of the edge: texts, or integers from 0 to 65,535."""
     label: str | None = None
@@ -206,6 +215,8 @@ class Columns(ColumnNames):
     """The columns of one file that form its events, and the optional event id, by name."""
 
     features: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    """Columns of categories; not among `features`."""
     event_id: str | None = None
     texts: frozenset[str] = frozenset()
     """Columns of relations or labels that are texts."""
@@ -232,7 +243,8 @@ class Columns(ColumnNames):
     def names(self) -> list[str]:
         """All columns, each once."""
         others = (*self.single(int), self.event_id) if self.event_id else self.single(int)
-        return list(dict.fromkeys((self.src, self.dst, self.t, *others, *self.numbers)))
+        every = (self.src, self.dst, self.t, *others, *self.numbers, *self.categorical)
+        return list(dict.fromkeys(every))
 
 
 def listed(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tgflow.events import NUM_RELATIONS
-from tgflow.iso import CLOCK, DAY, EXAMPLE, iso_seconds
+from tgflow.iso import CLOCK, DAY, EXAMPLE, time_seconds
 from tgflow.streams.errors import RowFault, shown
 from tgflow.streams.rows.row_batch import (
     EventColumns,
@@ -49,7 +49,7 @@ class RowSchema:
     widths: tuple[int, ...] = ()
     checks: Checks = field(default_factory=Checks)
     classes: Mapping[str, TextClasses] = field(default_factory=dict)
-    """Classes of the columns of texts, "relation" or "label"."""
+    """Classes of columns of texts: by role, "relation" or "label", and by categorical column."""
 
 
 def validate(
@@ -147,6 +147,9 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     if columns.features:
         missing = columns.fill_missing
         x = feature_columns(batch, columns.features, schema.widths, checks.max_abs, missing)
+    if columns.categorical:
+        slots = [schema.classes[name].one_hot(batch[name]) for name in columns.categorical]
+        x = np.concatenate([*([] if x is None else [x]), *slots], axis=1)
     weight = None if columns.weight is None else _weights(batch, columns.weight)
     name = columns.event_id
     event_id = None if name is None else _event_ids(batch[name], name)
@@ -339,6 +342,8 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     is_moment = pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind)
     if is_moment and scale.is_time:
         return _moment_ticks(array, name, scale)
+    if scale.format is not None and pa.types.is_integer(kind):  # 20240115
+        array, kind = array.cast(pa.string()), pa.string()
     found: tuple[Int64s, Bools] | None = None
     if pa.types.is_decimal(kind):
         found = _decimal_ticks(array, scale)
@@ -348,7 +353,7 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
         numbers = array.cast(pa.int8()) if pa.types.is_boolean(kind) else array
         found = _scaled(numbers.to_numpy(zero_copy_only=False), Fraction(scale.per_unit))
     elif is_text(kind) and scale.is_time:
-        if (ticks := plain_ticks(array, scale.tick)) is not None:
+        if scale.format is None and (ticks := plain_ticks(array, scale.tick)) is not None:
             return ticks
         found = np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
     if found is None:
@@ -453,7 +458,7 @@ def plain_ticks(array: pa.Array, tick: str) -> Int64s | None:
 def _exact(value: Decimal | str, scale: Scale) -> Fraction:
     """Return the ticks of a number, or of a text that is a time or a number."""
     text = str(value)
-    seconds = iso_seconds(text)
+    seconds = time_seconds(text, scale.format)
     if seconds is None:
         return Fraction(text.strip()) * scale.per_unit
     return seconds * ticks_per_unit("s", scale.tick)
@@ -463,15 +468,19 @@ def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
     """Return the fault of a time in a file, None if it is valid; see `number_fault`."""
     if not scale.is_text:
         return number_fault(name, value, scale)
+    if value and scale.format is not None and time_seconds(str(value), scale.format) is None:
+        text = f"{name} is {shown(value)}, expected a time of time_format={scale.format!r}"
+        return scale.code("type"), text
     if value is not None and not isinstance(value, str):
         text = f"{name} is {shown(value)}, expected text such as {EXAMPLE} as in the first rows"
         return scale.code("type"), text
-    if value is None or iso_seconds(value) is None:
+    seconds = None if value is None else time_seconds(value, scale.format)
+    if value is None or seconds is None:
         return number_fault(name, value, scale)
     if scale.tick == "tick":
         text = f"{name} is {value}, and ticks have no known length; pass time_unit='s'"
         return scale.code("type"), text
-    ticks, seconds = _exact(value, scale), iso_seconds(value) or Fraction(0)
+    ticks = _exact(value, scale)
     if ticks.denominator != 1:
         return scale.code("precision"), _too_fine(name, value, seconds, "s", scale)
     if abs(ticks) > INT64_MAX:
@@ -531,15 +540,21 @@ class TextClasses:
     The number of a text depends on the rows before it alone.
 
     Args:
-        role: The column, "relation" or "label".
+        role: The column: "relation", "label", or the name of a categorical one.
         first: The first classes, from `first_classes`.
         names: The classes so far, of an earlier reader; None: the first ones.
+        most: Maximum number of classes; None: that of the role.
     """
 
     def __init__(
-        self, role: str, first: Sequence[str] = (), names: Iterable[str] | None = None
+        self,
+        role: str,
+        first: Sequence[str] = (),
+        names: Iterable[str] | None = None,
+        most: int | None = None,
     ) -> None:
         self._role = role
+        self._most = MOST[role] if most is None else most
         self._numbers = {n: i for i, n in enumerate(first if names is None else names)}
         self._are_booleans = [*first] == [*BOOLEANS]
 
@@ -555,20 +570,35 @@ class TextClasses:
         if self._are_booleans:
             small = pc.utf8_lower(texts)
             texts = pc.if_else(pc.is_in(small, pa.array(BOOLEANS)), small, texts)
-        found = texts.dictionary_encode()
-        words: list[str] = found.dictionary.to_pylist()
-        index = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        empty = np.array([not word for word in words], dtype=np.bool_)[index]
+        empty = pc.equal(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
         _refuse(empty, lambda _: ("null", f"{name} is empty; every event needs a value"))
-        known, most = self._numbers, MOST[self._role]
-        for word in words:
-            if word not in known and len(known) < most:
-                known[word] = len(known)
-        numbers = np.array([known.get(word, -1) for word in words], dtype=np.int64)
-        classes: Int64s = numbers[index]
-        limit = f"there are {most:,} classes already; if it is not a class, omit {self._role}=..."
+        classes = self._classes(texts)
+        limit = (
+            f"there are {self._most:,} classes already; if it is not a class, omit {self._role}=..."
+        )
         _refuse(classes < 0, lambda row: ("range", f"{name} is {texts[row]}, and {limit}"))
         return classes
+
+    def one_hot(self, array: pa.Array) -> Float32s:
+        """Return values as float32 `[B, most + 1]` with a 1 each: in the slot of their class.
+
+        The last slot is that of all other values, and of missing ones.
+        """
+        classes = self._classes(pc.fill_null(array.cast(pa.string()), ""))
+        slots = np.zeros((len(classes), self._most + 1), dtype=np.float32)
+        slots[np.arange(len(classes)), classes] = 1  # that of -1 is the last one
+        return slots
+
+    def _classes(self, texts: pa.Array) -> Int64s:
+        """Return the classes of texts, -1 for empty ones and where there are `most` already."""
+        found = texts.dictionary_encode()
+        words: list[str] = found.dictionary.to_pylist()
+        known = self._numbers
+        for word in words:
+            if word and word not in known and len(known) < self._most:
+                known[word] = len(known)
+        numbers = np.array([known.get(word, -1) for word in words], dtype=np.int64)
+        return numbers[found.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
 
 
 def saved_classes(position: Position) -> dict[str, list[str]]:

@@ -49,7 +49,6 @@ USAGE = [
     ("run plain.log --sep ; --columns src,src,t", "'src' is there twice"),
     (f"{PLAIN} --time-unit ms --tick-unit s", "--tick-unit s is coarser"),
     (f"{PLAIN} --format parquet --no-header", "are for delimited text"),
-    (f"{PLAIN} --feature-scale auto", "--feature-scale: the stream has no edge features"),
     # Order
     (f"{PLAIN} --follow --sort", "--sort: a file that is followed has no end"),
     ("run made.csv --idle-timeout 5 --no-log", "--idle-timeout requires the log"),

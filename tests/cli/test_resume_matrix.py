@@ -30,6 +30,7 @@ from tgflow.train.step import TrainStep
 SIZE, BATCH = 300, 50
 STEP = ("--checkpoint-batches", 1)
 AMOUNT = ("--features", "amount")
+KINDS = ("--categorical", "kind", "--max-categories", 2)
 TASK = ("--task", "edge", "--target", "kind", "--classes", 3, "--label-delay", "10m")
 NODES = ("--node-features", "nodes.parquet", "--node-id", "who", "--feature-scale", "auto")
 COMPARED = ("--models", "jodie,tgn+pairs,slow=jodie", "--model-set", "slow.learning_rate=0.0001")
@@ -57,7 +58,7 @@ CASES = {
     "no log": Case("run", (*STEP, "--no-log")),
     "sorted": Case("run", (*STEP, "--sort"), "mixed.csv"),
     "bad rows": Case("run", (*STEP, "--max-bad-ratio", 1), "bad.csv"),
-    "features": Case("run", (*STEP, *AMOUNT, "-m", "tgat", "--feature-scale", "auto")),
+    "features": Case("run", (*STEP, *AMOUNT, *KINDS, "-m", "tgat")),
     "disk": Case("run", (*STEP, *AMOUNT, "--edge-table", "disk", "--edge-cache", "4KiB")),
     "nodes": Case("run", (*STEP, *NODES, "-m", "tgat")),
     "task": Case("run", (*STEP, *TASK), scores="csv"),

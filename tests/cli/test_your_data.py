@@ -67,9 +67,43 @@ def test_command_that_learned_nothing_does_not_block_its_directory(tgflow, plain
     assert tgflow(*whole).code == 74
 
 
+def test_usual_columns_and_text_features_need_no_or_one_flag(tgflow, tmp_path):
+    rows = "".join(
+        f"a{i % 7},s{i % 3},{i},{i * 100},{'card' if i % 2 else 'cash'}\n" for i in range(90)
+    )
+    (tmp_path / "pay.csv").write_text("account,shop,at,cents,kind\n" + rows)
+    flags = ("-m", "tgat", *SMALL, "-o", "out", "--features", "cents")
+    refused = tgflow("run", "pay.csv", *flags, "--features", "kind")
+    assert refused.code == 65
+    assert (
+        "pay.csv, line 2: kind is 'cash', expected a number; pass --categorical kind" in refused.err
+    )
+    ran = tgflow("run", "pay.csv", *flags, "--categorical", "kind", "--limit", 50)
+    assert ran.code == 0, ran.err
+    assert "columns by their usual names: --src account, --dst shop, --t at" in ran.err
+    assert load_config(tmp_path / "out/config.toml").stream.dst == "shop"
+    assert tgflow("run", "-o", "out", "--resume", "--limit", 90).code == 0
+    whole = tgflow("run", "pay.csv", *flags, "--categorical", "kind", "-o", "whole", "--json")
+    resumed = json.loads((tmp_path / "out/metrics.json").read_text())
+    assert resumed["state_sha256"] == whole.json["state_sha256"]
+
+
+def test_dates_and_decreasing_times_name_their_flags(tgflow, tmp_path):
+    rows = "".join(f"{i % 7},{9 + i % 3},01/{28 - i:02}/2024\n" for i in range(20))
+    (tmp_path / "days.csv").write_text("user,item,date\n" + rows)
+    refused = tgflow("run", "days.csv", *CHEAP)
+    assert refused.code == 65
+    assert "days.csv, line 2: date is '01/28/2024', expected a number of s" in refused.err
+    assert "pass --time-format %m/%d/%Y" in refused.err
+    refused = tgflow("run", "days.csv", "--time-format", "%m/%d/%Y", *CHEAP)
+    assert refused.code == 65
+    assert "sort the whole file with --sort" in refused.err
+    assert tgflow("run", "days.csv", "--time-format", "%m/%d/%Y", "--sort", *CHEAP).code == 0
+
+
 def test_features_are_scaled_and_reported(tgflow, plain):
     flags = (plain, *LAYOUT, "--features", "amount", "-m", "tgat", *SMALL, "--json")
-    whole = tgflow("run", *flags, "--feature-scale", "auto")
+    whole = tgflow("run", *flags)
     assert whole.json["features"]["scale"] == (
         "features: all to mean 0 and deviation 1 by the first 120 events (so far)"
     )
@@ -78,6 +112,8 @@ def test_features_are_scaled_and_reported(tgflow, plain):
     ran = tgflow("train", *flags, "--feature-scale", "standard", "--epochs", 1)
     assert ran.code == 0, ran.err
     assert ran.json["features"]["scale"].endswith("by the first 84 events (frozen)")
+    ran = tgflow("train", *flags, "--protocol", "dyglib/1", "--epochs", 1)
+    assert (ran.code, "features" in ran.json) == (0, False)
 
 
 def mean_mrr(tmp_path, *flags):
@@ -120,7 +156,7 @@ def test_amount_features_help_if_informative_and_else_do_not_hurt(tmp_path, mode
     (tmp_path / "pay.csv").write_text("\n".join(lines) + "\n")
     without = mean_mrr(tmp_path, "-m", model)
     assert decides or without > 0.7
-    amount = ("--features", "amount", "--feature-scale", "auto")
+    amount = ("--features", "amount")
     assert mean_mrr(tmp_path, "-m", model, *amount) > without + least
 
 

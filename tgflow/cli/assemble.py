@@ -93,12 +93,15 @@ def _opened(
     return source
 
 
-def settle_units(config: Config, source: object) -> Config:
-    """Return settings with the units of time inferred from the first rows."""
-    if config.stream.time_unit is not None or not isinstance(source, FileSource | EventSource):
+def settle(config: Config, source: object) -> Config:
+    """Return settings with the columns and the units of time inferred from the first rows."""
+    if not isinstance(source, FileSource | EventSource):
         return config
-    tick = None if source.unit == source.time_unit else source.unit
-    return replaced(config, {"stream.time_unit": source.time_unit, "stream.tick_unit": tick})
+    found: dict[str, object] = {f"stream.{role}": name for role, name in source.columns.items()}
+    if config.stream.time_unit is None:
+        tick = None if source.unit == source.time_unit else source.unit
+        found |= {"stream.time_unit": source.time_unit, "stream.tick_unit": tick}
+    return replaced(config, found)
 
 
 def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
@@ -207,6 +210,12 @@ def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
             "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
             "one event far in the future would make all after it late: ticks, or none for any"
         )
+    for flag, given in (
+        ("--categorical", config.stream.categorical),
+        ("--time-format", config.stream.time_format),
+    ):
+        if given is not None:
+            raise ConfigError(f"{flag} is for files; convert the values before they are published")
     values: dict[str, Any] = {"url": config.stream.path, "checks": config.checks}
     values["bipartite"] = config.graph.direction == "bipartite"
     for section in (section_of(config, config.stream.path), config.stream):
@@ -327,7 +336,7 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     device = use_device(config)
     config, threads = use_threads(config)
     source = open_partitioned(config)
-    directory.config = config = settle_units(config, source)
+    directory.config = config = settle(config, source)
     check_tables(config, source.x_dim, live=True)
     check_own(directory)
     direction: Direction = "bipartite" if source.ids.bipartite else config.graph.direction
@@ -342,7 +351,7 @@ def open_offline(
     device = use_device(directory.config)
     config, threads = use_threads(directory.config)
     source = open_source(config)
-    directory.config = config = settle_units(config, source)
+    directory.config = config = settle(config, source)
     check_tables(config, source.x_dim, live=False)
     return source, open_node_features(config, source.ids), device, threads
 

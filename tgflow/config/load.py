@@ -127,6 +127,10 @@ def _add_protocol_settings(table: dict[str, Any]) -> None:
         if isinstance(section, dict) and isinstance(name := section.get("protocol"), str):
             for key, value in PROTOCOLS.get(name, {}).items():
                 section.setdefault(key, value)
+            if name in PROTOCOLS and not name.startswith("prequential"):  # as they were published
+                graph = table.setdefault("graph", {})
+                if isinstance(graph, dict):
+                    graph.setdefault("feature_scale", "none")
 
 
 def _add_stream_defaults(table: dict[str, Any]) -> None:

@@ -37,6 +37,7 @@ class StreamConfig(StreamOptions, _Address):
 
     columns: str | None = None
     features: list[str] | None = None
+    categorical: list[str] | None = None
     sort: bool = False
     """Read all events first and sort them by time."""
     follow: Annotated[bool, Setting(live=True, resume="any_time")] = False
@@ -63,8 +64,9 @@ class GraphConfig(Checked):
 
     direction: Direction = "undirected"
     """Direction of edges; bipartite: sources and destinations are separate name spaces."""
-    feature_scale: ScaleKind = "none"
-    """Scale features by the events so far: standard, log (signed logarithm), auto or none."""
+    feature_scale: ScaleKind = "auto"
+    """Scale features by the events so far: standard, log (signed logarithm), auto (log for skewed
+    columns) or none, which dyglib/1, tgb/1 and tkg/1 set."""
     node_features: Annotated[str | None, Setting(resume="any_time")] = None
     """File of node features, one row per node, keyed by the stream's ids: CSV, TSV, JSON lines,
     Parquet or Arrow. Nodes without a row get --fill-missing, or are an error."""

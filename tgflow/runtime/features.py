@@ -53,12 +53,6 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         raise ConfigError(
             f"--cache-policy {t.cache_policy}: a cache on a GPU always uses clock; leave it out"
         )
-    has_none = x_dim == 0 and config.graph.node_features is None
-    if has_none and config.graph.feature_scale != "none":
-        raise ConfigError(
-            "--feature-scale: the stream has no edge features; name their columns with --features, "
-            "give features of nodes with --node-features, or leave it out"
-        )
     if live and t.cache_policy == "belady":
         raise ConfigError(
             "--cache-policy belady plans future reads, and a live stream has no known "

@@ -381,11 +381,8 @@ def test_text_that_makes_all_ids_text_is_noted(tmp_path, first, is_noted):
 
 def test_all_missing_columns_are_named_with_usual_names(tmp_path):
     path = tmp_path / "pay.csv"
-    path.write_text("account,Shop,at,amount\n1,2,3,4\n")
-    missing = (
-        f"{path}: there is no column 'src' or 'dst' or 't'; the columns are account, Shop, at, "
-    )
-    meant = "amount: choose with src=...; did you mean src='account' dst='Shop' t='at'?"
-    assert strict(path) == ([], missing + meant)
-    _, text = strict(path, src="acount", dst="Shop", t="at")
+    path.write_text("account,user,Shop,when\n1,2,3,4\n")
+    missing = f"{path}: there is no column 'src' or 't'; the columns are account, user, Shop, when"
+    assert strict(path) == ([], f"{missing}: choose with src=...; did you mean src='account'?")
+    _, text = strict(path, src="acount", t="when")
     assert text.endswith("choose with src=...; did you mean src='account'?")
