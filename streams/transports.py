@@ -31,9 +31,9 @@ class Transport:
             on exit: `send(events)` and `flush()` raise `OSError` if events are rejected,
             `num_events` counts those written, `describe()` returns a summary such as "40 records
             to 3 partitions of edges", and `how_to_read()` the settings that read them. It takes
-            the address, the `NodeIds` of the events, and the keywords codec, records, partition_by
-            and options. Raises `ValueError` if these are inconsistent. None if the transport is
-            read-only.
+            the address, the `NodeIds` of the events, and the keywords codec, records, partition_by,
+            options and connect_timeout. Raises `ValueError` if these are inconsistent. None if the
+            transport is read-only.
         topic: Returns a writer of arbitrary records to an address, with `send(value, partition,
             key)`, `flush()` and `close()`, which raise `OSError` if records are rejected. It takes
             the address and the options of the scheme's section. None if the transport is

@@ -62,9 +62,11 @@ class KafkaClientConfig:
     """Options of kafka-python's consumer, such as security_protocol=SSL; may be repeated."""
     on_expired: Literal["fail", "skip"] = "fail"
     """When retention has deleted the next records: fail, or skip them and record a gap."""
+    connect_timeout: Annotated[float, Gt(0)] = 60.0
+    """Seconds without a broker at the start before the run fails."""
     max_outage: Annotated[float, Gt(0)] = 600.0
-    """Seconds without a broker before the run fails, at the start or later; a broker that returns
-    no records although there are more counts as unreachable."""
+    """Seconds without a broker later before the run fails; a broker that returns no records
+    although there are more counts as unreachable."""
     group_id: str | None = None
     """Consumer group to commit positions to, only for lag monitoring."""
     dead_letter_topic: str | None = None

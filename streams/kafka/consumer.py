@@ -426,7 +426,8 @@ class Poller:
             raise SourceUnavailable(f"topic {self._config.topic}", "refused", text) from error
         wait = self._retry.note_failure(error, self._behind)
         text = "topic %s: %s: %s; reading again in %.1f s"
-        _log.warning(text, self._config.topic, type(error).__name__, error, wait)
+        level = logging.DEBUG if self.started is None else logging.WARNING  # `start` warns itself
+        _log.log(level, text, self._config.topic, type(error).__name__, error, wait)
         return wait
 
     def _open(self, connection: ConsumerConnection) -> None:

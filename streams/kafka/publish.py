@@ -23,6 +23,7 @@ from tgflow.streams.kafka.config import (
     kafka_client,
     parse_url,
 )
+from tgflow.streams.kafka.retry import ConnectionNotices
 from tgflow.streams.rows.schema import OPTIONAL
 
 PartitionBy = Literal["src", "round_robin"]
@@ -45,15 +46,34 @@ class PublishError(OSError):
     """The broker rejected records; the message has the reason, and whether the topic exists."""
 
 
+class NoBrokerError(PublishError):
+    """No broker answered in time."""
+
+
 class Topic:
-    """A topic to write to; records arrive once and in order, as far as the broker can guarantee."""
+    """A topic to write to; records arrive once and in order, as far as the broker can guarantee.
+
+    Args:
+        url: Its address.
+        options: Options of kafka-python's producer.
+        timeout: Seconds to wait for an answer to a request.
+        connect_timeout: Seconds to wait for a broker at first.
+
+    Raises:
+        NoBrokerError: If no broker answers within `connect_timeout` seconds.
+        PublishError: If there is no such topic.
+    """
 
     def __init__(
-        self, url: str, options: Mapping[str, Any] | None = None, timeout: float = FLUSH_SECONDS
+        self,
+        url: str,
+        options: Mapping[str, Any] | None = None,
+        timeout: float = FLUSH_SECONDS,
+        connect_timeout: float = FLUSH_SECONDS,
     ) -> None:
         kafka = kafka_client()
         servers, self.name = parse_url(url)
-        known, most_ms = kafka.KafkaProducer.DEFAULT_CONFIG, int(timeout * 1000)
+        known, most_ms = kafka.KafkaProducer.DEFAULT_CONFIG, int(connect_timeout * 1000)
         given = {k: v for k, v in client_values(options or {}).items() if k in known}
         blocked = {"max_block_ms": most_ms, "bootstrap_timeout_ms": most_ms}
         settings = {**_PRODUCER_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
@@ -61,15 +81,19 @@ class Topic:
         self._failure: Exception | None = None
         self._unsent = 0
         self._producer: Any = None
+        notices = ConnectionNotices(self.name, servers, connect_timeout)
         try:
-            self._producer = kafka.KafkaProducer(**settings)
-            self.num_partitions = len(self._producer.partitions_for(self.name) or ())
+            with notices.in_background():
+                self._producer = kafka.KafkaProducer(**settings)
+                self.num_partitions = len(self._producer.partitions_for(self.name) or ())
         except kafka.errors.KafkaError as error:
+            is_there = self._producer is not None and self._producer.bootstrap_connected()
             self.close()
+            if isinstance(error, kafka.errors.KafkaTimeoutError) and not is_there:
+                raise NoBrokerError(notices.failure()) from error
             raise PublishError(
                 f"no topic {self.name!r} at {', '.join(servers)} ({type(error).__name__}: {error});"
-                " see that the broker runs and that the topic exists, or that brokers may create "
-                "topics automatically"
+                " see that the topic exists, or that brokers may create topics automatically"
             ) from error
         if not self.num_partitions:
             self.close()
@@ -125,6 +149,7 @@ class Publisher:
         records: int | None = None,
         partition_by: PartitionBy = "src",
         options: Mapping[str, Any] | None = None,
+        connect_timeout: float = FLUSH_SECONDS,
     ) -> None:
         if codec not in CODECS:
             raise ValueError(f"codec is {codec!r}; choose one of {', '.join(CODECS)}")
@@ -137,7 +162,7 @@ class Publisher:
             raise ValueError(f"records is {self._size}, but {text}")
         self._ids, self._codec, self._by = ids, codec, partition_by
         self._schema: pa.Schema | None = None
-        self.topic = Topic(url, options)
+        self.topic = Topic(url, options, connect_timeout=connect_timeout)
         self.num_events = self.num_records = 0
 
     def __enter__(self) -> Self:

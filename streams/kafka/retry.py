@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tgflow.streams.errors import SourceCorrupt, SourceUnavailable
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,65 @@ class RetryState:
             raise SourceCorrupt(
                 self._name, "corrupt", f"{text}, or start a run after it"
             ) from error
+
+
+class ConnectionNotices:
+    """Warns of a broker that does not answer: after `FIRST_NOTICE` seconds, then ever less often.
+
+    Args:
+        topic: Name of the topic.
+        servers: The addresses.
+        timeout: Seconds until the attempt ends.
+        clock: A module with `monotonic`.
+    """
+
+    FIRST_NOTICE = 3.0
+
+    def __init__(
+        self, topic: str, servers: Sequence[str], timeout: float, clock: Any = time
+    ) -> None:
+        self._topic, self._servers = topic, ", ".join(servers)
+        self.timeout, self._clock = timeout, clock
+        self._since = clock.monotonic()
+        self._next = self.FIRST_NOTICE
+
+    @property
+    def left(self) -> float:
+        """Seconds left, at least 0."""
+        seconds: float = self._since + self.timeout - self._clock.monotonic()
+        return max(0.0, seconds)
+
+    def check(self) -> None:
+        """Warn if it is time to."""
+        waited = float(self._clock.monotonic()) - self._since
+        if waited >= self._next and self.left:
+            self._next = 2 * waited
+            text = "topic %s: no answer from %s for %.0f s; trying for %g s (--connect-timeout)"
+            _log.warning(text, self._topic, self._servers, waited, self.timeout)
+
+    @contextmanager
+    def in_background(self) -> Iterator[None]:
+        """Warn from a thread while the calls of the context block."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.2):
+                self.check()
+
+        thread = threading.Thread(target=watch, name="tgflow-kafka-notices", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def failure(self) -> str:
+        """Return the message for a broker that never answered."""
+        return (
+            f"no answer from {self._servers} within {self.timeout:g} s; check that it runs and "
+            "that the address and the options are right, or wait longer with connect_timeout=..."
+        )
 
 
 def is_damage(error: BaseException) -> bool:

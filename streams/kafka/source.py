@@ -15,7 +15,7 @@ from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
 from tgflow.streams.kafka.consumer import Chunk, Cursor, Poller
 from tgflow.streams.kafka.publish import Publisher, Topic
-from tgflow.streams.kafka.retry import RetryPolicy, RetryState
+from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy, RetryState
 from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.transports import Transport
 
@@ -74,7 +74,7 @@ class KafkaSource:
     def start(self, positions: Mapping[int, Position]) -> None:
         """Start or resume at `positions`; a partition without one is read from its beginning.
 
-        Waits for the broker up to `max_outage` seconds, or until `stop` returns True.
+        Waits for the broker up to `connect_timeout` seconds, or until `stop` returns True.
 
         With `until_end` the end offsets are fixed at the first start and stored in the positions,
         so that a resumed run stops at the same place: a partition that is not in `positions` is
@@ -90,15 +90,16 @@ class KafkaSource:
         self._retry.note_contact()  # the outage timer starts here
         join: Set[int] | None = frozenset() if fixed else None
         self._poller = Poller(self._config, given, join, self._retry)
-        deadline = self._clock.monotonic() + self._config.max_outage
+        config = self._config
+        notices = ConnectionNotices(
+            config.topic, config.servers, config.connect_timeout, self._clock
+        )
         while not self._poller.wait_started(STOP_CHECK_SECONDS):
             if self.stop():
                 return
-            if self._clock.monotonic() >= deadline:
-                text = f"no answer from {', '.join(self._config.servers)} within "
-                text += f"{self._config.max_outage:.0f} s"
-                way_out = "check that it runs and that the address and the options are right"
-                raise SourceUnavailable(self.name, "unavailable", f"{text}; {way_out}")
+            notices.check()
+            if not notices.left:
+                raise SourceUnavailable(self.name, "unavailable", notices.failure())
         self._cursors = dict(self._poller.started or {})
         self._starts = {p: cursor.offset for p, cursor in self._cursors.items()}
         self._unreported = {p for p, cursor in self._cursors.items() if given.get(p) != cursor}

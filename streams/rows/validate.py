@@ -598,7 +598,9 @@ class TextClasses:
             if word and word not in known and len(known) < self._most:
                 known[word] = len(known)
         numbers = np.array([known.get(word, -1) for word in words], dtype=np.int64)
-        return numbers[found.indices.to_numpy(zero_copy_only=False).astype(np.int64)]
+        index = found.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        classes: Int64s = numbers[index]
+        return classes
 
 
 def saved_classes(position: Position) -> dict[str, list[str]]:

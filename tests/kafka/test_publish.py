@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from tgflow.ids import NodeIds
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.kafka.publish import Publisher, PublishError, Topic
+from tgflow.streams.kafka.publish import NoBrokerError, Publisher, PublishError, Topic
 from tgflow.streams.open import open_stream
 from tgflow.streams.rows.row_batch import BadRow, Origin
 
@@ -81,8 +82,8 @@ def test_published_events_are_read_back(shared_broker, topic, codec, by, text):
 
 def test_publishing_to_an_unreachable_broker_fails_in_time():
     began = time.monotonic()
-    with pytest.raises(PublishError, match="see that the broker runs"):
-        Topic("kafka://127.0.0.1:1/edges", {"api_version": (2, 3)}, timeout=1.0)
+    with pytest.raises(NoBrokerError, match=r"no answer from 127\.0\.0\.1:1 within 1 s"):
+        Topic("kafka://127.0.0.1:1/edges", {"api_version": (2, 3)}, connect_timeout=1.0)
     assert time.monotonic() - began < 20
 
 
@@ -199,3 +200,46 @@ def test_example_round_matches_undisturbed_run():
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal to the last bit" in done.stdout
     assert "killed after" in done.stdout
+
+
+def test_demo_broker_serves_the_printed_command_until_a_signal(tmp_path):
+    write_events(tmp_path / "made.csv", 300)
+    words = [sys.executable, "-m", "tgflow", "playback", "made.csv", "--to", "kafka://demo"]
+    demo = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert demo.stderr is not None
+        lines = []
+        while not lines or "until Ctrl-C" not in lines[-1]:
+            lines.append(demo.stderr.readline())
+            assert lines[-1], lines
+        (command,) = (line for line in lines if line.startswith("read them with: tgflow "))
+        run = shlex.split(command.removeprefix("read them with: tgflow "))
+        more = ["--until-end", "-m", "recency", "-o", str(tmp_path / "out"), "--threads", "1"]
+        assert main([*run, *more]) == 0
+        assert json.loads((tmp_path / "out/metrics.json").read_text())["num_events"] == 300
+        assert demo.poll() is None
+        demo.terminate()
+        assert demo.wait(10) == 0
+    finally:
+        demo.kill()
+        demo.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["playback", "made.csv", "--to", "kafka://127.0.0.1:1/edges"],
+        ["run", "-s", "kafka://127.0.0.1:1/edges", "--max-time-jump", "none", "-m", "recency"],
+    ],
+)
+def test_missing_broker_is_reported_soon_and_ends_with_75(tmp_path, words):
+    write_events(tmp_path / "made.csv", 30)
+    words = [sys.executable, "-m", "tgflow", *words, "--connect-timeout", "8"]
+    ran = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert ran.returncode == 75, ran.stderr
+    reports = [line for line in ran.stderr.splitlines() if "trying for 8 s" in line]
+    assert ["for 3 s" in line or "for 4 s" in line for line in reports] == [True, False]
+    assert "no answer from 127.0.0.1:1 within 8 s" in ran.stderr

@@ -33,6 +33,7 @@ _CODES = {
     "SourceMismatch": NO_INPUT,
     "SourceCorrupt": CORRUPT,
     "SourceUnavailable": UNAVAILABLE,
+    "NoBrokerError": UNAVAILABLE,
     "PeerLost": UNAVAILABLE,
     "StoreUnavailable": UNAVAILABLE,
     "MemoryLimit": MEMORY,

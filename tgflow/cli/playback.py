@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +19,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import with_config
-from tgflow.config import Config, flag_of
+from tgflow.config import Config, flag_of, replaced
 
 if TYPE_CHECKING:
     from tgflow.events import EventBatch
     from tgflow.streams.transports import Transport
+    from tgflow.testing.broker import MockBroker
 
-SETTINGS = ("stream", "kafka.options")
+SETTINGS = ("stream", "kafka.options", "kafka.connect_timeout")
 _RECORDS = "Output to Kafka"
+DEMO, DEMO_TOPIC = "kafka://demo", "edges"
+"""Address of a broker of the command's own, and its topic."""
 FLUSH_EVENTS = 50_000
 """Events between two flushes of a publisher."""
 
@@ -39,7 +43,7 @@ def playback(
         typer.Option(
             "--to",
             help="File to write (.csv, .jsonl, .parquet, .arrow, ...), kafka://HOST:PORT/TOPIC, "
-            "or - for CSV on stdout.",
+            "kafka://demo for a broker of its own until Ctrl-C, or - for CSV on stdout.",
             rich_help_panel="Output",
         ),
     ] = "-",
@@ -68,6 +72,7 @@ def playback(
 
       tgflow playback events.csv.gz --speed 3600 | head
       tgflow playback events.csv.gz --to events.parquet
+      tgflow playback events.csv.gz --to kafka://demo
       tgflow playback events.csv.gz --to kafka://localhost:9092/edges --codec arrow --speed 3600
       tgflow playback wikipedia.csv --format jodie --limit 1000 --to small.jsonl
     """
@@ -75,6 +80,17 @@ def playback(
     from tgflow.streams.write import write_events
 
     console = Console(stderr=True, highlight=False)
+    if to == DEMO:
+        with _demo_broker() as broker:
+            options = {**config.kafka.options, "api_version": [*broker.api_version]}
+            config = replaced(config, {"kafka.options": options})
+            broker.create(DEMO_TOPIC)
+            transport, to = find_transport(broker.url(DEMO_TOPIC)), broker.url(DEMO_TOPIC)
+            assert transport is not None
+            _publish(config, transport, to, records, partition_by, console)
+            console.print("the broker runs until Ctrl-C")
+            broker.wait()
+        return
     with _naming_the_output():
         transport = find_transport(to)
     if transport is not None:
@@ -94,6 +110,24 @@ def _naming_the_output() -> Iterator[None]:
         yield
     except ValueError as error:
         raise CliError(f"--to: {error}", USAGE) from None
+
+
+@contextmanager
+def _demo_broker() -> Iterator[MockBroker]:
+    """Run a broker in a child process; SIGINT and SIGTERM end the context quietly."""
+    from tgflow.testing.broker import MockBroker
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with MockBroker() as broker:
+            yield broker
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _PlayedSource:
@@ -153,7 +187,21 @@ def _publish(
             records=records,
             partition_by=partition_by,
             options=options,
+            connect_timeout=config.kafka.connect_timeout,
         )
+
+    def print_command() -> None:
+        settings = {**publisher.how_to_read(), "time_unit": source.unit}
+        flags = []
+        for key, value in settings.items():
+            flags += [flag_of(f"stream.{key}"), value]
+        for key, value in options.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            flags += [flag_of(f"{scheme}.options"), f"{key}={text}"]
+        words = ["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"]
+        console.print(f"read them with: {shlex.join(words)}", soft_wrap=True, markup=False)
+
+    is_paced = config.stream.speed is not None
     columns = (
         TextColumn("publishing {task.completed:,.0f} events"), BarColumn(), TimeElapsedColumn()
     )  # fmt: skip
@@ -161,15 +209,12 @@ def _publish(
         task, done = progress.add_task("", total=source.num_events), 0
         for batch in source:
             publisher.send(batch)
-            if publisher.num_events - done >= FLUSH_EVENTS or config.stream.speed is not None:
+            if publisher.num_events - done >= FLUSH_EVENTS or is_paced:
                 publisher.flush()
+                if is_paced and not done:  # they can be read while others are published
+                    print_command()
                 done = publisher.num_events
             progress.update(task, completed=publisher.num_events)
     console.print(f"published {publisher.num_events:,} events in {publisher.describe()}")
-    settings = {**publisher.how_to_read(), "time_unit": source.unit}
-    flags = [part for key, value in settings.items() for part in (flag_of(f"stream.{key}"), value)]
-    for key, value in options.items():
-        text = value if isinstance(value, str) else json.dumps(value)
-        flags += [flag_of(f"{scheme}.options"), f"{key}={text}"]
-    words = ["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"]
-    console.print(f"read them with: {shlex.join(words)}", soft_wrap=True, markup=False)
+    if not is_paced:
+        print_command()
