@@ -231,6 +231,8 @@ def open_stream(
     """
     wanted = StreamOptions(**options)
     name, reader, found = _reader_of(source, wanted)
+    if reader.refusal is not None:
+        raise reader.refusal
     ids = NodeIds(found if bipartite is None else bipartite) if ids is None else ids
     stream = EventSource(name, reader, ids, sort)
     path = str(source) if isinstance(source, str | os.PathLike) else ""

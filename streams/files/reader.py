@@ -345,6 +345,8 @@ class Reader:
         if self.columns:
             found = ", ".join(f"{role}={name!r}" for role, name in self.columns.items())
             self.notes.append(f"columns by their usual names: {found}")
+        self.refusal: StreamError | None = None
+        """Error of the first row, if none of the first rows can be read."""
         self.classes: dict[str, TextClasses] = {}
         """Classes of the columns of texts, up to the position of the latest read."""
         self._first_classes: dict[str, list[str]] = {}
@@ -468,7 +470,7 @@ class Reader:
             self.feature_names = feature_names([*columns.features, *columns.categorical], widths)
             if not samples:
                 continue
-            _refuse_texts(decoder, columns, samples)
+            self.refusal = _text_feature(decoder, columns, samples)
             found = [*decoder.notes()]
             if self._options.id_kind is None:
                 both = columns.src, columns.dst
@@ -481,7 +483,7 @@ class Reader:
                 found += _text_among_numbers(first, whole)
             self.time, note = times.scale(row.get(columns.t) for row in samples)
             if not decoder.is_growing:
-                self._refuse_all_rows(decoder, columns, samples)
+                self.refusal = self.refusal or self._no_time(decoder, columns, samples)
             found += [] if note is None else [note]
             for role in MOST:
                 name = getattr(columns, role)
@@ -494,10 +496,10 @@ class Reader:
             self.notes += [f"{decoder.name}: {each}" for each in found]
             return
 
-    def _refuse_all_rows(
+    def _no_time(
         self, decoder: Decoder, columns: Columns, samples: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Raise `StreamError` for the first row if no sample has a time that can be read."""
+    ) -> StreamError | None:
+        """Return an error of the first row if the samples' times are texts that cannot be read."""
         values = [row.get(columns.t) for row in samples]
         there = [value for value in values if value is not None and value != ""]
         if self.time.format is not None:
@@ -507,24 +509,27 @@ class Reader:
             time_fault(columns.t, value, self.time) for value in there if not _is_moment(value)
         )
         first = [fault for fault in faults if fault is not None]
-        if not there or len(first) < len(there) or first[0][0] != "time_type":
-            return
+        if not texts or len(first) < len(there) or first[0][0] != "time_type":
+            return None
         code, text = first[0]
-        if texts and (formats := formats_of(texts)[:2]):
+        if formats := formats_of(texts)[:2]:
             text += f"; pass {' or '.join(f'time_format={each!r}' for each in formats)}"
         elif self.time.format is None:
             text += "; name its format, such as time_format='%m/%d/%Y', or another column: t=..."
-        raise StreamError(decoder.first_place, code, text)
+        return StreamError(decoder.first_place, code, text)
 
 
-def _refuse_texts(decoder: Decoder, columns: Columns, samples: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `StreamError` if all samples of a feature are texts."""
+def _text_feature(
+    decoder: Decoder, columns: Columns, samples: Sequence[Mapping[str, Any]]
+) -> StreamError | None:
+    """Return an error of the first row if all samples of a feature are texts."""
     for name in columns.features:
         there = [row.get(name) for row in samples if row.get(name) not in (None, *MISSING)]
         if there and all(isinstance(value, str) for value in there):
             text = f"{name} is {shown(there[0])}, expected a number; pass categorical={name!r} to "
             text += "encode its categories, or leave it out of the features"
-            raise StreamError(decoder.first_place, "type", text)
+            return StreamError(decoder.first_place, "type", text)
+    return None
 
 
 def _is_moment(value: object) -> bool:
@@ -648,6 +653,8 @@ class FileSource(PartitionedSource):
         """Settings detected from the first rows, one sentence each."""
         self.columns: Mapping[str, str] = reader.columns
         """Columns that were found by their usual names, by role: "src", "dst", "t"."""
+        self.refusal = reader.refusal
+        """Error of the first row, if none of the first rows can be read."""
         self.x_dim = reader.x_dim
         self.id_kind = reader.id_kind
         self.ids = ids

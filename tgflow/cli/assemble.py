@@ -80,6 +80,8 @@ def _opened(
             **{each.name: getattr(c, each.name) for each in fields(StreamOptions)},
             **options,
         )
+        if isinstance(source, FileSource) and source.refusal is not None:
+            raise source.refusal
     except FileNotFoundError as error:
         raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
     except StreamError as error:

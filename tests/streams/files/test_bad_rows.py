@@ -296,7 +296,11 @@ def test_columnar_formats_isolate_each_row_by_its_number(tmp_path, case, ending)
         ({"src": [1.5]}, "table, row 0: src is 1.5, expected an integer or a string; " + AS_TEXT),
         ({"src": [True]}, "table, row 0: src is True, expected an integer or a string; " + AS_TEXT),
         ({"t": [[1]]}, "table, row 0: t is of type list<item: int64>, expected numbers"),
-        ({"f0": ["big"]}, "table, row 0: f0 is of type string, expected numbers"),
+        (
+            {"f0": ["big"]},
+            "table, row 0: f0 is 'big', expected a number; pass categorical='f0' to encode its "
+            "categories, or leave it out of the features",
+        ),
         ({"label": ["7"]}, "table, row 0: label is of type string, expected numbers"),
     ],
 )

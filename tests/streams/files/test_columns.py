@@ -98,7 +98,7 @@ def test_one_bad_time_among_good_ones_is_a_bad_row(tmp_path):
     ] == ["t is 'soon', expected a time of time_format='%m/%d/%Y'"]
     path.write_text("src,dst,when,t\n1,2,3,soon\n")
     with pytest.raises(StreamError, match=r"line 2: t is 'soon'.*or another column: t="):
-        open_files(path)
+        open_stream(path)
     with pytest.raises(ValueError, match="must have directives such as %m/%d/%Y, got 'iso'"):
         open_stream(path, time_format="iso")
 

@@ -56,8 +56,8 @@ def test_first_row_is_never_silently_taken_for_a_header(tmp_path):
         open_stream(written(tmp_path / "a.csv", "1,4,10\n2,5,10\n"))
     with pytest.raises(StreamError, match=proposes):
         open_stream(written(tmp_path / "b.csv", "ann,bob,2024-05-01 12:00:00\n"))
-    with pytest.raises(StreamError, match=r"are user, item, at: choose with src=...; did you mean"):
-        open_stream(written(tmp_path / "c.csv", "user,item,at\n1,4,10\n"))
+    with pytest.raises(StreamError, match=r"are user, item, when: choose with t=...$"):
+        open_stream(written(tmp_path / "c.csv", "user,item,when\n1,4,10\n"))
     for format in ("jodie", "dyglib"):
         with pytest.raises(StreamError, match="line 1: the first line is a row, not a header"):
             open_stream(written(tmp_path / "d.csv", "0,1,2.0,0,1,0\n"), format=format)
