@@ -11,7 +11,7 @@ INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all ready check lint types format bench kafka wheel docs gpu clean FORCE
+.PHONY: help demo test test-all installed ready check lint types format bench kafka wheel docs gpu clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -27,7 +27,7 @@ help:
 	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder, DATA=stream)"
 	@echo "make clean   remove the environment and everything built"
 
-demo: .venv/core
+demo: installed
 	$(call say,tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS))
 	@$(BIN)/tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS)
 
@@ -52,9 +52,12 @@ test-all: ready .venv/docs
 	  "ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 OMP_NUM_THREADS=1"; do \
 	  env $$cpu HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(FLOATS) || exit 1; done
 
-# Side by side: installing the tools and checking types take one core each, which the compiler leaves free.
+# Side by side: packages are installed, and types checked, while the core is compiled.
+installed:
+	@$(MAKE) --no-print-directory -j 2 .venv/core .venv/packages
+
 ready:
-	@$(MAKE) --no-print-directory -j 2 check .venv/core
+	@$(MAKE) --no-print-directory -j 2 .venv/core check
 
 check: lint types
 
@@ -79,10 +82,10 @@ format: .venv/tools
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(CPP)
 
-bench: .venv/core
+bench: installed
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
 
-kafka: .venv/core .venv/tools
+kafka: installed .venv/tools
 	@$(BIN)/python tests/helpers/real_broker.py build/kafka
 
 PYTHONS ?= $(PYTHON)
@@ -96,7 +99,7 @@ wheel: .venv/tools
 	@$(INSTALL) -r .venv/docs.txt
 	@touch $@
 
-docs: .venv/core .venv/docs build/types
+docs: installed .venv/docs build/types
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .docs/mkdocs.yml
 	$(call say,search needs a server: $(BIN)/python -m http.server --directory build/site)
 
@@ -124,9 +127,14 @@ clean:
 	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; \
 	  echo "tgflow: $(PYTHON) cannot create virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 
-.venv/packages: .venv/bin/python pyproject.toml .ci/constraints.txt .ci/packages.py
-	$(call say,installing the pinned packages; the first time takes a few minutes)
-	@$(BIN)/python .ci/packages.py build run > .venv/packages.txt
+.venv/build: .venv/bin/python pyproject.toml .ci/constraints.txt .ci/packages.py
+	@$(BIN)/python .ci/packages.py build > .venv/build.txt
+	@$(INSTALL) -r .venv/build.txt
+	@touch $@
+
+.venv/packages: .venv/build
+	$(call say,installing the pinned packages)
+	@$(BIN)/python .ci/packages.py run > .venv/packages.txt
 	@$(INSTALL) -r .venv/packages.txt
 	@touch $@
 
@@ -137,11 +145,11 @@ clean:
 	@touch $@
 
 # The installed package is a map to the sources: it is rebuilt when the core or the list of files changes.
-.venv/core: .venv/packages csrc/CMakeLists.txt $(CPP) .venv/sources
+.venv/core: .venv/build csrc/CMakeLists.txt $(CPP) .venv/sources
 	$(call say,building the native core)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) -q install --no-index --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv/sources: FORCE | .venv/packages
+.venv/sources: FORCE | .venv/build
 	@find tgflow streams models csrc -type f -not -name '*.pyc' | sort > .venv/sources.new
 	@cmp -s .venv/sources.new $@ || cp .venv/sources.new $@
