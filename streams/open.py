@@ -240,6 +240,13 @@ def open_stream(
     return stream
 
 
+def is_table(data: Any) -> bool:
+    """Whether data is a path, data frame, Arrow table or dict of columns, and no open stream."""
+    if isinstance(data, str | os.PathLike | Mapping):
+        return True
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "collect_schema")
+
+
 def open_files(
     source: Any,
     *,

@@ -59,7 +59,6 @@ def test_pandas_frame_has_the_same_columns(monkeypatch):
         patched.setitem(sys.modules, "pandas", None)
         with pytest.raises(ModuleNotFoundError, match="pandas"):
             batch.to_pandas(ids)
-    pytest.importorskip("pandas", reason="pandas is not installed")
     frame = batch.to_pandas(ids)
     assert list(frame.columns) == list(TABLE)
     assert frame["src"].tolist() == TABLE["src"]

@@ -2,6 +2,7 @@
 
 import os
 
+import pandas as pd
 import pytest
 import torch
 
@@ -12,7 +13,8 @@ from helpers.made_streams import made_events, small_tgn
 def test_evaluate_matches_a_continual_trainer():
     events, config = made_events(120), tg.ContinualConfig(batch_size=20)
     found = tg.evaluate([events], small_tgn(), config=config)
-    trainer = tg.ContinualTrainer(small_tgn(), tg.TemporalGraph(edge_x_dim=2), config)
+    graph = tg.TemporalGraph(edge_x_dim=2, feature_scale=tg.graph.FeatureScale())
+    trainer = tg.ContinualTrainer(small_tgn(), graph, config)
     expected = trainer.run([events])
     for name in ("prequential.ap", "prequential.mrr", "test.ap", "num_events"):
         assert found[name] == expected[name]
@@ -25,15 +27,36 @@ def test_evaluate_builds_a_model_for_the_features_of_the_stream():
     assert tg.evaluate(stream, tg.JODIE)["num_events"] == 120
 
 
+def test_a_frame_is_learned_like_the_stream_opened_from_it():
+    frame = pd.DataFrame({"user": ["a", "b", "c"] * 40, "item": ["x", "y"] * 60})
+    frame["time"] = pd.date_range("2024-01-01", periods=120, freq="min")
+    config = tg.ContinualConfig(batch_size=20)
+    stream = tg.open_stream(frame, src="user", dst="item", t="time", bipartite=True)
+    expected = tg.evaluate(stream, tg.EdgeBank, config=config)
+    found = tg.evaluate(frame, tg.EdgeBank, config=config, bipartite=True)
+    trainer = tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph("bipartite"), config)
+    trained = trainer.run(frame)
+    for name in ("prequential.ap", "prequential.mrr", "num_events", "num_nodes"):
+        assert found[name] == trained[name] == expected[name]
+    assert tg.open_run(trainer).top_k("b", k=1).src == ["b"]
+    later = frame.assign(time=frame["time"] + pd.Timedelta("1D"), user=["d", "b", "c"] * 40)
+    assert trainer.run(later)["num_events"] == 240
+    assert trainer.graph.num_nodes == 6
+
+
+def test_options_are_refused_for_a_stream_that_is_open():
+    with pytest.raises(TypeError, match=r"time_unit: give these to tg\.open_stream"):
+        tg.evaluate([made_events(4)], tg.EdgeBank(), time_unit="s")
+
+
 @pytest.mark.parametrize("delay", [None, "60s"])
 def test_evaluate_learns_labels_with_a_delay(delay):
     count = 160
     rows = {"src": [i % 8 for i in range(count)], "dst": [i % 5 for i in range(count)]}
     rows |= {"t": [10 * i for i in range(count)], "fraud": [int(i % 8 < 2) for i in range(count)]}
-    stream = tg.open_stream(rows, label="fraud", time_unit="s")
     torch.manual_seed(0)
-    config = tg.ContinualConfig(batch_size=20)
-    found = tg.evaluate(stream, tg.TGN(memory_dim=8), target="fraud", delay=delay, config=config)
+    settings = {"config": tg.ContinualConfig(batch_size=20), "time_unit": "s"}
+    found = tg.evaluate(rows, tg.TGN(memory_dim=8), target="fraud", delay=delay, **settings)
     assert 0 <= found["prequential.edge.auc"] <= 1
 
 

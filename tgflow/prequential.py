@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from tgflow.events import EventBatch
 from tgflow.graph import FeatureScale, TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.streams.open import is_table, open_stream
 from tgflow.tasks.config import TaskConfig
 from tgflow.tasks.labels import LabelTask
 from tgflow.train.config import ContinualConfig
@@ -15,13 +14,14 @@ from tgflow.train.continual import ContinualTrainer
 
 
 def evaluate(
-    stream: Iterable[EventBatch],
+    stream: Any,
     model: TemporalModel | type[TemporalModel],
     *,
     target: str | None = None,
     delay: int | str | None = None,
     config: ContinualConfig | None = None,
     progress: bool | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Predict each event of a stream, then learn it, and return the metrics.
 
@@ -30,14 +30,16 @@ def evaluate(
     `tgflow.graph.FeatureScale("auto")` does.
 
     Args:
-        stream: Events in order, such as `tgflow.open_stream` returns.
+        stream: Events in order, such as `tgflow.open_stream` returns; or a data frame, another
+            table, or a path, which is opened with `options`.
         model: A model that is trained in place, or a class that is built with its defaults for the
             features of the stream.
-        target: Column of labels to learn and evaluate beside links; the stream must have been
-            opened with it as `label`.
+        target: Column of labels to learn and evaluate beside links; a stream must have been opened
+            with it as `label`.
         delay: Time after its event at which a label becomes known, such as "1d"; needs `target`.
         config: Settings of the training; None: the defaults.
         progress: Whether to show a progress bar; None: on a terminal or in a notebook.
+        **options: Arguments of `tgflow.open_stream`, such as `src` and `time_unit`.
 
     Returns:
         `ContinualTrainer.result()`: `prequential.ap`, `prequential.mrr`, ..., and with `target`
@@ -45,6 +47,7 @@ def evaluate(
 
     Raises:
         TrainingDiverged: If a loss or score is not finite.
+        StreamError, TypeError: As `tgflow.open_stream`.
         ValueError: If `delay` is given without `target`, or model and stream do not fit.
 
     Example:
@@ -53,6 +56,11 @@ def evaluate(
     """
     if delay is not None and target is None:
         raise ValueError(f"delay={delay!r} is for labels: give target, the column that has them")
+    if is_table(stream):
+        given = options if target is None else {"label": target, **options}
+        stream = open_stream(stream, **given)
+    elif options:
+        raise TypeError(f"{', '.join(options)}: give these to tg.open_stream")
     x_dim = getattr(stream, "x_dim", None)
     if x_dim is None:  # batches without a source: as the model has it
         x_dim = 0 if isinstance(model, type) else model.edge_x_dim or 0

@@ -32,7 +32,7 @@ ROOMS = {
     "distributed": ("distributed", "base log tables graph models"),
     "train": (
         "train tasks callbacks prequential inference",
-        "base log tables graph models plan checkpoint distributed",
+        "base log streams tables graph models plan checkpoint distributed",
     ),
     "config": ("config presets", "base streams train"),
     "serve": ("serve", "base graph train config"),
@@ -56,8 +56,11 @@ KNOW_ADDRESSES = [
     "tgflow.bench",
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|(?<!safetensors\.)torch\.(save|load)\b"
-# Imported within a function by what it is built on: `ContinualTrainer.save` writes a run directory.
-WITHIN = {("tgflow.train.continual", "tgflow.runtime.saved_run")}
+# Imported within a function by what they are built on: `ContinualTrainer.save` and `curve`.
+WITHIN = {
+    ("tgflow.train.continual", "tgflow.runtime.saved_run"),
+    ("tgflow.train.continual", "tgflow.report.curve"),
+}
 
 
 ONLY_IN = {

@@ -46,6 +46,17 @@ def test_answer_matches_a_trainer_stopped_at_that_position(name):
             assert known.dst == stopped.top_k("n0", k=9, exclude_known=True).dst
 
 
+def test_embeddings_of_all_nodes_are_rows_by_own_ids():
+    predictor, trainer = live_predictor("tgn")
+    trainer.run(batches())
+    rows = predictor.embeddings().read_all()
+    assert sorted(rows["id"].to_pylist()) == sorted(f"n{i}" for i in range(trainer.graph.num_nodes))
+    chosen = predictor.embeddings(SRC).read_pandas().set_index("id")
+    z = predictor.embed(SRC)
+    assert torch.equal(torch.tensor(chosen.to_numpy()), z)
+    assert list(chosen.columns) == [f"e{i}" for i in range(z.shape[1])]
+
+
 def test_unlearned_events_in_the_graph_are_not_visible():
     predictor, trainer = live_predictor("tgn")
     late = made_events(BATCH)

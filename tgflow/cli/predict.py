@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json as jsonlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,13 +20,8 @@ from tgflow.units import exact_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import torch
 
     from tgflow.runtime.saved_run import Run
-
-EMBEDDED_AT_ONCE = 4096
-"""Nodes per batch of rows."""
-SIDES = ("src", "dst")
 
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run directory of tgflow run or train")
@@ -204,38 +198,14 @@ def embed(
     from tgflow.runtime.saved_run import open_run
     from tgflow.streams.write import encode_rows
 
-    batches = _embedded(open_run(run), ids, _checked_time(at))
+    opened, when = open_run(run), _checked_time(at)
+    batches = opened.embeddings(_ids(opened, ids) if ids else None, when)
     if to is None:
         for number, batch in enumerate(batches):
             sys.stdout.write(encode_rows(batch, "csv", header=not number).decode())
         return
-    first = next(batches)
-    count = _write(to, itertools.chain([first], batches), first.schema)
+    count = _write(to, batches, batches.schema)
     Console(stderr=True, highlight=False).print(f"wrote {count:,} embeddings to {to}")
-
-
-def _embedded(run: Run, ids: Sequence[str] | None, at: str | None) -> Iterator[pa.RecordBatch]:
-    """Yield rows of nodes, at least one batch; without `ids`, of all nodes."""
-    import pyarrow as pa
-    import torch
-
-    if ids:
-        names = _ids(run, ids)
-        yield _rows_of({"id": pa.array(names)}, run.embed(names, at))
-        return
-    sides = run.ids.state_dict().get("sides")
-    for nodes in torch.split(torch.arange(run.graph.num_nodes), EMBEDDED_AT_ONCE):
-        columns = {"id": pa.array(run.ids.decode(nodes))}
-        if sides is not None:
-            columns["side"] = pa.array([SIDES[side] for side in sides[nodes].tolist()])
-        yield _rows_of(columns, run.embed_nodes(nodes, run.ticks(at, len(nodes))))
-
-
-def _rows_of(columns: dict[str, pa.Array], z: torch.Tensor) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    columns |= {f"e{i}": pa.array(z[:, i].numpy()) for i in range(z.shape[1])}
-    return pa.RecordBatch.from_pydict(columns)
 
 
 def _ids(run: Run, texts: Sequence[str]) -> list[Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from itertools import chain
 from numbers import Number
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from tgflow._id_columns import list_array
 from tgflow.choices import Side
 from tgflow.config import StreamConfig
 from tgflow.describe import described
@@ -32,6 +34,10 @@ from tgflow.tasks.targets import NO_LABEL
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
+
+EMBEDDED_AT_ONCE = 4096
+"""Nodes per batch of rows."""
+SIDES: tuple[Side, Side] = ("src", "dst")
 
 
 @described
@@ -167,6 +173,41 @@ class Predictor:
         """
         nodes = self.find(ids, side)
         return self.embed_nodes(nodes, self.ticks(at, len(nodes)))
+
+    def embeddings(
+        self, ids: Any = None, at: Any = None, *, side: Side = "src"
+    ) -> pa.RecordBatchReader:
+        """Return rows of nodes: `id`, for all nodes of a bipartite stream `side`, and e0, e1, ...
+
+        They are made while they are read; `read_pandas()` returns a frame, `read_all()` a table.
+
+        Args:
+            ids: Node ids; None: all nodes.
+            at: One time for all.
+            side: As in `embed`.
+
+        Raises:
+            UnknownNode, TypeError, ValueError: As `embed`.
+
+        Example:
+            >>> run = tg.open_run("runs/pay")
+            >>> run.embeddings(["acc_1"]).read_all().column_names[:2]
+            ['id', 'e0']
+        """
+        sides = self.ids.state_dict().get("sides") if ids is None else None
+        chosen = torch.arange(self._num_nodes()) if ids is None else self.find(ids, side)
+
+        def rows(nodes: Tensor) -> pa.RecordBatch:
+            z = self.embed_nodes(nodes, self.ticks(at, len(nodes)))
+            columns = {"id": list_array(self.ids.decode(nodes))}
+            if sides is not None:
+                columns["side"] = pa.array([SIDES[each] for each in sides[nodes].tolist()])
+            columns |= {f"e{i}": pa.array(column.numpy()) for i, column in enumerate(z.T)}
+            return pa.RecordBatch.from_pydict(columns)
+
+        first, *others = torch.split(chosen, EMBEDDED_AT_ONCE)
+        batch = rows(first)
+        return pa.RecordBatchReader.from_batches(batch.schema, chain([batch], map(rows, others)))
 
     def top_k(
         self,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,6 +34,9 @@ from tgflow.train.reducer import RankControl, reducer_of
 from tgflow.train.state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
+
+if TYPE_CHECKING:
+    from tgflow.report.curve import LearningCurve
 
 
 class ContinualTrainer(StreamTrainer):
@@ -207,6 +210,16 @@ class ContinualTrainer(StreamTrainer):
             labels = self._figures.result(with_baselines=True)
             out |= {f"prequential.{name}": value for name, value in labels.items()}
         return out
+
+    def curve(self, metrics: Sequence[str] = ("ap", "mrr")) -> LearningCurve:
+        """Return the metrics along the stream, which a notebook shows as a picture.
+
+        Args:
+            metrics: Those in the picture; the table has all.
+        """
+        from tgflow.report.curve import LearningCurve
+
+        return LearningCurve.of(self.progress.timeline, metrics)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a run directory, which `open_run`, `tgflow predict`, `info` and `run` read.

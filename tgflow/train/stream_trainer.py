@@ -32,6 +32,7 @@ from tgflow.plan.plan import check_unplanned
 from tgflow.plan.turns import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
 from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
+from tgflow.streams.open import is_table, open_stream
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.plans import (
@@ -175,7 +176,7 @@ class StreamTrainer(ABC):
 
     def run(
         self,
-        stream: Iterable[EventBatch],
+        stream: Any,
         observer: Callback | Sequence[Callback] | None = None,
         *,
         progress: bool | None = None,
@@ -184,7 +185,8 @@ class StreamTrainer(ABC):
 
         Args:
             stream: Batches of any size, in order; read as needed, from another thread. With several
-                ranks only the stream of rank 0 is read.
+                ranks only the stream of rank 0 is read. A path, data frame, Arrow table or dict of
+                columns is opened by `tgflow.open_stream`, with times in the graph's unit.
             observer: A callback for each step, such as a `tgflow.callbacks.CSVLogger`; or several.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
@@ -196,6 +198,10 @@ class StreamTrainer(ABC):
                 continue those of earlier streams, or the graph has rows of nodes that the stream
                 has not numbered yet. Errors of either are passed on, such as for a decreasing time.
         """
+        if is_table(stream):
+            bipartite = self.graph.direction == "bipartite" if self.ids is None else None
+            unit = None if self.graph.time_unit == "tick" else self.graph.time_unit
+            stream = open_stream(stream, ids=self.ids, bipartite=bipartite, time_unit=unit)
         self._continue_ids(stream)
         callbacks, c = Callbacks(observer), self.config
         bar = progress_bar(self._peers.rank == 0 and progress, stream, c.metric_names)
