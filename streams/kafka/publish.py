@@ -87,9 +87,10 @@ class Topic:
                 self._producer = kafka.KafkaProducer(**settings)
                 self.num_partitions = len(self._producer.partitions_for(self.name) or ())
         except kafka.errors.KafkaError as error:
-            is_there = self._producer is not None and self._producer.bootstrap_connected()
+            figures = {} if self._producer is None else self._producer.metrics()
+            received = figures.get("producer-metrics", {}).get("incoming-byte-rate", 0.0)
             self.close()
-            if isinstance(error, kafka.errors.KafkaTimeoutError) and not is_there:
+            if isinstance(error, kafka.errors.KafkaTimeoutError) and not received:
                 raise NoBrokerError(notices.failure()) from error
             raise PublishError(
                 f"no topic {self.name!r} at {', '.join(servers)} ({type(error).__name__}: {error});"

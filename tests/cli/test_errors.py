@@ -188,7 +188,8 @@ def template(tmp_path_factory):
         "fraud.csv": "src,dst,t,amount,is_fraud\n" + fraud,
         "nodes.csv": "node,label\n" + "".join(f"a{i},{i % 2}\n" for i in range(20)),
         "late.csv": "src,dst,t\n1,2,10\n1,2,5\n1,2,20\n",
-        "bad.csv": "src,dst,t\n1,2,x\n1,2,y\n",
+        "bad.csv": "src,dst,t\n1,,1\n1,,2\n",
+        "words.csv": "src,dst,t\n1,2,x\n1,2,y\n",
         "a.csv": "1,2,3\n4,5,6\n",
         "b.csv": "1;2;3\n4;5;6\n",
         "bad.toml": "[continual]\nlearning_rat = 1\n",
@@ -257,6 +258,7 @@ def test_error_in_kafka_settings_names_the_fix(refused, line, code, words):
 @pytest.mark.parametrize(
     ("line", "code", "word"),
     [
+        ("run words.csv", 65, "words.csv, line 2: t is 'x', expected a number of s"),
         ("run bad.csv", 65, "bad.csv: 2 of all rows are bad"),
         ("run bad.csv", 65, "are in runs/bad-tgn/dead-letters"),
         ("run late.csv -m recency", 65, "set late to dead_letter or drop"),

@@ -38,7 +38,7 @@ class MadePublisher:
 
     published: ClassVar[dict[str, list[int]]] = {}
 
-    def __init__(self, url, ids, *, codec, records, partition_by, options):
+    def __init__(self, url, ids, *, codec, records, partition_by, options, connect_timeout):
         self.times = self.published[url] = []
 
     @property
