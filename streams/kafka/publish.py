@@ -36,6 +36,7 @@ ROWS = {"json": 1, "csv": 1, "arrow": 1000}
 
 _PRODUCER_DEFAULTS: Mapping[str, Any] = {
     **CLIENT_DEFAULTS,
+    "metrics_enabled": True,  # which tell whether a broker has answered
     "acks": "all",
     "batch_size": 256 << 10,
     "linger_ms": 10,
@@ -87,7 +88,7 @@ class Topic:
                 self._producer = kafka.KafkaProducer(**settings)
                 self.num_partitions = len(self._producer.partitions_for(self.name) or ())
         except kafka.errors.KafkaError as error:
-            figures = {} if self._producer is None else self._producer.metrics()
+            figures = (self._producer and self._producer.metrics()) or {}
             received = figures.get("producer-metrics", {}).get("incoming-byte-rate", 0.0)
             self.close()
             if isinstance(error, kafka.errors.KafkaTimeoutError) and not received:

@@ -252,7 +252,7 @@ def test_unsupported_sources_list_the_supported_ones(tmp_path):
     expected = r"its name has no known ending \(known: .csv, .tsv, .parquet.*\); pass format=..."
     with pytest.raises(StreamError, match=expected):
         open_stream(path)
-    with pytest.raises(ValueError, match="format must be one of csv, tsv, parquet.*, got 'excel'"):
+    with pytest.raises(ValueError, match=r"format must be one of csv, tsv, parquet.*, got 'excel'"):
         open_stream(path, format="excel")
     with pytest.raises(ValueError, match="id_kind must be one of int, string, got 'float'"):
         open_stream(path, id_kind="float")
