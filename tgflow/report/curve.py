@@ -83,8 +83,8 @@ class LearningCurve:
         )
 
     def __repr__(self) -> str:
-        last = {name: values[-1] for name, values in self.metrics.items() if name in self.shown}
-        text = ", ".join(f"{name} {score(value)}" for name, value in last.items())
+        last = [(name, self.metrics[name][-1]) for name in self.shown]
+        text = ", ".join(f"{name} {score(value)}" for name, value in last if value is not None)
         stop = self.event[-1] if self.event else 0
         return f"LearningCurve({len(self.event)} parts up to event {stop:,}; in the last: {text})"
 
