@@ -76,6 +76,36 @@ def test_page_shows_metrics_plots_protocol_and_settings():
     assert sum(name == "d" for name, _ in page.attributes) > 20
 
 
+def test_units_are_small_and_defaults_are_folded():
+    made = load_config(flags={"stream.path": "events.csv", "continual.batch_size": 77})
+    page = continual_report(records(10), METRICS, made)
+    assert "1 min 11 s" in re.sub(r"</?small>", " ", page).replace("  ", " ")
+    assert "&lt;" not in page
+    own, folded = page.partition("Settings</h2>")[2].split("<details>")
+    assert "batch_size" in own
+    assert "batch_size" not in folded
+    assert "learning_rate" in folded
+
+
+def test_figures_of_a_task_lead_the_page():
+    shares = {"calibration": {"0": 0.02, "5": 0.4, "9": 0.97}}
+    figures = {"ap": 0.7431, "ap_low": 0.70, "ap_high": 0.78, "auc": 0.9, **shares}
+    metrics = {"command": "run", **METRICS, "prequential": {"edge": figures}}
+    made = [{**each, "metrics.edge.batch_ap": 0.7} for each in records(10)]
+    text = " ".join(Page(continual_report(made, metrics, config())).texts)
+    order = [
+        "0.7431",
+        "0.9123",
+        "AP of labels",
+        "Calibration of labels",
+        "Average precision of links",
+    ]
+    places = [text.rindex(part) for part in order]
+    assert text.index("0.7431") < text.index("0.9123")
+    assert places[2] < places[3] < places[4]
+    assert "95 %: 0.700 to 0.780" in text
+
+
 @pytest.mark.parametrize("unit", ["s", "ns", "d", "tick"])
 @pytest.mark.parametrize("first", [-(2**63), -62_135_596_801, 0, 1_600_000_000])
 @pytest.mark.parametrize("span", [0, 1, 253_402_300_800, 2**62])

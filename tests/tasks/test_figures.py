@@ -88,3 +88,28 @@ def test_undefined_metrics_are_omitted():
     label, classes = torch.zeros(4, dtype=torch.int64), torch.randn(4, 2)
     assert "auc" not in figures_of(label, classes).result(with_intervals=True)
     assert LabelFigures(2, pooled=True).add(label[:0], classes[:0]) == {}
+
+
+def test_each_batch_has_its_own_ap_if_both_classes_occur():
+    label, classes = drawn(num_classes=3)
+    label, classes = label.clamp(max=1), classes[:, :2]
+    figures = LabelFigures(2, pooled=False)
+    found = figures.add(label, classes)
+    expected = average_precision_score(label, (classes[:, 1] - classes[:, 0]).double())
+    assert found["batch_ap"] == pytest.approx(expected, abs=1e-12)
+    assert "batch_ap" not in figures.add(torch.zeros(4, dtype=torch.int64), torch.randn(4, 2))
+
+
+def test_calibration_is_the_share_of_positives_by_predicted_probability():
+    generator = torch.Generator().manual_seed(3)
+    logit = 6 * torch.rand(4000, generator=generator).double() - 3
+    chance = logit.sigmoid()
+    label = (torch.rand(4000, generator=generator) < chance).long()
+    figures = LabelFigures(2, pooled=False)
+    figures.add(label, torch.stack([torch.zeros_like(logit), logit], dim=1))
+    result = figures.result(with_intervals=True)
+    for tenth in range(1, 9):
+        inside = (chance * 10).long() == tenth
+        expected = float(label[inside].double().mean())
+        # an event within a bin's width of an edge, 0.01 in logits, may count in the next tenth
+        assert result[f"calibration.{tenth}"] == pytest.approx(expected, abs=0.02)

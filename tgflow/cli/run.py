@@ -20,6 +20,7 @@ from tgflow.cli.options import MetricsJson, Resume, with_config
 from tgflow.config import Config
 from tgflow.report import page
 from tgflow.report.formatting import compact, sample_note, score
+from tgflow.report.label_figures import task_of
 from tgflow.report.table_text import (
     RUN_FILES,
     print_feature_tables,
@@ -207,8 +208,9 @@ def _print(metrics: Mapping[str, Any], result: RunResult, path: Path, config: Co
         for key, name in (METRIC_TITLES | {own: own for own in own_metrics}).items()
         if key != "mrr_hist" or "prequential.mrr_hist" in metrics
     ]
+    print_labels(metrics)
     print_summary(
-        ("", "all events", "last 15 %"),
+        ("links" if task_of(metrics) else "", "all events", "last 15 %"),
         rows,
         f"{metrics['model']}, {metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
         f"{compact(metrics['events_per_second'])} events/s, "
@@ -218,7 +220,6 @@ def _print(metrics: Mapping[str, Any], result: RunResult, path: Path, config: Co
         path,
         RUN_FILES,
     )
-    print_labels(metrics)
     is_plain = config.run.device == "cpu" and config.model.precision == "fp32"
     if is_plain and metrics["num_parameters"] and "bf16" in (rates := product_rates()):
         ratio = rates["bf16"] / rates["fp32"]

@@ -102,9 +102,13 @@ class Display:
         return (
             f"{self._done:4.0%}  {self._events()}"
             f"  {compact(self._value('events_per_second'))} events/s  {self._lag()}"
-            f"  loss {score(self._value('running.loss'))}"
+            + "".join(
+                f"  {name} {score(self._value(f'running.{name}'))}"
+                for name in self._metrics
+                if f"running.{name}" in self._last
+            )
+            + f"  loss {score(self._value('running.loss'))}"
             f"  AP {score(self._value('running.ap'))}  MRR {score(self._value('running.mrr'))}"
-            + "".join(f"  {name} {score(self._value(f'running.{name}'))}" for name in self._metrics)
         )
 
     def _panel(self) -> Panel:
@@ -123,9 +127,10 @@ class Display:
             f"{name} {score(self._value(f'running.{name}'))}, "
             f"{score(self._value(f'prequential.{name}'))} since start"
             for name in self._metrics
+            if f"running.{name}" in self._last
         )
         return Panel(
-            Group(bar, Text(), self._figures(), *(Text(line, style="dim") for line in own)),
+            Group(bar, Text(), *(Text(line) for line in own), self._figures()),
             title=f"[bold]{self._title}[/bold]",
             title_align="left",
             border_style="dim",

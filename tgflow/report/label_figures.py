@@ -34,22 +34,30 @@ def label_table(
     flat: Mapping[str, Any], name: str
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]] | None:
     """Return header and rows of the model, its intervals and each baseline; None without any."""
+    if (found := task_of(flat)) is None:
+        return None
+    prefix, task = found[0], found[0].partition(".")[2]
+    columns = [key for key in COLUMNS if f"{prefix}.{key}" in flat]
+    header = (f"labels, {task}", *(COLUMNS[key] for key in columns))
+    own = [
+        (name, *(score(flat[f"{prefix}.{key}"]) for key in columns)),
+        ("95 % interval", *(_interval(flat, f"{prefix}.{key}") for key in columns)),
+    ]
+    rules = [
+        (text, *(score(flat.get(f"{prefix}.{rule}.{key}", nan)) for key in columns))
+        for rule, text in RULES.items()
+        if f"{prefix}.{rule}.{columns[0]}" in flat
+    ]
+    return header, [*own, *rules]
+
+
+def task_of(flat: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the prefix of the label figures, such as "prequential.edge", and the leading one."""
     part = "test" if flat.get("command") == "train" else "prequential"
     for task in TASKS:
-        prefix = f"{part}.{task}"
-        columns = [key for key in COLUMNS if f"{prefix}.{key}" in flat]
-        if columns:
-            header = (f"labels, {task}", *(COLUMNS[key] for key in columns))
-            own = [
-                (name, *(score(flat[f"{prefix}.{key}"]) for key in columns)),
-                ("95 % interval", *(_interval(flat, f"{prefix}.{key}") for key in columns)),
-            ]
-            rules = [
-                (text, *(score(flat.get(f"{prefix}.{rule}.{key}", nan)) for key in columns))
-                for rule, text in RULES.items()
-                if f"{prefix}.{rule}.{columns[0]}" in flat
-            ]
-            return header, [*own, *rules]
+        for key in ("ap", "ndcg", "mrr", "accuracy"):
+            if f"{part}.{task}.{key}" in flat:
+                return f"{part}.{task}", key
     return None
 
 

@@ -21,7 +21,7 @@ from tgflow.report.formatting import (
     score,
     stream_time,
 )
-from tgflow.report.label_figures import label_table
+from tgflow.report.label_figures import COLUMNS, label_table, task_of
 from tgflow.report.rejections import rejections
 from tgflow.train.config import TrainingConfig
 from tgflow.units import duration
@@ -42,6 +42,8 @@ class Card:
     head: Sequence[str] = ()
     notes: Sequence[str] = ()
     groups: Sequence[tuple[str, Rows]] = ()
+    folded: Sequence[tuple[str, Rows]] = ()
+    """Groups that are shown on request."""
     figures: Sequence[dict[str, Any]] = ()
     """Charts, without a table."""
     picture: Mapping[str, Any] | None = None
@@ -57,7 +59,7 @@ def continual_report(
 ) -> str:
     """Return the page of a `tgflow run`."""
     flat = flatten(metrics)
-    tiles, charts = _continual_tiles(flat, config), _continual_charts(records, config)
+    tiles, charts = _continual_tiles(flat, config), _continual_charts(records, flat, config)
     title = f"{config.model.name.upper()} learning from {stream_name(config.stream.path)}"
     lead = (
         f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
@@ -65,8 +67,8 @@ def continual_report(
     )
     if num_damaged:
         lead += f" {num_damaged:,} damaged records of metrics.jsonl are skipped."
-    more = [] if stream is None else [_stream_card(stream)]
-    more += _label_cards(flat, config)
+    more = _label_cards(flat, config)
+    more += [] if stream is None else [_stream_card(stream)]
     if ranks := metrics.get("ranks"):
         more.append(Card("Ranks", [(f"rank {rank}", rank_line(x)) for rank, x in ranks.items()]))
     return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, more)
@@ -139,13 +141,15 @@ def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     own: list[Spec] = [
         (f"prequential.{name}", name, score, "mean over events") for name in c.metric_names
     ]
+    links = " of links" if task_of(flat) else ""
     return _tiles(flat, [
-        ("prequential.ap", "Average precision", score, "prequential, over all events"),
-        ("prequential.mrr", "MRR", score, ", ".join(filter(None, (
+        *_task_specs(flat),
+        ("prequential.ap", f"Average precision{links}", score, "prequential, over all events"),
+        ("prequential.mrr", f"MRR{links}", score, ", ".join(filter(None, (
             _against(flat, c), sample_note(flat, "prequential"))))),
         ("prequential.mrr_hist", "MRR, historical", score,
          f"1 against {c.hist_negatives} pairs of the past"),
-        ("prequential.auc", "AUC", score, ""),
+        ("prequential.auc", f"AUC{links}", score, ""),
         *own,
         ("events_per_second", "Events per second", compact, "predict + learn + store"),
         ("num_events", "Events", compact, "in stream order"),
@@ -168,6 +172,7 @@ def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     notes = {"ap": "", "auc": "", "mrr": _against(flat, c)}
     first = METRIC_TITLES[c.select_metric]
     return _tiles(flat, [
+        *_task_specs(flat),
         *(
             (f"test.{name}", f"Test {METRIC_TITLES[name]}", score, notes[name] or spread(name))
             for name in dict.fromkeys((c.select_metric, *notes))
@@ -183,7 +188,45 @@ def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     ])  # fmt: skip
 
 
-def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
+def _task_specs(flat: Mapping[str, Any]) -> list[Spec]:
+    """Return the figure that a task is judged by, which leads."""
+    if (found := task_of(flat)) is None:
+        return []
+    prefix, key = found
+    name = f"{COLUMNS[key]} of labels"
+    low, high = (flat.get(f"{prefix}.{key}_{end}") for end in ("low", "high"))
+    note = "" if low is None or high is None else f"95 %: {low:.3f} to {high:.3f}"
+    return [(f"{prefix}.{key}", name, score, note)]
+
+
+def _task_charts(
+    records: Sequence[Record], flat: Mapping[str, Any], window: int, axis: Mapping[str, Any]
+) -> list[Chart]:
+    """Return the curve of a task's figure, and how well its probabilities are calibrated."""
+    if (found := task_of(flat)) is None:
+        return []
+    prefix, task = found[0], found[0].partition(".")[2]
+    key, name = ("batch_ap", "AP") if found[1] == "ap" else ("accuracy", "Accuracy")
+    charts = [
+        _curve(records, f"metrics.{task}.{key}", f"{name} of labels", window, 4, axis,
+               "mean over micro-batches; dashed: since the start", wide=True)
+    ]  # fmt: skip
+    shares = {i: flat.get(f"{prefix}.calibration.{i}") for i in range(10)}
+    measured = [(i / 10 + 0.05, share) for i, share in shares.items() if share is not None]
+    if measured:
+        ideal = Line("ideal", [0.05, 0.95], [0.05, 0.95], 1, "dashed")
+        own = Line("measured", [x for x, _ in measured], [y for _, y in measured], 4)
+        percent = "{:.0%}".format
+        charts.append(
+            Chart("Calibration of labels", "share of label 1 by predicted probability",
+                  [own, ideal], percent, percent, "predicted", 0.0, 1.0)
+        )  # fmt: skip
+    return charts
+
+
+def _continual_charts(
+    records: Sequence[Record], flat: Mapping[str, Any], config: Config
+) -> list[Chart]:
     window = max(5, len(records) // 25)
     times = [float(r["t"]) for r in records]
     counts = [float(r["stop"]) for r in records]
@@ -192,11 +235,12 @@ def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
     show_t, time_name = stream_time(first, last, config.stream.tick)
     over_time = {"x": times, "show_x": show_t, "x_name": time_name}
     over_events = {"x": counts, "show_x": compact, "x_name": "events"}
-    events = window * config.continual.batch_size
+    events, links = window * config.continual.batch_size, " of links" if task_of(flat) else ""
     charts = [
-        _curve(records, "metrics.ap", "Average precision", window, 1, over_time,
+        *_task_charts(records, flat, window, over_time),
+        _curve(records, "metrics.ap", f"Average precision{links}", window, 1, over_time,
                f"mean of the last {events:,} events; dashed: since the start", wide=True),
-        _curve(records, "metrics.mrr", "Mean reciprocal rank", window, 2, over_time,
+        _curve(records, "metrics.mrr", f"Mean reciprocal rank{links}", window, 2, over_time,
                _against({}, config.continual)),
         *(
             _curve(records, f"metrics.{name}", name, window, 2, over_time, "a metric of your own")
@@ -278,11 +322,12 @@ def _page(
     training: TrainingConfig,
     more: Sequence[Card],
 ) -> str:
+    own, defaults = _settings(config, training)
     parts = [
         Card(figures=[chart.figure() for chart in charts]),
         *more,
         Card("Protocol", _protocol(flat, training)),
-        Card("Settings", groups=_settings(config, training)),
+        Card("Settings", groups=own, folded=defaults),
     ]
     return render_page(kind, title, lead, tiles, parts, str(flat.get("machine.tgflow", "")))
 
@@ -307,7 +352,7 @@ def render_page(
     here = Path(__file__).parent
     pages = Environment(loader=FileSystemLoader(here), autoescape=True)
     units = [
-        (name, Markup(re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", escape(value))), note)
+        (name, Markup(re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", str(escape(value)))), note)
         for name, value, note in tiles
     ]
     css, js = (Markup((here / f"page.{x}").read_text(encoding="utf-8")) for x in ("css", "js"))
@@ -367,16 +412,25 @@ def _label_cards(flat: Mapping[str, Any], config: Config) -> list[Card]:
     return [Card("Labels", found[1], found[0], [note])]
 
 
-def _settings(config: Config, training: TrainingConfig) -> list[tuple[str, Rows]]:
+def _settings(
+    config: Config, training: TrainingConfig
+) -> tuple[list[tuple[str, Rows]], list[tuple[str, Rows]]]:
+    """Return the settings by section: those that differ from the defaults, and the others."""
     others = {
         "compare",
         *(("offline", "reuse") if training is config.continual else ("continual",)),
     }
-    return [
-        (f"[{section}]", [(k, "not set" if is_unset(v) else _shown(v)) for k, v in found.items()])
-        for section, found in plain(config).items()
-        if section not in others
-    ]
+    usual = plain(Config())
+    found: dict[bool, list[tuple[str, Rows]]] = {True: [], False: []}  # by whether they differ
+    for section, values in plain(config).items():
+        rows: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+        for key, value in values.items():
+            text = "not set" if is_unset(value) else _shown(value)
+            rows[value != usual.get(section, {}).get(key)].append((key, text))
+        for is_own, part in rows.items():
+            if part and section not in others:
+                found[is_own].append((f"[{section}]", part))
+    return found[True], found[False]
 
 
 def _shown(value: object) -> str:

@@ -35,7 +35,9 @@ class Shown(Component):
     ) -> None:
         self._run_log, self._display = run_log, None
         if config.operate.log_format == "text":
-            self._display = Display(console, title, total, config.continual.metric_names)
+            first = ["edge.batch_ap", "edge.accuracy"] if config.task.kind == "edge" else []
+            metrics = [*first, *config.continual.metric_names]
+            self._display = Display(console, title, total, metrics)
         self._logged_at = time.monotonic()
 
     def __enter__(self) -> Self:

@@ -36,7 +36,7 @@ class LabelFigures:
         )
 
     def add(self, label: Tensor, classes: Tensor) -> dict[str, float]:
-        """Add events, and return their accuracy and, for more than two classes, MRR."""
+        """Add events; return their accuracy, and MRR, or of two classes that both occur AP."""
         if not len(label):
             return {}
         predicted = classes.argmax(1)
@@ -44,10 +44,15 @@ class LabelFigures:
         self._cells += cells.view_as(self._cells)
         reciprocal = 1 / ranks_of(label, classes)
         self._ranks += torch.stack([reciprocal.sum(), (reciprocal**2).sum()])
-        if self.num_classes == 2:
-            self.add_scores((classes[:, 1] - classes[:, 0]).double(), label == 1)
-        mrr = {"mrr": float(reciprocal.mean())} if self.num_classes > 2 else {}
-        return {"accuracy": float((predicted == label).double().mean()), **mrr}
+        out = {"accuracy": float((predicted == label).double().mean())}
+        if self.num_classes > 2:
+            return out | {"mrr": float(reciprocal.mean())}
+        logit, is_positive = (classes[:, 1] - classes[:, 0]).double(), label == 1
+        self.add_scores(logit, is_positive)
+        if 0 < int(is_positive.sum()) < len(label):
+            counts = group_scores(logit.numpy(), is_positive.numpy())
+            out["batch_ap"] = float(_aps(counts[:1], counts[1:])[0])
+        return out
 
     def add_scores(self, score: Tensor, is_positive: Tensor) -> None:
         """Add scores of two classes alone: float64 `[B]` and bool `[B]`."""
@@ -88,6 +93,8 @@ class LabelFigures:
             half = NORMAL * auc_error(counts)
             out |= {"auc_low": max(0.0, out["auc"] - half), "auc_high": min(1.0, out["auc"] + half)}
             out["ap_low"], out["ap_high"] = ap_interval(counts)
+            if self._pool is None:
+                out |= {f"calibration.{tenth}": x for tenth, x in _calibration(counts).items()}
         return {name: value for name, value in out.items() if not np.isnan(value)}
 
     def _counts(self) -> Counts:
@@ -199,6 +206,19 @@ def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
     values = [_aps(negative, positive)[0] for negative, positive in zip(*drawn, strict=True)]
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
+
+
+def _calibration(counts: Counts) -> dict[int, float]:
+    """Return the share of positives among the events of each tenth of predicted probability.
+
+    Args:
+        counts: Those of `bin_scores`.
+    """
+    logit = (np.arange(NUM_BINS) + 0.5) * (2 * _WIDEST / NUM_BINS) - _WIDEST
+    tenth = np.minimum(10 / (1 + np.exp(-logit)), 9).astype(np.int64)
+    negative, positive = (np.bincount(tenth, each, minlength=10) for each in counts)
+    total = negative + positive
+    return {int(i): float(positive[i] / total[i]) for i in np.flatnonzero(total)}
 
 
 def _aps(negative: Counts, positive: Counts) -> NDArray[np.float64]:
