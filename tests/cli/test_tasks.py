@@ -38,6 +38,7 @@ def figures():
 def test_training_learns_labels_and_compares_them_with_heuristics(tgflow, payments):
     ran = tgflow("train", "-s", payments, "-o", "out", *FRAUD, "--lr", "0.01", *FEW)
     assert ran.code == 0, ran.err
+    assert ran.out.index("labels, edge") < ran.out.index("links ")
     for text in ("labels, edge", "pair's last", "source's most frequent", "macro-F1", "AUC"):
         assert text in ran.out, text
     assert "edge.auc" in ran.err

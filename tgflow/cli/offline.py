@@ -32,7 +32,7 @@ from tgflow.ids import NodeIds
 from tgflow.model import feature_widths
 from tgflow.peers import Peers
 from tgflow.report.formatting import compact, reuse_line, score
-from tgflow.report.label_figures import label_score
+from tgflow.report.label_figures import label_score, task_of
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.runtime import features
@@ -435,8 +435,9 @@ def _summary(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> N
     ]
     seeds = metrics.get("seeds") or [metrics["seed"]]
     reuses = "reuse.reused" in metrics
+    print_labels(metrics)
     print_summary(
-        ("", "validation", "test", "test, new nodes"),
+        ("links" if task_of(metrics) else "", "validation", "test", "test, new nodes"),
         rows,
         f"{metrics['model']}, {metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
         f"{duration(metrics['epoch_seconds'])} an epoch, "
@@ -445,7 +446,6 @@ def _summary(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> N
         f"{metrics['protocol_line']}" + (f"\n{reuse_line(metrics)}" if reuses else ""),
         path,
     )
-    print_labels(metrics)
     for line in metrics.get("features", {}).values():
         hint(line)
     print_feature_tables(metrics["tables"])
