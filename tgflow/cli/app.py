@@ -19,6 +19,7 @@ from tgflow.cli import (
     playback,
     predict,
     run,
+    score,
     serve,
     train,
 )
@@ -70,6 +71,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "predict": predict.predict,
         "explain": predict.explain,
         "embed": predict.embed,
+        "score": score.score,
         "serve": serve.serve,
     },
     LOOK: {
