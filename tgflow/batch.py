@@ -323,10 +323,10 @@ class Batch:
     def tensors(self) -> list[Tensor]:
         """Return its tensors, each once even if fields share it, without those of `host`."""
         columns = [*_columns(self).values()]
-        for part in (self, *self.blocks):
-            columns += (column for lists in _lists(part).values() for column in lists)
+        columns += (column for lists in _lists(self).values() for column in lists)
         for block in self.blocks:
             columns += _columns(block).values()
+            columns += (column for lists in _lists(block).values() for column in lists)
             if block.reused is not None:
                 columns += _columns(block.reused).values()
         return list({id(column): column for column in columns}.values())
@@ -338,7 +338,7 @@ class Batch:
         def copied(part: Batch | Block | ReusedRows) -> dict[str, Any]:
             made: dict[str, Any] = {name: copies[id(x)] for name, x in _columns(part).items()}
             for name, lists in _lists(part).items():
-                made[name] = lists._make(copies[id(x)] for x in lists)
+                made[name] = type(lists)(*(copies[id(x)] for x in lists))
             return made
 
         def copied_block(block: Block) -> Block:

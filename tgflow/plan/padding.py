@@ -98,7 +98,7 @@ def cut(batch: Batch, shape: BatchShape) -> Batch:
     top = shape.targets[0] if shape.targets else shape.nodes
     return replace(
         batch,
-        blocks=tuple(_cut_block(block, *rows, table) for block, *rows in blocks),
+        blocks=tuple(_cut_block(block, rows, num, table) for block, rows, num in blocks),
         src_lists=_cut_lists(batch.src_lists, top),
         dst_lists=_cut_lists(batch.dst_lists, top),
         nodes=_shorter(batch.nodes, shape.nodes),
