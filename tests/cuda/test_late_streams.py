@@ -170,23 +170,28 @@ def test_features_are_appended_on_the_stream_of_inserts_without_a_wait(lazy_gpu)
         assert torch.equal(table.gather(torch.arange(20, device=gpu.device)).cpu(), rows)
 
 
-def records_of(gpu, make, num_events=120):
-    table = FeatureTable(2, placement="device", device=gpu)
-    graph = TemporalGraph("undirected", edge_x=table, device=gpu)
+def records_of(gpu, make, has_graph):
+    graph = TemporalGraph("undirected", 2)
+    if has_graph:
+        table = FeatureTable(2, placement="device", device=gpu)
+        graph = TemporalGraph("undirected", edge_x=table, device=gpu)
     config = ContinualConfig(batch_size=10, learning_rate=1e-2, mrr_negatives=3)
     trainer = ContinualTrainer(make().to(gpu.device), graph, config)
-    records = list(trainer.steps(pieces(made_events(num_events), 64)))
+    records = list(trainer.steps(pieces(made_events(120), 64)))
     return [(r.loss, r.metrics) for r in records]
 
 
 @pytest.mark.parametrize("make", cases([small_tgn, small_tgat], [small_tgn]))
-@pytest.mark.parametrize("seed", SEEDS)
-def test_training_on_late_streams_has_the_bits_of_immediate_ones(seed, make, monkeypatch):
+@pytest.mark.parametrize("has_graph", [True, False])
+@pytest.mark.parametrize("seed", cases(SEEDS, (0, 2)))
+def test_training_on_late_streams_has_the_bits_of_immediate_ones(
+    seed, make, has_graph, monkeypatch
+):
     monkeypatch.setattr(captured, "WARM_UPS", 1)
     with torch.autograd.set_multithreading_enabled(False):
         immediate = EmulatedDevice.apart()
         register_device(immediate)
-        expected = records_of(immediate, make)
+        expected = records_of(immediate, make, has_graph)
         with EmulatedDevice.with_late_streams(seed) as gpu:
-            assert records_of(gpu, make) == expected
+            assert records_of(gpu, make, has_graph) == expected
             assert gpu.late.overwritten > 0

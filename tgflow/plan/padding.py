@@ -93,9 +93,8 @@ def cut(batch: Batch, shape: BatchShape) -> Batch:
     """
     table = batch.blocks[0].edge_table if batch.blocks else None
     table = None if table is None else _shorter(table, shape.edges)
-    below = [*shape.targets[1:], shape.nodes]
+    top, *below = *shape.targets, shape.nodes
     blocks = zip(batch.blocks, shape.targets, below, strict=True)
-    top = shape.targets[0] if shape.targets else shape.nodes
     return replace(
         batch,
         blocks=tuple(_cut_block(block, rows, num, table) for block, rows, num in blocks),
