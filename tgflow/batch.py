@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from tgflow.describe import described
 from tgflow.schedule import new_rows_of_slice, rows_of_slice
+
+if TYPE_CHECKING:
+    from tgflow.cuda.row_lists import RowLists
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +78,10 @@ class Block:
     row 0 is zeros. Project it before gathering by `edge_row`: events recur in a batch."""
     reused: ReusedRows | None = None
     """Rows of the frontier above that are not its targets, if training reuses some; or None."""
+    target_lists: RowLists | None = None
+    """The slots of `target` by row of the frontier below, see `Batch.src_lists`; or None."""
+    neighbor_lists: RowLists | None = None
+    """The same of `neighbor`, where `mask` is True; or None."""
 
     @property
     def edge_x(self) -> Tensor | None:
@@ -95,7 +102,8 @@ class Block:
         for start in range(0, len(self.target), size):
             part = slice(start, start + size)
             columns: dict[str, Any] = {name: x[part] for name, x in _columns(self).items()}
-            yield replace(self, **columns | {"edge_table": self.edge_table})
+            columns |= {"edge_table": self.edge_table}
+            yield replace(self, **columns, target_lists=None, neighbor_lists=None)
 
 
 @described
@@ -242,6 +250,11 @@ class Batch:
     num_used: Tensor | None = None
     """int64 `[H + 2]`: rows in use of each block's targets, of `nodes` and of the edge table (0
     without one), where they were counted on a GPU without synchronizing; or None."""
+    src_lists: RowLists | None = None
+    """The slots of the sources of all pairs, `src_row` and then `negative_src_row`, by row of the
+    top frontier: a GPU sums gradients by them. None: they are made where they are needed."""
+    dst_lists: RowLists | None = None
+    """The same of the destinations."""
     slice: BatchSlice | None = None
     """The slice of a batch that this is, if a plan has several; None: the whole batch."""
     targets: Targets | None = None
@@ -310,8 +323,10 @@ class Batch:
     def tensors(self) -> list[Tensor]:
         """Return its tensors, each once even if fields share it, without those of `host`."""
         columns = [*_columns(self).values()]
+        columns += (column for lists in _lists(self).values() for column in lists)
         for block in self.blocks:
             columns += _columns(block).values()
+            columns += (column for lists in _lists(block).values() for column in lists)
             if block.reused is not None:
                 columns += _columns(block.reused).values()
         return list({id(column): column for column in columns}.values())
@@ -321,7 +336,10 @@ class Batch:
         copies = {id(column): copy(column) for column in self.tensors()}
 
         def copied(part: Batch | Block | ReusedRows) -> dict[str, Any]:
-            return {name: copies[id(column)] for name, column in _columns(part).items()}
+            made: dict[str, Any] = {name: copies[id(x)] for name, x in _columns(part).items()}
+            for name, lists in _lists(part).items():
+                made[name] = type(lists)(*(copies[id(x)] for x in lists))
+            return made
 
         def copied_block(block: Block) -> Block:
             reused = block.reused
@@ -379,6 +397,8 @@ def joined(batches: Sequence[Batch]) -> Batch:
         host=replace(host[0], **{name: column(host, name) for name in ("eid", "src", "dst", "t")}),
         blocks=tuple(blocks),
         num_used=None,
+        src_lists=None,
+        dst_lists=None,
         **{name: column(batches, name, first_rows[0]) for name in rows},
         **{name: column(batches, name) for name in (*others, "node_x", "counts")},
     )
@@ -387,6 +407,12 @@ def joined(batches: Sequence[Batch]) -> Batch:
 def _columns(part: Batch | Block | ReusedRows | HostEvents) -> dict[str, Tensor]:
     columns = ((field.name, getattr(part, field.name)) for field in fields(part))
     return {name: column for name, column in columns if isinstance(column, Tensor)}
+
+
+def _lists(part: Batch | Block | ReusedRows) -> dict[str, RowLists]:
+    names = ("src_lists", "dst_lists", "target_lists", "neighbor_lists")
+    found = ((name, getattr(part, name, None)) for name in names)
+    return {name: lists for name, lists in found if lists is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

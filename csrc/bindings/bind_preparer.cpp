@@ -4,6 +4,7 @@
 
 #include "bindings.hpp"
 #include "tgflow/preparer.hpp"
+#include "tgflow/random.hpp"
 
 using tgflow::BatchLayout;
 using tgflow::BatchRequest;

@@ -106,6 +106,7 @@ class Own:
             batch_size=task.batch_size,
             seed=task.seed,
             visibility=task.visibility,
+            for_gradients=True,
         )
         self.learner = TrainStep(
             model.to(graph.device),

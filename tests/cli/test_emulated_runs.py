@@ -10,12 +10,10 @@ import torch
 
 from helpers.devices import needs_apart, place_of
 from helpers.effort import slow
-from helpers.emulator import tensors
 from helpers.live_runs import write_features
 from tgflow.cli import assemble, offline, ranks
 from tgflow.cuda.device import device_of
 from tgflow.runtime import restore
-from tgflow.train import results
 
 pytestmark = needs_apart
 SIZE, BATCH = 40, 10
@@ -27,7 +25,7 @@ ON_GPU = ("--device", "cuda")
 @pytest.fixture
 def gpu(monkeypatch):
     """Make `--device cuda` the emulated device, and return it."""
-    place, made = place_of("apart"), results._host_memory
+    place = place_of("apart")
 
     def use_device(config):
         return torch.device("cpu") if config.run.device == "cpu" else place
@@ -37,7 +35,6 @@ def gpu(monkeypatch):
     monkeypatch.setattr(
         restore, "describe_device", lambda device: {} if device.type == "cpu" else {"gpu": "H200"}
     )
-    monkeypatch.setattr(results, "_host_memory", lambda *given: tensors.pin(made(*given)))
     with torch.autograd.set_multithreading_enabled(False):  # the device has no thread for it
         yield device_of(place)
 

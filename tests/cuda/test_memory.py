@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.devices import needs_apart
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
+from helpers.emulator.tensors import emulated_device
 from helpers.memory_tables import with_past
 from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
 from tgflow.nn import NodeMemory
 
+(needs_device,) = needs_apart
 NODES = 6
 ORDERS = cases([0, 1, 5], [0, 5])
 NODE_LISTS = st.lists(st.integers(0, NODES - 1), max_size=9)
@@ -163,3 +166,13 @@ def test_version_ring_that_is_too_small_is_refused(name):
         read_versions(placed.kernels, buffers, nodes, nodes)
     with pytest.raises(ValueError, match="rows must be given if, and only if"):
         read_versions(placed.kernels, placed.buffers, nodes, nodes, torch.zeros(3, 8))
+
+
+@needs_device
+def test_memory_of_a_device_does_not_move_below_16384_nodes():
+    memory = NodeMemory(3, 4).to(emulated_device())
+    with memory.covering(100):
+        before = list(memory.buffers())
+    for num_nodes in (1_000, 16_384):
+        with memory.covering(num_nodes):
+            assert all(x is y for x, y in zip(memory.buffers(), before, strict=True))

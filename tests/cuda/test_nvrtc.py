@@ -1,4 +1,5 @@
-"""Kernels and their headers compile without the standard library, and by NVRTC if available.
+"""Kernels and their headers compile without the standard library, and by NVRTC if available, within
+limits of registers and stack.
 
 NVRTC results are cached until a source file changes. No GPU is needed.
 """
@@ -7,8 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
+import re
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +21,7 @@ import pytest
 
 from helpers.emulator import CSRC, HERE, KERNELS
 from tgflow.cuda import sources
+from tgflow.cuda.sources import KERNEL
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,8 +61,8 @@ def options_of(source: Path, arch: str) -> list[str]:
     return [f"-arch={arch}", *asked, "-ftz=true", "--device-as-default-execution-space"]
 
 
-def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
-    """Return NVRTC's status, 0 for success, and its log."""
+def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str, bytes]:
+    """Return NVRTC's status, 0 for success, its log, and the cubin."""
     nvrtc, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
     text, name = source.read_bytes(), source.name.encode()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None) == 0
@@ -67,8 +72,67 @@ def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    cubin = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetCUBIN(program, cubin)
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    return status, log.value.decode()
+    return status, log.value.decode(), cubin.raw
+
+
+def kernel_costs(cubin: bytes) -> dict[str, tuple[int, int]]:
+    """Return the registers and the bytes of stack of a thread of each kernel, from an ELF file."""
+    (start,), (size, count, names) = (
+        struct.unpack_from("<Q", cubin, 40),
+        struct.unpack_from("<3H", cubin, 58),
+    )
+    # name, type, flags, address, offset, size, link, info, alignment, size of an entry
+    sections = [struct.unpack_from("<2I4Q2I2Q", cubin, start + i * size) for i in range(count)]
+
+    def name_at(table: int, at: int) -> str:
+        begin = sections[table][4] + at
+        return cubin[begin : cubin.index(b"\0", begin)].decode()
+
+    named = {name_at(names, section[0]): section for section in sections}
+    symbols, info = named[".symtab"], named[".nv.info"]
+    found: dict[str, dict[int, int]] = {}
+    at, end = info[4], info[4] + info[5]
+    while at < end:
+        form, attribute, length = struct.unpack_from("<BBH", cubin, at)
+        if form == _HAS_LENGTH and attribute in (_REGISTERS, _FRAME):
+            number, value = struct.unpack_from("<2I", cubin, at + 4)
+            name = struct.unpack_from("<I", cubin, symbols[4] + number * symbols[9])[0]
+            found.setdefault(name_at(symbols[6], name), {})[attribute] = value
+        at += 4 + (length if form == _HAS_LENGTH else 0)
+    return {  # functions that are called have a frame alone
+        name: (costs[_REGISTERS], costs.get(_FRAME, 0))
+        for name, costs in found.items()
+        if _REGISTERS in costs
+    }
+
+
+_HAS_LENGTH, _REGISTERS, _FRAME = 4, 0x2F, 0x11
+"""Form and attributes of entries of `.nv.info`."""
+MOST_REGISTERS = 64
+"""Four thread blocks of 256 fit in a multiprocessor with 65,536 registers."""
+MORE_REGISTERS = {
+    "attend_by_1": 96,
+    "attend_by_4": 112,
+    "attend_backward_by_1": 96,
+    "attend_backward_by_4": 112,
+    "gather_by_1": 104,
+    "gru_backward_by_4": 80,
+    "sample_any": 80,
+}
+"""Kernels with fewer threads at once; these ceilings only fall."""
+MOST_STACK = {
+    "cache_copy_by_16": 8,
+    "insert_small_commit": 16,
+    "mail_mean_by_4": 16,
+    "sample_any": 640,
+    "sample_recent": 112,
+    "sample_uniform": 160,
+}
+"""Bytes of stack; other kernels have none."""
 
 
 def digest_of(source: Path, arch: str) -> str:
@@ -86,11 +150,15 @@ def digest_of(source: Path, arch: str) -> str:
 @pytest.mark.parametrize("source", KERNELS, ids=lambda path: path.name)
 @pytest.mark.parametrize("arch", ["sm_90", pytest.param("sm_80", marks=pytest.mark.slow)])
 def test_kernels_compile_at_run_time(source, arch):
-    compiled = ROOT / "build" / "nvrtc" / digest_of(source, arch)
-    if compiled.exists():
-        return
-    status, log = compile_with_nvrtc(source, arch)
-    assert status == 0, log
-    assert "warning" not in log, log
-    compiled.parent.mkdir(parents=True, exist_ok=True)
-    compiled.touch()
+    compiled = ROOT / "build" / "nvrtc" / f"{digest_of(source, arch)}.json"
+    if not compiled.exists():
+        status, log, cubin = compile_with_nvrtc(source, arch)
+        assert status == 0, log
+        assert "warning" not in log, log
+        compiled.parent.mkdir(parents=True, exist_ok=True)
+        compiled.write_text(json.dumps(kernel_costs(cubin)))
+    costs = json.loads(compiled.read_text())
+    assert set(costs) == set(re.findall(KERNEL, source.read_text()))
+    for name, (registers, stack) in costs.items():
+        assert registers <= MORE_REGISTERS.get(name, MOST_REGISTERS), (name, registers)
+        assert stack <= MOST_STACK.get(name, 0), (name, stack)

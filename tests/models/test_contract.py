@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.devices import apart, cuda, place_of
-from helpers.emulated_training import emulated_pages  # noqa: F401
+from helpers.emulated_training import without_autograd_threads  # noqa: F401
 from helpers.made_models import (
     NAMES,
     X_DIM,
@@ -22,7 +22,7 @@ from tgflow.counts import Count
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.testing.check_model import CHECKS, ContractViolation, check_model
-from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 
 for_each_model = pytest.mark.parametrize("name", NAMES)
@@ -73,12 +73,10 @@ def trainer_of(model, **options):
 @pytest.mark.slow
 @for_each_model
 @pytest.mark.parametrize("device", [apart, cuda])
-@pytest.mark.usefixtures("emulated_pages")
+@pytest.mark.usefixtures("without_autograd_threads")
 def test_device_training_matches_the_cpu(name, device):
     expected = list(trainer_of(made_model(name)).steps([STREAM]))
-    # an emulated device does what it captures
-    execution = ExecutionConfig(capture=device != "apart")
-    trainer = trainer_of(made_model(name).to(place_of(device)), execution=execution)
+    trainer = trainer_of(made_model(name).to(place_of(device)))
     found = list(trainer.steps([STREAM]))
     losses = [[r.loss for r in each if r.loss is not None] for each in (found, expected)]
     assert len(losses[0]) == (len(found) if name in LEARNING else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, device, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
+from tgflow.nn._native import link_bce, note_non_finite
 from tgflow.nn.attention import attend, attend_plain
 from tgflow.nn.linear import _ByHead
 
@@ -104,6 +106,35 @@ def test_gathered_rows_are_summed_into_their_sources(size, num_rows, width, orde
 @pytest.mark.parametrize("dim", [1, 13, 32, 100, 130])
 def test_gru_step_matches_torch(dim, order):
     check_close(emulated(lambda: gru_results(dim, 0), order), gru_results(dim, 0))
+
+
+def loss_results(positive, negative) -> list[Tensor]:
+    """The loss of link prediction, and its gradients."""
+    positive, negative = (x.clone().requires_grad_() for x in (positive, negative))
+    loss = 3 * link_bce(positive, negative)
+    loss.backward()
+    return [loss.detach(), positive.grad, negative.grad]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("size", "m"), [(1, 1), (40, 3), (2_100, 1)])
+def test_loss_kernel_matches_torch(size, m, order):
+    generator = torch.Generator().manual_seed(size)
+    logits = [30 * torch.randn(shape, generator=generator) for shape in ((size,), (size, m))]
+    check_close(emulated(lambda: loss_results(*logits), order), loss_results(*logits))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_any_value_that_is_not_finite_sets_the_flag(where, value):
+    values = [torch.ones(300), torch.full((300, 2), 3e38), torch.tensor(0.0)]
+    flags = []
+    for _ in range(2):
+        is_lost = torch.tensor(False)
+        emulated(lambda flag=is_lost: note_non_finite(values, flag) or [])
+        flags.append(is_lost.item())
+        values[where].view(-1)[-1] = value
+    assert flags == [False, True]
 
 
 COLUMNS = ("neighbor", "edge_table", "edge_row", "mask", "dt")

@@ -28,7 +28,7 @@ ROOMS = {
     "graph": ("graph sampling batch", "base tables"),
     "models": ("models nn model messages state", "base tables graph"),
     "plan": ("plan", "base tables graph models"),
-    "checkpoint": ("checkpoint", "base log models"),
+    "checkpoint": ("checkpoint", "base log tables models"),
     "distributed": ("distributed", "base log tables graph models"),
     "train": (
         "train tasks callbacks prequential inference",

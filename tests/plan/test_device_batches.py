@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import apart, device_of, for_each_gpu, opened
@@ -213,56 +210,16 @@ def test_replay_does_not_block_the_host() -> None:
     assert watch.waits == []
 
 
-@dataclass(eq=False)
-class Later:
-    """A CUDA event that completes when the test decides."""
-
-    is_done: bool = False
-
-    def query(self) -> bool:
-        return self.is_done
-
-
-@dataclass(eq=False)
-class SlowDevice(EmulatedDevice):
-    """Copies when the test decides: refilling pinned memory too early corrupts a copy."""
-
-    queue: list[Callable[[], object] | Later] = field(default_factory=list)
-
-    def copy_from_host(self, pinned: Tensor) -> Tensor:
-        there = torch.full_like(pinned, 0xAB)
-        self.queue.append(lambda: there.copy_(pinned))
-        return there
-
-    def record_event(self) -> Later:  # type: ignore[override]
-        self.queue.append(Later())
-        return self.queue[-1]  # type: ignore[return-value]
-
-    def wait_event(self, event: Later) -> None:  # type: ignore[override]
-        pass
-
-    def proceed(self, num: int) -> None:
-        """Run the next queued work."""
-        for work in self.queue[:num]:
-            if isinstance(work, Later):
-                work.is_done = True
-            else:
-                work()
-        del self.queue[:num]
-
-
-@pytest.mark.parametrize("behind", [0, 1, 3, 8])
-def test_pinned_memory_is_not_reused_before_its_copy_finishes(behind: int) -> None:
-    """Copies lag so many operations behind the host."""
-    gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
-    pinned, batches = PinnedCopies(gpu, WorkClock()), [plan.batch(0, index) for index in range(20)]
-    copies = []
-    for batch in batches:
-        copies.append(pinned.of_batch(batch))
-        gpu.proceed(max(len(gpu.queue) - behind, 0))
-    gpu.proceed(len(gpu.queue))
-    for copy, batch in zip(copies, batches, strict=True):
-        assert_same_batch(copy, pad(batch, shape_of(batch).rounded()))
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("gpu", [apart])
+def test_pinned_memory_is_not_reused_before_its_copy_finishes(gpu: str, seed: int) -> None:
+    plan = plan_of(TemporalGraph.from_events(EVENTS))
+    batches = [plan.batch(0, index) for index in range(20)]
+    with EmulatedDevice.with_late_streams(seed) as device:
+        pinned = PinnedCopies(device, WorkClock())
+        copies = [pinned.of_batch(batch) for batch in batches]
+        for copy, batch in zip(copies, batches, strict=True):
+            assert_same_batch(copy_of(copy), pad(batch, shape_of(batch).rounded()))
 
 
 def test_consumer_cuda_stream_waits_for_the_producer() -> None:

@@ -32,22 +32,6 @@ def state_of(learner):
     return [*learner.model.parameters(), *learner.model.buffers(), *moments, learner.is_lost]
 
 
-def capture_without_effect(learner, monkeypatch):
-    """Undo the effects of an emulated capture, which runs the work; a GPU's does not."""
-    made = CapturedCalls._capture
-
-    def capture(*arguments):
-        with torch.no_grad():
-            before = [(x, x.detach().clone()) for x in state_of(learner)]
-        captured = made(*arguments)
-        with torch.no_grad():
-            for x, old in before:
-                x.copy_(old)
-        return captured
-
-    monkeypatch.setattr(CapturedCalls, "_capture", capture)
-
-
 def graph_there(device):
     """A graph on the device, which prepares its batches."""
     table = FeatureTable(2, placement="device", device=(gpu := opened(device)))
@@ -70,8 +54,6 @@ def trained(device, make, graph, monkeypatch, *, capture):
         execution=ExecutionConfig(capture=capture),
     )
     with monkeypatch.context() as patched:
-        if device == "apart":
-            capture_without_effect(trainer._learner, patched)
         call = CapturedCalls.call
 
         def counted(self, name, *rest, **options):

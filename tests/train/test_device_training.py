@@ -1,15 +1,20 @@
 """Training on a device: same losses, no synchronization, nothing lost on divergence."""
 
 import math
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
 from helpers.devices import apart, cuda, opened, place_of
 from helpers.effort import cases
-from helpers.emulated_training import emulated_pages  # noqa: F401
+from helpers.emulated_training import without_autograd_threads  # noqa: F401
 from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from tgflow.cuda.device import device_of
 from tgflow.graph import TemporalGraph
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.tables import FeatureTable
@@ -19,7 +24,7 @@ from tgflow.train.finite import TrainingDiverged
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.results import MOST_BEHIND
 
-pytestmark = pytest.mark.usefixtures("emulated_pages")
+pytestmark = pytest.mark.usefixtures("without_autograd_threads")
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
 
 
@@ -49,8 +54,7 @@ def test_device_training_matches_the_cpu(device, make, has_graph):
     events = made_events(80)
     expected = records_of(trainer_on("cpu", make(dropout=0.0)), events)
     graph = graph_on(device) if has_graph else None
-    # an emulated device does what it captures
-    trainer = trainer_on(place_of(device), make(dropout=0.0), graph, capture=device != "apart")
+    trainer = trainer_on(place_of(device), make(dropout=0.0), graph)
     found = records_of(trainer, events)
     assert [r.stop for r in found] == [r.stop for r in expected]
     assert [r.loss for r in found] == pytest.approx([r.loss for r in expected], rel=1e-3)
@@ -68,7 +72,7 @@ def test_lists_and_ranks_among_all_on_a_device_match_the_cpu(device, has_graph, 
         graph = graph_on(place) if has_graph and place != "cpu" else None
         model, there = small_tgn(dropout=0.0, pair_features=PAIR_GROUPS), place
         there = "cpu" if place == "cpu" else place_of(device)
-        trainer = trainer_on(there, model, graph, capture=device == "cuda", **changes)
+        trainer = trainer_on(there, model, graph, **changes)
         found.append(records_of(trainer, events))
     expected, found = found
     assert [r.loss for r in found] == pytest.approx([r.loss for r in expected], rel=1e-3)
@@ -83,11 +87,11 @@ def test_offline_training_on_a_device_matches_the_cpu(device, mrr_negatives):
         epochs=1, batch_size=20, learning_rate=1e-2, mrr_negatives=mrr_negatives,
         negatives="random:4,source:2",
     )  # fmt: skip
-    execution, results = ExecutionConfig(capture=device != "apart"), []
+    results = []
     for place in ("cpu", place_of(device)):
         graph = TemporalGraph.from_events(made_events(200))
         model = small_tgn(dropout=0.0).to(place)
-        results.append(OfflineTrainer(model, graph, config, execution=execution).fit())
+        results.append(OfflineTrainer(model, graph, config).fit())
     for name in ("test.ap", "test.mrr", "inductive.test.ap", "val.ap"):
         # of some ten events, two that change places are .02
         assert results[1][name] == pytest.approx(results[0][name], abs=0.04), name
@@ -97,13 +101,18 @@ def test_offline_training_on_a_device_matches_the_cpu(device, mrr_negatives):
 @pytest.mark.parametrize("make", cases([small_tgn, small_tgat], [small_tgn]))
 @pytest.mark.parametrize("has_graph", cases([False, True], [False]))
 def test_training_step_does_not_synchronize(device, make, has_graph):
-    trainer = trainer_on(place_of(device), make(), graph_on(device) if has_graph else None)
+    place, graph = place_of(device), graph_on(device) if has_graph else None
+    gpus = {id(gpu): gpu for gpu in (device_of(place), graph and graph.gpu) if gpu}.values()
+    trainer = trainer_on(place, make(), graph)
     steps = trainer.steps(pieces(made_events(260), 64))
     next(steps)
+    for gpu in gpus:
+        gpu.synchronized = 0
     with watching() as watch:
         for _ in range(6):
             next(steps)
     assert not watch.waits
+    assert [gpu.synchronized for gpu in gpus] == [0] * len(gpus)
 
 
 @for_each_place
@@ -152,6 +161,36 @@ def test_skipped_batches_are_detected_immediately(device):
     assert [r.loss is None for r in records] == [False, False, True, False, False]
 
 
+@contextmanager
+def counted_host_waits():
+    """Count waits for events, streams and devices, by the file that calls them."""
+    found = Counter()
+
+    def counted(wait):
+        def call(*arguments, **options):
+            found[Path(sys._getframe(1).f_code.co_filename).name] += 1
+            return wait(*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner in (torch.cuda, torch.cuda.Event, torch.cuda.Stream):
+            patch.setattr(owner, "synchronize", counted(owner.synchronize))
+        yield found
+
+
+def test_host_waits_for_events_streams_and_devices_are_counted(monkeypatch):
+    waited = []
+    for owner in (torch.cuda, torch.cuda.Event, torch.cuda.Stream):
+        monkeypatch.setattr(owner, "synchronize", lambda *given: waited.append(given))
+    with counted_host_waits() as waits:
+        torch.cuda.synchronize("cuda:1")
+        torch.cuda.Event.synchronize("event")
+        torch.cuda.Stream.synchronize("stream")
+    assert waits == {Path(__file__).name: 3}
+    assert waited == [("cuda:1",), ("event",), ("stream",)]
+
+
 @pytest.mark.parametrize("device", [cuda])
 @pytest.mark.parametrize("make", [small_tgn, small_tgat])
 @pytest.mark.parametrize("capture", [False, True])
@@ -162,10 +201,13 @@ def test_gpu_training_does_not_synchronize_and_has_flat_peak_memory(device, make
         next(steps)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for _ in range(200):
-            next(steps)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.set_sync_debug_mode("error")  # which sees neither events nor devices
+    with counted_host_waits() as waits:
+        try:
+            for _ in range(200):
+                next(steps)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    # for a batch that is asked for before it is prepared
+    assert {file: num for file, num in waits.items() if file != "loader.py"} == {}
     assert torch.cuda.max_memory_allocated() < before + (8 << 20)  # the stream's own features

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow.cache import _native
 from tgflow.cache.contents import CacheCounters, CacheSchedule, CacheSnapshot, Policy
 from tgflow.tables.feature_table import FeatureTable
-from tgflow.tables.table import PendingGather
+from tgflow.tables.table import PendingGather, host_rows_like
 
 
 class HostCache:
@@ -35,7 +35,7 @@ class HostCache:
     def gather(self, ids: Tensor, out: Tensor) -> None:
         """Fill `out`; all misses are read from the table in one batch."""
         if not ids.is_cpu:
-            pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=out.is_cuda)
+            pinned = host_rows_like(out)
             self.gather(ids.cpu(), pinned)
             out.copy_(pinned, non_blocking=True)
             return

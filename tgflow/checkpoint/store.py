@@ -25,6 +25,7 @@ from tgflow.checkpoint.names import (
     checkpoint_name,
     list_checkpoints,
 )
+from tgflow.cuda.device import StreamEvent, device_of, has_device
 from tgflow.durable.fs import RealFs, make_directories
 from tgflow.durable.lock import RunLock, read_token
 
@@ -336,8 +337,15 @@ class CheckpointWriter:
         if self.busy:
             return False
         self.wait()
+        # the thread's stream is another one than that of the copies
+        tensors = (x for section in checkpoint.sections.values() for x in section.values())
+        devices = {x.device for x in tensors if has_device(x.device)}
+        copied = [device_of(device).record_event() for device in devices]
         self._thread = threading.Thread(
-            target=self._save, args=(step, checkpoint), name="checkpoint-writer", daemon=True
+            target=self._save,
+            args=(step, checkpoint, copied),
+            name="checkpoint-writer",
+            daemon=True,
         )
         self._thread.start()
         return True
@@ -356,9 +364,11 @@ class CheckpointWriter:
             raise error
         return self.stats
 
-    def _save(self, step: int, checkpoint: Checkpoint) -> None:
+    def _save(self, step: int, checkpoint: Checkpoint, copied: Sequence[StreamEvent]) -> None:
         start, stats = time.perf_counter(), self.stats
         try:
+            for event in copied:
+                event.synchronize()
             path = self._store.save(step, checkpoint)
             for call in checkpoint.committed:
                 call(path)

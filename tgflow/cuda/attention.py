@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tgflow.cuda.arguments import Arguments, Dim
 from tgflow.cuda.launch import Kernels
-from tgflow.cuda.row_lists import THREADS, lanes_width, list_blocks, row_lists
+from tgflow.cuda.row_lists import THREADS, RowLists, lanes_width, list_blocks, row_lists
 from tgflow.cuda.structs import words
 
 _WARPS = 2
@@ -104,6 +104,7 @@ def attend_backward(
     grad_total: Tensor,
     grad_query: Tensor,
     grad_below: Tensor | None,
+    lists: RowLists | None = None,
     **given: Unpack[Inputs],
 ) -> None:
     """Fill the gradients of query and below, as the native core does; bitwise deterministic.
@@ -115,6 +116,7 @@ def attend_backward(
         grad_total: `[H, N]`.
         grad_query: Like `query`.
         grad_below: Like `below`; None if there is none.
+        lists: Slots of `neighbor` by row of `below`, where `mask` is True; None: made here.
         given: Inputs of `attend`.
 
     Raises:
@@ -145,7 +147,8 @@ def attend_backward(
     if a.shared_query:
         torch.sum(per_target, 1, keepdim=True, out=grad_query)
     if grad_below is not None and grad_below.numel() > 0:
-        lists = row_lists(given["neighbor"], a.num_below, given["mask"])
+        if lists is None:
+            lists = row_lists(given["neighbor"], a.num_below, given["mask"])
         grid = (list_blocks(lists), THREADS)
         name = f"attend_below_by_{lanes_width}"
         kernels.launch(name, *grid, a, gradients, struct, lists.struct())

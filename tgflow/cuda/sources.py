@@ -12,7 +12,7 @@ from tgflow import _core
 FOLDER = Path(_core.__file__).parent / "kernels"
 """`cuda/*.cu`, and `include/`, headers shared with the CPU."""
 
-FUSED = ("attend.cu", "gru.cu")
+FUSED = ("attend.cu", "gru.cu", "loss.cu")
 """Sources compiled with fused multiply-add: their float sums differ from the CPU's order."""
 
 KERNEL = r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\("

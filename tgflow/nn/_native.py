@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import softplus
 
 from tgflow import _core
 from tgflow.batch import Block
@@ -16,6 +18,7 @@ from tgflow.cuda.device import device_of, has_device
 
 if TYPE_CHECKING:
     from tgflow.cuda.launch import Kernels
+    from tgflow.cuda.row_lists import RowLists
 
 
 has_bfloat16, multiply = _core.has_bfloat16, _core.multiply
@@ -28,19 +31,17 @@ class KernelBackend:
 
     def __init__(self, kernels: Kernels) -> None:
         # only a model on a GPU needs them
-        from tgflow.cuda import attention, dropout, gru, row_lists
+        from tgflow.cuda import attention, dropout, gru, loss, row_lists
 
         self.attend = partial(attention.attend, kernels)
         self.attend_backward = partial(attention.attend_backward, kernels)
         self.gru_forward = partial(gru.gru_forward, kernels)
         self.gru_backward = partial(gru.gru_backward, kernels)
         self.keep_factors = partial(dropout.keep_factors, kernels)
+        self.link_bce = partial(loss.link_bce, kernels)
+        self.check_finite = partial(loss.check_finite, kernels)
         self.row_lists = row_lists.row_lists
         self.sum_lists = partial(row_lists.sum_rows, kernels)
-
-    def sum_rows(self, rows: Tensor, row: Tensor, out: Tensor) -> None:
-        """Sum `rows` into `out` by destination index `row`."""
-        self.sum_lists(rows=rows, lists=self.row_lists(row, len(out)), out=out)
 
 
 def backend_of(device: torch.device) -> Any:
@@ -88,6 +89,7 @@ class Attend(torch.autograd.Function):
             grad_total=grad_total.contiguous(),
             grad_query=grad_query,
             grad_below=grad_below,
+            **({"lists": ctx.block.neighbor_lists} if has_device(query.device) else {}),
         )
         return grad_query, grad_below, None, None, None
 
@@ -133,27 +135,69 @@ class GatherRows(torch.autograd.Function):
     """`x.index_select(0, row)` with a gradient that is deterministic on a GPU."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, row: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, row: Tensor, lists: RowLists | None) -> Tensor:
         """Return `x[row]`, float32 `[R, D]`, of `x` `[N, D]` and `row`, int64 `[R]`."""
         ctx.save_for_backward(row)
-        ctx.num_rows = len(x)
+        ctx.num_rows, ctx.lists = len(x), lists
         return x.index_select(0, row)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (row,) = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (row,), backend = ctx.saved_tensors, backend_of(grad.device)
+        lists = backend.row_lists(row, ctx.num_rows) if ctx.lists is None else ctx.lists
         grad_x = grad.new_empty(ctx.num_rows, grad.shape[1])
-        backend_of(grad.device).sum_rows(rows=grad.contiguous(), row=row, out=grad_x)
-        return grad_x, None
+        backend.sum_lists(rows=grad.contiguous(), lists=lists, out=grad_x)
+        return grad_x, None, None
 
 
-def gather_rows(x: Tensor, row: Tensor) -> Tensor:
-    """Return `x[row]`, `[R, D]`, of `x` `[N, D]` and `row`, int64 `[R]`; does not synchronize."""
+def gather_rows(x: Tensor, row: Tensor, lists: RowLists | None = None) -> Tensor:
+    """Return `x[row]`, `[R, D]`, of `x` `[N, D]` and `row`, int64 `[R]`; does not synchronize.
+
+    `lists`: Those of `row` and the N rows, from the batch; None: a gradient on a GPU makes them.
+    """
     if not has_device(x.device) or x.dtype != torch.float32:
         return x.index_select(0, row)
-    gathered: Tensor = GatherRows.apply(x, row)  # type: ignore[no-untyped-call]
+    gathered: Tensor = GatherRows.apply(x, row, lists)  # type: ignore[no-untyped-call]
     return gathered
+
+
+class LinkBce(torch.autograd.Function):
+    """Binary cross-entropy of float32 logits on a GPU, in one kernel with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, positive: Tensor, negative: Tensor) -> Tensor:
+        """Return the mean of softplus(-positive) and of softplus(negative), half of each."""
+        loss: Tensor
+        loss, *gradients = backend_of(positive.device).link_bce(positive, negative)
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch._foreach_mul(ctx.saved_tensors, grad))
+
+
+def link_bce(positive: Tensor, negative: Tensor) -> Tensor:
+    """Return the binary cross-entropy of logits `[B]` of events and `[B, m]` of negatives.
+
+    Half of it is the mean over events, half the mean over negatives. Does not synchronize.
+    """
+    if has_device(positive.device) and positive.dtype == negative.dtype == torch.float32:
+        loss: Tensor = LinkBce.apply(positive.contiguous(), negative.contiguous())  # type: ignore[no-untyped-call]
+        return loss
+    return (softplus(-positive).mean() + softplus(negative).mean()) / 2
+
+
+def note_non_finite(values: Sequence[Tensor], is_lost: Tensor) -> None:
+    """Set `is_lost`, bool `[]` on the device of values, if one is not finite."""
+    if has_device(is_lost.device) and all(x.dtype == torch.float32 for x in values):
+        flat = [x.detach().contiguous() for x in values]
+        backend_of(is_lost.device).check_finite(flat, is_lost)
+        return
+    flat = [x.detach().flatten() for x in values]
+    is_lost.logical_or_(torch.cat(flat).isfinite().all().logical_not_())
 
 
 def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:

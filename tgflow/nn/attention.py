@@ -212,7 +212,7 @@ class AttentionLayer(nn.Module):
             used = [_used_rows(*each) for each in tables]
             if sum(map(len, used)) <= len(block.target):
                 return self._embed_many(below, block, *used)
-        target = None if below is None else gather_rows(below, block.target)
+        target = None if below is None else gather_rows(below, block.target, block.target_lists)
         merged: Tensor = self.merge(self.attention(target, below, block), target)
         return merged
 

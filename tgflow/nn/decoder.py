@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from tgflow.nn.groups import recency_weights
 from tgflow.nn.layers import init_split
 from tgflow.nn.linear import Linear, product
 from tgflow.nn.pairs import PairFeatures, Pairs
+
+if TYPE_CHECKING:
+    from tgflow.cuda.row_lists import RowLists
 
 PAIR_GAIN, SKIP_GAIN = 4.0, 60.0
 """Factors of W_pair and w_skip, which scale their Adam steps relative to those of embeddings: a
@@ -97,8 +101,8 @@ class LinkDecoder(nn.Module):
             event = torch.arange(len(own)).unsqueeze(1).expand(-1, 1 + of_negatives.shape[1])
             of_src = _mapped(self.src_proj, gather_rows(z, own), pairs.column(event))
         else:
-            of_src = _mapped(self.src_proj, z, pairs.src_row)
-        of_dst = _mapped(self.dst_proj, z, pairs.dst_row)
+            of_src = _mapped(self.src_proj, z, pairs.src_row, batch.src_lists)
+        of_dst = _mapped(self.dst_proj, z, pairs.dst_row, batch.dst_lists)
         pair_x = None
         if self.pair_features and self.pair_proj:
             pair_x = self.pair_features(batch, pairs).to(z.dtype)
@@ -125,7 +129,7 @@ class LinkDecoder(nn.Module):
             logits.append(self.out(hidden.relu_()).squeeze(-1))
             if pair_x is not None and self.pair_skip:
                 logits[-1].add_(self.pair_skip(pair_x[part]).squeeze(-1), alpha=SKIP_GAIN)
-        return pairs.scores(torch.cat(logits), batch)
+        return pairs.scores(torch.cat(logits) if len(logits) > 1 else logits[0], batch)
 
 
 _AT_ONCE = 16_384
@@ -133,10 +137,11 @@ _AT_ONCE = 16_384
 
 
 def _mapped(
-    linear: Callable[[Tensor], Tensor], z: Tensor, row: Tensor
+    linear: Callable[[Tensor], Tensor], z: Tensor, row: Tensor, lists: RowLists | None = None
 ) -> Callable[[slice], Tensor]:
-    """Return a function of the products of some of the given rows of `z`."""
+    """Return a function of the products of some of the given rows of `z`, with all their lists."""
+    lists = lists if len(row) <= _AT_ONCE else None
     if len(row) < len(z):
-        return lambda part: linear(gather_rows(z, row[part]))
+        return lambda part: linear(gather_rows(z, row[part], lists))
     mapped = linear(z)
-    return lambda part: gather_rows(mapped, row[part])
+    return lambda part: gather_rows(mapped, row[part], lists)

@@ -152,10 +152,15 @@ def check_memory_table(table: MemoryTable, width: int) -> None:
         )
 
 
+_FIRST_ROWS, _FIRST_ROWS_ON_A_DEVICE = 64, 1 << 14
+"""Least room of rows: where they move, each step that was captured is captured again."""
+
+
 def grow_to(rows: Tensor, size: int) -> Tensor:
     """Return `rows`, zero-padded to `size` if there are fewer."""
     if size <= len(rows):
         return rows
-    grown = rows.new_zeros((max(size, 2 * len(rows), 64), *rows.shape[1:]))
+    least = _FIRST_ROWS if rows.is_cpu else _FIRST_ROWS_ON_A_DEVICE
+    grown = rows.new_zeros((max(size, 2 * len(rows), least), *rows.shape[1:]))
     grown[: len(rows)] = rows
     return grown

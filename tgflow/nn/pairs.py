@@ -89,7 +89,7 @@ class Pairs(NamedTuple):
         Slots without a negative have the score of their event.
         """
         num_events, m = batch.negative_src_row.shape
-        positive, negative = logits[:num_events], logits[num_events:]
+        positive, negative = torch.split(logits, [num_events, len(logits) - num_events])
         if self.kept is not None:
             every = positive.repeat_interleave(m)
             negative = every.index_copy(0, self.kept[num_events:] - num_events, negative)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from tgflow.batch import Batch, Block
+from tgflow.cuda.row_lists import RowLists
 from tgflow.plan._native import padded_rows
 
 
@@ -92,10 +93,13 @@ def cut(batch: Batch, shape: BatchShape) -> Batch:
     """
     table = batch.blocks[0].edge_table if batch.blocks else None
     table = None if table is None else _shorter(table, shape.edges)
-    blocks = zip(batch.blocks, shape.targets, strict=True)
+    top, *below = *shape.targets, shape.nodes
+    blocks = zip(batch.blocks, shape.targets, below, strict=True)
     return replace(
         batch,
-        blocks=tuple(_cut_block(block, rows, table) for block, rows in blocks),
+        blocks=tuple(_cut_block(block, rows, num, table) for block, rows, num in blocks),
+        src_lists=_cut_lists(batch.src_lists, top),
+        dst_lists=_cut_lists(batch.dst_lists, top),
         nodes=_shorter(batch.nodes, shape.nodes),
         position=_shorter(batch.position, shape.nodes),
         node_x=None if batch.node_x is None else _shorter(batch.node_x, shape.nodes),
@@ -103,7 +107,7 @@ def cut(batch: Batch, shape: BatchShape) -> Batch:
     )
 
 
-def _cut_block(block: Block, rows: int, edge_table: Tensor | None) -> Block:
+def _cut_block(block: Block, rows: int, below: int, edge_table: Tensor | None) -> Block:
     return Block(
         target=_shorter(block.target, rows),
         neighbor=_shorter(block.neighbor, rows),
@@ -113,7 +117,16 @@ def _cut_block(block: Block, rows: int, edge_table: Tensor | None) -> Block:
         edge_row=None if block.edge_row is None else _shorter(block.edge_row, rows),
         edge_table=edge_table,
         reused=block.reused,
+        target_lists=_cut_lists(block.target_lists, below, rows),
+        neighbor_lists=_cut_lists(block.neighbor_lists, below, rows * block.mask.shape[1]),
     )
+
+
+def _cut_lists(lists: RowLists | None, rows: int, slots: int | None = None) -> RowLists | None:
+    """Return lists without rows and slots of padding, which are in none."""
+    if lists is None:
+        return None
+    return RowLists(lists.start[: rows + 1], lists.slot[:slots])
 
 
 def _shorter(column: Tensor, rows: int) -> Tensor:

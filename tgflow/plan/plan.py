@@ -46,6 +46,7 @@ from tgflow.plan.negatives import (
 )
 from tgflow.plan.padding import Padding, paddings, shape_of
 from tgflow.plan.replay import ExperienceReplay
+from tgflow.plan.slot_lists import with_slot_lists
 from tgflow.sampler import SamplerFunction
 from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.expand import distinct
@@ -114,6 +115,8 @@ class Plan:
         pairs: History of the graph's log to draw negatives from, to share it with other plans;
             None creates one.
         slices: Number of slices of a batch for `share`, at least 1.
+        for_gradients: Whether batches on a GPU have the lists that gradients are summed by, see
+            `Batch.src_lists`.
 
     Raises:
         ValueError: If an argument is out of range, the graph's `node_x` has got rows for nodes that
@@ -156,6 +159,7 @@ class Plan:
         counts: Sequence[Number] | CountHistory = (),
         pairs: PairHistory | None = None,
         slices: int = 1,
+        for_gradients: bool = False,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
@@ -200,6 +204,7 @@ class Plan:
         self.with_memory = with_memory
         self.with_nodes = with_nodes
         self.slices = slices
+        self.for_gradients = for_gradients
         self.pairs = PairHistory(graph.log) if pairs is None else pairs
         """History that negatives are drawn from."""
         self.counts = counts if isinstance(counts, CountHistory) else CountHistory(graph, counts)
@@ -750,6 +755,8 @@ def assemble(plan: Plan, roots: Roots, hops: Hops | None = None) -> PendingBatch
         ids["node_x"] = graph.node_rows(inputs.nodes)
     if num_used and num_edges is not None:
         batch = replace(batch, num_used=torch.stack([*num_used, num_edges]))
+    if plan.for_gradients and plan.gpu is not None:
+        batch = with_slot_lists(batch)
     return PendingBatch(batch, ids, num_in_blocks, own_row)
 
 
@@ -1501,8 +1508,7 @@ class CopiedBatches:
         return self._completed(copied)
 
     def _completed(self, pending: PendingBatch) -> Batch:
-        if not pending.ids:
-            return pending.batch
         with self._clock.measuring():
             rows = {n: self._there[n].gather_base(ids) for n, ids in pending.ids.items()}
-            return pending.with_features(rows)
+            batch = pending.with_features(rows) if rows else pending.batch
+            return with_slot_lists(batch) if self._plan.for_gradients else batch

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.tables import _native
-from tgflow.tables.table import RowStorage
+from tgflow.tables.table import RowStorage, host_rows_like
 
 DEFAULT_BUDGET = 16 << 20
 """Bytes of buffers: 128 reads of 128 KB in flight."""
@@ -80,7 +80,7 @@ class DiskRows(RowStorage):
         if ids.is_cpu:
             self.start(ids, out, size).wait()
             return
-        pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=out.is_cuda)
+        pinned = host_rows_like(out)
         self.start(ids.cpu(), pinned, size).wait()
         out.copy_(pinned, non_blocking=True)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.rows import LINE, TableView
 from tgflow.tables.host import HostRows
 from tgflow.tables.table import RowStorage
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _FIRST_ROWS = 1024
 _SMALL_SHARE = 10
+_MOST_STAGED = 16 << 20
+"""Most bytes of an append that pass through pinned memory; a larger one waits for its copy."""
 
 
 class DeviceRows(RowStorage):
@@ -33,6 +37,7 @@ class DeviceRows(RowStorage):
         self._view = TableView(gpu, row_bytes)
         self._readers = self._view.readers
         self._readers.wait_when_dropped(self)
+        self._pinned = PinnedPool(gpu)
         self._bytes = gpu.allocate(0)
 
     @property
@@ -46,16 +51,26 @@ class DeviceRows(RowStorage):
         return len(self._bytes)
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Append rows behind the first `size` on the current stream; waits for pinned rows only."""
+        """Append rows behind the first `size`; waits only for a bulk of host rows.
+
+        Host rows are copied on the stream of inserts, which no training is queued on; rows on the
+        device on the current stream, which made them.
+        """
         self._view.check()
-        self._readers.writing()
-        end = (size + len(rows)) * self.row_bytes
-        if end > len(self._bytes):
-            self._grow(size, len(rows))
-        target = self._bytes[size * self.row_bytes : end].view(-1, self.row_bytes)
-        target.copy_(rows, non_blocking=not rows.is_pinned())
-        self._publish(size + len(rows))
-        self._readers.reclaim()
+        gpu = self._gpu
+        with gpu.on(gpu.stream("writer")) if rows.is_cpu else nullcontext():
+            self._readers.writing()
+            end = (size + len(rows)) * self.row_bytes
+            if end > len(self._bytes):
+                self._grow(size, len(rows))
+            target = self._bytes[size * self.row_bytes : end]
+            if rows.is_cpu and 0 < len(target) <= _MOST_STAGED:
+                with self._pinned.lend(len(target)) as room:
+                    gpu.copy_from_host(room.copy_(rows.view(-1)), out=target)
+            else:
+                target.copy_(rows.view(-1))
+            self._publish(size + len(rows))
+            self._readers.reclaim()
 
     def _publish(self, size: int) -> None:
         self._view.publish(self._bytes.data_ptr(), size)
@@ -68,7 +83,7 @@ class DeviceRows(RowStorage):
         grown[: size * self.row_bytes] = self._bytes[: size * self.row_bytes]
         self._readers.published()  # before readers can reach it
         old, self._bytes = self._bytes, grown
-        self._readers.retire((old, None))
+        self._readers.retire(old, in_host=True)  # it may be of another stream
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite some rows, ordered after earlier kernels; does not synchronize."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow.tables import _native
-from tgflow.tables.table import RowStorage
+from tgflow.tables.table import RowStorage, host_rows_like
 
 _LEAST_ADDRESSES, _MOST_ADDRESSES = 1 << 38, 1 << 40
 """Bounds of the address space reserved per table: a process has room for hundreds."""
@@ -82,7 +82,7 @@ class HostRows(RowStorage):
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows with the core's threads; `out` on another device is filled through a copy."""
         if not ids.is_cpu:
-            pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=out.is_cuda)
+            pinned = host_rows_like(out)
             self.gather(ids.cpu(), pinned, size)
             out.copy_(pinned, non_blocking=True)
             return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from tgflow.cuda.device import device_of, has_device
 from tgflow.tables import _native
 
 if TYPE_CHECKING:
@@ -196,6 +197,13 @@ def out_for(ids: Tensor, out: Tensor | None, dim: int, dtype: torch.dtype) -> Te
     if _share_memory(ids, out):
         raise ValueError("out must not share memory with ids: rows would overwrite them")
     return out
+
+
+def host_rows_like(out: Tensor) -> Tensor:
+    """Return host memory of the shape and dtype of `out`, pinned to be copied to its GPU."""
+    if not has_device(out.device):
+        return torch.empty(out.shape, dtype=out.dtype)
+    return device_of(out.device).allocate_host(out.nbytes).view(out.dtype).view(out.shape)
 
 
 def _share_memory(ids: Tensor, out: Tensor) -> bool:

@@ -12,6 +12,7 @@ from torch.nn.functional import softplus
 
 from tgflow.choices import Loss
 from tgflow.model import Scores
+from tgflow.nn._native import link_bce
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -39,6 +40,8 @@ def bce(scores: Scores, weight: Tensor | None = None, log_q: Tensor | None = Non
     With one negative per positive this is the mean over all scores. With `log_q` random negatives
     have the weight of all that were not drawn, so that hard ones are as frequent as they would be.
     """
+    if weight is None and log_q is None:
+        return link_bce(scores.positive, scores.negative)
     positive = weighted_mean(softplus(-scores.positive), weight)
     return (positive + weighted_mean(softplus(scores.negative), weight, log_q)) / 2
 

@@ -278,7 +278,15 @@ class OfflineTrainer:
         pool = graph.log.read(0, graph.num_events).dst if c.destinations == "all" else None
         learned, cut = negatives_learned(self.model, c), len(train)
         negatives = training_negatives(learned, cut=cut, pool=pool, collide=c.collide, types=types)
-        return make_plan(training, self.model, c, negatives, seed=c.seed, stop=training.num_events)
+        return make_plan(
+            training,
+            self.model,
+            c,
+            negatives,
+            seed=c.seed,
+            stop=training.num_events,
+            for_gradients=True,
+        )
 
     def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: RankedAmong) -> Plan:
         """Return a plan of the whole graph's validation or test events."""

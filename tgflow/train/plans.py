@@ -238,5 +238,6 @@ def micro_batch_plans(
         make(
             training_negatives(negatives_learned(model, c)),
             replay=replay if c.replay_ratio else None,
+            for_gradients=True,
         ),
     )

@@ -10,6 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from tgflow.cuda.device import StreamEvent, device_of
+
 MOST_BEHIND = 16
 """Largest delay of results, in steps."""
 
@@ -22,7 +24,7 @@ class _Copy(NamedTuple):
 
     host: Tensor
     likes: dict[Any, tuple[torch.Size, torch.dtype]]
-    done: torch.cuda.Event | None
+    done: StreamEvent
 
 
 class Results(Generic[Label]):
@@ -41,14 +43,11 @@ class Results(Generic[Label]):
             self._waiting.append((label, {name: x.cpu() for name, x in values.items()}))
             return
         flat = torch.cat([x.detach().flatten() for x in values.values()])
-        host = _host_memory(len(flat), flat.dtype, self._device)
+        gpu = device_of(self._device)
+        host = gpu.allocate_host(flat.nbytes).view(flat.dtype)
         host.copy_(flat, non_blocking=True)
-        done = None
-        if self._device.type == "cuda":
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record(torch.cuda.current_stream(self._device))
         likes = {name: (x.shape, x.dtype) for name, x in values.items()}
-        self._waiting.append((label, _Copy(host, likes, done)))
+        self._waiting.append((label, _Copy(host, likes, gpu.record_event())))
 
     def take(self, *, everything: bool = False) -> Iterator[tuple[Label, Values, bool]]:
         """Yield in order the steps whose values have reached the host, and if all are finite.
@@ -59,11 +58,10 @@ class Results(Generic[Label]):
             label, values = self._waiting[0]
             is_finite = True
             if isinstance(values, _Copy):
-                done, must = values.done, everything or len(self._waiting) > MOST_BEHIND
-                if done is not None and not done.query():  # type: ignore[no-untyped-call]
-                    if not must:
+                if not values.done.query():
+                    if not everything and len(self._waiting) <= MOST_BEHIND:
                         return
-                    done.synchronize()
+                    values.done.synchronize()
                 is_finite = bool(values.host.isfinite().all())
                 sizes = [math.prod(shape) for shape, _ in values.likes.values()]
                 pairs = zip(values.likes.items(), torch.split(values.host, sizes), strict=True)
@@ -73,7 +71,3 @@ class Results(Generic[Label]):
 
     def clear(self) -> None:
         self._waiting.clear()
-
-
-def _host_memory(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.empty(size, dtype=dtype, pin_memory=device.type == "cuda")

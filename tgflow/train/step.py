@@ -17,6 +17,7 @@ from tgflow.cuda.device import device_of, has_device
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Scores, TemporalModel, device_of_model
+from tgflow.nn._native import note_non_finite
 from tgflow.nn.dropout import DropoutKeys
 from tgflow.nn.linear import check_precision, product_precision
 from tgflow.state import DeviceState
@@ -293,8 +294,7 @@ class TrainStep:
             check_finite(place, scores.positive, scores.negative, loss, scores.classes)
             return
         values = scores.positive, scores.negative, scores.classes, loss
-        flat = torch.cat([x.detach().flatten() for x in values if x is not None])
-        self.is_lost.logical_or_(flat.isfinite().all().logical_not_())
+        note_non_finite([x for x in values if x is not None], self.is_lost)
 
     def lost(
         self, batch: Batch, scores: Scores, loss: Tensor | None = None

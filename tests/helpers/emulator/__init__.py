@@ -1,7 +1,8 @@
 """Runs kernel sources on the CPU; the threads of a thread block are fibers of one thread.
 
 For tests only. It detects wrong results, dependence on lane order, and collectives that not all
-lanes of the mask reach; not races between thread blocks, memory ordering, or speed.
+lanes of the mask reach; sanitized, also undefined behavior and races between thread blocks at
+atomic operations; not memory ordering, or speed.
 """
 
 from __future__ import annotations
@@ -34,31 +35,47 @@ FLAGS = [
 ]
 
 
+SANITIZED = ("-fsanitize=undefined", "-fno-sanitize-recover=all", "-DTGFLOW_INTERLEAVED")
 KERNELS = tuple(sorted((CSRC / "cuda").glob("*.cu")))
 
 
 class Emulator:
-    """The kernels of some .cu files. `order`: 0 runs lanes forwards, 1 backwards, else a seed."""
+    """The kernels of some .cu files.
 
-    def __init__(self, sources: tuple[Path, ...] = KERNELS, order: int = 0) -> None:
-        self._library = ctypes.CDLL(str(_build(sources)))
+    Args:
+        sources: The files.
+        order: 0 runs lanes forwards, 1 backwards, else a seed.
+        is_sanitized: Abort at undefined behavior. From an order of 1,000 on thread blocks
+            interleave at atomic operations, and their shared memory begins with any values.
+    """
+
+    def __init__(
+        self, sources: tuple[Path, ...] = KERNELS, order: int = 0, *, is_sanitized: bool = False
+    ) -> None:
+        self._library = ctypes.CDLL(str(_build(sources, (*SANITIZED,) if is_sanitized else ())))
         self.order = order
         self.launches: list[str] = []
         """The names of the kernels launched so far."""
         self.between: Callable[[], None] | None = None
         """Callback before and after every launch except its own."""
+        self.put: Callable[[Callable[[], None]], None] = lambda work: work()
+        """Queues a launch on the current stream."""
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Argument) -> None:
-        """Run a kernel to completion; raises RuntimeError for a mistake in it."""
+        """Run a kernel to completion, or queue it; RuntimeError is raised for a mistake in it."""
         sizes = getattr(self._library, f"sizes_{name}")
         sizes.restype = ctypes.POINTER(ctypes.c_int64)
         passed = [ctypes.sizeof(argument) for argument in arguments]
         wanted = list(takewhile(bool, sizes()))
         assert wanted == passed, f"{name} takes arguments of {wanted} bytes, got {passed}"
+        self.launches.append(name)
+        given = [type(argument).from_buffer_copy(argument) for argument in arguments]
+        self.put(lambda: self._run(name, blocks, threads, given))
+
+    def _run(self, name: str, blocks: int, threads: int, arguments: list[Argument]) -> None:
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         kernel = getattr(self._library, f"launch_{name}")
         kernel.restype = ctypes.c_char_p
-        self.launches.append(name)
         self._pause()
         wrong = kernel(blocks, threads, pointers, ctypes.c_uint64(self.order))
         if wrong is not None:
@@ -80,7 +97,7 @@ class Emulator:
 
 
 @cache
-def _build(sources: tuple[Path, ...]) -> Path:
+def _build(sources: tuple[Path, ...], more_flags: tuple[str, ...]) -> Path:
     """Return the library of `sources`, compiled unless cached for these exact files."""
     code = '#include "dialect.hpp"\n#include "kernel.hpp"\n'
     for source in sources:
@@ -89,21 +106,21 @@ def _build(sources: tuple[Path, ...]) -> Path:
         code += "".join(f"EMULATED_KERNEL({name})\n" for name in re.findall(KERNEL, text))
     files = [*sorted(HERE.glob("*.?pp")), *sorted((CSRC / "include").rglob("*.hpp"))]
     contents = b"\0".join(file.read_bytes() for file in files)
-    digest = hashlib.sha256(code.encode() + contents).hexdigest()[:16]
+    digest = hashlib.sha256(code.encode() + contents + repr(more_flags).encode()).hexdigest()[:16]
     library = ROOT / "build" / "emulator" / f"{digest}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         own = library.with_suffix(f".{os.getpid()}.cpp")  # other processes may build it, too
         own.write_text(code)
-        _compile(own, library)
+        _compile(own, library, more_flags)
         own.replace(library.with_suffix(".cpp"))
     return library
 
 
-def _compile(main: Path, library: Path) -> None:
+def _compile(main: Path, library: Path, more_flags: tuple[str, ...]) -> None:
     new = library.with_suffix(f".{os.getpid()}")
     includes = ["-I", HERE, "-I", CSRC / "include"]
-    command = ["g++", *FLAGS, *includes, main, HERE / "thread_block.cpp", "-o", new]
+    command = ["g++", *FLAGS, *more_flags, *includes, main, HERE / "thread_block.cpp", "-o", new]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     new.replace(library)

@@ -8,22 +8,29 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from helpers.emulator import Emulator
-from helpers.emulator.tensors import emulated_device, pin
+from helpers.emulator.streams import LateStreams, Point, Work, overwrite
+from helpers.emulator.tensors import EmulatedTensor, Late, emulated_device, pin
+from tgflow.cuda.device import register_device
+
+_capturing = threading.Lock()
 
 
 @dataclass(eq=False)
 class EmulatedEvent:
-    """An event that completes immediately unless the test keeps its stream busy."""
+    """An event that completes immediately unless its stream is late or kept busy by the test."""
 
     gpu: EmulatedDevice
     stream: int
     time: float = 0.0
     """Time at which it was recorded, if timed."""
+    point: Point | None = None
+    """Work that it follows, of late streams."""
 
     def elapsed_time(self, end: EmulatedEvent) -> float:
         assert self.query(), "asked for before it was done"
@@ -31,18 +38,24 @@ class EmulatedEvent:
         return 1e3 * (end.time - self.time)
 
     def query(self) -> bool:
+        self.gpu.refuse_in_capture("querying an event")
+        if self.point is not None and self.gpu.late is not None:
+            return self.gpu.late.is_done(self.point)
         return self.stream not in self.gpu.busy
 
     def synchronize(self) -> None:
+        self.gpu.refuse_in_capture("waiting for an event")
         self.gpu.synchronized += 1
         self.gpu.busy.discard(self.stream)
+        if self.point is not None and self.gpu.late is not None:
+            self.gpu.late.settle(self.point)
 
 
 class EmulatedGraph:
-    """Work repeated at each replay, with the arguments of its capture.
+    """Work of a capture, run at each replay with the addresses and values of the capture.
 
-    Results stay at the addresses of the capture. A replay invalidates the results of graphs that
-    were captured later in the same pool, as they may share memory.
+    A replay invalidates the results of graphs that were captured later in the same pool, as they
+    may share memory. Of a device whose tensors are the CPU's, the capture also runs the work.
     """
 
     def __init__(
@@ -52,19 +65,34 @@ class EmulatedGraph:
         pool: list[weakref.ref[EmulatedGraph]],
     ) -> None:
         self._gpu, self._work, self._pool = gpu, work, pool
-        self._made = self._run()
+        self._captured: list[Work] | None = None
+        if gpu.device.type == "cpu":
+            self._made = self._run()
+        else:
+            capture = _Capture(gpu)
+            Late.of_thread.sink = capture
+            try:
+                self._made = self._run()
+            finally:
+                Late.of_thread.sink = None
+            self._captured, self._kept = capture.work, capture.kept
+            capture.work = []
         self._number = len(pool)
         pool.append(weakref.ref(self))
 
     def replay(self) -> None:
-        assert not self._gpu.is_capturing()
-        now = self._run()
+        self._gpu.refuse_in_capture("replaying a graph")
+        if self._captured is None:
+            now = self._run()
+            for made, new in zip(self._made, now, strict=True):
+                made.untyped_storage().copy_(new.untyped_storage())
+        else:
+            for work in self._captured:
+                self._gpu.put(work)
         for later in self._pool[self._number + 1 :]:
             graph = later()
             for made in () if graph is None else graph._made:
-                made.untyped_storage().fill_(0xFF)  # NaN, -1
-        for made, new in zip(self._made, now, strict=True):
-            made.untyped_storage().copy_(new.untyped_storage())
+                self._gpu.put(partial(overwrite, getattr(made, "held", made)))
 
     def _run(self) -> Sequence[Tensor]:
         self._gpu.of_thread.captures = True
@@ -72,6 +100,53 @@ class EmulatedGraph:
             return self._work()
         finally:
             self._gpu.of_thread.captures = False
+
+
+class _Capture:
+    """Takes the work of a capture, which does not run."""
+
+    def __init__(self, gpu: EmulatedDevice) -> None:
+        self._gpu = gpu
+        self.work: list[Work] = []
+        self.kept: list[Tensor] = []
+
+    def put(self, work: Work) -> None:
+        self.work.append(work)
+
+    def settle(self) -> None:
+        self._gpu.refuse_in_capture("synchronizing")
+
+    def own(self, memory: Tensor) -> object:
+        self.kept.append(memory)
+        return _Owner(memory, lambda: self.put(partial(overwrite, memory)))
+
+
+class _Owner:
+    """Frees memory at its end, for streams other than its own if it was kept for them."""
+
+    def __init__(self, memory: Tensor, free: Callable[[], None]) -> None:
+        self.kept_for: set[int] = set()
+        self._end = weakref.finalize(self, free)
+        self._end.atexit = False
+
+
+class _LateStream:
+    """The current stream of late streams."""
+
+    def __init__(self, gpu: EmulatedDevice, late: LateStreams) -> None:
+        self._gpu, self._late = gpu, late
+
+    def put(self, work: Work) -> None:
+        self._gpu.put(work)
+
+    def settle(self) -> None:
+        self._late.settle(self._late.point(self._gpu.current))
+
+    def own(self, memory: Tensor) -> object:
+        streams = {self._gpu.current}
+        owner = _Owner(memory, partial(self._late.free, memory, streams))
+        owner.kept_for = streams
+        return owner
 
 
 @dataclass(eq=False)
@@ -99,6 +174,10 @@ class EmulatedDevice:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     of_thread: threading.local = field(default_factory=threading.local)
     """The current CUDA stream, and whether it is being captured."""
+    late: LateStreams | None = None
+    """Streams that run work late; None: work runs when it is queued."""
+    capturing: dict[int, int] = field(default_factory=dict)
+    """Streams being captured, and by which thread."""
 
     @property
     def current(self) -> int:
@@ -110,9 +189,44 @@ class EmulatedDevice:
         self.of_thread.stream = stream
 
     @classmethod
-    def apart(cls) -> EmulatedDevice:
+    def apart(cls, kernels: Emulator | None = None) -> EmulatedDevice:
         """Return a device whose tensors are distinct from CPU tensors."""
-        return cls(device=emulated_device())
+        gpu = cls(kernels or Emulator(), device=emulated_device())
+        gpu.kernels.put = gpu.put
+        return gpu
+
+    @classmethod
+    @contextmanager
+    def with_late_streams(
+        cls, seed: int, kernels: Emulator | None = None
+    ) -> Iterator[EmulatedDevice]:
+        """Register a device whose work runs late; at the end everything has run."""
+        gpu = cls.apart(kernels)
+        gpu.late = late = LateStreams(seed)
+        Late.of_all = _LateStream(gpu, late)
+        register_device(gpu)
+        try:
+            yield gpu
+            late.settle_all()
+        finally:
+            gpu.late = Late.of_all = None
+
+    def put(self, work: Work) -> None:
+        """Run work on the current stream: at once, late, or at replays of what captures it."""
+        if self.capturing.get(self.current, threading.get_ident()) != threading.get_ident():
+            raise RuntimeError(f"stream {self.current} is being captured by another thread")
+        sink = Late.sink()
+        if isinstance(sink, _Capture):
+            sink.put(work)
+        elif self.late is not None:
+            self.late.put(self.current, work)
+        else:
+            work()
+
+    def refuse_in_capture(self, what: str) -> None:
+        """Raise like CUDA for calls that a capture does not permit."""
+        if getattr(self.of_thread, "captures", False):
+            raise RuntimeError(f"{what} is not permitted while a stream is being captured")
 
     def allocate(self, num_bytes: int) -> Tensor:
         if num_bytes > self.device_bytes:
@@ -142,7 +256,10 @@ class EmulatedDevice:
         self.host_bytes += self.registered.pop(address)
 
     def synchronize(self) -> None:
+        self.refuse_in_capture("synchronizing")
         self.synchronized += 1
+        if self.late is not None:
+            self.late.settle_all()
 
     def current_stream(self) -> int:
         return self.current
@@ -171,19 +288,34 @@ class EmulatedDevice:
         work: Callable[[], Sequence[Tensor]],
         pool: list[weakref.ref[EmulatedGraph]] | None = None,
     ) -> EmulatedGraph:
-        return EmulatedGraph(self, work, [] if pool is None else pool)
+        stream = self.stream("capture")
+        with _capturing, self.on(stream):
+            self.capturing[stream] = threading.get_ident()
+            try:
+                return EmulatedGraph(self, work, [] if pool is None else pool)
+            finally:
+                del self.capturing[stream]
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
-        self.kept.append((self.current, tensor))
+        if self.late is None:
+            self.kept.append((self.current, tensor))
+        elif isinstance(tensor, EmulatedTensor) and isinstance(tensor.owner, _Owner):
+            tensor.owner.kept_for.add(self.current)
 
     def record_event(self) -> EmulatedEvent:
-        return EmulatedEvent(self, self.current)
+        point = None if self.late is None else self.late.point(self.current)
+        return EmulatedEvent(self, self.current, point=point)
 
     def record_time(self) -> EmulatedEvent:
-        return EmulatedEvent(self, self.current, time.perf_counter())
+        event = self.record_event()
+        event.time = time.perf_counter()
+        return event
 
     def wait_event(self, event: EmulatedEvent) -> None:
+        self.refuse_in_capture("waiting for an event of other work")
         self.waits.append((self.current, event.stream))
+        if self.late is not None and event.point is not None:
+            self.late.put(self.current, event.point)
 
     def is_capturing(self) -> bool:
         return self.captures or getattr(self.of_thread, "captures", False)

@@ -14,7 +14,11 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#ifdef TGFLOW_INTERLEAVED
+#define __shared__ static thread_local  // copied when another thread block continues
+#else
 #define __shared__ static  // thread blocks run one after the other
+#endif
 
 struct alignas(16) int4 {
   int x, y, z, w;
@@ -83,21 +87,25 @@ inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<u
 // The types that CUDA has these for, and no others.
 #define TGFLOW_ATOMICS(T)                         \
   inline T atomicAdd(T* at, T value) {            \
+    emulator::at_atomic();                        \
     const T old = *at;                            \
     *at = old + value;                            \
     return old;                                   \
   }                                               \
   inline T atomicMax(T* at, T value) {            \
+    emulator::at_atomic();                        \
     const T old = *at;                            \
     *at = std::max(old, value);                   \
     return old;                                   \
   }                                               \
   inline T atomicMin(T* at, T value) {            \
+    emulator::at_atomic();                        \
     const T old = *at;                            \
     *at = std::min(old, value);                   \
     return old;                                   \
   }                                               \
   inline T atomicCAS(T* at, T compare, T value) { \
+    emulator::at_atomic();                        \
     const T old = *at;                            \
     if (old == compare) *at = value;              \
     return old;                                   \

@@ -28,6 +28,7 @@ int __any_sync(unsigned mask, int holds);
 int __clz(int bits);
 float expf(float x);
 float tanhf(float x);
+float log1pf(float x);
 float nanf(const char* tag);
 double exp(double x);
 void __syncwarp(unsigned mask = 0xffffffff);

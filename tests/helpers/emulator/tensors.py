@@ -11,17 +11,19 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import backend_registration
+
+from helpers.emulator.streams import overwrite
 
 TYPE = "emulated"
 _SETS_UP = "_setup_privateuseone_for_python_backend"
@@ -55,17 +57,44 @@ class Watch:
     """Counters of torch operations on the device."""
 
     operations: Counter[str] = field(default_factory=Counter)
+    """Those with work for the device: neither views nor allocations."""
     waits: list[str] = field(default_factory=list)
     """Operations that synchronized the host, and their calling lines."""
+
+
+class Sink(Protocol):
+    """Takes work instead of running it: the current stream, or a capture of it."""
+
+    def put(self, work: Callable[[], object]) -> None:
+        """Queue work, or capture it."""
+
+    def settle(self) -> None:
+        """Run the work so far: the host waits for it."""
+
+    def own(self, memory: Tensor) -> object:
+        """Return the owner of new memory, whose end frees it."""
+
+
+class Late:
+    """Where operations go: `of_all` of any thread, or `of_thread.sink` of one."""
+
+    of_all: Sink | None = None
+    of_thread = threading.local()
+
+    @classmethod
+    def sink(cls) -> Sink | None:
+        return getattr(cls.of_thread, "sink", None) or cls.of_all
 
 
 class EmulatedTensor(Tensor):
     """A tensor on the emulated device; `held` contains its bytes."""
 
     held: Tensor
+    owner: object
+    """Of its memory, if operations are late; shared with its views."""
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> EmulatedTensor:
+    def __new__(cls, held: Tensor, owner: object = None) -> EmulatedTensor:
         made: EmulatedTensor = Tensor._make_wrapper_subclass(
             cls,
             held.shape,
@@ -74,7 +103,7 @@ class EmulatedTensor(Tensor):
             dtype=held.dtype,
             device=emulated_device(),
         )
-        made.held = held
+        made.held, made.owner = held, owner
         return made
 
     @classmethod
@@ -181,6 +210,8 @@ class _Signature:
     arguments: list[str]
     written: list[str]
     num_returns: int
+    is_view: bool
+    """Whether it returns memory of its first argument, and touches no values."""
 
 
 @cache
@@ -188,20 +219,81 @@ def _signature(op: Any) -> _Signature:
     schema = op._schema
     written = [x.name for x in schema.arguments if x.alias_info and x.alias_info.is_write]
     names = [argument.name for argument in schema.arguments]
-    return _Signature(schema.name, names, written, len(schema.returns))
+    is_view = not written and any(argument.alias_info for argument in schema.arguments)
+    return _Signature(schema.name, names, written, len(schema.returns), is_view)
 
 
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     signature = _signature(op)
     name = signature.name
     _check_devices(name, args, [*_tensors(args), *_tensors(kwargs.values())])
-    _note(name, args, kwargs)
+    if not signature.is_view and "empty" not in name and name != "aten::_unsafe_view":
+        _note(name, args, kwargs)
+    sink = Late.sink()
+    if sink is not None and not signature.is_view and not _waits(name, args, kwargs):
+        return _run_late(sink, op, args, kwargs)
+    if sink is not None and not signature.is_view:
+        sink.settle()
     found = op(*map(_held, args), **{key: _held(x) for key, x in kwargs.items()})
     if signature.written:
         return _mutated(signature, args, kwargs)
-    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu":
+    if _is_for_host(kwargs):
         return found
-    return _emulated(found)
+    if signature.is_view:
+        return _emulated(found, getattr(_tensors(args)[0], "owner", None))
+    return _emulated(found, None if sink is None else sink.own)
+
+
+def _is_for_host(kwargs: dict[str, Any]) -> bool:
+    return kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu"
+
+
+def _run_late(sink: Sink, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Queue an operation, and return its results, which have no values until then."""
+    signature = _signature(op)
+    given = dict(zip(signature.arguments, args, strict=False)) | kwargs
+    late = [_held(x if name in signature.written else _as_of_now(x)) for name, x in given.items()]
+    names = dict(zip(given, late, strict=True))
+    positional, rest = late[: len(args)], {name: names[name] for name in kwargs}
+    if signature.written:
+        sink.put(lambda: op(*positional, **rest))
+        return _mutated(signature, args, kwargs)
+    like = op(*_meta(positional), **{"device": "meta"} if "device" in rest else {}, **{
+        name: _meta(x) for name, x in rest.items() if name != "device"
+    })  # fmt: skip
+    out = _empty_like(like)
+    made = _tensors([out])
+
+    def run() -> None:
+        for target, found in zip(made, _tensors([op(*positional, **rest)]), strict=True):
+            target.copy_(found)
+
+    if "empty" not in signature.name:
+        sink.put(run)
+    return out if _is_for_host(kwargs) else _emulated(out, sink.own)
+
+
+def _as_of_now(x: Any) -> Any:
+    """Return an argument with copies of what the host may change before the device reads it."""
+    if isinstance(x, Tensor) and not isinstance(x, EmulatedTensor) and not _is_pinned(x):
+        return x.clone()
+    return type(x)(map(_as_of_now, x)) if isinstance(x, (list, tuple)) else x
+
+
+def _meta(x: Any) -> Any:
+    """Return an argument without its values."""
+    if isinstance(x, Tensor):
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+    return type(x)(map(_meta, x)) if isinstance(x, (list, tuple)) else x
+
+
+def _empty_like(x: Any) -> Any:
+    """Return memory for a result; it is filled until it is written."""
+    if isinstance(x, Tensor):
+        made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+        overwrite(made)
+        return made
+    return type(x)(map(_empty_like, x)) if isinstance(x, (list, tuple)) else x
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
@@ -226,11 +318,16 @@ def _held(x: Any) -> Any:
     return x
 
 
-def _emulated(x: Any) -> Any:
-    """Return a CPU result on the device; tensors may be in lists and tuples."""
+def _emulated(x: Any, owner: Any = None) -> Any:
+    """Return a CPU result on the device; tensors may be in lists and tuples.
+
+    `owner`: Of its memory, or a function that returns it.
+    """
     if isinstance(x, Tensor):
-        return EmulatedTensor(x)
-    return type(x)(map(_emulated, x)) if isinstance(x, (list, tuple)) else x
+        return EmulatedTensor(x, owner(x) if callable(owner) else owner)
+    if isinstance(x, (list, tuple)):
+        return type(x)(_emulated(each, owner) for each in x)
+    return x
 
 
 def _mutated(signature: _Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -291,9 +388,12 @@ def _waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 def _copy_waits(target: Tensor, source: Tensor, non_blocking: bool | None) -> bool:
     if isinstance(target, EmulatedTensor) == isinstance(source, EmulatedTensor):
         return False
-    if not non_blocking:
-        return True
-    return not isinstance(target, EmulatedTensor) and not _is_pinned(target)
+    return not non_blocking or not _is_pinned(_held_by_host(target, source))
+
+
+def _held_by_host(target: Tensor, source: Tensor) -> Tensor:
+    """Return the tensor that is not on the device."""
+    return source if isinstance(target, EmulatedTensor) else target
 
 
 def _is_pinned(host: Tensor) -> bool:

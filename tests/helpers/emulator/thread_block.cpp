@@ -1,9 +1,11 @@
 #include "thread_block.hpp"
 
+#include <link.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <csetjmp>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -15,6 +17,7 @@ namespace {
 
 constexpr unsigned kWarp = 32;
 constexpr size_t kStack = 128 << 10;
+constexpr size_t kTogether = 3;  ///< Blocks in progress, if they interleave.
 
 enum class State { kReady, kAtWarp, kAtBlock, kDone };
 
@@ -34,9 +37,20 @@ struct Fiber {
   std::unique_ptr<char[]> stack{new char[kStack]};
 };
 
-std::vector<Lane> lanes;
-std::vector<std::unique_ptr<Fiber>> fibers;
+/// A thread block in progress. Several are, if blocks interleave.
+struct Block {
+  Index index;
+  std::vector<Lane> lanes;
+  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<char> shared;  ///< Its shared memory, while another one runs.
+  bool begun = false;
+};
+
+std::vector<std::unique_ptr<Block>> blocks;
+Block* now;
 unsigned num_threads;
+bool interleaves, wants_another;
+std::mt19937_64 draws;
 const std::function<void()>* kernel_now;
 jmp_buf scheduler;
 std::string failure;
@@ -45,8 +59,54 @@ std::vector<int64_t> noted, handed_out;
 [[noreturn]] void back_to_scheduler() { _longjmp(scheduler, 1); }
 
 void pause(State state) {
-  lanes[here.thread.x].state = state;
-  if (_setjmp(fibers[here.thread.x]->place) == 0) back_to_scheduler();
+  now->lanes[here.thread.x].state = state;
+  if (_setjmp(now->fibers[here.thread.x]->place) == 0) back_to_scheduler();
+}
+
+/// The memory of all `__shared__` variables, which are thread-local ones of this library.
+struct SharedMemory {
+  char* begin = nullptr;
+  size_t size = 0;
+};
+
+int find_shared(dl_phdr_info* library, size_t, void* out) {
+  const auto own = reinterpret_cast<uintptr_t>(&find_shared);
+  const ElfW(Phdr)* locals = nullptr;
+  bool is_own = false;
+  for (int i = 0; i < library->dlpi_phnum; ++i) {
+    const ElfW(Phdr) & part = library->dlpi_phdr[i];
+    if (part.p_type == PT_TLS) locals = &part;
+    const uintptr_t begin = library->dlpi_addr + part.p_vaddr;
+    is_own |= part.p_type == PT_LOAD && begin <= own && own < begin + part.p_memsz;
+  }
+  if (!is_own) return 0;
+  if (locals != nullptr && library->dlpi_tls_data != nullptr) {
+    *static_cast<SharedMemory*>(out) = {static_cast<char*>(library->dlpi_tls_data), locals->p_memsz};
+  }
+  return 1;
+}
+
+SharedMemory shared_memory() {
+  static thread_local volatile char here_are_locals = 0;  // only then do they have an address
+  here_are_locals = 1;
+  SharedMemory found;
+  dl_iterate_phdr(find_shared, &found);
+  return found;
+}
+
+/// Continues a block, with its shared memory; that of a new one is filled with anything.
+void switch_to(Block& block, const SharedMemory& shared) {
+  if (&block == now) return;
+  if (interleaves && now != nullptr) now->shared.assign(shared.begin, shared.begin + shared.size);
+  now = &block;
+  here.block = block.index;
+  if (!interleaves) return;
+  if (block.begun) {
+    std::memcpy(shared.begin, block.shared.data(), shared.size);
+  } else {
+    std::memset(shared.begin, 0xcd, shared.size);
+  }
+  block.begun = true;
 }
 
 [[noreturn]] void fail(const std::string& what) {
@@ -98,7 +158,7 @@ void resolve(Lane* warp, unsigned mask) {
 
 void run_fiber(unsigned index) {
   here.thread.x = index;
-  Fiber& fiber = *fibers[index];
+  Fiber& fiber = *now->fibers[index];
   if (_setjmp(scheduler) != 0) return;
   if (fiber.started) _longjmp(fiber.place, 1);
   fiber.started = true;
@@ -113,11 +173,11 @@ void run_fiber(unsigned index) {
 bool open_barrier() {
   unsigned waiting = 0;
   for (unsigned i = 0; i < num_threads; ++i) {
-    if (lanes[i].state == State::kAtWarp) return false;
-    waiting += lanes[i].state == State::kAtBlock;
+    if (now->lanes[i].state == State::kAtWarp) return false;
+    waiting += now->lanes[i].state == State::kAtBlock;
   }
   for (unsigned i = 0; i < num_threads; ++i) {
-    if (lanes[i].state == State::kAtBlock) lanes[i].state = State::kReady;
+    if (now->lanes[i].state == State::kAtBlock) now->lanes[i].state = State::kReady;
   }
   return waiting != 0;
 }
@@ -139,13 +199,16 @@ class Order {
   std::vector<unsigned> turns_;
 };
 
-void run_block(Order& order) {
-  for (unsigned i = 0; i < num_threads; ++i) lanes[i].state = State::kReady;
+/// Runs a block until its end, or until it wants another one to run; returns whether it ended.
+bool run_block(Order& order) {
+  auto& lanes = now->lanes;
+  wants_another = false;
   for (bool moved = true; moved && failure.empty();) {
     moved = false;
     for (const unsigned i : order.next()) {
       if (lanes[i].state != State::kReady || !failure.empty()) continue;
       run_fiber(i);
+      if (wants_another) return false;
       moved = true;
     }
     if (!moved) moved = open_barrier();
@@ -155,6 +218,19 @@ void run_block(Order& order) {
     failure = "thread " + std::to_string(i) + " of thread block " + std::to_string(here.block.x) +
               " waits for threads that never come";
   }
+  return true;
+}
+
+/// Prepares the `slot`th of the blocks in progress for another block.
+Block& open_block(size_t slot, unsigned index) {
+  if (blocks.size() <= slot) blocks.push_back(std::make_unique<Block>());
+  Block& block = *blocks[slot];
+  block.index = {index, 0, 0};
+  block.begun = false;
+  while (block.fibers.size() < num_threads) block.fibers.push_back(std::make_unique<Fiber>());
+  block.lanes.resize(std::max<size_t>(block.lanes.size(), (num_threads + kWarp - 1) / kWarp * kWarp));
+  for (unsigned i = 0; i < num_threads; ++i) block.lanes[i].state = State::kReady;
+  return block;
 }
 
 }  // namespace
@@ -164,7 +240,7 @@ Now here;
 uint64_t meet(unsigned mask, const Offer& offer) {
   const unsigned lane = here.thread.x % kWarp, first = here.thread.x - lane;
   if (!(mask >> lane & 1)) fail("is not in the mask of its own collective");
-  Lane *const warp = &lanes[first], &mine = warp[lane];
+  Lane *const warp = &now->lanes[first], &mine = warp[lane];
   mine = {State::kAtWarp, mask, offer, 0};
   for (unsigned other = 0; other < kWarp; ++other) {
     if (!(mask >> other & 1)) continue;
@@ -186,6 +262,12 @@ uint64_t meet(unsigned mask, const Offer& offer) {
 
 void meet_block() { pause(State::kAtBlock); }
 
+void at_atomic() {
+  if (!interleaves || draws() % 2 == 0) return;
+  wants_another = true;
+  pause(State::kReady);
+}
+
 void note_read(const void* at, uint64_t bytes) {
   noted.insert(noted.end(),
                {here.block.x, here.thread.x, reinterpret_cast<int64_t>(at), static_cast<int64_t>(bytes)});
@@ -201,20 +283,34 @@ int64_t reads(const int64_t** out) {
 std::string run(unsigned grid, unsigned block, uint64_t order, const std::function<void()>& kernel) {
   static std::mutex one_launch;
   const std::lock_guard<std::mutex> lock(one_launch);
-  while (fibers.size() < block) fibers.push_back(std::make_unique<Fiber>());
-  lanes.resize(std::max<size_t>(lanes.size(), (block + kWarp - 1) / kWarp * kWarp));
   here = {{}, {}, {block, 1, 1}, {grid, 1, 1}};
   num_threads = block;
   kernel_now = &kernel;
   failure.clear();
   noted.clear();
-  Order blocks(grid, order), threads(block, order);
-  for (const unsigned index : std::vector<unsigned>(blocks.next())) {
-    here.block.x = index;
-    run_block(threads);
-    if (!failure.empty()) break;
+  const SharedMemory shared = shared_memory();
+  interleaves = order >= kInterleaved && shared.begin != nullptr;
+  draws.seed(order);
+  now = nullptr;
+  Order of_blocks(grid, order), threads(block, order);
+  const std::vector<unsigned> turns = of_blocks.next();
+  std::vector<size_t> open;
+  for (size_t next = 0; (next < turns.size() || !open.empty()) && failure.empty();) {
+    if (next < turns.size() && open.size() < (interleaves ? kTogether : 1)) {
+      size_t slot = 0;
+      while (std::find(open.begin(), open.end(), slot) != open.end()) ++slot;
+      open_block(slot, turns[next++]);
+      open.push_back(slot);
+      if (interleaves && open.size() < kTogether && next < turns.size()) continue;
+    }
+    const size_t turn = interleaves ? draws() % open.size() : 0;
+    switch_to(*blocks[open[turn]], shared);
+    if (run_block(threads)) {
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(turn));
+      now = nullptr;
+    }
   }
-  if (!failure.empty()) fibers.clear();  // some are in the midst of the kernel
+  if (!failure.empty()) blocks.clear();  // some fibers are in the midst of the kernel
   return failure;
 }
 

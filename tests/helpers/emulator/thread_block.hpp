@@ -1,4 +1,4 @@
-// One thread block on the CPU: its threads are fibers of one real thread. A fiber runs until it must meet
+// Thread blocks on the CPU: their threads are fibers of one real thread. A fiber runs until it must meet
 // others (`meet`, `meet_block`), in an order that the test chooses: what only works in one order is a bug.
 #pragma once
 
@@ -32,9 +32,14 @@ extern Now here;
 uint64_t meet(unsigned mask, const Offer& offer);
 /// Waits until every thread of the block that still runs came here.
 void meet_block();
+/// Lets other blocks run, sometimes, if blocks interleave.
+void at_atomic();
 
 /// Writes down a read of the running thread, for `reads`.
 void note_read(const void* at, uint64_t bytes);
+
+/// From this order on thread blocks interleave at atomic operations, if shared memory is thread-local.
+constexpr uint64_t kInterleaved = 1000;
 
 /// Runs `kernel` in `grid` thread blocks of `block` threads. Order 0 takes lowest threads first, 1 highest
 /// first, any other is the seed of a shuffle. Returns what the kernel did wrong, or an empty string.
