@@ -19,7 +19,7 @@ PARTS = 64
 """Number of parts that ids are divided into, for any world: part = id % PARTS. A rank owns whole
 parts, so another world moves parts and splits none. Also the largest world."""
 
-Group = Literal["train", "plan", "feed"]
+Group = Literal["train", "plan", "feed", "save"]
 """Groups of collectives; those of a group have one order, and one calling thread per rank."""
 
 
@@ -159,10 +159,6 @@ class Peers:
     def _facts(self) -> dict[str, object]:
         return {"rank": self.rank, "world": self.world}
 
-    def is_gone(self, rank: int) -> bool:
-        """Return, without waiting, whether a rank's process has ended; False if unknown."""
-        return False
-
     def exchange(
         self,
         sends: Sequence[Tensor],
@@ -213,12 +209,7 @@ class Peers:
 
 
 def check_buffers(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
-    """Check the arguments of `Peers.exchange`.
-
-    Raises:
-        ValueError: If there is not one buffer for each rank, one is not flat uint8, or this rank's
-            buffers for itself differ in size.
-    """
+    """Raise ValueError for wrong arguments of `Peers.exchange`."""
     import torch
 
     for name, buffers in (("sends", sends), ("receives", receives)):
@@ -238,11 +229,7 @@ def check_buffers(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tens
 
 
 def check_chunks(peers: Peers, mine: Tensor, sizes: Sequence[int]) -> None:
-    """Check the arguments of `Peers.gather`.
-
-    Raises:
-        ValueError: If there is not one size for each rank, or `mine` does not match its own.
-    """
+    """Raise ValueError for wrong arguments of `Peers.gather`."""
     if len(sizes) != peers.world:
         raise ValueError(f"sizes must have one for each of {peers.world} ranks, got {len(sizes)}")
     if mine.shape != (sizes[peers.rank],):

@@ -33,13 +33,15 @@ def test_each_measurement_runs_in_a_new_process(processes):
 
 def test_two_ranks_are_compared_with_one_process_or_the_machine_limit(monkeypatch):
     def made(work):
-        seconds = control if work.copies == 2 else {2: 2.0, 0: 3.0}[work.world]
+        learned.append(work.batch * work.batches)
+        seconds = 2 * control if work.copies == 2 else {2: 2.0, 0: 3.0}[work.world]
         computed = [0.5, 1.0][: max(work.world, work.copies)]
         return [Took(seconds, each, wait=0.25, batches=0, records=0) for each in computed]
 
     monkeypatch.setattr(ranks, "start", made)
-    control = 1.5
+    control, learned = 1.5, []
     row, alone, threads, beside, *times, slowest = speed_rows(WORK, 1.4, Options())
+    assert {*learned} == {40}, "each process of the control learns all events, too"
     assert (row.value, row.baseline, row.target_ratio) == (20.0, 40 / 3, 1.4)
     assert row.reached
     assert [each.value for each in (alone, threads, beside)] == [40 / 3, 40 / 3, 40 / 1.5]

@@ -1,9 +1,10 @@
 """Speed of several ranks against one process, measured in turns.
 
 Each contender is a set of new processes, one thread each by default, so that none starts warm. The
-control is two independent processes, with half of each micro-batch: the speed of two ranks without
-communication. For two ranks the time of each is shown by kind, and how much longer the slowest
-computes than the mean.
+control is two independent processes with micro-batches of half the size: the speed of two ranks
+without communication. Each learns all events of the ranks, as neighborhoods grow along a stream, so
+their speeds add up. For two ranks the time of each is shown by kind, and how much longer the
+slowest computes than the mean.
 
 A process of a contender is `python -m benchmarks.ranks FILE WORK (alone|joined)`, see `measure`.
 """
@@ -120,7 +121,13 @@ def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
         together: replace(work, world=2),
         alone: work,
         alone_2: replace(work, threads=2),
-        control: replace(work, batch=work.batch // 2, copies=2),
+        control: replace(
+            work,
+            batch=work.batch // 2,
+            warm_up=2 * work.warm_up,
+            batches=2 * work.batches,
+            copies=2,
+        ),
     }
     took: dict[str, list[list[Took]]] = {name: [] for name in contenders}
     order = [*contenders]
@@ -131,7 +138,9 @@ def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
         order.reverse()
     events = work.batch * work.batches
     speeds = {
-        name: median(events / max(each.total for each in processes) for processes in rounds)
+        name: contenders[name].copies
+        * events
+        / median(max(each.total for each in processes) for processes in rounds)
         for name, rounds in took.items()
     }
     best = max(speeds[alone], speeds[alone_2])

@@ -20,7 +20,7 @@ from tgflow.distributed.launch import Launch
 def facts_of(rank, **changes):
     launch = Launch(rank, 3, rank, local_world=3)
     facts = Facts.here(launch, {"batch_size": 200, "model": "tgn"}, torch.device("cpu"))
-    return replace(facts, member=Member(rank, f"h{rank}", "machine", 100 + rank), **changes)
+    return replace(facts, member=Member(rank, f"h{rank}", 100 + rank), **changes)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from helpers.hosts import open_hosts
 from helpers.live_runs import SMALL, same_run, write_events
 from tgflow.cli import main
 
@@ -15,12 +14,6 @@ PORT = 29511
 EVENTS = 1_200
 TIMEOUT = 10  # seconds; a rank on a busy machine can be silent for some of them
 PATIENCE = 400
-
-
-@pytest.fixture
-def hosts(tmp_path):
-    with open_hosts(tmp_path) as found:
-        yield found
 
 
 def torchrun(host, folder, *arguments, nnodes="2", store_at=0, hosts=(), **environ):

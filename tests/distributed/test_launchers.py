@@ -6,7 +6,6 @@ import importlib.util
 
 import pytest
 
-from helpers.hosts import open_hosts
 from helpers.live_runs import SMALL, same_run, write_events
 from helpers.processes import environment
 from helpers.ray_training import train_with_ray
@@ -15,12 +14,6 @@ from tgflow.cli import main
 PORT = 29521
 EVENTS = 400
 PATIENCE = 300
-
-
-@pytest.fixture
-def hosts(tmp_path):
-    with open_hosts(tmp_path) as found:
-        yield found
 
 
 def pytorch_job(rank, address):

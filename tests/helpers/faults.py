@@ -69,15 +69,16 @@ DURABLE = {
     "checkpoint.before_set_aside": Point(f"{FS}.rename", "CheckpointStore._set_aside"),
 }
 """Fault points of the log and the checkpoints; a test injects every kind at each."""
-RANKS, NOTICES = "tgflow.distributed.ranks:Ranks", "tgflow.checkpoint.ranks:Notices"
+RANKS, SAVES = "tgflow.distributed.ranks:Ranks", "tgflow.distributed.saves"
 BETWEEN_RANKS = {
-    f"ranks.{when}_{call}": Point(f"{owner}.{name}", is_after=when == "after")
+    f"ranks.{when}_{name}": Point(target, is_after=when == "after")
     for when in ("before", "after")
-    for owner, name, call in (
-        (RANKS, "exchange", "exchange"),
-        (RANKS, "gather", "gather"),
-        (RANKS, "broadcast", "broadcast"),
-        (NOTICES, "post", "notice"),
+    for name, target in (
+        ("exchange", f"{RANKS}.exchange"),
+        ("gather", f"{RANKS}.gather"),
+        ("broadcast", f"{RANKS}.broadcast"),
+        ("place", f"{SAVES}:broadcast_json"),
+        ("files", f"{SAVES}:collect_json"),
     )
 }
 """Fault points of communication between ranks, on any thread."""

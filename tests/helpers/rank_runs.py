@@ -19,7 +19,7 @@ from helpers.worlds import run_apart
 from tgflow.cli import assemble, main
 from tgflow.runtime import runner
 
-_STOPPED_SECONDS = 15
+_STOPPED_SECONDS = 25
 SOON = 5.0
 """Seconds within which all ranks end after losing one."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, WriterStats
 from tgflow.checkpoint.checkpoint import part_section
 from tgflow.checkpoint.parts import put_pieces
-from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
+from tgflow.distributed.saves import FollowingStore, LeadingStore
 from tgflow.durable.fs import RealFs
 from tgflow.peers import PARTS, Peers, Shard
 
@@ -50,39 +51,30 @@ def check(found, step, parts=ALL):
     assert torch.cat([*pieces, checkpoint.get("events")["t"]]).tolist() == list(range(step))
 
 
-class TableStore:
-    """Mock key-value store of a rendezvous."""
-
-    def __init__(self) -> None:
-        self.table: dict[str, bytes] = {}
-        self._lock = threading.Lock()
-
-    def set(self, key: str, value: str) -> None:
-        with self._lock:
-            self.table[key] = value.encode()
-
-    def get(self, key: str) -> bytes:
-        with self._lock:
-            return self.table[key]
-
-    def check(self, keys: list[str]) -> bool:
-        with self._lock:
-            return all(key in self.table for key in keys)
-
-    def delete_key(self, key: str) -> bool:
-        with self._lock:
-            return self.table.pop(key, None) is not None
-
-
 class Saver(Peers):
-    """A rank that only saves and sends nothing."""
+    """A rank of a world whose ranks are threads of this process."""
 
-    def __init__(self, rank: int, world: int) -> None:
+    def __init__(self, rank: int, world: int, meeting: threading.Barrier, sent: list[Any]) -> None:
         super().__init__(Shard(rank, world))
-        self.gone: set[int] = set()
+        self._meeting, self._sent = meeting, sent
 
-    def is_gone(self, rank: int) -> bool:
-        return rank in self.gone
+    def _collective(self, mine: Any) -> list[Any]:
+        """Return what each rank sends."""
+        self._sent[self.rank] = mine
+        self._meeting.wait(20)
+        sent = [*self._sent]
+        self._meeting.wait(20)
+        return sent
+
+    def exchange(self, sends, receives, *, kind, group="train"):
+        for buffers, received in zip(self._collective(sends), receives, strict=True):
+            received.copy_(buffers[self.rank])
+
+    def gather(self, mine, sizes, *, kind, group="train"):
+        return torch.cat(self._collective(mine))
+
+    def broadcast(self, tensor, *, kind, group="train"):
+        tensor.copy_(self._collective(tensor.clone())[0])
 
 
 class Savers:
@@ -91,7 +83,6 @@ class Savers:
     Args:
         directories: Checkpoint directory of each rank.
         fs: File operations of each rank; None: the system's.
-        timeout: As `LeadingStore`.
         store: Settings of rank 0's `CheckpointStore`.
     """
 
@@ -99,17 +90,17 @@ class Savers:
         self,
         directories: Iterable[Path],
         fs: Callable[[int], RealFs | None] = lambda rank: None,
-        timeout: float = 20.0,
         **store: int,
     ) -> None:
-        places, self.keys = [*directories], TableStore()
-        self.peers = [Saver(rank, len(places)) for rank in range(len(places))]
-        notices = [Notices(self.keys, each, "checkpoint/") for each in self.peers]
+        places = [*directories]
+        world = len(places)
+        meeting, sent = threading.Barrier(world), [None] * world
+        self.peers = [Saver(rank, world, meeting, sent) for rank in range(world)]
         self.leader = CheckpointStore(places[0], fs=fs(0), **store)
         self.stores = [
-            LeadingStore(self.leader, notices[0], timeout),
+            LeadingStore(self.leader, self.peers[0]),
             *(
-                FollowingStore(place, notices[rank], fs=fs(rank))
+                FollowingStore(place, self.peers[rank], fs=fs(rank))
                 for rank, place in enumerate(places)
                 if rank
             ),

@@ -26,7 +26,7 @@ from tgflow.cli.errors import hint
 from tgflow.compare.offline_saves import OfflineSaves, Trained
 from tgflow.config import Config, ConfigError, flat, plain, replaced
 from tgflow.cuda.device import Device
-from tgflow.distributed.feed import Feed, Followed, heartbeat_of
+from tgflow.distributed.feed import Feed, Followed
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import feature_widths
@@ -248,8 +248,8 @@ def _shared_graph(
         }
     )
     stream = assemble.play_source(config, source, nodes)
-    heartbeat = heartbeat_of(config.ranks.timeout)
-    with Feed(lead.peers, stream, config.offline.batch_size, heartbeat=heartbeat) as feed:
+    size, timeout = config.offline.batch_size, config.ranks.timeout
+    with Feed(lead.peers, stream, size, timeout=timeout) as feed:
         return assemble.grow_graph(config, source, direction, feed, table, gpu, width)
 
 

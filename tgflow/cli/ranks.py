@@ -176,7 +176,7 @@ def follow(peers: Peers, flow: FlowControl) -> None:
             gpu = graph_gpu(config, device)
             result = open_follower(briefing, peers, model, flow, run_log, gpu).run()
         except Exception as error:
-            text = explain(error)
+            text = explain(flow.error or error)  # by its own limit, if rank 0 ends for that
             run_log.error("end", text, exit_code=exit_code(error))
             mark_reported(error, text)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntFlag
 from typing import Self
@@ -27,6 +27,7 @@ STREAM = "feed"
 """The kind of `Traffic` for the stream broadcast by rank 0."""
 _ROWS = ("rows", "memory", "memory queries", "memory rows", "memory clocks", "memory stored")
 _QUERIES = ("queries", "answers")
+_BESIDE = (STREAM, "json, save")
 
 
 class Order(IntFlag):
@@ -42,15 +43,6 @@ class Order(IntFlag):
     STOP_FOR_MEMORY = 8
     """Stop and save, as a rank reached its memory limit."""
 
-    def to_tensor(self) -> Tensor:
-        """Return the order as int64 `[1]`."""
-        return torch.tensor([int(self)])
-
-    @classmethod
-    def from_tensor(cls, word: Tensor) -> Order:
-        """Return the order in `word`, from `to_tensor`. Synchronizes with a device."""
-        return cls(int(word.item()))
-
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
@@ -59,7 +51,7 @@ class RankFigures:
     compute_seconds: float = 0.0
     """Seconds in forward, backward and optimizer."""
     wait_seconds: float = 0.0
-    """Seconds in collectives, except those of the stream, which wait for events."""
+    """Seconds in collectives, except of the stream and of checkpoints: these wait for others."""
     memory_bytes: int = 0
     """Memory of the process now, in bytes."""
     gradient_bytes: int = 0
@@ -85,7 +77,7 @@ class RankFigures:
         )
         return cls(
             compute_seconds=compute_seconds,
-            wait_seconds=sum(flow.seconds for kind, flow in flows.items() if kind != STREAM),
+            wait_seconds=sum(x.seconds for kind, x in flows.items() if kind not in _BESIDE),
             memory_bytes=memory_bytes,
             gradient_bytes=gradient,
             rows_bytes=rows,
@@ -104,13 +96,6 @@ class RankFigures:
         compute, wait, *counts = figures.tolist()
         memory, gradient, rows, queries, other, asks = map(int, counts)
         return cls(compute, wait, memory, gradient, rows, queries, other, Order(asks))
-
-
-def decide(own: Order, everyone: Iterable[RankFigures]) -> Order:
-    """Return the order of rank 0: its own requests and those of all ranks."""
-    for figures in everyone:
-        own |= figures.asks
-    return own
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> Tensor:

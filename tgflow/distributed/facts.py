@@ -6,19 +6,15 @@ import json
 import os
 import platform
 import socket
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 
 from tgflow._native import num_threads
 from tgflow.distributed.launch import Launch
-
-Condition = Literal["alive", "stopped", "gone", "out of sight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,42 +23,20 @@ class Member:
 
     rank: int
     host: str
-    machine: str
     pid: int
 
     @classmethod
     def here(cls, rank: int) -> Self:
         """Return this process as a member."""
-        return cls(rank, socket.gethostname(), this_machine(), os.getpid())
-
-    def condition(self) -> Condition:
-        """Return the state of its process, as far as it is visible from this one."""
-        if self.machine != this_machine():
-            return "out of sight"
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return "gone"
-        state = stat.rpartition(")")[2].split()[0]
-        return {"Z": "gone", "X": "gone", "T": "stopped", "t": "stopped"}.get(state, "alive")  # type: ignore[return-value]
+        return cls(rank, socket.gethostname(), os.getpid())
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.pid} on {self.host})"
 
 
-def this_machine() -> str:
-    """Return an identifier of this kernel and its process namespace; "" if it is unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
-
-
 MOST_BYTES = 1 << 20
 """Largest size of one rank's facts; more is rejected unread."""
 
-_LOOK_SECONDS = 0.5
 _WAYS_OUT = {
     "CPU capability": "set ATEN_CPU_CAPABILITY to the same for all of them",
     "threads": "set threads=... to the same for all of them",
@@ -121,38 +95,31 @@ def _device_name(device: torch.device) -> str | None:
     if device.type != "cuda":
         return None
     index = torch.cuda.current_device() if device.index is None else device.index
-    return f"{this_machine()} {torch.cuda.get_device_properties(index).uuid}"
+    return str(torch.cuda.get_device_properties(index).uuid)
 
 
 def find_disagreement(everyone: Sequence[Facts]) -> str | None:
     """Return the first required fact that differs, with the fix; None if all agree."""
-    first = everyone[0]
-    for other in everyone[1:]:
-        who = f"rank {other.member.rank}"
-        if found := _difference(other.versions, first.versions):
-            key, theirs, ours = found
-            return (
-                f"{who} runs {key} {theirs} and rank 0 runs {ours}; install the same for all ranks"
-            )
-        if found := _difference(other.settings, first.settings):
-            key, theirs, ours = found
-            return (
-                f"{who} has {key}={theirs!r} and rank 0 has {key}={ours!r}; start all ranks with "
-                "the same settings"
-            )
+    for rank, key, theirs, ours in _differences(everyone, "versions"):
+        return (
+            f"rank {rank} runs {key} {theirs} and rank 0 runs {ours}; install the same for all "
+            "ranks"
+        )
+    for rank, key, theirs, ours in _differences(everyone, "settings"):
+        return (
+            f"rank {rank} has {key}={theirs!r} and rank 0 has {key}={ours!r}; start all ranks with "
+            "the same settings"
+        )
     return None
 
 
 def find_other_bits(everyone: Sequence[Facts]) -> str | None:
     """Return why the last bits may differ from those of one process, with the fix; else None."""
-    first = everyone[0]
-    for other in everyone[1:]:
-        if found := _difference(other.computing, first.computing):
-            key, theirs, ours = found
-            return (
-                f"rank {other.member.rank} computes with {key} {theirs} and rank 0 with {ours}, so "
-                f"results are not those of one process bit for bit; {_WAYS_OUT[key]}"
-            )
+    for rank, key, theirs, ours in _differences(everyone, "computing"):
+        return (
+            f"rank {rank} computes with {key} {theirs} and rank 0 with {ours}, so results are not "
+            f"those of one process bit for bit; {_WAYS_OUT[key]}"
+        )
     return None
 
 
@@ -162,23 +129,11 @@ def have_own_devices(everyone: Sequence[Facts]) -> bool:
     return None not in devices and len({*devices}) == len(devices)
 
 
-def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """Return the first key whose values differ, and both values."""
-    for key in sorted({*theirs, *ours}):
-        if theirs.get(key) != ours.get(key):
-            return key, theirs.get(key), ours.get(key)
-    return None
-
-
-def find_lost(members: list[Member]) -> str:
-    """Return a sentence on which of `members` on this host ended or is stopped; "" if none."""
-    deadline = time.monotonic() + _LOOK_SECONDS
-    while time.monotonic() <= deadline:
-        states = [(each, each.condition()) for each in members]
-        found = [f"{each} is {state}" for each, state in states if state in ("gone", "stopped")]
-        if found:
-            return " and ".join(found)
-        if all(state == "out of sight" for _, state in states):
-            break
-        time.sleep(0.01)
-    return ""
+def _differences(everyone: Sequence[Facts], kind: str) -> Iterator[tuple[int, str, Any, Any]]:
+    """Yield rank, key, and the values of that rank and of rank 0 where they differ."""
+    first: Mapping[str, Any] = getattr(everyone[0], kind)
+    for other in everyone[1:]:
+        theirs: Mapping[str, Any] = getattr(other, kind)
+        for key in sorted({*theirs, *first}):
+            if theirs.get(key) != first.get(key):
+                yield other.member.rank, key, theirs.get(key), first.get(key)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import safetensors.torch
 import torch
 
-from tgflow.distributed.control import STREAM
+from tgflow.distributed.control import STREAM, Order
 from tgflow.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.peers import PeerLost, Peers, RanksDisagree
 
@@ -37,22 +37,32 @@ class What(IntEnum):
     """Learn the micro-batch being filled as it is."""
 
 
-class Cause(NamedTuple):
-    """Reason why rank 0 stopped reading, as plain values."""
+class LeaderFailed(RuntimeError):
+    """Raised on the other ranks when rank 0 stopped reading before the end of its stream.
 
-    kinds: tuple[str, ...]
-    text: str
-    code: int | None = None
+    Args:
+        kinds: Class names of the error on rank 0, the most derived first.
+        text: Its text.
+        exit_code: Exit code of rank 0, if its error defines one.
+    """
+
+    def __init__(self, kinds: Sequence[str], text: str, exit_code: int | None = None) -> None:
+        super().__init__(f"rank 0 has ended: {text}")
+        self.kinds, self.text, self.exit_code = kinds, text, exit_code
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Return the part of `error` that other ranks receive."""
-        kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+        """Return what other ranks raise for an error of this one."""
         code = getattr(error, "code", None)
+        kinds = [kind.__name__ for kind in type(error).__mro__]
         return cls(kinds, str(error)[:_MOST_TEXT], code if isinstance(code, int) else None)
 
+    def to_json(self) -> list[Any]:
+        """Return its arguments as plain values."""
+        return [self.kinds, self.text, self.exit_code]
 
-Message = EventBatch | Cause | What
+
+Message = EventBatch | LeaderFailed | What
 """A message: events, a failure, or a kind without payload."""
 
 
@@ -114,8 +124,7 @@ def receive(peers: Peers, number: int) -> Message:
     peers.broadcast(packed, kind=STREAM, group="feed")
     data = packed.numpy().tobytes()
     if what == What.FAILURE:
-        kinds, text, code = json.loads(data)
-        return Cause(tuple(kinds), text, code)
+        return LeaderFailed(*json.loads(data))
     contents, new_nodes = safetensors.torch.load(data), None
     if "node_x" in contents:
         new_nodes = NewNodes(int(contents.pop("node_start")), contents.pop("node_x"))
@@ -123,8 +132,8 @@ def receive(peers: Peers, number: int) -> Message:
 
 
 def _encoded(message: Message) -> tuple[What, bytes]:
-    if isinstance(message, Cause):
-        return What.FAILURE, json.dumps(message).encode()
+    if isinstance(message, LeaderFailed):
+        return What.FAILURE, json.dumps(message.to_json()).encode()
     if isinstance(message, What):
         return message, b""
     if message is MICRO_BATCH_END:
@@ -141,30 +150,10 @@ def _encoded(message: Message) -> tuple[What, bytes]:
 
 
 HEARTBEAT_SECONDS = 4.0
-"""Seconds of silence after which rank 0 sends a heartbeat, which also detects lost ranks."""
+"""Most seconds of silence until rank 0 sends a heartbeat, which also detects lost ranks."""
 _QUEUED = 2
 _PAUSE = 0.1
 _GRACE_SECONDS = 5.0
-
-
-def heartbeat_of(timeout: float) -> float:
-    """Return the heartbeat interval in seconds, if rank 0 is lost after `timeout` seconds."""
-    return min(HEARTBEAT_SECONDS, timeout / 3)
-
-
-class LeaderFailed(RuntimeError):
-    """Raised when rank 0 stopped reading before the end of its stream.
-
-    Args:
-        cause: The reason.
-    """
-
-    def __init__(self, cause: Cause) -> None:
-        super().__init__(f"rank 0 has ended: {cause.text}")
-        self.kinds = cause.kinds
-        """Class names of the error on rank 0, the most derived first."""
-        self.exit_code = cause.code
-        """Exit code of rank 0, if its error defines one."""
 
 
 class FeedClosed(Exception):
@@ -183,7 +172,9 @@ class Feed:
         batch_size: Events of a micro-batch.
         lost: Callback from the sending thread if another rank is gone, as a thread that waits for
             the stream cannot detect it.
-        heartbeat: Heartbeat interval in seconds.
+        heard: Callback from the sending thread with the requests of all ranks, as answers to a
+            heartbeat: `Order`.
+        timeout: Seconds after which a silent rank is lost; a heartbeat comes after a third of it.
 
     Example:
         >>> with Feed(peers, stream, batch_size=200) as feed:  # on rank 0
@@ -199,14 +190,16 @@ class Feed:
         batch_size: int,
         *,
         lost: Callable[[PeerLost], object] = lambda error: None,
-        heartbeat: float = HEARTBEAT_SECONDS,
+        heard: Callable[[Sequence[int]], object] = lambda asked: None,
+        timeout: float = 3 * HEARTBEAT_SECONDS,
     ) -> None:
         self.unit = getattr(stream, "unit", None)
         """Time unit of a tick, if the stream has one."""
         self.ids = getattr(stream, "ids", None)
         """Ids of its nodes, if the stream has them."""
         self._peers, self._stream, self._batch_size = peers, stream, batch_size
-        self._lost, self._heartbeat = lost, heartbeat
+        self._lost, self._heard = lost, heard
+        self._heartbeat = min(HEARTBEAT_SECONDS, timeout / 3)
         self._messages: queue.Queue[Message] = queue.Queue(_QUEUED)
         self._has_ended = False
         self._failure: PeerLost | None = None
@@ -218,7 +211,7 @@ class Feed:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not self._has_ended:
-            self._end(What.END if error is None else Cause.of(error))
+            self._end(What.END if error is None else LeaderFailed.of(error))
         self._thread.join(_GRACE_SECONDS)
 
     def __iter__(self) -> Iterator[EventBatch]:
@@ -238,7 +231,7 @@ class Feed:
                 self._put(segment)
                 yield segment
         except Exception as error:
-            self._end(Cause.of(error))
+            self._end(LeaderFailed.of(error))
             raise
         self._end(What.END)
 
@@ -263,12 +256,14 @@ class Feed:
         """Send queued messages in order, and a heartbeat when idle; until the last one."""
         number, message = 0, None
         try:
-            while not isinstance(message, Cause) and message != What.END:
+            while not isinstance(message, LeaderFailed) and message != What.END:
                 try:
                     message = self._messages.get(timeout=self._heartbeat)
                 except queue.Empty:
                     message = What.HEARTBEAT
                 send(self._peers, number, message)
+                if message == What.HEARTBEAT:
+                    self._heard(_answers(self._peers, Order.NONE))
                 number += 1
         except PeerLost as error:
             self._failure = error
@@ -284,13 +279,21 @@ class Followed:
         peers: The ranks.
         unit: Time unit of a tick.
         x_dim: Width of the edge features, 0 without them.
+        asks: Returns the requests of this rank, sent with the answers to heartbeats.
     """
 
-    def __init__(self, peers: Peers, unit: str, x_dim: int = 0) -> None:
+    def __init__(
+        self,
+        peers: Peers,
+        unit: str,
+        x_dim: int = 0,
+        asks: Callable[[], Order] = lambda: Order.NONE,
+    ) -> None:
         self.unit = unit
         self.x_dim = x_dim
-        self._peers = peers
-        self._arrived: queue.Queue[Message | Exception] = queue.Queue(_QUEUED)
+        self._peers, self._asks = peers, asks
+        # not bounded: rank 0, at the same micro-batch, waits for answers to its heartbeats
+        self._arrived = queue.SimpleQueue[Message | Exception]()
         self._is_closed = False
         self._thread = threading.Thread(target=self._receive_all, name="tgflow-feed", daemon=True)
 
@@ -322,8 +325,6 @@ class Followed:
                 continue
             if isinstance(message, EventBatch):
                 yield message
-            elif isinstance(message, Cause):
-                raise LeaderFailed(message)
             elif isinstance(message, Exception):
                 raise message
             else:
@@ -331,23 +332,25 @@ class Followed:
         raise FeedClosed
 
     def _receive_all(self) -> None:
-        """Receive until the last message, or until the iterator is closed."""
+        """Receive until the last message, and answer heartbeats."""
         number, message = 0, None
         try:
-            while not isinstance(message, Cause) and message != What.END:
+            while not isinstance(message, LeaderFailed) and message != What.END:
                 message = receive(self._peers, number)
                 number += 1
-                if message != What.HEARTBEAT:
-                    self._put(message)
+                if message == What.HEARTBEAT:
+                    _answers(self._peers, self._asks())
+                else:
+                    self._arrived.put(message)
         except Exception as error:
-            self._put(error)
+            self._arrived.put(error)
 
-    def _put(self, message: Message | Exception) -> None:
-        """Queue a received message; block while the queue is full and there is a consumer."""
-        while not self._is_closed:
-            with suppress(queue.Full):
-                self._arrived.put(message, timeout=_PAUSE)
-                return
+
+def _answers(peers: Peers, own: Order) -> list[int]:
+    """Return the requests of all ranks: the answers to a heartbeat."""
+    mine, sizes = torch.tensor([int(own)]), [1] * peers.world
+    found: list[int] = peers.gather(mine, sizes, kind=STREAM, group="feed").tolist()
+    return found
 
 
 def read_by_rank_0(

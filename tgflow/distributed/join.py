@@ -201,12 +201,10 @@ def _lead(
     attempt = PrefixStore(name, store)
     attempt.set(_facts_key(0), facts.to_bytes().decode())
     store.set(_ATTEMPT, name)
-    present: list[int] = []
-    while len(present) < facts.world:
-        present = [rank for rank in range(facts.world) if attempt.check([_facts_key(rank)])]
-        if time.monotonic() > deadline:
-            break
+    present = [0]
+    while len(present) < facts.world and time.monotonic() <= deadline:
         time.sleep(_PAUSE)
+        present = [rank for rank in range(facts.world) if attempt.check([_facts_key(rank)])]
     error, everyone = _judge(attempt, present, facts.world, timeout, strict)
     attempt.set(_VERDICT, json.dumps(None if error is None else [type(error).__name__, str(error)]))
     if error is None:

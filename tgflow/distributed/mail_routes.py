@@ -38,7 +38,9 @@ class MailRoutes:
         self._shard = shard
         self._num_rows = 2 * share.num_new
         schedule = SliceSchedule(share.num_slices, shard.world)
-        firsts = [share.new_rows_of(schedule.slices_of(rank)[0]).start for rank in _ranks(shard)]
+        firsts = [
+            share.new_rows_of(schedule.slices_of(rank)[0]).start for rank in range(shard.world)
+        ]
         self._bounds = [*(2 * first for first in firsts), self._num_rows]
         ends = torch.stack([share.host.src, share.host.dst], dim=1)[: share.num_new].flatten()
         read = mine.rows_read(share.host, share.num_new)
@@ -53,7 +55,7 @@ class MailRoutes:
         """Return the payload of each rank: of each message column, the rows that it owns."""
         rank = self._shard.rank
         rows, owners, first = self._rows[rank], self._owners[rank], self._bounds[rank]
-        picked = [rows[owners == other] - first for other in _ranks(self._shard)]
+        picked = [rows[owners == other] - first for other in range(self._shard.world)]
         return [
             [column.index_select(0, part.to(column.device)) for column in self._mine.columns]
             for part in picked
@@ -83,7 +85,3 @@ class MailRoutes:
     def _received(self) -> list[Tensor]:
         rank = self._shard.rank
         return [rows[owners == rank] for rows, owners in zip(self._rows, self._owners, strict=True)]
-
-
-def _ranks(shard: Shard) -> range:
-    return range(shard.world)

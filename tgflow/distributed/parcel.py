@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.peers import Peers, RanksDisagree
+from tgflow.peers import Group, Peers, RanksDisagree
 
 Spec = tuple[torch.dtype, tuple[int, ...]]
 """Dtype and shape of one tensor."""
@@ -127,23 +127,33 @@ def exchange_vectors(
     return receives
 
 
-def broadcast_json(peers: Peers, value: Any = None) -> Any:
+def broadcast_json(peers: Peers, value: Any = None, *, group: Group = "train") -> Any:
     """Return on all ranks the `value` of rank 0, sent as JSON. Blocks until it arrives.
 
     Args:
         peers: The ranks; all of them call this together.
         value: Plain values that JSON can represent; read on rank 0 only.
+        group: Group of collectives.
 
     Raises:
         PeerLost: If another rank is gone.
     """
-    text = bytearray(json.dumps(value).encode() if peers.rank == 0 else b"")
-    size = torch.tensor([len(text)])
-    peers.broadcast(size, kind="json")
-    data = (
-        torch.frombuffer(text, dtype=torch.uint8)
-        if peers.rank == 0
-        else torch.zeros(int(size), dtype=torch.uint8)
-    )
-    peers.broadcast(data, kind="json")
+    kind, data = f"json, {group}", _packed(value if peers.rank == 0 else None)
+    size = torch.tensor([len(data)])
+    peers.broadcast(size, kind=kind, group=group)
+    data = data if peers.rank == 0 else torch.zeros(int(size), dtype=torch.uint8)
+    peers.broadcast(data, kind=kind, group=group)
     return json.loads(bytes(data.numpy()))
+
+
+def collect_json(peers: Peers, value: Any, *, group: Group = "train") -> list[Any]:
+    """Return on rank 0 the values of all ranks, sent as JSON; nothing on others."""
+    kind, data, nothing = f"json, {group}", _packed(value), torch.zeros(0, dtype=torch.uint8)
+    sizes = peers.gather(torch.tensor([len(data)]), [1] * peers.world, kind=kind, group=group)
+    room = [torch.zeros(n if peers.rank == 0 else 0, dtype=torch.uint8) for n in sizes.tolist()]
+    peers.exchange([data, *[nothing] * (peers.world - 1)], room, kind=kind, group=group)
+    return [json.loads(bytes(each.numpy())) for each in room if peers.rank == 0]
+
+
+def _packed(value: Any) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from tgflow.describe import described
-from tgflow.distributed.facts import Member, find_lost
+from tgflow.distributed.facts import Member
 from tgflow.peers import (
     Group,
     PeerLost,
@@ -28,8 +29,10 @@ from tgflow.peers import (
 )
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_BESIDE: tuple[Group, ...] = ("plan", "feed", "save")
 _SIGN_SECONDS = 2.0
 """Seconds for other ranks to report after one is lost, so that the silent ones are known."""
+_PAUSE = 0.01
 Found = TypeVar("Found")
 
 
@@ -72,8 +75,7 @@ class Ranks(Peers):
         group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__(Shard(rank, world))
-        self.store = store
-        """Key-value store shared by all ranks; for messages out of step, from any thread."""
+        self._store = store
         self._others = [member for member in members if member.rank != rank]
         self._nccl = nccl
         self._is_owner = group is None
@@ -87,7 +89,7 @@ class Ranks(Peers):
             if group is None:
                 dist.init_process_group(
                     backend,
-                    store=self.store,
+                    store=self._store,
                     rank=self.rank,
                     world_size=self.world,
                     timeout=timeout,
@@ -115,16 +117,10 @@ class Ranks(Peers):
     ) -> None:
         """Send a buffer to each rank, and fill one from each. See `Peers.exchange`."""
         check_buffers(self, sends, receives)
-        sent, received = (
-            [len(buffer) if rank != self.rank else 0 for rank, buffer in enumerate(buffers)]
-            for buffers in (sends, receives)
-        )
-        own = sends[self.rank]
-        others = [buffer for rank, buffer in enumerate(sends) if rank != self.rank]
-        arrived = self._all_to_all(torch.cat([own[:0], *others]), sent, received, kind, group)
-        parts = torch.split(arrived, received)
-        for rank, buffer in enumerate(receives):
-            buffer.copy_(own if rank == self.rank else parts[rank])
+        sent, received = [*map(len, sends)], [*map(len, receives)]
+        arrived = self._all_to_all(torch.cat([*sends]), sent, received, kind, group)
+        for buffer, part in zip(receives, torch.split(arrived, received), strict=True):
+            buffer.copy_(part)
 
     def gather(
         self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
@@ -145,8 +141,8 @@ class Ranks(Peers):
         """Send consecutive parts of `flat` to the ranks; return the received parts, by rank."""
         here = self._carried(flat, group)
         arrived = here.new_empty(sum(received))
-        with self._counted(kind, sum(sent) - sent[self.rank]):
-            dist.all_to_all_single(arrived, here, received, sent, group=self._groups[group])
+        call = partial(dist.all_to_all_single, arrived, here, received, sent)
+        self._call(call, kind, group, sum(sent) - sent[self.rank])
         return arrived.to(flat.device)
 
     def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
@@ -157,20 +153,15 @@ class Ranks(Peers):
             return
         flat = tensor.detach().reshape(-1).view(torch.uint8)
         here = self._carried(flat, group)
-        with self._counted(kind, len(flat) * (self.world - 1) if self.rank == 0 else 0):
-            dist.broadcast(here, group_src=0, group=self._groups[group])
+        call = partial(dist.broadcast, here, group_src=0)
+        self._call(call, kind, group, len(flat) * (self.world - 1) if self.rank == 0 else 0)
         if here is not flat:
             flat.copy_(here)
 
-    def is_gone(self, rank: int) -> bool:
-        """Return at once whether the process of a rank has ended. See `Peers.is_gone`."""
-        return any(each.rank == rank and each.condition() == "gone" for each in self._others)
-
     def say_why(self, text: str) -> None:
-        """Publish why this rank ends, before it leaves; rank 0 informs the others."""
-        if self.rank > 0:
-            with suppress(RuntimeError):  # rank 0 is gone
-                self.store.set(_words_key(self.rank), text)
+        """Publish why this rank ends, before it leaves; "" if only as another one is lost."""
+        with suppress(RuntimeError):  # the store is gone
+            self._store.set(f"end/{self.rank}", text)
 
     def close(self) -> None:
         """Leave the world. See `Peers.close`."""
@@ -182,65 +173,66 @@ class Ranks(Peers):
                 dist.destroy_process_group()
 
     def _why(self, first: str) -> str:
-        """Return why another rank is lost: its own message, or its state as visible from here."""
-        said = self._last_words()
-        if not said:
-            seen = find_lost(self._others) or self._find_silent()
-            said = self._last_words() or f"{seen}; {first}"
-        return said
+        """Return the reasons of ranks that ended, or which ranks give no sign within 2 s."""
+        try:
+            reasons, silent = call_within(2 * _SIGN_SECONDS, self._signs, "no answer")
+        except RuntimeError:
+            where = f"{self._others[0]} or torchrun" if self.rank > 0 else "torchrun"
+            return f"the store of the ranks does not answer, which {where} serves; {first}"
+        if reasons:
+            return " and ".join(f"rank {rank} has ended: {why}" for rank, why in reasons.items())
+        what = "all ranks gave a sign"
+        if silent:
+            what = (
+                f"{' and '.join(map(str, silent))} gave no sign within {_SIGN_SECONDS:g} s: ended, "
+                "stopped or out of reach"
+            )
+        return f"{what}; if one is only slow, wait longer: join(timeout=), --rank-timeout; {first}"
 
-    def _find_silent(self) -> str:
-        """Return a sentence on which ranks give no sign, by the store; waits 2 s for them."""
-        others = {member.rank: member for member in self._others}
-
-        def act() -> None:
-            self.store.set(_sign_key(self.rank), "")
-            deadline = time.monotonic() + _SIGN_SECONDS
-            while others and time.monotonic() < deadline:
-                for rank in [*others]:
-                    if self.store.check([_sign_key(rank)]):
-                        del others[rank]
-                time.sleep(0.02)
-
-        with suppress(RuntimeError):  # the store is gone, with rank 0 or an agent
-            call_within(2 * _SIGN_SECONDS, act, "no answer")
-        if not others:
-            return "no rank that can be seen from here has ended"
-        silent = " and ".join(map(str, others.values()))
-        return (
-            f"{silent} gave no sign within {_SIGN_SECONDS:g} s: ended, stopped or out of reach; if "
-            "one is only slow, wait longer: join(timeout=), --rank-timeout"
-        )
-
-    def _last_words(self) -> str:
-        """Return the messages that ranks left before they ended; only rank 0 can read them."""
-        if self.rank > 0:
-            return ""
-        keys = {rank: _words_key(rank) for rank in range(1, self.world)}
-        said = {rank: self.store.get(key) for rank, key in keys.items() if self.store.check([key])}
-        return " and ".join(
-            f"rank {rank} has ended: {text.decode()}" for rank, text in said.items()
-        )
+    def _signs(self) -> tuple[dict[int, str], list[Member]]:
+        """Give a sign; return the reasons of other ranks, and the ranks that gave no sign."""
+        self.say_why("")
+        reasons, silent = dict[int, str](), self._others
+        deadline = time.monotonic() + _SIGN_SECONDS
+        while silent and not reasons and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+            found = [each.rank for each in silent if self._store.check([f"end/{each.rank}"])]
+            said = {rank: self._store.get(f"end/{rank}").decode() for rank in found}
+            reasons |= {rank: why for rank, why in said.items() if why}
+            silent = [each for each in silent if each.rank not in found]
+        return reasons, silent
 
     def _carried(self, flat: Tensor, group: Group) -> Tensor:
         """Return `flat` on a device that the backend can read: the only choice of a backend."""
         by_nccl = self._nccl and group == "train" and flat.is_cuda
         return flat if by_nccl else flat.cpu()
 
-    @contextmanager
-    def _counted(self, kind: str, num_bytes: int) -> Iterator[None]:
+    def _call(self, call: Callable[..., Any], kind: str, group: Group, num_bytes: int) -> None:
+        """Complete a collective; one of the group "save" ends also if another group has failed."""
         start = time.perf_counter()
         with self._losing_peers():
-            yield
+            if group == "save":
+                done = _started(partial(call, group=self._groups[group]))
+                while not done.done():
+                    self._check()
+                    time.sleep(_PAUSE)
+                done.result()
+            else:
+                call(group=self._groups[group])
         self.traffic.count(kind, num_bytes, time.perf_counter() - start)
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise PeerLost(str(self.failure))
 
     @contextmanager
     def _losing_peers(self) -> Iterator[None]:
         """Raise any communication error as `PeerLost`, and from then on at once."""
-        if self.failure is not None:
-            raise PeerLost(str(self.failure))
+        self._check()
         try:
             yield
+        except PeerLost:
+            raise
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
             text = f"rank {self.rank} lost another one: {self._why(first)}"
@@ -249,26 +241,10 @@ class Ranks(Peers):
             raise PeerLost(text) from error
 
 
-def _words_key(rank: int) -> str:
-    return f"end/{rank}"
-
-
-def _sign_key(rank: int) -> str:
-    return f"sign/{rank}"
-
-
 def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
     """Return the result of `act`, run in a daemon thread; raise PeerLost if it takes longer."""
     # torch's store waits without a timeout for a reply, so a stopped rank 0 would block its callers
-    found: Future[Found] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(act())
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, name="within", daemon=True).start()
+    found = _started(act)
     try:
         return found.result(seconds)
     except TimeoutError:
@@ -277,7 +253,18 @@ def call_within(seconds: float, act: Callable[[], Found], lost: str) -> Found:
         raise PeerLost(lost) from None
 
 
-_BESIDE: tuple[Group, ...] = ("plan", "feed")
+def _started(act: Callable[[], Found]) -> Future[Found]:
+    """Run `act` in a daemon thread, which may be left behind."""
+    found: Future[Found] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(act())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="started", daemon=True).start()
+    return found
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tgflow.checkpoint import Checkpoint, CheckpointStore, NoValidCheckpoint, Ro
 from tgflow.choices import Direction
 from tgflow.compare.lineup import Lineup
 from tgflow.cuda.device import Device
-from tgflow.distributed.feed import Feed, Followed, heartbeat_of
+from tgflow.distributed.feed import Feed
 from tgflow.distributed.parcel import broadcast_json
 from tgflow.durable.errors import LogCorrupt
 from tgflow.events import EventBatch
@@ -50,14 +50,11 @@ from tgflow.runtime.metrics import RunCollector, RunMetrics, open_exporter, rank
 from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.node_types import NodeTypes
 from tgflow.runtime.ranks import (
-    Board,
     Briefing,
     FollowedSaves,
     FollowedStream,
     Lead,
     RankGuard,
-    asking,
-    joined,
     make_writer,
 )
 from tgflow.runtime.restore import current_build, make_trainer, open_newest
@@ -199,7 +196,7 @@ def _compose(
     checkpoints = Checkpoints(
         trainer,
         store,
-        make_writer(peers, store, config.ranks.timeout),
+        make_writer(peers, store),
         run_log,
         config.checkpoint,
         parts=components,
@@ -248,10 +245,15 @@ def _compose(
             console.print(text, markup=False, highlight=False, soft_wrap=True)
     guard, feeds = MemoryGuard(operate.memory_bytes, watch.GRACE_SECONDS), []
     if control is not None:
-        board = Board(joined(peers))
-        guard = RankGuard(operate.memory_bytes, watch.GRACE_SECONDS, board, flow)
-        heartbeat, size = heartbeat_of(config.ranks.timeout), trainer.config.batch_size
-        batches = feed = Feed(peers, batches, size, lost=flow.stop, heartbeat=heartbeat)
+        guard = RankGuard(operate.memory_bytes, watch.GRACE_SECONDS, control, flow)
+        batches = feed = Feed(
+            peers,
+            batches,
+            trainer.config.batch_size,
+            lost=flow.stop,
+            heard=control.hear,
+            timeout=config.ranks.timeout,
+        )
         feeds = [feed]
     watchdog = watch.watchdog(path / "health.json", metrics, guard, flow, run_log)
 
@@ -310,20 +312,21 @@ def open_follower(
 ) -> Runner:
     """Return the runner of a rank other than 0, which repeats the steps of rank 0."""
     directory, newest = briefing.directory(), briefing.load_checkpoint()
-    followed = Followed(peers, briefing.unit, briefing.x_dim)
+    followed = FollowedStream(peers, briefing.unit, briefing.x_dim, asks=flow.asks)
     trainer = make_trainer(directory, model, briefing, newest, gpu, peers, run_log)
     config = directory.config
     guard = MemoryGuard(config.operate.memory_bytes, watch.GRACE_SECONDS)
-    saves = FollowedSaves(peers, trainer, directory.path / "checkpoints", config.ranks.timeout)
-    asks = asking(Board(joined(peers)), guard, flow, run_log)
+    memory = watch.repeating(partial(watch.watch_memory, guard, flow, run_log))
+    saves = FollowedSaves(peers, trainer, directory.path / "checkpoints")
     run_log.info("start", f"rank {peers.rank} follows from event {trainer.position:,}")
     return Runner(
         trainer,
-        FollowedStream(followed),
+        followed,
         saves,
         resumed=directory.resumed,
+        flow=flow,
         control=trainer.control,
-        services=[library_messages(run_log), saves, followed, asks],
+        services=[library_messages(run_log), saves, followed, memory],
         warn=lambda text: run_log.warning("checkpoint", text),
     )
 

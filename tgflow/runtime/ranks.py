@@ -11,10 +11,10 @@ import errno
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 
@@ -24,24 +24,19 @@ from tgflow.checkpoint import (
     CheckpointWriter,
     load,
 )
-from tgflow.checkpoint.ranks import FollowingStore, LeadingStore, Notices
 from tgflow.choices import Direction
 from tgflow.config import Config, flat, replaced
 from tgflow.distributed.control import Order
-from tgflow.distributed.feed import Cause, FeedClosed, Followed, LeaderFailed
+from tgflow.distributed.feed import FeedClosed, Followed, LeaderFailed
 from tgflow.distributed.parcel import broadcast_json
+from tgflow.distributed.saves import FollowingStore, LeadingStore
 from tgflow.events import EventBatch
 from tgflow.peers import PeerLost, Peers
-from tgflow.runtime import watch
 from tgflow.runtime.directory import RunDirectory, SettingChange
 from tgflow.runtime.files import RunFiles
-from tgflow.runtime.log import RunLog
-from tgflow.runtime.machine import anonymous_bytes
-from tgflow.runtime.stream import FlowControl, MemoryGuard, MemoryLimit, Stopped
+from tgflow.runtime.stream import FlowControl, MemoryGuard, Stopped, rank_at_limit
+from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
-
-if TYPE_CHECKING:
-    from tgflow.distributed.ranks import Ranks
 
 RANKS = "ranks"
 """Folder for files of ranks other than 0 in a run's directory."""
@@ -121,7 +116,7 @@ class Lead:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not self._is_over and self.peers.failure is None:
             with suppress(PeerLost):  # `error` ends this rank already
-                broadcast_json(self.peers, {"failure": Cause.of(error)._asdict()})
+                broadcast_json(self.peers, {"failure": LeaderFailed.of(error).to_json()})
 
     def brief(self, briefing: Briefing) -> None:
         if self.peers.world == 1:
@@ -147,7 +142,7 @@ def hear_words(peers: Peers) -> Any:
     """Receive the value of `Lead.send_words` on any rank but 0; blocks."""
     received = broadcast_json(peers)
     if "failure" in received:
-        raise LeaderFailed(Cause(**received["failure"]))
+        raise LeaderFailed(*received["failure"])
     return received["words"]
 
 
@@ -184,93 +179,28 @@ def _check_shared(peers: Peers, briefing: Briefing, is_shared: bool) -> None:
         )
 
 
-_PAUSE = 0.01
-
-
-def joined(peers: Peers) -> Ranks:
-    """Return joined ranks, which share a store."""
-    from tgflow.distributed.ranks import Ranks
-
-    assert isinstance(peers, Ranks)
-    return peers
-
-
-class Board:
-    """Requests of all ranks to rank 0, through the shared store. Thread-safe.
-
-    Other figures are sent with the payload of micro-batches. Signals and memory limits must also
-    reach rank 0 while no events arrive. Its methods raise RuntimeError if the store is gone.
-    """
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._store, self._rank, self._world = ranks.store, ranks.rank, ranks.world
-
-    def ask(self, order: Order) -> None:
-        self._store.set(f"asks/{self._rank}", str(int(order)))
-
-    def read(self) -> dict[int, Order]:
-        keys = {rank: f"asks/{rank}" for rank in range(self._world)}
-        return {
-            rank: Order(int(self._store.get(key)))
-            for rank, key in keys.items()
-            if self._store.check([key])
-        }
-
-
-def asking(
-    board: Board, guard: MemoryGuard, flow: FlowControl, run_log: RunLog
-) -> AbstractContextManager[None]:
-    """Return a context in which a rank other than 0 can request a pause, or a stop of all ranks."""
-    asked, is_over = Order.NONE, False
-
-    def ask() -> None:
-        nonlocal asked, is_over
-        asks = Order.STOP if flow.stopped else Order.NONE
-        try:
-            if not is_over and guard.is_short(anonymous_bytes()):
-                asks |= Order.HOLD
-        except MemoryLimit as error:
-            is_over = True
-            run_log.error("memory", str(error))
-        if is_over:
-            asks |= Order.STOP_FOR_MEMORY
-        if asks != asked:
-            with suppress(RuntimeError):  # rank 0 is gone, which the training detects
-                board.ask(asks)
-            asked = asks
-
-    return watch.repeating(ask)
-
-
 class RankGuard(MemoryGuard):
     """Memory guard of rank 0, which also pauses and stops the stream on requests of other ranks."""
 
-    def __init__(self, limit: int | None, grace: float, board: Board, flow: FlowControl) -> None:
+    def __init__(
+        self, limit: int | None, grace: float, control: RankControl, flow: FlowControl
+    ) -> None:
         super().__init__(limit, grace)
-        self._board, self._flow = board, flow
+        self._control, self._flow = control, flow
 
     def is_short(self, rss: int) -> bool:
         """Return whether the stream must pause; raises MemoryLimit if any rank is at its limit."""
-        asked: dict[int, Order] = {}
-        with suppress(RuntimeError):  # this rank is leaving the group
-            asked = self._board.read()
-        for rank, asks in asked.items():
-            if Order.STOP_FOR_MEMORY in asks:
-                raise MemoryLimit(f"rank {rank} is at its memory_limit; see its log")
-            if Order.STOP in asks:
-                self._flow.stop_for(f"a signal to rank {rank}")
-        return super().is_short(rss) or any(Order.HOLD in asks for asks in asked.values())
+        who_asks = self._control.who_asks
+        if who := who_asks(Order.STOP_FOR_MEMORY):
+            raise rank_at_limit(who)
+        if who := who_asks(Order.STOP):
+            self._flow.stop_for(f"a signal to {who}")
+        return super().is_short(rss) or who_asks(Order.HOLD) is not None
 
 
-def _notices(peers: Peers) -> Notices:
-    return Notices(joined(peers).store, peers, "checkpoint/")
-
-
-def make_writer(peers: Peers, store: CheckpointStore, timeout: float) -> CheckpointWriter:
-    """Return the writer of rank 0, which waits `timeout` seconds for shards of other ranks."""
-    if peers.world == 1:
-        return CheckpointWriter(store)
-    return CheckpointWriter(LeadingStore(store, _notices(peers), timeout))
+def make_writer(peers: Peers, store: CheckpointStore) -> CheckpointWriter:
+    """Return the writer of rank 0."""
+    return CheckpointWriter(store if peers.world == 1 else LeadingStore(store, peers))
 
 
 class FollowedSaves:
@@ -278,18 +208,16 @@ class FollowedSaves:
 
     saved = None
 
-    def __init__(
-        self, peers: Peers, trainer: StreamTrainer, directory: Path, timeout: float
-    ) -> None:
-        self._peers, self._trainer, self._timeout = peers, trainer, timeout
-        self._writer = CheckpointWriter(FollowingStore(directory, _notices(peers)))
+    def __init__(self, peers: Peers, trainer: StreamTrainer, directory: Path) -> None:
+        self._peers, self._trainer = peers, trainer
+        self._writer = CheckpointWriter(FollowingStore(directory, peers))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         with suppress(OSError, PeerLost):  # rank 0 reports it, or a worse error ends the run
-            self._wait()
+            self._writer.wait()
 
     def after_step(self) -> bool:
         return False
@@ -298,7 +226,7 @@ class FollowedSaves:
         """Copy this rank's shard and start the write; waits for the previous one."""
         checkpoint = Checkpoint({}, shard=self._peers.shard)
         self._trainer.save_to(checkpoint)
-        self._wait()
+        self._writer.wait()
         if checkpoint.elsewhere:  # otherwise rank 0 writes everything
             self._writer.submit(self._trainer.position, checkpoint)
 
@@ -309,35 +237,20 @@ class FollowedSaves:
         there is anything to save. Once the shard is written, rank 0 may be gone.
         """
         with suppress(OSError, PeerLost):
-            self._wait()
+            self._writer.wait()
         if self._trainer.is_spread and broadcast_json(self._peers):
             with suppress(OSError, PeerLost):
                 self.take()
-                self._wait()
-
-    def _wait(self) -> None:
-        """Wait until no save is in progress; the store of a hanging rank 0 does not answer."""
-        deadline = time.monotonic() + self._timeout
-        while self._writer.busy:
-            if self._peers.failure is not None:
-                raise PeerLost(str(self._peers.failure))
-            if time.monotonic() > deadline:
-                raise PeerLost(f"no response of rank 0 about a checkpoint for {self._timeout:g} s")
-            time.sleep(_PAUSE)
-        self._writer.wait()
+                self._writer.wait()
 
 
-class FollowedStream:
+class FollowedStream(Followed):
     """The stream of a follower, which stops with that of rank 0."""
-
-    def __init__(self, followed: Followed) -> None:
-        self.unit = followed.unit
-        self._followed = followed
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Yield the batches of rank 0; raises Stopped after a stop request."""
         try:
-            yield from self._followed
+            yield from super().__iter__()
         except FeedClosed:
             raise Stopped from None
         except LeaderFailed as failure:

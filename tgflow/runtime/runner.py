@@ -16,7 +16,7 @@ from tgflow.runtime.checkpoints import Component
 from tgflow.runtime.features import table_figures
 from tgflow.runtime.files import State
 from tgflow.runtime.machine import rss_bytes
-from tgflow.runtime.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory
+from tgflow.runtime.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory, rank_at_limit
 from tgflow.streams.errors import StreamError
 from tgflow.train.observe import StepRecord
 from tgflow.train.reducer import RankControl
@@ -129,9 +129,7 @@ class Runner:
         that, or one later if rank 0 has to be asked first.
         """
         wanted = Order.CHECKPOINT if self.checkpoints.after_step() else Order.NONE
-        if self.flow.stopped:
-            is_short = isinstance(self.flow.error, MemoryLimit)
-            wanted |= Order.STOP_FOR_MEMORY if is_short else Order.STOP
+        wanted |= self.flow.asks()
         if self.control is None:
             return wanted
         order = self.control.order
@@ -147,7 +145,8 @@ class Runner:
             return
         self.flow.check()
         if Order.STOP_FOR_MEMORY in order:
-            raise MemoryLimit("another rank is at its memory limit; see its log")
+            who = None if self.control is None else self.control.who_asks(Order.STOP_FOR_MEMORY)
+            raise rank_at_limit(who or "another rank")
         raise Stopped
 
     def _drain(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from torch import OutOfMemoryError
 
 from tgflow.config import StreamConfig
+from tgflow.distributed.control import Order
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.plan.in_order import BatchError
 from tgflow.report.formatting import num_bytes
@@ -76,6 +77,13 @@ class FlowControl:
     def check(self) -> None:
         if self.stopped:
             raise self.error or Stopped
+
+    def asks(self) -> Order:
+        """Return what a stop or a pause of this rank's stream asks of all ranks."""
+        if self.stopped:
+            is_full = isinstance(self.error, MemoryLimit)
+            return Order.STOP_FOR_MEMORY if is_full else Order.STOP
+        return Order.HOLD if self.paused else Order.NONE
 
     def monotonic(self) -> float:
         """Return monotonic seconds, for a paced stream."""
@@ -199,6 +207,11 @@ RESUME_SHARE = 0.90
 
 class MemoryLimit(RuntimeError):
     """Raised when the process has exceeded its memory limit for too long."""
+
+
+def rank_at_limit(who: str) -> MemoryLimit:
+    """Return the error of the ranks other than `who`."""
+    return MemoryLimit(f"{who} is at its memory_limit; see its log")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

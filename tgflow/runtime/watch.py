@@ -91,7 +91,7 @@ def watchdog(
     def watch() -> None:
         nonlocal written, written_at
         try:
-            _watch_memory(memory, flow, run_log)
+            watch_memory(memory, flow, run_log)
             state = metrics.state
             if state != written or time.monotonic() - written_at >= HEALTH_SECONDS:
                 write_health(path, state, metrics.health())
@@ -107,7 +107,8 @@ def watchdog(
         write_health(path, metrics.state, metrics.health())
 
 
-def _watch_memory(memory: MemoryGuard, flow: FlowControl, run_log: RunLog) -> None:
+def watch_memory(memory: MemoryGuard, flow: FlowControl, run_log: RunLog) -> None:
+    """Pause the stream while memory is short, and stop it at the limit."""
     if flow.stopped:
         return
     try:

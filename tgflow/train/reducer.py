@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from operator import or_
 from typing import Any
 
 import torch
@@ -24,7 +26,6 @@ from tgflow.distributed.control import (
     RankFigures,
     check_alike,
     checksum,
-    decide,
 )
 from tgflow.distributed.mail_routes import MailRoutes
 from tgflow.distributed.parcel import Spec, exchange_parcels
@@ -162,12 +163,22 @@ class RankControl:
         """Memory of this process; set by a runner."""
         self.order = Order.NONE
         """Order to all ranks after the latest micro-batch."""
-        self.figures: tuple[RankFigures, ...] = ()
+        self.figures: Sequence[RankFigures] = ()
         """Status of each rank, as of the latest micro-batch; only on rank 0 of several."""
+        self.asked: Sequence[Order] = ()
+        """Latest request of each other rank, NONE for this one; only on rank 0 of several."""
 
     def begin(self) -> None:
         """Begin a micro-batch, which has no order yet."""
         self.order = self.asks if self._peers.world == 1 else Order.NONE
+
+    def hear(self, asked: Sequence[int]) -> None:
+        """Take the requests of all ranks, with a micro-batch or while no events arrive."""
+        self.asked = [Order.NONE, *map(Order, asked[1:])]
+
+    def who_asks(self, order: Order) -> str | None:
+        """Return the name of another rank that asks for this; None if there is none known."""
+        return next((f"rank {rank}" for rank, asks in enumerate(self.asked) if order in asks), None)
 
 
 class RankReducer(SliceReducer):
@@ -322,15 +333,15 @@ class RankReducer(SliceReducer):
             asks=control.asks,
         )
         add("figures", [figures.to_tensor()], [FIGURES_SPEC] * world if leads else [])
-        order = decide(control.asks, control.figures[1:]).to_tensor()  # from all requests
-        add("order", [order] * world if leads else [], [ORDER_SPEC])
+        asked = reduce(or_, control.asked, control.asks) & ~Order.HOLD  # rank 0 alone pauses
+        add("order", [torch.tensor([int(asked)])] * world if leads else [], [ORDER_SPEC])
         parcels = exchange_parcels(self._peers, STEP, step, sends, expected)
         if step % CHECKED_EVERY == 0:
             check_alike([parcel["checksum"] for parcel in parcels], "the parameters")
-        control.order |= Order.from_tensor(parcels[0]["order"])
-        control.figures = (
-            tuple(RankFigures.from_tensor(p["figures"]) for p in parcels) if leads else ()
-        )
+        control.order |= Order(int(parcels[0]["order"]))
+        if leads:
+            control.figures = [RankFigures.from_tensor(parcel["figures"]) for parcel in parcels]
+            control.hear([each.asks for each in control.figures])
         if leads and scores:
             parts = [torch.split(p["scores"], n) for p, n in zip(parcels, sizes, strict=True)]
             for each, of_ranks in zip(scores, zip(*parts, strict=True), strict=True):

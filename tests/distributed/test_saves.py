@@ -2,19 +2,23 @@
 
 import errno
 import os
+import signal
 import threading
+import time
 import warnings
 
 import pytest
 
 from helpers.crash_states import Quick, RecordingFs, explore, of
 from helpers.savers import FEW, Savers, check, filler
+from helpers.worlds import run_apart
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
     read_manifest,
 )
-from tgflow.checkpoint.ranks import Notices
+from tgflow.distributed.parcel import broadcast_json
+from tgflow.distributed.saves import LeadingStore
 from tgflow.durable.fs import RealFs
 from tgflow.peers import PeerLost
 
@@ -111,37 +115,24 @@ def test_failure_at_rank_0_is_counted_by_all_ranks(tmp_path, when):
     assert ranks.save(7, filler(7, FEW)) is not None
 
 
-@pytest.mark.filterwarnings("ignore:no checkpoint at step 5")  # by rank 1, later
-def test_slow_ranks_only_lose_a_checkpoint(tmp_path):
-    go = threading.Event()
-
-    class Slow(RealFs):
-        def sync(self, fd):
-            go.wait(20)
-            super().sync(fd)
-
-    ranks = savers(tmp_path, 2, fs=[None, Slow()].__getitem__, timeout=0.05)
-    shares = [share(each, 5) for each in ranks.peers]
-    with pytest.warns(RuntimeWarning, match="rank 1: .*its result did not arrive in time"):
-        save_shares(ranks, *shares, steps=(5, 5))
-    go.set()
-    ranks.wait()
-    assert [writer.stats.failures for writer in ranks.writers] == [1, 1]
-    ranks.stores[0]._timeout = 20
-    ranks.save(7, filler(7, FEW))
-    assert names(tmp_path) == ["ckpt-000000000007"]
-    check(CheckpointStore(tmp_path).newest(), 7, FEW)
+def save_with_a_lost_rank(peers, folder):
+    """Save on two ranks, of which one ends within the save."""
+    checkpoint = Checkpoint({}, shard=peers.shard)
+    filler(5)(checkpoint)
+    if peers.rank:
+        broadcast_json(peers, group="save")
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(PeerLost, match=r"rank 1 \(process \d+ on .* gave no sign within 2 s"):
+        LeadingStore(CheckpointStore(folder), peers).save(5, checkpoint)
+    return time.monotonic() - start
 
 
-def test_waiting_for_an_exited_rank_raises_unless_it_reported_its_files(tmp_path):
-    ranks = savers(tmp_path, 2)
-    ranks.peers[0].gone = {1}
-    notices = Notices(ranks.keys, ranks.peers[0], "checkpoint/")
-    notices.post("7/1", {"files": {}})
-    assert notices.find("7/1", by=1) == {"files": {}}
-    ranks.writers[0].submit(5, share(ranks.peers[0], 5))
-    with pytest.raises(PeerLost, match="rank 1 has ended without reporting its files"):
-        ranks.writers[0].wait()
+def test_save_ends_when_another_rank_is_lost(tmp_path):
+    leader, follower = run_apart(2, save_with_a_lost_rank, tmp_path, joined=60.0)
+    assert follower.code == -signal.SIGKILL
+    assert leader.result < 10, leader.error
+    assert CheckpointStore(tmp_path).newest() is None
 
 
 def check_after_crash(state, directory):

@@ -1,0 +1,13 @@
+"""Hosts for ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.hosts import open_hosts
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    with open_hosts(tmp_path) as found:
+        yield found
