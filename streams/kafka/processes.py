@@ -28,7 +28,7 @@ from tgflow.streams.errors import RowFault, SourceUnavailable, StreamError
 from tgflow.streams.kafka.codecs import RecordDecoder, RecordOrigins
 from tgflow.streams.kafka.config import KafkaConfig
 from tgflow.streams.kafka.consumer import Cursor
-from tgflow.streams.kafka.reader import Reader
+from tgflow.streams.kafka.reader import PartitionReader
 from tgflow.streams.kafka.retry import RetryPolicy
 from tgflow.streams.rows.row_batch import EventColumns, RowBatch
 from tgflow.streams.rows.schema import Checks
@@ -43,7 +43,7 @@ _GRACE_SECONDS = 2.0
 
 
 class ReaderProcesses:
-    """Reads the partitions of a topic in `config.decoders` processes; interface as `Reader`.
+    """Reads the partitions of a topic in `config.decoders` processes, as `PartitionReader` does.
 
     Raises:
         ValueError: If an option of `config` is not a plain value.
@@ -370,7 +370,7 @@ class _Job:
         join = None if job["join"] is None else frozenset(job["join"])
         policy = RetryPolicy(**job["policy"])
         self._connection, self._log = connection, log
-        self._reader = Reader(KafkaConfig(**config), cursors, join, policy, job["number"])
+        self._reader = PartitionReader(KafkaConfig(**config), cursors, join, policy, job["number"])
         self._wanted: Set[int] = frozenset()
         self._sent: Counter[int] = Counter()
         self._taken: Mapping[int, int] = {}

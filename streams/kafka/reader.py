@@ -14,7 +14,7 @@ from tgflow.streams.rows.row_batch import RowBatch
 _log = logging.getLogger(__name__)
 
 
-class Reader:
+class PartitionReader:
     """Reads in a thread of this process, and decodes in the thread that takes the rows.
 
     Args:

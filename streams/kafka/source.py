@@ -17,7 +17,7 @@ from tgflow.streams.kafka.config import KafkaConfig, kafka_client
 from tgflow.streams.kafka.consumer import Cursor
 from tgflow.streams.kafka.processes import ReaderProcesses
 from tgflow.streams.kafka.publish import Publisher, Topic
-from tgflow.streams.kafka.reader import Reader
+from tgflow.streams.kafka.reader import PartitionReader
 from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy
 from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.transports import Transport
@@ -64,7 +64,7 @@ class KafkaSource:
         self._policy = retry or RetryPolicy()
         self._committing = threading.Lock()
         self._num_commits = self._num_commit_failures = 0
-        self._reader: Reader | ReaderProcesses | None = None
+        self._reader: PartitionReader | ReaderProcesses | None = None
         self._past: Counter[str] = Counter()
         """Counters of readers before the present one."""
         self._cursors: dict[int, Cursor] = {}
@@ -89,7 +89,7 @@ class KafkaSource:
             given = {p: replace(cursor, end=None) for p, cursor in given.items()}
             fixed = False
         join: Set[int] | None = frozenset() if fixed else None
-        kind = Reader if self._config.decoders == 1 else ReaderProcesses
+        kind = PartitionReader if self._config.decoders == 1 else ReaderProcesses
         self._reader = kind(self._config, given, join, self._policy)
         config = self._config
         notices = ConnectionNotices(config.topic, config.servers, config.connect_timeout)
@@ -225,7 +225,7 @@ class KafkaSource:
             self._past.update(self._reader.counters())
             self._reader = None
 
-    def _live(self) -> Reader | ReaderProcesses:
+    def _live(self) -> PartitionReader | ReaderProcesses:
         if self._reader is None:
             raise RuntimeError("the source has not been started; call start(positions)")
         return self._reader

@@ -86,7 +86,7 @@ class Stretches:
     def hand_on(self, state: StreamState) -> None:
         """Send the memory to the rank of the next stretch, and keep the one received. Collective.
 
-        Holds the sent and the received memory in host memory, once more than the model.
+        Takes host memory for several copies of the model's memory.
         """
         rank, world = self._peers.rank, self._peers.world
         empty = torch.empty(0, dtype=torch.uint8)
