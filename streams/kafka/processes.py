@@ -64,14 +64,17 @@ class ReaderProcesses:
         self._decoder = RecordDecoder(config)
         self._processes: list[_Process] = []
         self._waiting: list[RowBatch] = []
-        for number in range(config.decoders):
-            own = [(p, asdict(x)) for p, x in cursors.items() if p % config.decoders == number]
-            more = {"number": number, "cursors": own}
-            try:
+        try:
+            for number in range(config.decoders):
+                own = [(p, asdict(x)) for p, x in cursors.items() if p % config.decoders == number]
+                more = {"number": number, "cursors": own}
                 self._processes.append(_Process(f"topic {config.topic}", number, job | more))
-            except BaseException:
-                self.close()
-                raise
+            while not all(each.is_ready for each in self._processes):  # modules are imported
+                self._receive(_STATUS_SECONDS)
+                self._raise_failure()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def started(self) -> Mapping[int, Cursor]:
@@ -189,6 +192,8 @@ class _Process:
         self.connection = Connection(ours.detach())
         self.failure: StreamError | RuntimeError | None = None
         """Why it has ended; None while it runs."""
+        self.is_ready = False
+        """Whether it has begun to read."""
         self.started: dict[int, Cursor] | None = None
         self.known: Set[int] = frozenset()
         self.ends: dict[int, int] = {}
@@ -227,6 +232,7 @@ class _Process:
             self.failure = self._end_of_child()
 
     def _take_status(self, status: Mapping[str, Any]) -> None:
+        self.is_ready = True
         for level, text in status["log"]:
             _log.log(level, "%s", text)
         if "started" in status:
@@ -377,6 +383,7 @@ class _Job:
 
     def run(self) -> None:
         """Serve until the other end of the connection is closed."""
+        self._connection.send_bytes(_message(self._status()))
         while not self._reader.wait_started(_WAIT_SECONDS):
             self._obey()
         started = [(p, asdict(cursor)) for p, cursor in self._reader.started.items()]
