@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -298,17 +299,47 @@ _CODECS: Mapping[CodecName, Callable[[RowSchema], Codec]] = {
 }
 
 
+@dataclass(frozen=True)
+class RecordOrigins:
+    """Function from row to origin, of the rows of some records of one partition."""
+
+    partition: int
+    offsets: Int64s
+    """Offset of each record."""
+    num_rows: Int64s
+    """Number of rows of each record."""
+    values: Sequence[bytes]
+    decoder: RecordDecoder
+
+    @cached_property
+    def _ends(self) -> Int64s:
+        return np.cumsum(self.num_rows)
+
+    def __call__(self, row: int) -> Origin:
+        """Return the origin of a row."""
+        number = int(np.searchsorted(self._ends, row, side="right"))
+        num_rows = int(self.num_rows[number])
+        within = row - int(self._ends[number]) + num_rows
+        where: dict[str, int | str] = {"topic": self.decoder.topic, "partition": self.partition}
+        where |= {"offset": int(self.offsets[number]), "row": within}
+        value = self.values[number]
+        return Origin(where, value if num_rows == 1 else self.decoder.raw(value, within))
+
+
 class RecordDecoder:
     """Decodes the records of a topic.
 
     A codec has a `schema` that its rows must satisfy, `decode(values)`, in which the rows of a
-    record do not depend on other records, and `raw(value, row)`, which returns one row of a record
-    unchanged, or as JSON if the record is binary.
+    record do not depend on other records, and `raw`.
     """
 
     def __init__(self, config: KafkaConfig) -> None:
-        self._topic, self._limit = config.topic, config.checks.max_bytes
+        self.topic, self._limit = config.topic, config.checks.max_bytes
         self._codec = _CODECS[config.codec](config.schema)
+
+    def raw(self, value: bytes, row: int) -> bytes:
+        """Return one row of a record unchanged, or as JSON if the record is binary."""
+        return self._codec.raw(value, row)
 
     def decode(self, chunk: Chunk) -> RowBatch:
         """Return the rows of `chunk`, possibly none."""
@@ -328,18 +359,12 @@ class RecordDecoder:
             text = f"the record has {len(records[i].value)} bytes, more than max_record_bytes"
             faults[int(ends[i]) - 1] = "too_large", f"{text}={limit}"
 
-        def locate(row: int) -> Origin:
-            number = int(np.searchsorted(ends, row, side="right"))
-            record, num_rows = records[number], int(decoded.num_rows[number])
-            within = row - int(ends[number]) + num_rows
-            where: dict[str, int | str] = {"topic": self._topic, "partition": chunk.partition}
-            where |= {"offset": record.offset, "row": within}
-            value = record.value
-            return Origin(where, value if num_rows == 1 else self._codec.raw(value, within))
-
+        offsets = np.fromiter((record.offset for record in records), np.int64, len(records))
+        whole = [record.value for record in records]
+        origins = RecordOrigins(chunk.partition, offsets, decoded.num_rows, whole, self)
         return replace(
             self._validated(decoded.batches, int(decoded.num_rows.sum()), faults),
-            locate=locate,
+            locate=origins,
             position=asdict(chunk.cursor),
             partition=chunk.partition,
             counts=counts,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from tgflow.extras import install_command
 from tgflow.setting import Setting, check_ranges
@@ -71,6 +71,9 @@ class KafkaClientConfig:
     """Consumer group to commit positions to, only for lag monitoring."""
     dead_letter_topic: str | None = None
     """Topic that also receives the dead letters."""
+    decoders: Annotated[int, Ge(1), Le(16)] = 1
+    """Processes that read and decode the topic, at most one per partition: partition p in process
+    p mod N; 1: this process."""
     queue_records: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
     """Maximum records waiting to be decoded, over all partitions."""
     queue_bytes: Annotated[int, Ge(1), Setting(expert=True)] = 64 << 20

@@ -112,8 +112,9 @@ class ConsumerConnection:
         cursors: dict[int, Cursor],
         answer_ms: int,
         heartbeat: Callable[[], None],
+        number: int | None = None,
     ) -> None:
-        self._config, self._cursors = config, cursors
+        self._config, self._cursors, self._number = config, cursors, number
         self._answer_ms, self._heartbeat = answer_ms, heartbeat
         self._name = f"topic {config.topic}"
         self._kafka = kafka_client()
@@ -143,6 +144,9 @@ class ConsumerConnection:
         self._consumer.bootstrap(timeout_ms=self._answer_ms)  # later requests may block for ever
         there = self.partitions()
         if not there:
+            if num := len(self._consumer.partitions_for_topic(self._config.topic) or ()):
+                text = f"it has {num} partitions, and decoders={self._config.decoders}; give fewer"
+                raise SourceMismatch(self._name, "mismatch", text)
             text = "there is no such topic on this broker; create it, or correct the URL"
             raise NoTopicError(self._name, "no_topic", text)
         new = set(there if join is None else join) - set(self._cursors)
@@ -195,9 +199,11 @@ class ConsumerConnection:
         return Chunk(partition, [], cursor, counts, gaps)
 
     def partitions(self) -> frozenset[int]:
-        """Return the partitions of the topic, from the latest metadata."""
+        """Return the partitions of the topic that are read here, from the latest metadata."""
         self._heartbeat()
-        return frozenset(self._consumer.partitions_for_topic(self._config.topic) or ())
+        found: Set[int] = self._consumer.partitions_for_topic(self._config.topic) or set()
+        number, num = self._number, self._config.decoders
+        return frozenset(p for p in found if number is None or p % num == number)
 
     def behind(self) -> dict[int, int]:
         """Return the partitions with unread records, and the offset where each continues."""
@@ -322,8 +328,10 @@ class Poller:
         cursors: dict[int, Cursor],
         join: Set[int] | None,
         retry: RetryState,
+        number: int | None = None,
     ) -> None:
         self._config, self._retry, self._clock = config, retry, retry.clock
+        self._number = number
         self._policy = retry.policy
         self._cursors, self._join = dict(cursors), join
         self._state = threading.Condition()
@@ -393,7 +401,9 @@ class Poller:
             try:
                 answer_ms = int(1000 * self._policy.answer)
                 with closing(
-                    ConsumerConnection(self._config, self._cursors, answer_ms, self._heartbeat)
+                    ConsumerConnection(
+                        self._config, self._cursors, answer_ms, self._heartbeat, self._number
+                    )
                 ) as connection:
                     self._open(connection)
                     self._read(connection)

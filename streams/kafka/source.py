@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -11,11 +13,12 @@ from typing import Any
 
 from tgflow.ids import NodeIds
 from tgflow.streams.errors import SourceUnavailable
-from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
-from tgflow.streams.kafka.consumer import Chunk, Cursor, Poller
+from tgflow.streams.kafka.consumer import Cursor
+from tgflow.streams.kafka.processes import ReaderProcesses
 from tgflow.streams.kafka.publish import Publisher, Topic
-from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy, RetryState
+from tgflow.streams.kafka.reader import PartitionReader
+from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy
 from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.transports import Transport
 
@@ -58,17 +61,15 @@ class KafkaSource:
         self.ids = NodeIds(config.bipartite)
         self.num_events: int | None = None
         self._config = config
-        self._retry = RetryState(self.name, config.max_outage, retry or RetryPolicy())
-        self._clock = self._retry.clock
-        self._decoder = RecordDecoder(config)
+        self._policy = retry or RetryPolicy()
         self._committing = threading.Lock()
         self._num_commits = self._num_commit_failures = 0
-        self._poller: Poller | None = None
+        self._reader: PartitionReader | ReaderProcesses | None = None
+        self._past: Counter[str] = Counter()
+        """Counters of readers before the present one."""
         self._cursors: dict[int, Cursor] = {}
         self._starts: dict[int, int] = {}
         self._unreported: set[int] = set()
-        self._paused_seconds = 0.0
-        self._num_hung = 0
         self._has_warned = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
@@ -87,20 +88,18 @@ class KafkaSource:
         if all(cursor.ended for cursor in given.values()):
             given = {p: replace(cursor, end=None) for p, cursor in given.items()}
             fixed = False
-        self._retry.note_contact()  # the outage timer starts here
         join: Set[int] | None = frozenset() if fixed else None
-        self._poller = Poller(self._config, given, join, self._retry)
+        kind = PartitionReader if self._config.decoders == 1 else ReaderProcesses
+        self._reader = kind(self._config, given, join, self._policy)
         config = self._config
-        notices = ConnectionNotices(
-            config.topic, config.servers, config.connect_timeout, self._clock
-        )
-        while not self._poller.wait_started(STOP_CHECK_SECONDS):
+        notices = ConnectionNotices(config.topic, config.servers, config.connect_timeout)
+        while not self._reader.wait_started(STOP_CHECK_SECONDS):
             if self.stop():
                 return
             notices.check()
             if not notices.left:
                 raise SourceUnavailable(self.name, "unavailable", notices.failure())
-        self._cursors = dict(self._poller.started or {})
+        self._cursors = dict(self._reader.started)
         self._starts = {p: cursor.offset for p, cursor in self._cursors.items()}
         self._unreported = {p for p, cursor in self._cursors.items() if given.get(p) != cursor}
 
@@ -114,8 +113,8 @@ class KafkaSource:
         The broker's metadata may be half a minute old (`metadata_max_age_ms`). With `until_end`
         there are none, as the end was fixed at the start; this is logged once.
         """
-        poller = self._live()
-        new = frozenset(poller.known) - frozenset(self._cursors)
+        reader = self._live()
+        new = frozenset(reader.known) - frozenset(self._cursors)
         if new and self._config.until_end:
             if not self._has_warned:
                 text = "%s: partitions %s are new, and are skipped: the end was fixed at the start"
@@ -124,7 +123,7 @@ class KafkaSource:
             return []
         if not new:
             return []
-        poller.join(new)
+        reader.join(new)
         for partition in new:
             self._cursors[partition] = Cursor(0)
             self._starts[partition] = 0
@@ -136,19 +135,16 @@ class KafkaSource:
         Raises a `StreamError` if the broker is unreachable for `max_outage` seconds, the same bytes
         arrive damaged on every retry, or the topic does not continue at the position.
         """
-        self._watch()
-        deadline = self._clock.monotonic() + timeout
-        chunks: list[Chunk] = []
-        while not chunks and not self.stop():
-            left = max(0.0, deadline - self._clock.monotonic())
-            chunks = self._live().take(wanted, min(STOP_CHECK_SECONDS, left))
+        deadline = time.monotonic() + timeout
+        arrived: list[RowBatch] = []
+        while not arrived and not self.stop():
+            left = max(0.0, deadline - time.monotonic())
+            arrived = self._live().take(wanted, min(STOP_CHECK_SECONDS, left))
             if left <= STOP_CHECK_SECONDS:
                 break
-        arrived: list[RowBatch] = []
-        for chunk in chunks:
-            arrived.append(self._decoder.decode(chunk))
-            self._cursors[chunk.partition] = chunk.cursor
-            self._unreported.discard(chunk.partition)
+        for rows in arrived:
+            self._cursors[rows.partition] = Cursor.from_position(rows.position)
+            self._unreported.discard(rows.partition)
         return arrived
 
     def ended(self) -> Set[int]:
@@ -160,7 +156,7 @@ class KafkaSource:
 
     def lag(self) -> Mapping[int, int]:
         """Return the number of offsets between the last poll and the end of each partition."""
-        ends = self._poller.ends if self._poller else {}
+        ends = self._reader.ends if self._reader else {}
         return {
             p: max(0, ends[p] - cursor.offset) for p, cursor in self._cursors.items() if p in ends
         }
@@ -177,13 +173,10 @@ class KafkaSource:
 
     def counters(self) -> Mapping[str, float]:
         """Return counters such as rebuilds and seconds of outage and back-pressure."""
-        paused = self._poller.paused_seconds if self._poller else 0.0
+        found = self._past.copy()
+        found.update(self._reader.counters() if self._reader else {})
         return {
-            "rebuilds": self._retry.rebuilds,
-            "corrupt_reads": self._retry.corrupt,
-            "hung_polls": self._num_hung,
-            "outage_seconds": self._retry.outage_seconds,
-            "paused_seconds": self._paused_seconds + paused,
+            **found,
             "group_commits": self._num_commits,
             "group_commit_failures": self._num_commit_failures,
         }
@@ -226,29 +219,16 @@ class KafkaSource:
                     consumer.close(autocommit=False, timeout_ms=1000)
             self._committing.release()
 
-    def _halt(self, timeout: float = 2.0) -> None:
-        if self._poller is not None:
-            self._poller.close(timeout)
-            self._paused_seconds += self._poller.paused_seconds
-            self._poller = None
+    def _halt(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._past.update(self._reader.counters())
+            self._reader = None
 
-    def _live(self) -> Poller:
-        if self._poller is None:
+    def _live(self) -> PartitionReader | ReaderProcesses:
+        if self._reader is None:
             raise RuntimeError("the source has not been started; call start(positions)")
-        return self._poller
-
-    def _watch(self) -> None:
-        """Abandon a thread that hangs in a call, and continue with a new one."""
-        limit = 3 * self._config.poll_timeout + self._retry.policy.hang
-        stuck = self._live().stuck_for()
-        if stuck <= limit:
-            return
-        text = "%s: a call of kafka-python has not returned for %.0f s; continuing without it"
-        _log.error(text, self.name, stuck)
-        self._num_hung += 1
-        self._retry.note_failure(TimeoutError(f"a poll took longer than {limit:.0f} s"))
-        self._halt(0.0)
-        self._poller = Poller(self._config, dict(self._cursors), frozenset(), self._retry)
+        return self._reader
 
 
 TRANSPORT = Transport(KafkaConfig, KafkaSource, publish=Publisher, topic=Topic)

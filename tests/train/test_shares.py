@@ -184,7 +184,7 @@ def test_non_finite_slice_stops_or_is_skipped_by_all_ranks(
     trainer, text = breaking(bad, updates, learned, on_nan=on_nan)
     start = f"epoch {int(learned)}, batch 1, events [16, 32): "
     here = f"the positive score of event {bad} is nan; lower the"
-    elsewhere = "a score or the loss of a slice on another rank is not finite; lower"
+    elsewhere = "a score or the loss on another rank is not finite; lower"
     skipped = 0 if on_nan == "stop" else updates if learned else 1
     found = in_threads(2, lambda peers: breaking(bad, updates, learned, peers, on_nan=on_nan))
     for rank, (other, said) in enumerate([*found, (trainer, text)]):

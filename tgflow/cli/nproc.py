@@ -80,7 +80,7 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 def _warn_of_cores(nproc: int) -> None:
     if nproc > num_cores():
-        _say(f"--nproc {nproc}: they share {num_cores()} cores")
+        _say(f"{nproc} processes share {num_cores()} cores")
 
 
 def _say(text: str) -> None:

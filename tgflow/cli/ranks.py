@@ -112,6 +112,8 @@ def check_ranks(
     if world == 1:
         return
     slices, r = getattr(config, learning).slices, config.ranks
+    if learning == "offline":  # each rank has a memory and batches of its own, or shares batches
+        slices = max(slices, config.offline.memories)
     if config.serve.at is not None:
         raise ConfigError(
             "--serve requires a single process with the whole model; leave out --nproc, or "

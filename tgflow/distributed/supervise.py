@@ -146,8 +146,8 @@ def supervise(
     launch = None if "WORLD_SIZE" in environ else read_launch(environ)
     if "WORLD_SIZE" in environ or (launch is not None and launch.world > 1):
         raise WorldError(
-            f"nproc={nproc} starts ranks, but a launcher has started this process as one; leave "
-            "out nproc, or the launcher"
+            f"{nproc} ranks (nproc, parallel) cannot be started here: a launcher has started this "
+            "process as a rank; leave one of the two out"
         )
     require_linux()
     restarts, reached = 0, progress()

@@ -19,8 +19,9 @@ from tgflow.models import MODELS
 from tgflow.runtime.gpu import CPU
 from tgflow.sampling import Sampler
 from tgflow.tasks.labels import check_embeds, freeze, make_task
-from tgflow.train.config import TrainingConfig
+from tgflow.train.config import OfflineConfig, TrainingConfig
 from tgflow.train.reducer import check_sliceable
+from tgflow.train.stretches import check_memories
 
 
 def make_model(
@@ -77,6 +78,8 @@ def make_model(
         Sampler(training.strategy or model.strategy, training.span)
     with _refusing("{}"):
         check_sliceable(model, training.slices)
+        if isinstance(training, OfflineConfig):
+            check_memories(model, training.memories)
     return model.to(device)
 
 

@@ -29,6 +29,9 @@ LR_SCHEDULERS: Mapping[str, str] = MappingProxyType(
 )
 """Named learning rate schedules: classes of `torch.optim.lr_scheduler`."""
 
+MOST_MEMORIES = 8
+"""Most memories of a training."""
+
 
 def parse_named(
     field: str, given: str | Mapping[str, Any], names: Mapping[str, str]
@@ -68,6 +71,16 @@ def parse_negatives(text: str) -> dict[str, int]:
             f"got {text!r}"
         )
     return numbers
+
+
+def parse_parallel(text: str) -> int:
+    """Return the number of memories in "memory=4"."""
+    kind, _, number = (word.strip() for word in text.partition("="))
+    if kind != "memory" or not number.isdecimal() or not 1 <= int(number) <= MOST_MEMORIES:
+        raise ValueError(
+            f"parallel={text!r} is not parallel='memory=K', with K from 1 to {MOST_MEMORIES}"
+        )
+    return int(number)
 
 
 def _parse_pair(field: str, pair: str) -> tuple[str, bool | int | float]:
@@ -279,6 +292,15 @@ class OfflineConfig(TrainingConfig):
     """Negatives in training: destinations of training events, or of all events."""
     reuse: Reuse = Reuse()
     """Reuse of rows of lower layers from earlier batches in training."""
+    parallel: Annotated[str, Parsed(parse_parallel)] | None = None
+    """memory=K: learn K stretches of the training events at once, in K processes of this host, each
+    with a memory of its own, by the mean of their gradients. Another algorithm, with other results;
+    for models with a memory. Unset: one memory."""
+
+    @property
+    def memories(self) -> int:
+        """Number of memories of `parallel`."""
+        return 1 if self.parallel is None else parse_parallel(self.parallel)
 
     @property
     def select_metric(self) -> Literal["ap", "mrr"]:
@@ -305,6 +327,11 @@ class OfflineConfig(TrainingConfig):
             raise ValueError(
                 "filtered leaves true destinations out of all others: it requires "
                 f'mrr_negatives="all", got {self.mrr_negatives}'
+            )
+        if self.memories > 1 and self.slices > 1:
+            raise ValueError(
+                f"parallel={self.parallel!r} learns whole batches, got slices={self.slices}; leave "
+                "one of them out"
             )
         are_many = self.fixed_negatives is not None or len(self.test_negatives) > 1
         is_random = self.test_negatives == ("random",) and self.inductive != "apart"

@@ -8,7 +8,7 @@ from typing import Self
 
 from torch import Tensor
 
-from tgflow.batch import AnyBatch, HostEvents
+from tgflow.batch import AnyBatch, HostEvents, JointBatch
 
 _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
 
@@ -42,7 +42,7 @@ class BatchPlace:
     host: HostEvents
 
     @classmethod
-    def of(cls, batch: AnyBatch) -> Self:
+    def of(cls, batch: AnyBatch | JointBatch) -> Self:
         return cls(batch.epoch, batch.index, batch.num_new, batch.host)
 
     @property
@@ -58,7 +58,7 @@ class BatchPlace:
 
 def elsewhere(place: BatchPlace) -> TrainingDiverged:
     """Return the error for a value that is not finite in slices computed by other ranks."""
-    text = f"{place}: a score or the loss of a slice on another rank is not finite"
+    text = f"{place}: a score or the loss on another rank is not finite"
     return TrainingDiverged(f"{text}; {_WAY_OUT}", place.new_events)
 
 

@@ -72,7 +72,7 @@ class SliceReducer:
         joined = Messages.joined([*own.values()])
         return lambda: joined
 
-    def total(self, share: Share, leaves: TreeSum) -> Tensor:
+    def total(self, leaves: TreeSum) -> Tensor:
         """Return the sum of the leaves of all slices, the same bits on all ranks."""
         return leaves.total()
 
@@ -281,7 +281,7 @@ class RankReducer(SliceReducer):
             lambda parts: routes.joined([_apart(part, like) for part in parts]),
         )
 
-    def total(self, share: Share, leaves: TreeSum) -> Tensor:
+    def total(self, leaves: TreeSum) -> Tensor:
         if self._reduction is None:
             self._reduction = Reduction(self._peers, self._slices, len(leaves.roots[0][1]))
         chunks = self._reduction.sends(leaves)

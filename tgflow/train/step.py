@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tgflow.batch import AnyBatch, Batch, Share
+from tgflow.batch import AnyBatch, Batch, JointBatch, Share
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import device_of, has_device
 from tgflow.keys import KeyDomain, derive_key
@@ -25,6 +25,7 @@ from tgflow.tasks.labels import LabelTask
 from tgflow.train.captured import CapturedCalls, tensors_of
 from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
+from tgflow.train.leaves import Leaves
 from tgflow.train.losses import LossLike, loss_of, parameters_of
 from tgflow.train.optimizers import (
     OptimizerLike,
@@ -61,9 +62,10 @@ class TrainStep:
     For parameter-free models `learn` only returns loss and scores.
 
     An `Execution` computes a batch: plain; captured, which replays recurring shapes as CUDA graphs;
-    or sliced, for a `Share`. Each slice is computed separately, with its own dropout key; gradients
-    and losses are added over slices in one order (`tgflow.tree_sum`), followed by one optimizer
-    step. The result is therefore the same whichever ranks compute which slices.
+    joint, for a `JointBatch`; or sliced, for a `Share`. Each slice is computed separately, with its
+    own dropout key; gradients and losses are added over slices in one order (`tgflow.tree_sum`),
+    followed by one optimizer step. The result is therefore the same whichever ranks compute which
+    slices.
 
     Dropout (`tgflow.nn.Dropout`) is keyed by (seed, epoch, index), so a step is the same on every
     device and after a resume. torch's default generators are seeded for the step and restored
@@ -137,7 +139,7 @@ class TrainStep:
         # targets of a task are computed on the host
         calls = self._captured_calls() if execution.capture and task is None else None
         self._whole = _PlainExecution(self) if calls is None else _CapturedExecution(self, calls)
-        self._sliced = _SlicedExecution(self)
+        self._sliced, self._joint = _SlicedExecution(self), _JointExecution(self)
 
     def _captured_calls(self) -> CapturedCalls | None:
         """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
@@ -149,7 +151,9 @@ class TrainStep:
         tensors = list if state is None else (lambda: list(state.buffers()))
         return CapturedCalls(device_of(self.device), tensors)
 
-    def _execution(self, batch: AnyBatch) -> Any:
+    def _execution(self, batch: AnyBatch | JointBatch) -> Any:
+        if isinstance(batch, JointBatch):
+            return self._joint
         return self._sliced if isinstance(batch, Share) else self._whole
 
     def predict(self, batch: AnyBatch) -> AnyScores:
@@ -158,7 +162,7 @@ class TrainStep:
             scores: AnyScores = self._execution(batch).predict(batch)
         return scores
 
-    def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
+    def learn(self, batch: AnyBatch | JointBatch, *, stores: bool = True) -> StepResult:
         """Take one optimizer step on all events of `batch`; memory is not updated."""
         with self.limited_threads():
             result: StepResult = self._execution(batch).learn(batch, stores)
@@ -167,7 +171,7 @@ class TrainStep:
             self.lr_scheduler.step()
         return result
 
-    def commit(self, batch: AnyBatch, scores: AnyScores | None) -> None:
+    def commit(self, batch: AnyBatch | JointBatch, scores: AnyScores | None) -> None:
         self._execution(batch).commit(batch, scores)
 
     def score(self, batch: Batch) -> Scores:
@@ -203,6 +207,57 @@ class TrainStep:
             self.optimizer.found_inf = self.is_lost.float()  # type: ignore[attr-defined]
         self.has_changed = True
         self.optimizer.step()
+
+    @contextmanager
+    def reading(self, batch: Batch) -> Iterator[None]:
+        """Context manager for reading the state for a part of an update; leaves no trace in it."""
+        if self.state is None or not batch.nodes.is_cpu:
+            yield
+            return
+        with self.state.covering(int(batch.nodes.max()) + 1 if len(batch.nodes) else 0):
+            yield
+
+    def leaf_of(
+        self, leaves: Leaves, batch: Batch, part: float
+    ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
+        """Return the scores and the leaf of a part of an update, and the error, if any.
+
+        Args:
+            leaves: Makes the leaf; its gradients are cleared first.
+            batch: The part.
+            part: Factor of its loss in the loss of the update.
+        """
+        key = self.key_of(batch)
+        with self.dropout.keyed(key), self.computing(), _seeded_draws(key, self.device):
+            leaves.rewind()
+            with self.reading(batch):
+                scores: Scores = self.model(batch)
+            if not len(batch):
+                return _detached(scores), leaves.none(), None
+            loss = self.loss_of(batch, scores) * part
+            error = self.lost(batch, scores, loss)
+            if self.learns:
+                loss.backward()  # type: ignore[no-untyped-call]
+            leaf = leaves.leaf(loss, error is not None if self.is_lost is None else self.is_lost)
+        return _detached(scores), leaf, error
+
+    def update_by(
+        self, leaves: Leaves, total: Tensor, place: BatchPlace, error: TrainingDiverged | None
+    ) -> Tensor:
+        """Take an optimizer step by the sum of leaves; return the loss.
+
+        Raises:
+            TrainingDiverged: `error`, or that of another rank at `place`.
+        """
+        with self.computing():
+            loss, is_lost = leaves.spread(total)
+            if self.is_lost is not None:
+                self.is_lost.logical_or_(is_lost)
+            elif bool(is_lost):
+                leaves.rewind()
+                raise elsewhere(place) if error is None else error
+            self.update()
+        return loss.clone()
 
     def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
         """Return the loss of the scores of a batch, by its weights and the numbers of negatives."""
@@ -357,6 +412,28 @@ class _PlainExecution:
         self._step.model.commit(batch, scores)
 
 
+class _JointExecution(_PlainExecution):
+    """Computes this rank's batch of a step that all ranks take by the sum of their gradients."""
+
+    def learn(self, joint: JointBatch, stores: bool) -> StepResult:  # type: ignore[override]
+        step, batch = self._step, joint.batch
+        leaves = Leaves(step.parameters, step.model.marks(), step.device)
+        scores: AnyScores = ShareScores({}, None)
+        leaf, error = leaves.none(), None
+        if batch is not None:
+            step.check_batch(batch)
+            step.set_mode(training=True)
+            scores, leaf, error = step.leaf_of(leaves, batch, joint.part)
+        tree = TreeSum(joint.num_ranks)
+        tree.add(step.reducer.wanted(joint.num_ranks), leaf)
+        total = step.reducer.total(tree)
+        return StepResult(step.update_by(leaves, total, BatchPlace.of(joint), error), scores)
+
+    def commit(self, joint: JointBatch, scores: Scores | None) -> None:  # type: ignore[override]
+        if joint.batch is not None:
+            super().commit(joint.batch, scores)
+
+
 class _CapturedExecution(_PlainExecution):
     """Computes whole batches of recurring shapes by replaying CUDA graphs."""
 
@@ -415,15 +492,6 @@ class _SlicedExecution:
     def __init__(self, step: TrainStep) -> None:
         self._step, self._reducer = step, step.reducer
 
-    @contextmanager
-    def _reading(self, batch: Batch) -> Iterator[None]:
-        """Context manager for reading the state for a slice; leaves no trace in it."""
-        if self._step.state is None or not batch.nodes.is_cpu:
-            yield
-            return
-        with self._step.state.covering(int(batch.nodes.max()) + 1 if len(batch.nodes) else 0):
-            yield
-
     def predict(self, share: Share) -> ShareScores:
         error: TrainingDiverged | None = None
         own = self._computed(share)
@@ -439,7 +507,7 @@ class _SlicedExecution:
             share.fetch()
         own = {}
         for number, batch in share.computed():
-            with self._step.evaluating(batch), self._reading(batch):
+            with self._step.evaluating(batch), self._step.reading(batch):
                 own[number] = self._step.model(batch)
         return own
 
@@ -449,51 +517,28 @@ class _SlicedExecution:
         if share.fetch is not None:
             share.fetch()
         self._step.set_mode(training=True)
-        leaves = _Leaves(self._step.parameters, self._step.model.marks(), self._step.device)
+        leaves = Leaves(self._step.parameters, self._step.model.marks(), self._step.device)
         tree, own = TreeSum(share.num_slices), dict[int, Scores]()
         error: TrainingDiverged | None = None
         computed = dict(share.computed())
         for number in share.numbers:
             leaf, found = leaves.none(), None
             if number in computed:
-                own[number], leaf, found = self._slice_leaf(leaves, computed[number], len(share))
+                batch = computed[number]
+                part = _share_of_slice(batch, len(share))
+                own[number], leaf, found = self._step.leaf_of(leaves, batch, part)
             error = found if error is None else error
             tree.add(range(number, number + 1), leaf)
         scores = ShareScores(own, self._reducer.scores(share, own))
         if stores:
             scores.messages = self._messages(share, own)
         try:
-            total = self._reducer.total(share, tree)  # not computing: it waits for other ranks
+            total = self._reducer.total(tree)  # not computing: it waits for other ranks
         except TrainingDiverged:  # from the prediction: then nothing is learned
             leaves.rewind()
             raise
-        with self._step.computing():
-            loss, is_lost = leaves.spread(total)
-            if self._step.is_lost is not None:
-                self._step.is_lost.logical_or_(is_lost)
-            elif bool(is_lost):
-                leaves.rewind()
-                raise elsewhere(BatchPlace.of(share)) if error is None else error
-            self._step.update()
-        return StepResult(loss.clone(), scores)
-
-    def _slice_leaf(
-        self, leaves: _Leaves, batch: Batch, num_rows: int
-    ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
-        """Return the scores and the leaf of a slice of `num_rows` rows, and the error, if any."""
-        step, key = self._step, self._step.key_of(batch)
-        with step.dropout.keyed(key), step.computing(), _seeded_draws(key, step.device):
-            leaves.rewind()
-            with self._reading(batch):
-                scores: Scores = step.model(batch)
-            if not len(batch):
-                return _detached(scores), leaves.none(), None
-            loss = step.loss_of(batch, scores) * _share_of_slice(batch, num_rows)
-            error = step.lost(batch, scores, loss)
-            if step.learns:
-                loss.backward()  # type: ignore[no-untyped-call]
-            leaf = leaves.leaf(loss, error is not None if step.is_lost is None else step.is_lost)
-        return _detached(scores), leaf, error
+        loss = self._step.update_by(leaves, total, BatchPlace.of(share), error)
+        return StepResult(loss, scores)
 
     def _messages(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Messages] | None:
         """Return the function of the whole batch's messages; None if the model stores nothing."""
@@ -518,56 +563,6 @@ class _SlicedExecution:
             if messages is not None:
                 events = NewEvents.of_host(share.host, share.num_new, self._step.device)
                 self._step.model.store(events, messages())
-
-
-class _Leaves:
-    """Turns the gradients of a slice into a *leaf*, float `[size]`, and the sum of leaves back.
-
-    A leaf has the gradients of all parameters, concatenated, zeros where there is none; then the
-    marks, 1 where one is set; then the loss, and whether a value is not finite. Marks are bool
-    buffers that the forward pass in training may set but never clears: each slice sees those set
-    before its batch and its own.
-    """
-
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], marks: Sequence[Tensor], device: torch.device
-    ) -> None:
-        self._parameters, self._marks, self._device = parameters, marks, device
-        self._sizes = [*(each.numel() for each in (*parameters, *marks)), 1, 1]
-        self._dtype = parameters[0].dtype if parameters else torch.float64
-        self._before = [each.clone() for each in marks]
-
-    def none(self) -> Tensor:
-        return torch.zeros(sum(self._sizes), dtype=self._dtype, device=self._device)
-
-    def rewind(self) -> None:
-        """Clear gradients, and reset marks to those before the batch."""
-        for parameter in self._parameters:
-            parameter.grad = None
-        for mark, before in zip(self._marks, self._before, strict=True):
-            mark.copy_(before)
-
-    def leaf(self, loss: Tensor, is_lost: Tensor | bool) -> Tensor:
-        """Return the leaf of a slice after its backward pass, with its part of the loss."""
-        out = self.none()
-        *places, loss_place, lost_place = torch.split(out, self._sizes)
-        for place, source in zip(places, [*self._parameters, *self._marks], strict=True):
-            column = source.grad if isinstance(source, nn.Parameter) else source
-            if column is not None:
-                place.copy_(column.reshape(-1))
-        loss_place.copy_(loss.detach())
-        lost_place.copy_(torch.as_tensor(is_lost))
-        return out
-
-    def spread(self, total: Tensor) -> tuple[Tensor, Tensor]:
-        """Set gradients and marks from the sum of leaves; return loss and is_lost."""
-        *places, loss, lost = torch.split(total, self._sizes)
-        num = len(self._parameters)
-        for place, parameter in zip(places[:num], self._parameters, strict=True):
-            parameter.grad = place.view_as(parameter).to(parameter.dtype)
-        for place, mark in zip(places[num:], self._marks, strict=True):
-            mark.copy_(place.view_as(mark) > 0)
-        return loss.squeeze(0), lost.squeeze(0) > 0
 
 
 def _share_of_slice(batch: Batch, num_rows: int) -> float:
