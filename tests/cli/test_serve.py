@@ -20,7 +20,7 @@ import tgflow as tg
 from helpers.asked import Asker, Repeated
 from helpers.effort import tries
 from helpers.http_client import Client
-from helpers.live_runs import SMALL, same_run, write_events
+from helpers.live_runs import SMALL, START, same_run, write_events
 from helpers.processes import children_of, environment, is_there
 from tgflow.runtime import runner
 
@@ -28,6 +28,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 TOKEN = "0123456789abcdef"
+KILLS = int(os.environ.get("TGFLOW_KILLS", tries(100, 3)))
 PAIR = {"src": [3, 5], "dst": [4, 6]}
 NODES = 20
 
@@ -135,26 +136,27 @@ def test_finished_or_running_run_is_served_until_a_signal(tgflow, events_csv, nu
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600 + 30 * KILLS)
 def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
     tgflow, tmp_path, monkeypatch
 ):
     """Answers have the bits of their version, and the run those of an undisturbed one."""
-    size, kills = 6_000, int(os.environ.get("TGFLOW_KILLS", tries(6)))
-    stream, rng = write_events(tmp_path / "made.csv", size), random.Random(7)
-    flags = ("run", "-s", stream, *SMALL, "--checkpoint-every", "2", "--serve-parameters-every", 3)
+    stream, rng = Growing(tmp_path / "made.csv", 200 * (KILLS + 1) + 100), random.Random(7)
+    flags = ("run", "-s", stream.path, *SMALL, "--checkpoint-every", 2, "--no-follow")
+    flags = (*flags, "--serve-parameters-every", 3)
     port = free_port()
-    served = (*flags, "-o", "out", "--resume", "--serve", port, "--speed", 60 * 30)
-    process, asker = start(*served), Asker(f"http://127.0.0.1:{port}", NODES + 2)
+    served = (*flags, "-o", "out", "--resume", "--serve", port, "--follow")
+    process = start(*served)
+    asker = Asker(f"http://127.0.0.1:{port}", NODES + 2, pause=0.05)
     try:
         until_served(process)
-        for _ in range(kills):
-            until(partial(is_served, process), "no replica is started")
-            asker.mark = len(asker.answers)
-            until(partial(has_more, asker, rng.randrange(1, 40), process), "nothing is answered")
-            if process.poll() is not None:
-                break
+        for _ in range(KILLS):
+            pids = until(partial(replicas_of, process), "no replica is started")
+            stream.grow(200)
+            # often while the replica has not answered yet
+            num = len(asker.answers) + rng.randrange(-20, 40)
+            until(partial(has_answers, asker, num), "nothing is answered")
             who = rng.choice(("replica", "run", "both"))
-            pids = replicas_of(process)
             if who != "run":
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)
@@ -164,30 +166,82 @@ def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
                 until(partial(are_gone, pids), "a replica stays behind")
                 process = start(*served)
                 until_served(process)
+        stream.grow(200)
+        until(lambda: is_near(asker, stream.num), "the end is not reached after the last kill")
         process.terminate()
         process.communicate()
+        assert process.returncode == 0
     finally:
         process.kill()
         asker.close()
     assert tgflow(*flags, "-o", "out", "--resume").code == 0
     assert {status for status, _ in asker.refusals} <= {503}, asker.refusals[:3]
-    assert asker.answers
-    repeated = Repeated(asker.answers)
-    with monkeypatch.context() as patched:
-        patched.setattr(runner.Runner, "_record", repeated.recording())
-        assert tgflow(*flags, "-o", "alone").code == 0
-    assert repeated.num_equal
-    assert repeated.num_left <= sum(not a["position"] for _, _, a in asker.answers)
+    repeated = repeat(tgflow, monkeypatch, asker.answers, *flags)
+    assert repeated.left <= {0}
+    assert len(repeated.positions) >= max(2, KILLS // 3)
     same_run(Path("out"), Path("alone"))
 
 
-def is_served(process):
-    return replicas_of(process) or process.poll() is not None
+@pytest.mark.slow
+def test_random_questions_have_the_bits_of_inference_while_the_run_learns(
+    tgflow, tmp_path, monkeypatch
+):
+    size, num = tries(5_000, 1_000), tries(10_000, 400)
+    stream = Growing(tmp_path / "made.csv", size, labeled=True)
+    task = ("--features", "amount", "--task", "edge", "--target", "is_odd")
+    flags = ("run", "-s", stream.path, *SMALL, *task, "--replay-horizon", size)
+    port = free_port()
+    process = start(*flags, "-o", "out", "--serve", port, "--follow")
+    times = [START + 60 * i for i in range(0, size // 2, 50)]
+    asker = Asker(f"http://127.0.0.1:{port}", NODES + 2, times, x_dim=1, threads=8)
+    try:
+        until_served(process)
+        while stream.num < size:
+            share = num * stream.num // size
+            until(partial(has_answers, asker, share), "nothing is answered")
+            stream.grow(100)
+        until(lambda: is_near(asker, size), "the end is not reached")
+    finally:
+        process.kill()
+        asker.close()
+    assert not asker.refusals
+    repeated = repeat(tgflow, monkeypatch, asker.answers, *flags)
+    assert repeated.left <= {0}
+    assert len(repeated.positions) >= size // 200
+    assert set(repeated.num_equal) == {"/score", "/top-k", "/embedding", "/neighbors"}
 
 
-def has_more(asker, num, process):
-    """Return whether so many more questions have been answered, or the run has ended."""
-    return len(asker.answers) >= asker.mark + num or process.poll() is not None
+def repeat(tgflow, monkeypatch, answers, *flags):
+    """Check answers in an undisturbed run."""
+    repeated = Repeated(answers)
+    with monkeypatch.context() as patched:
+        patched.setattr(runner.Runner, "_record", repeated.recording())
+        assert tgflow(*flags, "-o", "alone").code == 0
+    return repeated
+
+
+class Growing:
+    """A file of events that is written bit by bit."""
+
+    def __init__(self, path, size, **options):
+        head, *self._rows = write_events(path, size, **options).read_text().splitlines(True)
+        path.write_text(head)
+        self.path, self.num = path, 0
+        self.grow(100)
+
+    def grow(self, num):
+        with self.path.open("a") as file:
+            file.writelines(self._rows[self.num : self.num + num])
+        self.num += num
+
+
+def has_answers(asker, num):
+    return len(asker.answers) >= num
+
+
+def is_near(asker, position):
+    """Return whether a micro-batch at most is missing: the last events wait for later ones."""
+    return asker.answers and asker.answers[-1].answer["position"] >= position - 50
 
 
 def are_gone(pids):

@@ -6,39 +6,56 @@ import copy
 import random
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from http.client import HTTPException
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from helpers.http_client import Client
+from tgflow.graph import FeatureScale
 from tgflow.runtime import runner
 from tgflow.runtime.ingestion import SavedIngest
 from tgflow.runtime.saved_run import make_engine
+from tgflow.sampling import recent_neighbors
+
+
+class Asked(NamedTuple):
+    """A question and its answer."""
+
+    path: str
+    question: dict[str, Any]
+    answer: dict[str, Any]
 
 
 class Asker:
-    """Threads that ask random questions until closed; `answers` has those that were answered.
+    """Threads that ask random questions until closed.
 
     Args:
         url: Address of the server.
         nodes: Number of nodes, whose ids are 0, 1, ...
+        times: Times to ask about, beside now.
+        x_dim: Width of the features of events to ask about; 0 for none.
         threads: Number of clients.
-        seed: Seed of the questions.
+        pause: Seconds between the questions of a client.
     """
 
-    def __init__(self, url: str, nodes: int, threads: int = 2, seed: int = 0) -> None:
-        self._url, self._nodes = url, nodes
-        self.answers: list[tuple[str, Any, Any]] = []
-        """Path, question and answer of each."""
+    def __init__(
+        self,
+        url: str,
+        nodes: int,
+        times: Sequence[int] = (),
+        x_dim: int = 0,
+        threads: int = 2,
+        pause: float = 0.0,
+    ) -> None:
+        self._url, self._nodes, self._times, self._x_dim = url, nodes, times, x_dim
+        self._pause = pause
+        self.answers: list[Asked] = []
         self.refusals: list[tuple[int, Any]] = []
         """Statuses and texts of answers that are none."""
-        self.mark = 0
-        """Number of answers at some time."""
         self._ends = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._ask, args=(seed + i,)) for i in range(threads)
-        ]
+        self._threads = [threading.Thread(target=self._ask, args=(i,)) for i in range(threads)]
         for thread in self._threads:
             thread.start()
 
@@ -50,43 +67,56 @@ class Asker:
 
     def _ask(self, seed: int) -> None:
         rng, client = random.Random(seed), Client(self._url, timeout=30)
-        while not self._ends.is_set():
-            src, dst = ([rng.randrange(self._nodes) for _ in range(3)] for _ in range(2))
-            path, question = rng.choice(
-                (
-                    ("/score", {"src": src, "dst": dst}),
-                    ("/top-k", {"src": src[:1], "k": 3}),
-                    ("/embedding", {"ids": src}),
-                )
-            )
+        while not self._ends.wait(self._pause):
+            path, question = self._question(rng)
             try:
                 status, answer = client.post(path, question)
             except (OSError, HTTPException):  # the process has been killed
                 client.close()
-                self._ends.wait(0.01)
+                self._ends.wait(0.05)
                 continue
             if status == 200:
-                self.answers.append((path, question, answer))
+                self.answers.append(Asked(path, question, answer))
             else:
                 self.refusals.append((status, answer))
         client.close()
+
+    def _question(self, rng: random.Random) -> tuple[str, dict[str, Any]]:
+        num = rng.choice((1, 3, 40))
+        src, dst = ([rng.randrange(self._nodes) for _ in range(num)] for _ in range(2))
+        path, question = rng.choice(
+            (
+                ("/score", {"src": src, "dst": dst}),
+                ("/top-k", {"src": src[:2], "k": 3, "exclude_known": rng.random() < 0.5}),
+                ("/top-k", {"src": src[:1], "candidates": rng.sample(range(self._nodes), 8)}),
+                ("/embedding", {"ids": src}),
+                ("/neighbors", {"ids": src[:3], "k": 5}),
+            )
+        )
+        if path == "/score" and self._x_dim and rng.random() < 0.5:
+            question["x"] = [[rng.random() for _ in range(self._x_dim)] for _ in src]
+        if self._times and rng.random() < 0.3:
+            question["at"] = rng.choice(self._times)
+        return path, question
 
 
 class Repeated:
     """Checks answers in a repeated run, after each of its micro-batches.
 
     Args:
-        answers: Paths, questions and answers.
+        answers: The answers.
     """
 
-    def __init__(self, answers: list[tuple[str, Any, Any]]) -> None:
-        self._waiting: dict[int, list[tuple[str, Any, Any]]] = defaultdict(list)
+    def __init__(self, answers: Sequence[Asked]) -> None:
+        self._waiting: dict[int, list[Asked]] = defaultdict(list)
         for each in answers:
-            self._waiting[each[2]["position"]].append(each)
+            self._waiting[each.answer["position"]].append(each)
         self._parameters: dict[int, Any] = {}
         self._record = runner.Runner._record
-        self.num_equal = 0
-        """Answers that were equal, bit for bit."""
+        self.num_equal: dict[str, int] = defaultdict(int)
+        """Answers that were equal, bit for bit, by path."""
+        self.positions: list[int] = []
+        """Positions of answers at which a micro-batch has ended."""
 
     def recording(self) -> Any:
         """Return the method that takes the place of `Runner._record`."""
@@ -100,53 +130,121 @@ class Repeated:
     def _check(self, run: Any, step: Any) -> None:
         trainer = run.trainer
         self._parameters[step.stop] = copy.deepcopy(trainer.model.state_dict())
-        asked: dict[int, list[Any]] = defaultdict(list)
-        for path, question, answer in self._waiting.pop(step.stop, ()):
-            asked[answer["parameters"]].append((path, question, answer))
-        model = None
-        ids = next(c._ingest.ids for c in run.components if isinstance(c, SavedIngest))
-        for parameters, some in asked.items():
-            model = model or copy.deepcopy(trainer.model)
-            model.load_state_dict(self._parameters[parameters])
-            engine = make_engine(trainer.config, model, trainer.graph)
-            for path, question, answer in some:
-                check(engine, ids, step.stop, path, question, answer)
-                self.num_equal += 1
+        asked = self._waiting.pop(step.stop, [])
+        if not asked:
+            return
+        self.positions.append(step.stop)
+        model, ids = copy.deepcopy(trainer.model), ids_of(run)
+        engine = make_engine(trainer.config, model, trainer.graph)
+        version = Version(engine, ids, trainer._labels, step.stop)
+        asked.sort(key=lambda each: each.answer["parameters"])
+        loaded = None
+        for each in asked:
+            if each.answer["parameters"] != loaded:
+                loaded = each.answer["parameters"]
+                model.load_state_dict(self._parameters[loaded])
+            version.check(*each)
+            self.num_equal[each.path] += 1
 
     @property
-    def num_left(self) -> int:
-        """Answers of positions at which no micro-batch has ended."""
-        return sum(map(len, self._waiting.values()))
+    def left(self) -> set[int]:
+        """Positions of answers at which no micro-batch has ended."""
+        return {*self._waiting}
 
 
-def check(engine: Any, ids: Any, stop: int, path: str, question: Any, answer: Any) -> None:
-    """Assert that an answer over HTTP has the bits of an engine at its version."""
-    log = engine.graph.log
-    events = log.read(0, stop)
-    num = int(torch.maximum(events.src.max(), events.dst.max())) + 1
-    now = int(events.t[-1]) + 1
+def ids_of(run: Any) -> Any:
+    return next(c._ingest.ids for c in run.components if isinstance(c, SavedIngest))
 
-    def known(names: list[int], side: str = "src") -> torch.Tensor:
-        found = ids.find(names, side)
-        return found.masked_fill(found >= num, -1)
 
-    if path == "/embedding":
-        nodes = known(question["ids"])
-        z = iter(engine.embed(nodes[nodes >= 0], now, as_of=stop).tolist())
+class Version:
+    """A run's state, and the answers that its engine gives.
+
+    Args:
+        engine: The engine.
+        ids: Ids of the stream.
+        labels: Labels of the graph's events; None without a task.
+        stop: Position of the state.
+    """
+
+    def __init__(self, engine: Any, ids: Any, labels: Any, stop: int) -> None:
+        self._engine, self._ids, self._labels, self._stop = engine, ids, labels, stop
+        events = engine.graph.log.read(0, stop)
+        self._num = int(torch.maximum(events.src.max(), events.dst.max())) + 1
+        self._now = int(events.t[-1]) + 1
+        self._scale = None
+        if (scale := engine.graph.feature_scale) is not None:
+            self._scale = FeatureScale(scale.kind, scale.freeze_at)
+            self._scale.load(scale.state_at(stop))
+
+    def check(self, path: str, question: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Assert that an answer over HTTP has the bits of the engine."""
+        t = question.get("at", self._now)
+        cut = min(self._stop, self._engine.graph.log.position(t))
+        compare = {
+            "/score": self._scores,
+            "/top-k": self._ranking,
+            "/embedding": self._embeddings,
+            "/neighbors": self._neighbors,
+        }[path]
+        found, expected = compare(question, answer, t, cut)
+        assert found == expected, (path, question, answer)
+
+    def _known(self, names: list[int], side: str = "src") -> torch.Tensor:
+        found = self._ids.find(names, side)
+        return found.masked_fill(found >= self._num, -1)
+
+    def _scores(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
+        src, dst = self._known(question["src"]), self._known(question["dst"], "dst")
+        known, columns = (src >= 0) & (dst >= 0), ["logit"]
+        src, dst = src[known], dst[known]
+        if "x" in question:
+            columns += ["label_probability"]
+            x = torch.tensor(question["x"])
+            if self._scale is not None:
+                x = torch.cat([self._scale.scaled(row)[0] for row in x.split(1)])
+            logits, classes = self._engine.score_events(
+                src, dst, t, x[known], self._labels, as_of=cut
+            )
+            share = self._labels.said(torch.full_like(src, t), classes)[1]
+            values = iter(zip(logits.tolist(), share.tolist(), strict=True))
+        else:
+            logits = self._engine.score(src, dst, t, as_of=cut)
+            values = iter((x,) for x in logits.tolist())
+        expected = [next(values) if each else None for each in known.tolist()]
+        rows = [tuple(row.get(name) for name in columns) for row in answer["scores"]]
+        return [None if row[0] is None else row for row in rows], expected
+
+    def _ranking(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
+        engine, expected = self._engine, []
+        if "candidates" in question:
+            others = self._known(question["candidates"], "dst")
+            others = others[others >= 0]
+        else:
+            others = engine.destinations(as_of=self._stop)
+        for name, node in zip(question["src"], self._known(question["src"]), strict=True):
+            left = others
+            if node >= 0 and question.get("exclude_known"):
+                left = others[~torch.isin(others, engine.destinations(int(node), as_of=cut))]
+            if node >= 0 and len(left):
+                best = engine.rank(node.view(1), t, left, question.get("k", 10), as_of=cut)
+                logits = best.scores[0].tolist()
+                names = self._ids.decode(best.nodes[0])
+                expected += [(name, *row) for row in zip(names, logits, strict=True)]
+        return [(row["src"], row["dst"], row["logit"]) for row in answer["scores"]], expected
+
+    def _embeddings(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
+        nodes = self._known(question["ids"])
+        z = iter(self._engine.embed(nodes[nodes >= 0], t, as_of=cut).tolist())
         expected = [next(z) if node >= 0 else None for node in nodes.tolist()]
-        assert [row["embedding"] for row in answer["embeddings"]] == expected
-        return
-    src = known(question["src"])
-    if path == "/score":
-        dst = known(question["dst"])
-        keep = (src >= 0) & (dst >= 0)
-        logits = iter(engine.score(src[keep], dst[keep], now, as_of=stop).tolist())
-        expected = [next(logits) if each else None for each in keep.tolist()]
-        assert [row["logit"] for row in answer["scores"]] == expected
-        return
-    if src[0] < 0:
-        assert answer["scores"] == []
-        return
-    best = engine.rank(src, now, k=question["k"], as_of=stop)
-    assert [row["dst"] for row in answer["scores"]] == ids.decode(best.nodes[0])
-    assert [row["logit"] for row in answer["scores"]] == best.scores[0].tolist()
+        return [row["embedding"] for row in answer["embeddings"]], expected
+
+    def _neighbors(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
+        nodes, expected = self._known(question["ids"]), []
+        times, cuts = torch.full_like(nodes, t), torch.full_like(nodes, cut)
+        found = recent_neighbors(self._engine.graph, nodes, times, question["k"], cuts)
+        for i, name in enumerate(question["ids"]):
+            own = found.mask[i]
+            others, eids = self._ids.decode(found.nodes[i][own]), found.eid[i][own].tolist()
+            expected += [(name, *row) for row in zip(others, eids, strict=True)]
+        rows = answer["neighbors"]
+        return [(row["id"], row["neighbor"], row["position"]) for row in rows], expected

@@ -12,6 +12,8 @@ from tgflow.runtime import runner
 
 SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", 50, "--threads", 1)
 """Options that keep a run of the command line small."""
+START = 1_600_000_000
+"""Time of the first of `write_events`."""
 SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
 """Options that shard all state that can be sharded."""
 MACHINE = (
@@ -24,14 +26,19 @@ class Killed(BaseException):
     """Raised in place of SIGKILL; not caught by tgflow."""
 
 
-def write_events(path: Path, size: int = 400, nodes: int = 20) -> Path:
-    """Write events among a few nodes, mostly from each node to its successor."""
+def write_events(path: Path, size: int = 400, nodes: int = 20, labeled: bool = False) -> Path:
+    """Write events among a few nodes, mostly from each node to its successor.
+
+    With `labeled` each has an `amount`, and `is_odd` tells whether that is odd.
+    """
     rng = random.Random(5)
-    lines = ["src,dst,t"]
+    lines = ["src,dst,t" + (",amount,is_odd" if labeled else "")]
     for i in range(size):
         src = rng.randrange(nodes)
         dst = (src + 1) % nodes if rng.random() < 0.8 else rng.randrange(nodes)
-        lines.append(f"{src},{dst},{1_600_000_000 + 60 * (i // 2)}")
+        amount = rng.randrange(100) if labeled else 0
+        more = f",{amount},{amount % 2}" if labeled else ""
+        lines.append(f"{src},{dst},{START + 60 * (i // 2)}{more}")
     path.write_text("\n".join(lines) + "\n")
     return path
 

@@ -7,6 +7,7 @@ import tgflow as tg
 from helpers.effort import cases
 from helpers.made_models import X_DIM, batches_of, made_events, made_model, plan_for
 from tgflow.models import MODELS
+from tgflow.nn.attention import each_target_alone
 from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
 from tgflow.train.config import ContinualConfig
@@ -57,7 +58,8 @@ def test_scores_equal_the_predictions_of_a_trainer(name, visibility):
     plan = plan_for(model, STREAM, visibility=visibility)
     learner, engine = learner_of(model), tg.Inference(model, plan.graph)
     for batch in batches_of(plan):
-        predicted = learner.predict(batch)
+        with each_target_alone():
+            predicted = learner.predict(batch)
         as_of = batch.host.begin
         if visibility == "event":  # popularity counts how many events ago something was
             as_of = batch.host.end if model.fanouts else batch.eid

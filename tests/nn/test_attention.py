@@ -139,6 +139,8 @@ def test_neighbors_are_projected_where_they_are_fewer_than_targets():
             layer.eval()(below, block)
             with torch.no_grad():
                 layer(below, block)
+                with attention.each_target_alone():
+                    layer(below, block)
                 layer.train()(below, block)
     assert ways == [9 + NUM_EVENTS]
 

@@ -33,6 +33,7 @@ from tgflow.nn import (
     MemoryRows,
     MemoryUpdater,
     Mixer,
+    NodeMemory,
     NodeTable,
     PairFeatures,
     Pairs,
@@ -186,6 +187,44 @@ def test_updater_matches_the_torch_cell_on_the_whole_message(cell):
     expected = torch_cell(torch.cat([rows.state, updater.time(dt)], 1), rows.memory)
     expected[1] = rows.memory[1]  # has no mail
     torch.testing.assert_close(updater(rows, 0.5), expected)
+
+
+@torch.no_grad()
+def test_kept_memory_is_computed_again_only_for_rows_that_were_written(monkeypatch):
+    torch.manual_seed(0)
+    memory, updater = NodeMemory(2, 4), MemoryUpdater(2, 4, TimeEncoding(3), "gru")
+    step, stepped = MemoryUpdater._step, []
+
+    def counted(self, rows, seconds):
+        stepped.append(len(rows))
+        return step(self, rows, seconds)
+
+    def write(nodes, position):
+        num, t = len(nodes), torch.full((len(nodes),), 9 * position)
+        mail = torch.randn(num, 4)
+        memory.write(torch.tensor(nodes), torch.randn(num, 2), t - 5, mail, t, position)
+
+    def is_same(nodes, position):
+        nodes = torch.tensor(nodes, dtype=torch.int64)
+        rows = memory.read(nodes, torch.full_like(nodes, position))
+        return torch.equal(updater(rows, 0.5), updater(replace(rows, nodes=None), 0.5))
+
+    monkeypatch.setattr(MemoryUpdater, "_step", counted)
+    memory.keep_past(10)
+    updater.keep()
+    write([0, 1, 3], 2)
+    assert is_same([0, 3, 2, 5, 0], 2)
+    write([3, 4], 4)
+    assert is_same([3, 0, 1, 4], 4)
+    assert is_same([3, 0], 3), "an earlier version is not kept"
+    assert is_same([], 4)
+    assert is_same([3, 0, 4, 1], 4)
+    assert stepped == [3, 5, 3, 4, 2, 2, 0, 4], "kept, then all"
+    for parameter in updater.parameters():
+        parameter.add_(0.1)
+    assert not is_same([3], 4)
+    updater.keep()
+    assert is_same([3], 4)
 
 
 def counted(own, others, mask, pairs):

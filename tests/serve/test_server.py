@@ -100,6 +100,8 @@ def test_health_metrics_and_schema_pages(predictor, client):
     for kind in QUESTIONS:
         [example] = schema["components"]["schemas"][kind.__name__]["examples"]
         assert kind(**example)
+    assert schema["security"] == [{"HTTPBearer": []}]
+    assert schema["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
     refused = schema["paths"]["/score"]["post"]["responses"]
     assert {"200", "401", "404", "408", "413", "422", "429", "503"} <= set(refused)
     status, page = client.get("/docs")

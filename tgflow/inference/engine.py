@@ -17,6 +17,7 @@ from tgflow.describe import described
 from tgflow.events import NO_EVENT, NO_NODE, NUM_RELATIONS
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.model import TemporalModel, device_of_model
+from tgflow.nn.attention import each_target_alone
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Roots, assemble, walk_of
 from tgflow.sampler import Sampler, SamplerFunction
@@ -54,9 +55,10 @@ class Inference:
 
     Results are as of a log position, by default the end of the log: neighbors, counts of past
     events and node memory come from the events before it. A query also reads only events strictly
-    before its time. With the model's own fan-outs and deterministic sampling a result has the bits
-    of a trainer's `predict` for the same pairs in one call: as of a batch's start with
-    `visibility="batch"`; of its end, or of each event itself, with `visibility="event"`.
+    before its time. On the CPU the bits of a result do not depend on the other queries of a call.
+    With the model's own fan-outs and deterministic sampling a result is that of a trainer's
+    `predict`, but for rounding where `predict` projects neighbors once for many targets: as of a
+    batch's start with `visibility="batch"`; of its end, or of each event itself, with "event".
 
     Thread-safe, also while one thread appends to the graph; but not while the model's parameters or
     state change: ask between the steps of a trainer. Models without state serve threads
@@ -427,7 +429,8 @@ class Inference:
     @contextmanager
     def _asking(self) -> Iterator[None]:
         # a state is read as of the graph's size, by one thread at a time
-        with nullcontext() if self.model.state is None else self._lock, torch.no_grad():
+        lock = nullcontext() if self.model.state is None else self._lock
+        with lock, torch.no_grad(), each_target_alone():
             if self.model.training:  # a trainer sets it again
                 self.model.eval()
             yield

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -169,6 +171,17 @@ class TemporalAttention(nn.Module):
 
 _AT_ONCE = 16_384
 """Targets whose rows stay in cache from one product to the next."""
+_by_target: ContextVar[bool] = ContextVar("by_target", default=False)
+
+
+@contextmanager
+def each_target_alone() -> Iterator[None]:
+    """Context manager in which on the CPU the bits of an embedding do not depend on others."""
+    token = _by_target.set(True)
+    try:
+        yield
+    finally:
+        _by_target.reset(token)
 
 
 class AttentionLayer(nn.Module):
@@ -176,7 +189,8 @@ class AttentionLayer(nn.Module):
 
     Without gradients, and with more targets than distinct neighbors and events, as where an event
     is ranked among a thousand others, keys and values are projected once per neighbor instead: what
-    remains per target are the time encodings and two products. Only rounding differs.
+    remains per target are the time encodings and two products. Only rounding differs. See
+    `each_target_alone`.
 
     Args:
         time: The time encoding, which layers may share.
@@ -207,7 +221,7 @@ class AttentionLayer(nn.Module):
     def forward(self, below: Tensor | None, block: Block) -> Tensor:
         """Return embeddings `[N, dim]` of a block's targets; `below` as in `TemporalAttention`."""
         like, learns = self.merge.out.weight, torch.is_grad_enabled() or self.training
-        if is_fused(like) and not learns and can_attend(like, block):
+        if is_fused(like) and not (learns or _by_target.get()) and can_attend(like, block):
             tables = [(below, block.neighbor), (block.edge_table, block.edge_row)]
             used = [_used_rows(*each) for each in tables]
             if sum(map(len, used)) <= len(block.target):

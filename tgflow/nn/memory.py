@@ -33,6 +33,8 @@ class MemoryRows:
     """int64 `[U, 4]`: `last_update`, `mail_t`, `has_mail`, and the version's position."""
     dim: int
     """Width of the memory."""
+    nodes: Tensor | None = None
+    """int64 `[U]`: their nodes, if all rows are current ones on the CPU; else None."""
 
     def __len__(self) -> int:
         return len(self.clock)
@@ -345,7 +347,8 @@ class NodeMemory(nn.Module):
             )
             rows.index_copy_(0, stale, old_rows)
             clock.index_copy_(0, stale, old_clock)
-        return MemoryRows(rows, clock, self.dim)
+            return MemoryRows(rows, clock, self.dim)
+        return MemoryRows(rows, clock, self.dim, nodes)
 
     def _kernel_buffers(self) -> MemoryBuffers:
         from tgflow.cuda.memory import MemoryBuffers

@@ -26,7 +26,7 @@ from uvicorn import Server
 
 from tgflow.checkpoint import CheckpointError, list_checkpoints
 from tgflow.events import COLUMNS, EventBatch, NewNodes, concat
-from tgflow.nn import NodeMemory
+from tgflow.nn import MemoryUpdater, NodeMemory
 from tgflow.runtime.files import read_health
 from tgflow.runtime.saved_run import Run, open_run
 from tgflow.runtime.serving import ReplicaJob
@@ -169,6 +169,7 @@ class Replica:
             state.load_state_dict(latest["state"])
         if "model" in latest:
             run.model.load_state_dict(latest["model"])
+            self._keep_updated()
         if "calibration" in latest:
             run.calibration.load_state_dict(latest["calibration"])
         self.num_frames += len(frames)
@@ -179,8 +180,15 @@ class Replica:
         self.parameters = run.position
         if run.graph.node_x is not None:
             run.graph.node_scale = None  # rows come as they are stored
+        self._keep_updated()
         run.warm()
         self._current_at = time.time()
+
+    def _keep_updated(self) -> None:
+        """Update the memory of a node once, until its row or the parameters change."""
+        for module in self.predictor.model.modules():
+            if isinstance(module, MemoryUpdater):
+                module.keep()
 
     def _look(self) -> None:
         """Load the newest checkpoint if it is another one; without a ring."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, islice
 from math import isnan
 from typing import Any, NamedTuple, Protocol
 
@@ -49,13 +50,16 @@ class State(Protocol):
 
 
 class AskedPairs(NamedTuple):
-    """Pairs to score, int64 `[N]` each, and a function from their logits to the answer."""
+    """Pairs to score, int64 `[N]` each, and what the answer shows of them."""
 
     src: Tensor
     dst: Tensor
     t: Tensor
     relation: Tensor | None
-    finish: Callable[[Tensor], dict[str, Any]]
+    pick: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    """Returns the pairs to show by the logits of all, int64 `[K]`, and their ranks, if any."""
+    finish: Callable[[list[dict[str, Any]]], dict[str, Any]]
+    """Returns the answer by the rows of those pairs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -175,13 +179,10 @@ class Answers:
         for some in ([x for x in scored if (x[1].relation is None) == plain] for plain in (1, 0)):
             if not some:
                 continue
-            logits = _tried(partial(_logits, predictor, [pairs for _, pairs in some]))
-            first = 0
-            for each, pairs in some:
-                own, first = slice(first, first + len(pairs.src)), first + len(pairs.src)
-                if not isinstance(logits, Exception):
-                    answer = _tried(partial(pairs.finish, logits[own]))
-                self._deliver(each, version, logits if isinstance(logits, Exception) else answer)
+            found = _tried(partial(_answered, predictor, [pairs for _, pairs in some]))
+            answers = [found] * len(some) if isinstance(found, Exception) else found
+            for (each, _), answer in zip(some, answers, strict=True):
+                self._deliver(each, version, answer)
 
     def _deliver(self, to: _Waiting, version: dict[str, Any], answer: Any) -> None:
         self.num_answered += 1
@@ -222,20 +223,20 @@ def _pairs(predictor: Predictor, question: ScoreQuestion) -> dict[str, Any] | As
     src, dst, t = (x[known] for x in pairs[:3])
     relation = None if pairs[3] is None else pairs[3][known]
 
-    def answer(found: ScoredPairs) -> dict[str, Any]:
+    def finish(found: list[dict[str, Any]]) -> dict[str, Any]:
         names = zip(question.src, question.dst, strict=True)
         unknown = dict.fromkeys(("logit", "probability", "anomaly"))
         rows = [{"src": u, "dst": v, **unknown} for u, v in names]
-        for i, row in zip(known.tolist(), _rows(found), strict=True):
+        for i, row in zip(known.tolist(), found, strict=True):
             rows[i] |= row
         return {"scores": rows}
 
     x = predictor.features_of(question.x, len(pairs[0]))
     if predictor.labels is None:
-        return AskedPairs(
-            src, dst, t, relation, lambda found: answer(predictor.scored(src, dst, found))
-        )
-    return answer(predictor.score_events(src, dst, t, relation, None if x is None else x[known]))
+        every = torch.arange(len(src))
+        return AskedPairs(src, dst, t, relation, lambda logits: (every, None), finish)
+    x = None if x is None else x[known]
+    return finish(_rows(predictor.score_events(src, dst, t, relation, x)))
 
 
 def _ranked(
@@ -267,21 +268,17 @@ def _ranked(
     each = torch.tensor(sizes, dtype=torch.int64)
     left, right = src.repeat_interleave(each), torch.cat([others[:0], *lists])
 
-    def finish(logits: Tensor) -> dict[str, Any]:
+    def pick(logits: Tensor) -> tuple[Tensor, Tensor]:
         best, first = [each[:0]], 0
         for size in sizes:
             own = logits[first : first + size]
             best.append(first + own.argsort(descending=True, stable=True)[:k])
             first += size
-        kept = torch.cat(best)
-        place = torch.cat([torch.arange(1, len(some) + 1) for some in best])
-        found = predictor.scored(left[kept], right[kept], logits[kept], place)
-        return {"scores": _rows(found)}
+        return torch.cat(best), torch.cat([torch.arange(1, len(some) + 1) for some in best])
 
     t = t.repeat_interleave(each)
-    return AskedPairs(
-        left, right, t, None if relation is None else relation.repeat_interleave(each), finish
-    )
+    related = None if relation is None else relation.repeat_interleave(each)
+    return AskedPairs(left, right, t, related, pick, lambda rows: {"scores": rows})
 
 
 def _neighbors(predictor: Predictor, question: NeighborQuestion) -> dict[str, Any]:
@@ -305,17 +302,28 @@ def _neighbors(predictor: Predictor, question: NeighborQuestion) -> dict[str, An
     }
 
 
-def _logits(predictor: Predictor, asked: Sequence[AskedPairs]) -> Tensor:
-    """Return the logits of all pairs of some questions, all with relations or none."""
+def _answered(predictor: Predictor, asked: Sequence[AskedPairs]) -> list[dict[str, Any]]:
+    """Return the answers to some questions, all with relations or none."""
     src, dst, t = (torch.cat(column) for column in zip(*(each[:3] for each in asked), strict=True))
     related = [each.relation for each in asked if each.relation is not None]
-    return predictor.logits(src, dst, t, torch.cat(related) if related else None)
+    logits = predictor.logits(src, dst, t, torch.cat(related) if related else None)
+    parts = torch.split(logits, [len(each.src) for each in asked])
+    picked = [each.pick(part) for each, part in zip(asked, parts, strict=True)]
+    begins = accumulate((len(part) for part in parts), initial=0)
+    kept = torch.cat([begin + rows for begin, (rows, _) in zip(begins, picked, strict=False)])
+    rows = iter(_rows(predictor.scored(src[kept], dst[kept], logits[kept])))
+    answers = []
+    for each, (some, place) in zip(asked, picked, strict=True):
+        own = [*islice(rows, len(some))]
+        if place is not None:
+            own = [{**row, "place": rank} for row, rank in zip(own, place.tolist(), strict=True)]
+        answers.append(each.finish(own))
+    return answers
 
 
 def _rows(found: ScoredPairs) -> list[dict[str, Any]]:
     """Return the columns of scores as rows; unknown values are None."""
-    names = ["src", "dst", *([] if found.place is None else ["place"])]
-    names += ["logit", "probability", "anomaly"]
+    names = ["src", "dst", "logit", "probability", "anomaly"]
     if found.predicted_label is not None:
         names += ["predicted_label", "label_probability"]
     columns = []

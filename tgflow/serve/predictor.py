@@ -93,6 +93,8 @@ class Predictor:
         self.labels, self.label_names = labels, label_names
         self._explainer: Explainer | None = None
         self._trainer: ContinualTrainer | None = None
+        self._latest = 0, 0
+        """A position, and the tick after its last event."""
         self._count, self._seen = NodeCount(graph.log), RelationsSeen(graph.log)
 
     def follow(self, trainer: ContinualTrainer, engine: Inference) -> None:
@@ -109,7 +111,7 @@ class Predictor:
         self._count, self._seen = NodeCount(self.graph.log), RelationsSeen(self.graph.log)
         if trainer.scorer is not None:
             self._calibration = trainer.scorer.calibration
-        self._explainer = None
+        self._explainer, self._latest = None, (0, 0)
         self._trainer = trainer
 
     def _facts(self) -> dict[str, object]:
@@ -538,7 +540,10 @@ class Predictor:
 
     def _now(self) -> int:
         position = self.position
-        return int(self.graph.log.read(position - 1, position).t) + 1 if position else 0
+        if self._latest[0] != position:
+            last = self.graph.log.read(position - 1, position)
+            self._latest = position, int(last.t) + 1
+        return self._latest[1]
 
     def time_of(self, tick: float) -> float:
         """Return the time of a tick in the unit of the stream."""
