@@ -277,6 +277,7 @@ def test_server_with_lost_responses_slow_parts_and_stale_lists(s3, s3_run, tmp_p
     assert fetched(s3_run.url, tmp_path / "other") == 3
 
 
+@pytest.mark.slow
 def test_server_that_refuses_ends_with_store_unavailable(s3, s3_run, tmp_path):
     s3_run.save(1)
     s3.faults.refuses = lambda method, path: method == "PUT"

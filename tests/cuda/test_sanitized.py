@@ -79,6 +79,7 @@ def test_all_kernels_are_free_of_undefined_behavior_and_races_at_atomics(order):
     assert "runtime error" not in done.stderr
 
 
+@pytest.mark.slow
 @needs_linux
 def test_undefined_behavior_of_a_kernel_ends_the_process(made):
     done = run_python(MISALIGNED, made)

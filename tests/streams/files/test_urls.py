@@ -122,6 +122,7 @@ def test_missing_file_is_named(place):
         tg.open_stream(place.url("missing.csv"))
 
 
+@pytest.mark.slow
 def test_failed_requests_are_repeated(s3, monkeypatch):
     monkeypatch.setattr(urls, "PAUSES", (0.01,) * 4)
     s3.faults.clear()
@@ -136,6 +137,7 @@ def test_failed_requests_are_repeated(s3, monkeypatch):
     assert not left
 
 
+@pytest.mark.slow
 def test_unreachable_store_is_reported(s3, monkeypatch):
     monkeypatch.setattr(urls, "PAUSES", (0.01,))
     s3.faults.clear()
