@@ -178,7 +178,7 @@ def spoil(peers, on_nan):
     def forward(batch):
         scores = plain(batch)
         if batch.slice.number == 3 and batch.index == 2:
-            return replace(scores, positive=torch.full_like(scores.positive, float("nan")))
+            return scores._replace(positive=scores.positive * float("nan"))
         return scores
 
     trainer.model.forward = forward
