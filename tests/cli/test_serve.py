@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -58,10 +59,14 @@ def replicas_of(process):
     return [pid for pid, words in children.items() if b"tgflow.runtime.replica" in words]
 
 
-def until(condition, what, seconds=120):
+def until(condition, what, seconds=120, process=None):
     """Wait for a condition; polls, as it is about other processes."""
     end = time.monotonic() + seconds
     while not (found := condition()):
+        if process is not None and (process.poll() is not None or time.monotonic() > end):
+            code = process.poll()
+            process.kill()
+            raise AssertionError((what, code, process.communicate()[1][-3000:]))
         assert time.monotonic() < end, what
         time.sleep(0.05)
     return found
@@ -151,7 +156,7 @@ def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
     try:
         until_served(process)
         for _ in range(KILLS):
-            pids = until(partial(replicas_of, process), "no replica is started")
+            pids = until(partial(replicas_of, process), "no replica is started", process=process)
             stream.grow(200)
             # often while the replica has not answered yet
             num = len(asker.answers) + rng.randrange(-20, 40)
@@ -159,7 +164,8 @@ def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
             who = rng.choice(("replica", "run", "both"))
             if who != "run":
                 for pid in pids:
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # killed before, and only now gone
+                        os.kill(pid, signal.SIGKILL)
             if who != "replica":
                 process.kill()
                 process.communicate()
