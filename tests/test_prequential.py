@@ -44,6 +44,18 @@ def test_a_frame_is_learned_like_the_stream_opened_from_it():
     assert trainer.graph.num_nodes == 6
 
 
+def test_a_path_keeps_the_name_spaces_that_its_format_declares(tmp_path):
+    path = tmp_path / "jodie.csv"
+    rows = "".join(f"{i % 3},{i % 2},{i},0,0.5\n" for i in range(60))
+    path.write_text(
+        "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n" + rows
+    )
+    trainer = tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph(edge_x_dim=1))
+    trainer.run(path)
+    assert trainer.ids.bipartite
+    assert trainer.graph.num_nodes == 5
+
+
 def test_options_are_refused_for_a_stream_that_is_open():
     with pytest.raises(TypeError, match=r"time_unit: give these to tg\.open_stream"):
         tg.evaluate([made_events(4)], tg.EdgeBank(), time_unit="s")

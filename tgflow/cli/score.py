@@ -107,7 +107,11 @@ def _scores(run: Path, of: str | None) -> tuple[str, pa.Table]:
         where = "has no file of scores" if to is None else f"sends its scores to {to}"
         raise CliError(f"{run} {where}; start it with --scores scores.parquet", NO_INPUT)
     if not Path(to).exists():
-        raise CliError(f"{to}, the scores of {run}, is not there; go to the run's folder", NO_INPUT)
+        raise CliError(
+            f"{to}, the scores of {run}, is not there: Parquet is written at the end "
+            "of a run, and the path is from the folder where it was started",
+            NO_INPUT,
+        )
     table: Any = read_table(Path(to), SIDES)[1]
     if of is None:
         of = "label_probability" if "label_probability" in table.column_names else "anomaly"

@@ -540,10 +540,11 @@ class Predictor:
 
     def _now(self) -> int:
         position = self.position
-        if self._latest[0] != position:
+        latest = self._latest  # once, as other threads may replace it
+        if latest[0] != position:
             last = self.graph.log.read(position - 1, position)
-            self._latest = position, int(last.t) + 1
-        return self._latest[1]
+            self._latest = latest = position, int(last.t) + 1
+        return latest[1]
 
     def time_of(self, tick: float) -> float:
         """Return the time of a tick in the unit of the stream."""

@@ -199,7 +199,8 @@ class StreamTrainer(ABC):
                 has not numbered yet. Errors of either are passed on, such as for a decreasing time.
         """
         if is_table(stream):
-            bipartite = self.graph.direction == "bipartite" if self.ids is None else None
+            is_new = self.ids is None  # without a word of the graph, it is as the file declares
+            bipartite = True if is_new and self.graph.direction == "bipartite" else None
             unit = None if self.graph.time_unit == "tick" else self.graph.time_unit
             stream = open_stream(stream, ids=self.ids, bipartite=bipartite, time_unit=unit)
         self._continue_ids(stream)
