@@ -42,14 +42,18 @@ TEST(pairs_drawn_while_others_are_appended_are_of_the_prefix) {
     dst[static_cast<std::size_t>(i)] = kEvents + i;
   }
   PairIndex index;
-  index.append(src.data(), dst.data(), nullptr, kCut);
+  const auto append = [&](int64_t begin) {
+    index.append(src.data() + begin, dst.data() + begin, nullptr, kCut);
+    index.append_pairs(src.data() + begin, dst.data() + begin, kCut);
+  };
+  append(0);
   const std::vector<eid_t> cut(50, kCut);
   const PairIndex::Request request{3, src.data() + kCut, dst.data() + kCut, cut.data(), 50, 2, kCut, 10};
   std::vector<node_t> first_src(100), first_dst(100);
   CHECK(index.draw_pairs(request, first_src.data(), first_dst.data()) == 0);
   std::atomic<bool> done{false};
   std::thread appender([&] {
-    for (int64_t i = kCut; i < kEvents; i += 100) index.append(src.data() + i, dst.data() + i, nullptr, 100);
+    for (int64_t i = kCut; i < kEvents; i += kCut) append(i);
     done = true;
   });
   bool all_same = true;

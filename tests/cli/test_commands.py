@@ -151,6 +151,8 @@ def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
         ("tgflow pl", ["playback", "plan"]),
         ("tgflow run --log-t", ["--log-to"]),
         ("tgflow run --visibility ", ["event", "batch"]),
+        ("tgflow run --task ", ["link", "edge", "node", "property", "anomaly"]),
+        ("tgflow run -m tga", ["tgat", "tgat+pairs"]),
         ("tgflow info ", []),  # left to the shell, which completes files
     ],
 )

@@ -168,7 +168,8 @@ IO = [
     ("run made.csv -o taken", "holds files already", "--resume"),
     ("run made.csv -o taken --nproc 2", "holds files already"),
     ("run made.csv -o taken --resume", "holds files already"),
-    ("train made.csv -o taken", "resume it if it is a run: --resume"),
+    ("train made.csv -o taken", "if it is a run, resume it with --resume"),
+    ("train made.csv -o taken --overwrite", "which is no file of a run: --overwrite removes runs"),
 ]
 
 

@@ -265,7 +265,7 @@ def diverge(rank):
             scores = forward(self, batch)
             calls.append(batch)
             if len(calls) == 6:
-                scores.positive.fill_(float("nan"))
+                return scores._replace(positive=scores.positive * float("nan"))
             return scores
 
         TGN.forward = spoiled

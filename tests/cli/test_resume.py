@@ -328,3 +328,37 @@ def test_resume_of_a_finished_offline_command_changes_nothing(tgflow, events_csv
     first = tgflow(*OFFLINE["train"], "-s", events_csv, "-o", "out", "--json").json
     assert tg.open_run("out/checkpoint/1").position == 400
     assert tgflow("train", "--resume", "-o", "out", "--json").json == first
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", *SMALL),
+        ("train", "--epochs", 1, *SMALL),
+        ("compare", "--models", "edgebank,recency", "--batch-size", 50),
+    ],
+    ids=lambda words: words[0],
+)
+def test_finished_run_is_replaced_if_asked_to_and_once_the_stream_is_open(tgflow, words, tmp_path):
+    events = write_events(tmp_path / "made.csv", size=200)
+    out = tmp_path / "out"
+    assert tgflow(*words, "-s", events, "-o", out).code == 0
+    (out / "checkpoints").mkdir(exist_ok=True)
+    (out / "checkpoints" / "left").touch()
+    assert tgflow(*words, "-s", events, "-o", out).code == 74
+    assert tgflow(*words, "-s", "none.csv", "-o", out, "--overwrite").code != 0
+    assert (out / "checkpoints" / "left").exists()
+    assert tgflow(*words, "-s", events, "-o", out, "--overwrite", "--seed", 3).code == 0
+    assert not (out / "checkpoints" / "left").exists()
+    assert "seed = 3" in (out / "config.toml").read_text()
+
+
+def test_run_is_not_replaced_without_its_directory_nor_by_several_processes(tgflow, tmp_path):
+    events = write_events(tmp_path / "made.csv", size=60)
+    for words, said in (
+        ((), "--overwrite needs the run's directory"),
+        (("-o", "out", "--resume"), "give one"),
+        (("-o", "out", "--nproc", 2), "--overwrite is for a single process"),
+    ):
+        ran = tgflow("run", "-s", events, "--overwrite", *words, *SMALL)
+        assert (ran.code, said in ran.err) == (2, True)

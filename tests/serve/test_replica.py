@@ -9,6 +9,7 @@ import random
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,10 +18,13 @@ import torch
 
 import tgflow as tg
 from helpers.effort import cases
+from tgflow.config import Config
 from tgflow.config.schema import ServeConfig
 from tgflow.nn import NodeMemory
+from tgflow.runtime import serving
 from tgflow.runtime.replica import Replica
-from tgflow.runtime.serving import FramePublisher, ReplicaJob
+from tgflow.runtime.serving import FramePublisher, ReplicaJob, Replicas
+from tgflow.serve.endpoint import Endpoint
 from tgflow.serve.ring import Ring
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -241,3 +245,25 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
             process.kill()
         assert process.returncode == 0
     ring.close()
+
+
+def test_replica_that_ends_before_it_reads_its_job_is_started_again(tmp_path, monkeypatch):
+    """What was not read of its pipe must not end the thread that keeps it."""
+    started = []
+
+    def start(self):
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", "import sys; sys.stdin.close()"],
+            stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        process.wait()
+        started.append(process)
+        return process
+
+    monkeypatch.setattr(Replicas, "_start", start)
+    monkeypatch.setattr(serving, "_RESTART_SECONDS", 0.01)
+    where = Endpoint("127.0.0.1", 0), None
+    with Replicas(tmp_path, Config(), where, None, lambda text: None) as replicas:
+        while len(started) < 3 and replicas.is_alive:
+            time.sleep(0.01)
+        assert replicas.is_alive

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tgflow.cli.options import MetricsJson, Resume, with_config
+from tgflow.cli.options import MetricsJson, Overwrite, Resume, with_config
 from tgflow.config import Config, fields
 
 CONTINUAL = tuple(
@@ -47,6 +47,7 @@ def compare(
         ),
     ] = None,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     json: MetricsJson = False,
 ) -> None:
     """Compare models on a stream: all predict and learn the same events in one pass.
@@ -77,4 +78,5 @@ def compare(
     if report is not None:
         draw_again(report)
         return
-    compare_stream(config, ResumeOptions(resume, stated=stated), quick=quick, as_json=json)
+    options = ResumeOptions(resume, stated=stated, overwrite=overwrite)
+    compare_stream(config, options, quick=quick, as_json=json)

@@ -54,6 +54,15 @@ Resume = Annotated[
     ),
 ]
 
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace the run in --out, once the stream is open.",
+        rich_help_panel="Output",
+    ),
+]
+
 
 def with_config(
     keys: Iterable[str],

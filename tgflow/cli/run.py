@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -16,8 +17,9 @@ from rich.console import Console
 from tgflow.choices import METRIC_TITLES
 from tgflow.cli.errors import hint
 from tgflow.cli.nproc import MaxRestarts, Nproc, is_started, run_ranks
-from tgflow.cli.options import MetricsJson, Resume, with_config
-from tgflow.config import Config
+from tgflow.cli.options import MetricsJson, Overwrite, Resume, with_config
+from tgflow.config import Config, ConfigError
+from tgflow.distributed.launch import read_launch
 from tgflow.report import page
 from tgflow.report.formatting import compact, sample_note, score
 from tgflow.report.label_figures import task_of
@@ -56,6 +58,7 @@ def run(
     nproc: Nproc = None,
     max_restarts: MaxRestarts = 10,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     allow_config_change: Annotated[
         bool,
         typer.Option(
@@ -95,6 +98,12 @@ def run(
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """
+    launch = read_launch(os.environ)
+    if overwrite and (nproc is not None or (launch is not None and launch.world > 1)):
+        raise ConfigError(
+            "--overwrite is for a single process, as ranks that are started again would lose what "
+            "they have learned: remove the directory, or choose another --out"
+        )
     if nproc is not None and not is_started():
         raise typer.Exit(run_ranks(config, context.obj, nproc, max_restarts, resume=resume))
     from tgflow.cli.ranks import follow, join_ranks, with_slices
@@ -105,7 +114,7 @@ def run(
     if config.start.init_from is not None:
         config = with_initial_model(config, stated)
     config = with_slices(config, stated, "continual")
-    flow, options = FlowControl(), ResumeOptions(resume, allow_config_change, stated)
+    flow, options = FlowControl(), ResumeOptions(resume, allow_config_change, stated, overwrite)
     with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
         if peers.rank == 0:
             _lead(config, options, flow, peers, as_json=json)

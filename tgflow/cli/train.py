@@ -11,6 +11,7 @@ from tgflow.cli.options import (
     RANKS_IN_STEP,
     STREAM_OF_FILES,
     MetricsJson,
+    Overwrite,
     Resume,
     with_config,
 )
@@ -36,6 +37,7 @@ def train(
         ),
     ] = None,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     json: MetricsJson = False,
 ) -> None:
     """Train offline: 70 % of the stream for training, 15 % for validation, 15 % for testing.
@@ -73,4 +75,4 @@ def train(
     from tgflow.cli.offline import train_offline
     from tgflow.runtime.directory import ResumeOptions
 
-    train_offline(config, seeds, json, ResumeOptions(resume, stated=stated))
+    train_offline(config, seeds, json, ResumeOptions(resume, stated=stated, overwrite=overwrite))

@@ -78,6 +78,8 @@ class ResumeOptions:
     resume: bool = False
     allow_change: bool | None = None
     stated: Mapping[str, Any] | None = None
+    overwrite: bool = False
+    """Whether to replace a run that is there."""
 
 
 class RunDirectory:
@@ -106,11 +108,15 @@ class RunDirectory:
 
         A directory of a run that has learned nothing may be reused.
         """
-        if options.resume and config.run.out is None:
-            raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
+        word = "--resume" if options.resume else "--overwrite"
+        if options.resume and options.overwrite:
+            raise ConfigError("--resume continues a run and --overwrite replaces it: give one")
+        if (options.resume or options.overwrite) and config.run.out is None:
+            raise ConfigError(f"{word} needs the run's directory: {word} --out runs/NAME")
         path = Path(config.run.out or "")
         if not options.resume or not (path / SETTINGS).exists():
-            return cls(RunFiles.choose(config.run.out, name), config)
+            files = RunFiles.choose(config.run.out, name, overwrites=options.overwrite)
+            return cls(files, config)
         with ExitStack() as opened:
             lock = RunLock(path / LOCK, say=_say)
             opened.callback(lock.release)
@@ -143,7 +149,7 @@ class RunDirectory:
         return gravest(self.changed)
 
     def take(self) -> None:
-        """Lock the directory, and remove the files of a run that has learned nothing.
+        """Lock the directory; remove the files of a run that is replaced or has learned nothing.
 
         Idempotent.
         """

@@ -141,24 +141,35 @@ BEFORE_LEARNING = frozenset(
     | {"micro-batches.txt", "scores.arrows", "store.json", SEEDS, *LOGS.values()}
 )
 """Further files of a run that has learned nothing."""
+LEARNED = frozenset({"checkpoint", "scores.arrow", "events.arrow"})
+"""Further files of a run that has learned."""
 _PARTIAL = re.compile(r"\.(.+)\.partial")
 """Name of a temporary file left by a killed run, with the name of its target."""
 
 
 class RunFiles:
-    """A directory for one run; never mixed with the files of another run."""
+    """A directory for one run; never mixed with the files of another run.
 
-    def __init__(self, path: Path, *, resumed: bool = False) -> None:
-        self.path = path
+    Args:
+        path: The directory.
+        resumed: Whether it continues the run that is there.
+        overwrites: Whether `clear` removes a run that is there.
+
+    Raises:
+        FileExistsError: If it has files that may not be removed.
+    """
+
+    def __init__(self, path: Path, *, resumed: bool = False, overwrites: bool = False) -> None:
+        self.path, self._overwrites = path, overwrites
         if not resumed:
             self._check_free()
         self.record_file = RecordFile(path / "metrics.jsonl")
 
     @classmethod
-    def choose(cls, out: str | None, name: str) -> RunFiles:
+    def choose(cls, out: str | None, name: str, *, overwrites: bool = False) -> RunFiles:
         """Return the directory `out`; without one the first free of runs/NAME, runs/NAME-2, ..."""
         if out is not None:
-            return cls(Path(out))
+            return cls(Path(out), overwrites=overwrites)
         paths = (Path("runs") / (f"{name}-{i}" if i > 1 else name) for i in count(1))
         return cls(next(filter(_is_free, paths)))
 
@@ -166,10 +177,10 @@ class RunFiles:
         self.path.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove the files of a run that has learned nothing; requires the lock."""
+        """Remove the files of a run; requires the lock."""
         self._check_free()
         for path in [*self.path.iterdir()]:
-            if _whole(path.name) not in BEFORE_LEARNING:
+            if _whole(path.name) not in BEFORE_LEARNING | LEARNED:
                 continue
             if path.is_dir():
                 shutil.rmtree(path)
@@ -177,10 +188,17 @@ class RunFiles:
                 path.unlink()
 
     def _check_free(self) -> None:
-        if not _is_free(self.path):
+        if self._overwrites:
+            others = _names(self.path) - BEFORE_LEARNING - LEARNED
+            if others:
+                raise FileExistsError(
+                    f"{self.path} holds {min(others)}, which is no file of a run: --overwrite "
+                    "removes runs alone; choose another --out"
+                )
+        elif not _is_free(self.path):
             raise FileExistsError(
-                f"{self.path} holds files already; choose another --out, remove it, or resume it "
-                "if it is a run: --resume"
+                f"{self.path} holds files already; choose another --out, or if it is a run, resume "
+                "it with --resume, or replace it with --overwrite"
             )
 
     @property
@@ -269,11 +287,8 @@ def run_note(meta: Mapping[str, Any]) -> RunNote:
 
 def _is_free(path: Path) -> bool:
     """Return whether a directory holds at most the files of a run that has learned nothing."""
-    if not path.exists():
-        return True
-    names = {_whole(entry.name) for entry in path.iterdir()} - OWN
     records = path / "metrics.jsonl"
-    if not names <= BEFORE_LEARNING or (records.exists() and records.stat().st_size > 0):
+    if not _names(path) <= BEFORE_LEARNING or (records.exists() and records.stat().st_size > 0):
         return False
     from tgflow.checkpoint import read_manifest  # deferred, as --help needs no torch
 
@@ -287,6 +302,11 @@ def _is_free(path: Path) -> bool:
     except (CheckpointError, OSError):  # a damaged one may be of a run with events
         return False
     return True
+
+
+def _names(path: Path) -> set[str]:
+    """Return the names of a directory's files, but for `OWN`; none if it does not exist."""
+    return {_whole(each.name) for each in path.iterdir()} - OWN if path.exists() else set()
 
 
 def _whole(name: str) -> str:

@@ -22,6 +22,7 @@ from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import DamagedJson, RunNote, run_note
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.stream import FlowControl
+from tgflow.streams.ingest.admission import PartitionState
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
@@ -38,7 +39,7 @@ _NOTES: Mapping[str, Any] = {
     "num_released": int,
     "watermark": int,
     "last_t": int,
-    "partitions": dict[str, dict[str, Any]],
+    "partitions": dict[str, PartitionState],
     "counts": dict[str, dict[str, Any]],
     "letters": dict[str, Any] | None,
     "log": dict[str, int] | None,

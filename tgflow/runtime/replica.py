@@ -7,6 +7,7 @@ takes over each newer checkpoint of the directory.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -276,6 +277,8 @@ def main() -> None:
     server = make_server(serving, answers, replica.health, own, shown, _warn)
     servers.append(server)
     threading.Thread(target=_observe, args=(own, replica, answers), daemon=True).start()
+    gc.collect()
+    gc.freeze()  # as a search of all that has been imported would stop answers for 0.1 s
     server.run([socket.socket(fileno=job.listener)])
     answers.close()
 

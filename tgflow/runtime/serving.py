@@ -292,7 +292,8 @@ class Replicas:
             for line in process.stderr:
                 self._warn(line.rstrip())
             code = process.wait()
-            process.stdin.close()
+            with suppress(OSError):  # of a job that it did not read
+                process.stdin.close()
             self._forget(process.pid)
             if self._ends.is_set():
                 return

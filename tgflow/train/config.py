@@ -200,7 +200,7 @@ class ContinualConfig(TrainingConfig):
     """Events learned first without being measured; up to the end of their micro-batch."""
     updates: Annotated[int, Ge(0), Le(1000)] = 1
     """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
-    replay_ratio: Annotated[float, Ge(0)] = 0.5
+    replay_ratio: Annotated[float, Ge(0), Le(1000)] = 0.5
     """Past events replayed per new event."""
     replay_horizon: Annotated[int, Ge(1)] = 50_000
     """Largest age of a replayed event, in events."""

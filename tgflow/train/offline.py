@@ -169,7 +169,7 @@ class OfflineTrainer:
             slices of each batch (`config.slices`); the result has the same bits as one process.
             Only rank 0 has metrics, and it chooses the epoch for all. Batches split for their many
             negatives are computed by every rank. With `config.parallel` each rank learns a stretch
-            of the batches instead, and rank 0 alone evaluates; the others end with an empty memory.
+            of the batches instead; rank 0 alone evaluates, with the memory of the last stretch.
         task: A further task to learn and measure beside links, such as labels of events; None:
             none.
         optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
@@ -402,8 +402,6 @@ class OfflineTrainer:
         best, self._is_done = self._progress.best, True
         assert best is not None
         self.model.load_state_dict(best.parameters)
-        if self._stretches is not None:
-            best = self._replayed(best, self._stretches)
         out = self._summary(best) | prefix_metrics("val", best.val)
         if self._stretches is not None and not self._stretches.leads:
             self._stretches.agree(best.epoch)
@@ -418,23 +416,6 @@ class OfflineTrainer:
         if self._stretches is not None:
             self._stretches.agree(best.epoch)
         return out | self.model.figures()
-
-    def _replayed(self, best: BestEpoch, stretches: Stretches) -> BestEpoch:
-        """Return the best epoch as validated after all training events, in one memory.
-
-        On ranks that do not evaluate, the memory is left empty.
-        """
-        state, plan = self.model.state, self._train_plan
-        assert state is not None
-        state.reset()
-        if not stretches.leads:
-            return best
-        with self._learner.limited_threads():
-            for batch in self._attached(plan.graph, self._batches(plan, best.epoch)):
-                self._learner.commit(batch, None)
-                stretches.sign()
-        val = self._evaluate("val", best.epoch, self._val_plan)
-        return replace(best, val=val, state=state.state_dict())
 
     def save_progress(self, writer: Checkpoint) -> None:
         """Save the state for `load_progress`; only within `fit`, see its `after_epoch`.
@@ -547,9 +528,7 @@ class OfflineTrainer:
         )
         if is_best:
             parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
-            state = None  # with stretches, it is made again by all training events
-            if self.model.state is not None and self._stretches is None:
-                state = self.model.state.state_dict()
+            state = None if self.model.state is None else self.model.state.state_dict()
             progress.best = BestEpoch(epoch, val, parameters, state)
 
     def _clocks(self) -> tuple[float, float, float]:
