@@ -44,7 +44,8 @@ TEST(pairs_drawn_while_others_are_appended_are_of_the_prefix) {
   PairIndex index;
   const auto append = [&](int64_t begin) {
     index.append(src.data() + begin, dst.data() + begin, nullptr, kCut);
-    index.append_pairs(src.data() + begin, dst.data() + begin, kCut);
+    const int64_t from = index.num_pair_events();
+    index.append_pairs(src.data() + from, dst.data() + from, begin + kCut - from);
   };
   append(0);
   const std::vector<eid_t> cut(50, kCut);
