@@ -266,7 +266,10 @@ def _run_late(sink: Sink, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
 
     def run() -> None:
         for target, found in zip(made, _tensors([op(*positional, **rest)]), strict=True):
-            if found.numel() and target.numel():  # some leave out results that nothing reads
+            if target.numel() > found.numel() == 0:  # the bag of each row, which a CPU finds later
+                rows = torch.arange(len(target))
+                target.copy_(torch.bucketize(rows, positional[2], right=True) - 1)
+            elif target.numel():
                 target.copy_(found)
 
     if "empty" not in signature.name:
