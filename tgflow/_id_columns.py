@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -44,6 +45,9 @@ def id_column(ids: Ids, name: str) -> IdColumn:
     """
     if isinstance(ids, Tensor):
         return _tensor_column(ids, name)
+    if isinstance(ids, list) and {*map(type, ids)} == {int}:
+        with suppress(OverflowError):  # reported below
+            return IdColumn("integers", len(ids), (np.array(ids, dtype=np.int64), None))
     array = _arrow_array(ids, name)
     if array.null_count:
         row = array.is_null().index(True).as_py()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.resources
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -25,7 +24,6 @@ from tgflow.serve.questions import (
     Question,
     Refusal,
     Refused,
-    sentence_of,
 )
 from tgflow.text import printable
 
@@ -54,10 +52,8 @@ class Serving(NamedTuple):
     """Most events behind the run while ready; None: any number."""
 
 
-def make_app(
-    serving: Serving, answers: Answers, health: Callable[[], Health], registry: Any
-) -> FastAPI:
-    """Return the application."""
+def make_app(serving: Serving, health: Callable[[], Health], registry: Any) -> FastAPI:
+    """Return the application of all paths; `Guard` answers the questions that it declares."""
     app = FastAPI(
         title=f"tgflow: {serving.name}",
         version=version("tgflow-learn"),
@@ -66,13 +62,11 @@ def make_app(
     )
     page = importlib.resources.files("tgflow.serve").joinpath("page.html").read_bytes()
 
-    def endpoint(kind: type[Question]) -> Callable[..., Awaitable[Response]]:
-        async def answered(question: Question) -> Response:
-            found = await asyncio.wrap_future(answers.ask(question))
-            return Response(found, media_type="application/json")
+    def declared(kind: type[Question]) -> Callable[..., None]:
+        def question(question: Question) -> None: ...
 
-        answered.__annotations__["question"] = kind
-        return answered
+        question.__annotations__["question"] = kind
+        return question
 
     async def healthz() -> Health:
         return health()
@@ -93,7 +87,7 @@ def make_app(
     for kind, (model, summary) in QUESTIONS.items():
         app.add_api_route(
             kind.path,
-            endpoint(kind),
+            declared(kind),
             methods=["POST"],
             response_model=model,
             responses=_REFUSALS,
@@ -103,7 +97,7 @@ def make_app(
     app.add_api_route("/healthz", healthz, summary="Version of the answers, distance from the run")
     app.add_api_route("/ready", ready, summary="The same; 503 while too far behind the run")
     app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus")
-    for error in (Refused, RequestValidationError, HTTPException, Exception):
+    for error in (HTTPException, Exception):
         app.add_exception_handler(error, _refuse)
     plain = app.openapi
 
@@ -136,8 +130,8 @@ def make_server(
         shown: Registry that is exported.
         warn: Called with a message for each fault.
     """
-    app = make_app(serving, answers, health, shown)
-    guarded = Guard(app, serving.limits, serving.token, ServeFigures(own), warn)
+    app = make_app(serving, health, shown)
+    guarded = Guard(app, answers, serving.limits, serving.token, ServeFigures(own), warn)
     settings = uvicorn.Config(
         guarded,
         http=partial(_Patience, serving.limits.timeout),  # type: ignore[arg-type]
@@ -186,17 +180,9 @@ class _Patience(HttpToolsProtocol):
 
 def _refuse(request: Request, error: Exception) -> Response:
     """Return the error response; a fault of the server is passed to the guard, which logs it."""
-    refused = _refusal_of(request, error)
-    headers = refused.headers | {"Content-Type": "application/json"}
-    return Response(refused.body, refused.status, headers)
-
-
-def _refusal_of(request: Request, error: Exception) -> Refused:
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, RequestValidationError):
-        return Refused(422, sentence_of(error.errors()))
-    if not isinstance(error, HTTPException):
-        return Refused(500, FAULT)
-    what = f"{request.method} {printable(request.url.path, 60)}"
-    return Refused(error.status_code, f"{what}: {error.detail}; /docs shows what can be asked")
+    refused = Refused(500, FAULT)
+    if isinstance(error, HTTPException):
+        what = f"{request.method} {printable(request.url.path, 60)}"
+        text = f"{what}: {error.detail}; /docs shows what can be asked"
+        refused = Refused(error.status_code, text)
+    return Response(refused.body, refused.status, media_type="application/json")

@@ -1,14 +1,18 @@
-"""Checks of a request before it reaches the model: token, body size, free slot and timeout."""
+"""Answers questions over HTTP, within limits: token, body size, free slot and timeout."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from tgflow.serve.questions import FAULT, QUESTIONS, Refused
+from pydantic import ValidationError
+
+from tgflow.serve.answers import Answers
+from tgflow.serve.questions import FAULT, QUESTIONS, Refused, sentence_of
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -51,7 +55,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
-ASKING = tuple(question.path for question in QUESTIONS)
+ASKING = {question.path: question for question in QUESTIONS}
 OPEN = ("/", "/healthz", "/ready", "/docs", "/openapi.json")
 """Paths that need no token: they reveal nothing about the data."""
 KNOWN = (*ASKING, *OPEN, "/metrics")
@@ -69,23 +73,27 @@ class Limits(NamedTuple):
 
 
 class Guard:
-    """An ASGI application that wraps another one."""
+    """An ASGI application that answers questions, and passes other requests on to another one.
+
+    The other one declares questions, but would take as long for each as the model does.
+    """
 
     def __init__(
         self,
         app: App,
+        answers: Answers,
         limits: Limits,
         token: str | None,
         figures: ServeFigures,
         warn: Callable[[str], None],
     ) -> None:
-        self._app, self._figures, self._warn = app, figures, warn
+        self._app, self._answers, self._figures, self._warn = app, answers, figures, warn
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._max_body, self._max_waiting, self._timeout = limits
         self._num_asking = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or reject it."""
+        """Answer a question, pass another request on, or reject it."""
         began, sent = time.perf_counter(), _Sent(send)
         path = scope["path"]
         try:
@@ -105,7 +113,8 @@ class Guard:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if scope["path"] not in OPEN:
             self._check_token(headers.get(b"authorization", b""))
-        if scope["path"] not in ASKING:
+        kind = ASKING.get(scope["path"])
+        if kind is None or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         if self._num_asking >= self._max_waiting:
@@ -117,7 +126,11 @@ class Guard:
         try:
             async with asyncio.timeout(self._timeout):
                 body = await self._body(receive, headers.get(b"content-length", b"0"))
-                await self._app(scope, _replay(body, receive), send)
+                question = kind.model_validate_json(body)
+                answer = await asyncio.wrap_future(self._answers.ask(question))
+                await send.respond(200, answer)
+        except ValidationError as error:
+            raise Refused(422, sentence_of(error.errors(include_url=False))) from None
         except TimeoutError:
             seconds = f"{self._timeout:g} s"
             if body is None:
@@ -168,19 +181,18 @@ class _Sent:
 
     async def refuse(self, why: Refused) -> None:
         """Send a rejection; if part of a response was already sent, close the connection."""
-        if self.status:
-            return
-        headers = {"Content-Type": "application/json", "Content-Length": str(len(why.body))}
-        named = [(k.lower().encode(), v.encode()) for k, v in (headers | why.headers).items()]
-        await self({"type": "http.response.start", "status": why.status, "headers": named})
-        await self({"type": "http.response.body", "body": why.body})
+        if not self.status:
+            await self.respond(why.status, why.body, why.headers)
 
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return an ASGI `receive` that gives a body already read, and then later messages."""
-    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receiving() -> Message:
-        return first.pop() if first else await receive()
-
-    return receiving
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Send a response of JSON."""
+        headers = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            **headers,
+        }
+        named = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+        await self({"type": "http.response.start", "status": status, "headers": named})
+        await self({"type": "http.response.body", "body": body})

@@ -259,10 +259,7 @@ def sentence_of(problems: Sequence[Mapping[str, Any]]) -> str:
         return f"{extra} is not a field of this question; /docs lists the fields"
     name = _name_of(first)
     if not name:
-        return (
-            "the body must be a JSON object with a question, sent with the header "
-            "Content-Type: application/json; /docs shows what it may have"
-        )
+        return "the body must be a JSON object with a question; /docs shows what it may have"
     if first["type"] == "missing":
         return f"{name} is missing; /docs lists the fields"
     texts = [each["msg"] for each in problems if _name_of(each) == name]
