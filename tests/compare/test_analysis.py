@@ -168,7 +168,7 @@ def test_comparison_page_has_all_sections(analysis):
     assert not re.search(r"(src|href)=|https?://|@import", page)  # nothing else is needed
     board = page[page.index("Leaderboard") : page.index("Accuracy against cost")]
     for label, interval in analysis.mrr.means.items():
-        assert f"<td>{label}</td><td>{interval.mean:.4f}" in board
+        assert f'<td>{label}</td><td data-name="MRR">{interval.mean:.4f}' in board
     assert page.count('class="dot c') == 3
     assert page == comparison_page(analysis)
     [worth] = analysis.worths
