@@ -157,6 +157,8 @@ def test_slices_partition_the_events(analysis):
 
 def test_comparison_page_has_all_sections(analysis):
     page = comparison_page(analysis)
+    assert page == comparison_page(analysis)
+    page = re.sub(' data-name="[^"]*"', "", page)
     for title in (
         "Leaderboard", "Mean reciprocal rank", "Accuracy against cost", "Differences", "Slices",
         "Drift", "Gain from continued learning", "Stream statistics", "Protocol",
@@ -168,9 +170,8 @@ def test_comparison_page_has_all_sections(analysis):
     assert not re.search(r"(src|href)=|https?://|@import", page)  # nothing else is needed
     board = page[page.index("Leaderboard") : page.index("Accuracy against cost")]
     for label, interval in analysis.mrr.means.items():
-        assert f'<td>{label}</td><td data-name="MRR">{interval.mean:.4f}' in board
+        assert f"<td>{label}</td><td>{interval.mean:.4f}" in board
     assert page.count('class="dot c') == 3
-    assert page == comparison_page(analysis)
     [worth] = analysis.worths
     assert (worth.origin, worth.num_events) == ("good", SIZE // 2)
     assert 0 < worth.since.low < worth.since.mean < worth.since.high
