@@ -98,8 +98,7 @@ def run(
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """
-    launch = read_launch(os.environ)
-    if overwrite and (nproc is not None or (launch is not None and launch.world > 1)):
+    if overwrite and (nproc is not None or read_launch(os.environ) is not None):
         raise ConfigError(
             "--overwrite is for a single process, as ranks that are started again would lose what "
             "they have learned: remove the directory, or choose another --out"
