@@ -155,7 +155,7 @@ class PairHistory:
     ) -> tuple[Tensor, Tensor]:
         """Return the last distinct destinations of sources, and of all events, before cut-offs.
 
-        The first call reads the whole log once more; takes some 60 bytes an event from then on.
+        The first call reads the whole log once more; takes some 12 bytes an event from then on.
 
         Args:
             src: Sources, int64 `[B]`.

@@ -17,6 +17,7 @@ from tgflow.cuda.clock import clock_of
 from tgflow.describe import described
 from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
+from tgflow.distributed.counts import AskingCounts
 from tgflow.distributed.feed import MOST_BATCHES, read_by_rank_0
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph import TemporalGraph
@@ -314,14 +315,14 @@ class StreamTrainer(ABC):
         plans, gate = self._source(), TurnGate(self._peers)
         assert isinstance(plans, MicroBatchPlans)
         sampler, graph, state = plans.predict.sampler, self.graph, self.spread_state
-        walk: Walk = (
-            walks_here(graph, sampler)
-            if graph.shard.world == 1
-            else AskingSampler(graph, self._peers, sampler).walk
-        )
+        walk: Walk = walks_here(graph, sampler)
+        count = None
+        if graph.shard.world > 1:
+            walk = AskingSampler(graph, self._peers, sampler).walk
+            count = AskingCounts(plans.predict.counts, self._peers).counted
         most = SliceSchedule(c.slices, self._peers.world).most
         ask = None if state is None else state.ask
-        preparer = SharePreparer(plans.plan_of, walk, self._wanted, most, ask)
+        preparer = SharePreparer(plans.plan_of, walk, self._wanted, most, count, ask)
         num_threads = 1 if c.num_threads is None else c.num_threads  # it waits for other ranks
         made = shares_by_turns(turns, preparer, gate, num_threads=num_threads, ahead=self._ahead)
         try:

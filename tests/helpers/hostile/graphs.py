@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -148,7 +149,7 @@ def draw_negatives(method: str) -> Callable[[], Call]:
     return make
 
 
-def known_counts() -> Any:
+def known_counts(read: int = 3) -> Any:
     asked = [
         (_core.CountOf.pair, 1, 2.0, _core.Clock.seconds),
         (_core.CountOf.window, 2, 0.0, _core.Clock.seconds),
@@ -159,7 +160,7 @@ def known_counts() -> Any:
         (_core.Op.add, 0, 1, 0, 0.0),
     ]
     counts = _core.EventCounts(grown().log, asked, steps, [0, 1, 2])
-    counts.read_upto(3)
+    counts.read_upto(read)
     return counts
 
 
@@ -187,7 +188,8 @@ def new_counts() -> Call:
         "results": [[1], [-1], [2**62], ["x"]],
         "max_keys": [-1, 2**40],
     }
-    arguments |= {"finds_latest": True, "max_keys": 5}
+    numbers |= {"first_part": [-1, 4, 64], "num_parts": [0, 63, INT64_MAX]}
+    arguments |= {"finds_latest": True, "max_keys": 5, "first_part": 2, "num_parts": 61}
     return Call(_core.EventCounts, arguments, numbers=numbers)
 
 
@@ -205,6 +207,62 @@ def answer_counts() -> Call:
     nodes = dict.fromkeys(("src", "dst", "negative_src", "negative_dst"), (0, 2**31 - 1))
     indices = {**nodes, "limit": (0, 4)}
     return Call(known_counts().answer, arguments, indices, optional={"negative_src"})
+
+
+def rows_of_pairs() -> tuple[torch.Tensor, dict[str, tuple[int, int]]]:
+    """Return columns of pairs, and the range of the last one, of relations."""
+    columns = ids(0, 1, 2), ids(3, 4, 5), ids(0, -(2**63), INT64_MAX), ids(0, 3, 1), ids(0, 2, 1)
+    return torch.stack(columns), {"rows": (0, 2**16)}
+
+
+def numbers_of_pairs(method: str) -> Callable[[], Call]:
+    """Calls of the steps of an answer, with a number of each pair's source and two of its keys."""
+
+    def make() -> Call:
+        rows, indices = rows_of_pairs()
+        floats = partial(torch.zeros, dtype=torch.float64)
+        arguments: dict[str, Any] = {
+            "answer_sources": {"rows": rows, "found": floats(NUM, 3)},
+            "find_keys": {
+                "rows": rows, "found": floats(NUM, 3), "keys": ids(*[0] * NUM).view(1, NUM),
+                "parts": ids(*[0] * NUM).view(1, NUM),
+            },
+            "answer_keys": {
+                "num": ids(NUM), "asked": rows[:3].clone(), "out": floats(NUM, 1),
+            },
+            "evaluate": {
+                "rows": rows, "found": floats(NUM, 3), "others": floats(1, NUM, 1),
+                "out": floats(NUM, 3),
+            },
+        }[method]  # fmt: skip
+        if method == "answer_keys":
+            arguments["asked"][2] = ids(0, 3, 1)
+            indices = {"num": (NUM, NUM + 1), "asked": (0, 4)}
+        return Call(getattr(known_counts(), method), arguments, indices)
+
+    return make
+
+
+def read_counts(method: str) -> Callable[[], Call]:
+    """Calls of the steps of reading three events."""
+
+    def make() -> Call:
+        counts = known_counts(read=0)
+        facts = torch.full((3, counts.num_facts), -1, dtype=torch.int32)
+        is_new = torch.zeros(3, dtype=torch.uint8)
+        steps = {
+            "read_sources": {"facts": facts},
+            "read_others": {"facts": facts, "is_new": is_new},
+            "read_continuations": {"is_new": is_new},
+        }
+        for name, arguments in steps.items():
+            if name == method:
+                break
+            getattr(counts, name)(3, **arguments)
+        numbers = {"end": [-1, 2, 4, INT64_MAX]}
+        return Call(getattr(counts, method), {"end": 3, **steps[method]}, numbers=numbers)
+
+    return make
 
 
 def latest_destinations() -> Call:
@@ -432,6 +490,14 @@ CASES: dict[str, Callable[[], Call]] = {
         lambda: known_counts().read_upto, {"position": 3}, numbers={"position": [-1, 4, INT64_MAX]}
     ),
     "EventCounts.answer": answer_counts,
+    **{
+        f"EventCounts.{name}": read_counts(name)
+        for name in ("read_sources", "read_others", "read_continuations")
+    },
+    **{
+        f"EventCounts.{name}": numbers_of_pairs(name)
+        for name in ("answer_sources", "find_keys", "answer_keys", "evaluate")
+    },
     "EventCounts.last_events": last_events,
     "EventCounts.latest_destinations": latest_destinations,
     "unique_queries": unique_queries,
