@@ -367,7 +367,7 @@ def value_of(each: Number, known: Mapping[Number, float]) -> float:
 
 LEAVES = [TICK, LOOP, *numbers_of([Count("pair"), Count("dst", half_life=3.0)])]
 NUMBERS = st.recursive(
-    st.sampled_from(LEAVES) | st.floats(-3, 3).map(number),
+    st.sampled_from(LEAVES) | st.floats(-3, 3).map(lambda x: number(x + 0.0)),  # no -0.0
     lambda inner: st.builds(
         lambda op, *args: Number(op, args[: 3 if op == "where" else 1 + (op in BINARY)]),
         st.sampled_from(sorted(OPERATIONS)),
