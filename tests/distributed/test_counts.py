@@ -16,6 +16,7 @@ from helpers.made_plans import plan_of
 from helpers.shards import STRIDE, spread_events
 from helpers.strategies import event_lists, skewed_events
 from helpers.thread_peers import ThreadPeers, in_threads
+from helpers.worlds import in_world
 from tgflow.counts import LOOP, Count, Number
 from tgflow.distributed import counts as sharded
 from tgflow.distributed.counts import AskingCounts
@@ -23,9 +24,10 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.groups import numbers_of as numbers_of_groups
-from tgflow.peers import RanksDisagree, Shard
+from tgflow.peers import Peers, RanksDisagree, Shard
 from tgflow.plan import counts as whole
 from tgflow.plan.counts import CountedPairs, CountHistory
+from tgflow.runtime.machine import anonymous_bytes
 
 NODES = 7
 EVERY_NUMBER = [
@@ -111,26 +113,26 @@ def test_counts_of_shards_match_one_process(max_keys):
     _check_ranks()
 
 
+def grown(peers: Peers) -> tuple[int, int]:
+    """Return the bytes of a rank's counts, and of memory that it took, after many small steps."""
+    ends = torch.rand(2, 60_000, generator=torch.Generator().manual_seed(0)).pow(1.5) * 500
+    events = EventBatch(*ends.long().unbind(0), torch.arange(60_000))
+    graph = TemporalGraph(shard=peers.shard)
+    history = CountHistory(graph, numbers_of_groups(PAIR_GROUPS))
+    asking, start = AskingCounts(history, peers), anonymous_bytes()
+    for stop in range(1_000, len(events) + 1, 1_000):
+        graph.append(events[stop - 1_000 : stop])
+        asking.answer([some_pairs(events, stop, stop, 3, 1)])
+    return history.nbytes, anonymous_bytes() - start
+
+
 def test_memory_of_a_rank_falls_with_the_world():
-    """In many small steps, with every group of pair features; no node or key has most events."""
-    ends = torch.rand(2, 20_000, generator=torch.Generator().manual_seed(0)).pow(1.5) * 300
-    events = EventBatch(*ends.long().unbind(0), torch.arange(20_000))
-    numbers = [*numbers_of_groups(PAIR_GROUPS)]
-
-    def grown(peers: ThreadPeers) -> int:
-        graph = TemporalGraph(shard=peers.shard)
-        history = CountHistory(graph, numbers)
-        asking = AskingCounts(history, peers)
-        for start in range(0, len(events), 1_000):
-            graph.append(events[start : start + 1_000])
-            asking.answer([some_pairs(events, graph.num_events, start, 3, 1)])
-        return history.nbytes
-
-    [alone] = in_threads(1, grown)
+    """With every group of pair features; no node or key has most events."""
+    [alone] = in_world(1, grown)
     for world in (2, 4):
-        held = in_threads(world, grown)
-        assert max(held) < 1.3 * alone / world
-        assert sum(held) < 1.1 * alone
+        ranks = in_world(world, grown)
+        assert max(counts for counts, _ in ranks) < 1.2 * alone[0] / world
+        assert max(taken for _, taken in ranks) < 1.5 * alone[1] / world
 
 
 def test_ranks_whose_batches_end_apart_disagree():
