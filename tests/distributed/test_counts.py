@@ -19,7 +19,7 @@ from helpers.thread_peers import ThreadPeers, in_threads
 from helpers.worlds import in_world
 from tgflow.counts import LOOP, Count, Number
 from tgflow.distributed import counts as sharded
-from tgflow.distributed.counts import AskingCounts
+from tgflow.distributed.counts import AskingCounts, read_pairs
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn.groups import PAIR_GROUPS
@@ -27,6 +27,7 @@ from tgflow.nn.groups import numbers_of as numbers_of_groups
 from tgflow.peers import Peers, RanksDisagree, Shard
 from tgflow.plan import counts as whole
 from tgflow.plan.counts import CountedPairs, CountHistory
+from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.runtime.machine import anonymous_bytes
 
 NODES = 7
@@ -111,6 +112,45 @@ def _check_ranks(events, world, stops, sizes, m):
 def test_counts_of_shards_match_one_process(max_keys):
     """Of every kind, with caps of keys, in turns that read on, from several batches."""
     _check_ranks()
+
+
+@settings(max_examples=tries(60, 20), deadline=None)
+@given(
+    events=event_lists(max_events=40, max_node=NODES - 2),
+    world=st.integers(1, 4),
+    stops=st.lists(st.integers(0, 40), min_size=1, max_size=3),
+    replace=st.booleans(),
+)
+def test_pairs_of_shards_match_one_process(events, world, stops, replace):
+    """Drawn as of any position, in turns that read on."""
+    events = spread_events(events)
+    ends = sorted(min(stop, len(events)) for stop in stops)
+    drawn = NegativeSampler("historical", 2, replace=replace)
+
+    def work(peers: ThreadPeers) -> list[tuple[int, torch.Tensor, torch.Tensor, int]]:
+        graph, found = TemporalGraph(shard=peers.shard), []
+        graph.append(events)
+        history = PairHistory(graph.log, shard=peers.shard)
+        for stop in ends:
+            read_pairs(history, peers, stop)
+            asked = graph.log.read(max(0, stop - 8), stop)
+            start = torch.arange(len(asked)) * stop // 8
+            some = drawn.draw(history, stop, asked.src, asked.dst, start=start, stop=stop)
+            found.append((history.num_pairs(stop), some.src, some.dst, some.num_fallbacks))
+        return found
+
+    [expected] = in_threads(1, work)
+    for found in in_threads(world, work):
+        for (*numbers, fallbacks), (*wanted, others) in zip(found, expected, strict=True):
+            assert (numbers[0], fallbacks) == (wanted[0], others)
+            assert all(x.equal(y) for x, y in zip(numbers[1:], wanted[1:], strict=True))
+
+
+def test_pairs_of_a_shard_are_read_by_all_ranks():
+    graph = TemporalGraph(shard=Shard(0, 2))
+    graph.append(spread_events(skewed_events(30, 5)))
+    with pytest.raises(ValueError, match="pairs of a shard are read in steps, by all ranks"):
+        PairHistory(graph.log, shard=graph.shard).upto(30, pairs=True)
 
 
 def grown(peers: Peers) -> tuple[int, int]:

@@ -29,8 +29,10 @@ SETTINGS = (*STREAM_OF_FILES, "graph", "model", "continual", "operate.memory_lim
 WORLD = "World"
 HEAD_BYTES, ID_BYTES, INDEX_BYTES = 8, 8, 12
 """Bytes per node: the head of its neighbors; an integer id; at most its entry in a hash table."""
-DESTINATION_BYTES, PAIR_BYTES = 24, 48
-"""Bytes per destination and pair: first event, and entry in an index by node or a table."""
+DESTINATION_BYTES, PAIR_BYTES = 24, 24
+"""Bytes per destination: first event, and entry in an index by node; per pair: entry in a table."""
+MARKS_PER_BYTE = 7
+"""Events per byte of marks of the first event of each pair."""
 SOURCE_BYTES = 12
 """Bytes per event in lists by source, which negatives of kind source read."""
 EVENT_BYTES = 24
@@ -236,7 +238,8 @@ def _structures(
             mapped=event * num_events,
         ),
         Structure("destinations", round(destinations)),
-        Structure("distinct pairs", round(PAIR_BYTES * num_pairs * by_events)),
+        shards("distinct pairs", PAIR_BYTES * num_pairs * by_events),
+        Structure("marks of pairs", num_events // MARKS_PER_BYTE if draws_pairs else 0),
         shards("counts of pairs", count_bytes * by_events),
         Structure(
             "sources' destinations", SOURCE_BYTES * num_events if learned.get("source") else 0

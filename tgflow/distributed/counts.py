@@ -11,6 +11,7 @@ from torch import Tensor
 from tgflow.distributed.parcel import exchange_vectors
 from tgflow.peers import Peers, RanksDisagree
 from tgflow.plan.counts import CountedPairs, CountHistory
+from tgflow.plan.negatives import PairHistory
 from tgflow.plan.plan import Plan, Roots
 
 _MOST_EVENTS = 1 << 16
@@ -80,31 +81,23 @@ class AskingCounts:
     def _read_upto(self, stop: int, num_pairs: int) -> int:
         """Read on in the log together; return the largest number of pairs of a rank."""
         peers, native, log = self._peers, self._native, self._history.graph.log
-        mine = torch.tensor([len(native), stop, num_pairs])
-        states = self._gather(mine, [3] * peers.world).view(-1, 3)
-        for rank, (start, end, _) in enumerate(states.tolist()):
-            if (start, end) != (len(native), stop):
-                raise RanksDisagree(
-                    f"rank {rank} counts events {start} to {end}, and rank {peers.rank} "
-                    f"{len(native)} to {stop}; all ranks must prepare the same batches"
-                )
+        sizes = _gathered_sizes(peers, len(native), stop, num_pairs)
         width = native.num_facts
         for start in range(len(native), stop, _MOST_EVENTS):
             end = min(start + _MOST_EVENTS, stop)
             owner = peers.shard.owner(log.read(start, end).src)
-            sizes = owner.bincount(minlength=peers.world).tolist()
-            own = torch.empty(sizes[peers.rank], width, dtype=torch.int32)
+            num_own = owner.bincount(minlength=peers.world).tolist()
+            own = torch.empty(num_own[peers.rank], width, dtype=torch.int32)
             native.read_sources(end, own)
             facts = torch.empty(end - start, width, dtype=torch.int32)
-            sorted_facts = self._gather(own.flatten(), [size * width for size in sizes])
+            sorted_facts = _gathered(peers, own.flatten(), [width * num for num in num_own])
             facts[owner.argsort(stable=True)] = sorted_facts.view(-1, width)
             is_new = torch.empty(end - start, dtype=torch.uint8)
             native.read_others(end, facts, is_new)
             if native.continues:
-                of_ranks = self._gather(is_new, [len(is_new)] * peers.world)
-                is_new = of_ranks.view(peers.world, -1).amax(0)
+                is_new = _of_any(peers, is_new)
             native.read_continuations(end, is_new)
-        return int(states[:, 2].max())
+        return max(sizes)
 
     def _answer(self, rows: Tensor) -> Tensor:
         """Return the numbers of pairs, int64 `[5, n]`, as float64 `[n, C]`."""
@@ -176,8 +169,45 @@ class AskingCounts:
     def _exchange(self, sends: list[Tensor], sizes: list[int], kind: str) -> list[Tensor]:
         return exchange_vectors(self._peers, sends, sizes, kind=kind)
 
-    def _gather(self, mine: Tensor, sizes: Sequence[int]) -> Tensor:
-        return self._peers.gather(mine, sizes, kind="queries", group="plan")
+
+def read_pairs(history: PairHistory, peers: Peers, stop: int) -> None:
+    """Read the pairs of the events before `stop` of a shard's history, together with all ranks.
+
+    Sends a byte an event to every rank.
+
+    Raises:
+        PeerLost: If another rank is gone.
+        RanksDisagree: If another rank reads up to another event.
+    """
+    native = history.upto(stop).native
+    _gathered_sizes(peers, native.num_pair_events, stop, 0)
+    for start in range(native.num_pair_events, stop, _MOST_EVENTS):
+        end = min(start + _MOST_EVENTS, stop)
+        is_first = torch.empty(end - start, dtype=torch.uint8)
+        native.find_pairs(end, is_first)
+        native.mark_pairs(end, _of_any(peers, is_first))
+
+
+def _gathered_sizes(peers: Peers, start: int, stop: int, size: int) -> list[int]:
+    """Return the size on each rank; raise unless all are to read the events `[start, stop)`."""
+    states = _gathered(peers, torch.tensor([start, stop, size]), [3] * peers.world).view(-1, 3)
+    for rank, (begin, end, _) in enumerate(states.tolist()):
+        if (begin, end) != (start, stop):
+            raise RanksDisagree(
+                f"rank {rank} counts events {begin} to {end}, and rank {peers.rank} {start} to "
+                f"{stop}; all ranks must prepare the same batches"
+            )
+    sizes: list[int] = states[:, 2].tolist()
+    return sizes
+
+
+def _of_any(peers: Peers, is_it: Tensor) -> Tensor:
+    """Return what is true on any rank, uint8 `[N]`."""
+    return _gathered(peers, is_it, [len(is_it)] * peers.world).view(peers.world, -1).amax(0)
+
+
+def _gathered(peers: Peers, mine: Tensor, sizes: Sequence[int]) -> Tensor:
+    return peers.gather(mine, sizes, kind="queries", group="plan")
 
 
 def _columns(pairs: CountedPairs) -> Tensor:

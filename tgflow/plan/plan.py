@@ -205,7 +205,7 @@ class Plan:
         self.with_nodes = with_nodes
         self.slices = slices
         self.for_gradients = for_gradients
-        self.pairs = PairHistory(graph.log) if pairs is None else pairs
+        self.pairs = PairHistory(graph.log, shard=graph.shard) if pairs is None else pairs
         """History that negatives are drawn from."""
         self.counts = counts if isinstance(counts, CountHistory) else CountHistory(graph, counts)
         if self.counts.graph is not graph:

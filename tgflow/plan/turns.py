@@ -98,6 +98,8 @@ class SharePreparer:
     """Slices of each batch that are computed here."""
     most: int
     """Largest number of slices per batch of any rank: all ranks take that many walks."""
+    read_pairs: Callable[[int], None] | None = None
+    """Reads the pairs of the events before a position, which draws need; None: draws do."""
     count: Count | None = None
     """Adds counts that are sharded; None: draws have them."""
     ask: AskState | None = None
@@ -110,6 +112,8 @@ class SharePreparer:
         """
         try:
             tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
+            if self.read_pairs is not None:
+                self.read_pairs(max(plan.span(task[1])[1] for plan, task in tasks))
             drawn = [(plan, plan.draw(*task, n)) for plan, task in tasks for n in self.wanted]
             if self.count is not None:
                 drawn = self.count(drawn)

@@ -94,22 +94,27 @@ def sample(**more: Any) -> Call:
 
 
 def known_pairs() -> Any:
-    index = _core.PairIndex()
+    index = _core.PairIndex(grown().log)
     index.append(ids(0, 1, 2), ids(3, 4, 5))
-    index.append_pairs(ids(1, 2), ids(4, 5))  # the first was needed before
+    index.read_pairs(3)
     return index
+
+
+def steps_of_pairs(method: str) -> Callable[[], Call]:
+    """Calls of the steps of reading the pairs of three events."""
+
+    def make() -> Call:
+        index = _core.PairIndex(grown().log)
+        arguments = {"end": 3, "is_first": torch.zeros(3, dtype=torch.uint8)}
+        return Call(getattr(index, method), arguments, numbers={"end": [-1, 2, 4, INT64_MAX]})
+
+    return make
 
 
 def append_events() -> Call:
     limits = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1), "type": (0, 65_536)}
     arguments = {"src": ids(0, 1, 2), "dst": ids(3, 4, 5), "type": ids(0, 1, 1)}
     return Call(_core.PairIndex().append, arguments, limits, optional={"type"})
-
-
-def append_pairs() -> Call:
-    limits = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
-    arguments = {"src": ids(0, 1, 2), "dst": ids(3, 4, 5)}
-    return Call(_core.PairIndex().append_pairs, arguments, limits)
 
 
 def types_of_pairs() -> Call:
@@ -470,7 +475,19 @@ CASES: dict[str, Callable[[], Call]] = {
     "GrowingBytes.map_file": map_bytes,
     "sample_neighbors": sample,
     "PairIndex.append": append_events,
-    "PairIndex.append_pairs": append_pairs,
+    "PairIndex.__init__": simple(
+        lambda: _core.PairIndex,
+        {"log": grown().log, "first_part": 2, "num_parts": 61},
+        numbers={"first_part": [-1, 4, 64], "num_parts": [0, 63, INT64_MAX]},
+        optional={"log"},
+    ),
+    "PairIndex.read_pairs": simple(
+        lambda: _core.PairIndex(grown().log).read_pairs,
+        {"end": 3},
+        numbers={"end": [-1, 4, INT64_MAX]},
+    ),
+    "PairIndex.find_pairs": steps_of_pairs("find_pairs"),
+    "PairIndex.mark_pairs": steps_of_pairs("mark_pairs"),
     "PairIndex.types": types_of_pairs,
     "PairIndex.num_destinations": simple(
         lambda: known_pairs().num_destinations, {"before": -(2**63)}
