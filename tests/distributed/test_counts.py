@@ -20,7 +20,7 @@ from helpers.worlds import in_world
 from tgflow.counts import LOOP, Count, Number
 from tgflow.distributed import counts as sharded
 from tgflow.distributed.counts import AskingCounts, read_pairs
-from tgflow.events import EventBatch
+from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.groups import numbers_of as numbers_of_groups
@@ -116,15 +116,16 @@ def test_counts_of_shards_match_one_process(max_keys):
 
 @settings(max_examples=tries(60, 20), deadline=None)
 @given(
-    events=event_lists(max_events=40, max_node=NODES - 2),
+    events=event_lists(max_events=40, max_node=NODES - 2).filter(len),
     world=st.integers(1, 4),
     stops=st.lists(st.integers(0, 40), min_size=1, max_size=3),
     replace=st.booleans(),
 )
 def test_pairs_of_shards_match_one_process(events, world, stops, replace):
-    """Drawn as of any position, in turns that read on."""
-    events = spread_events(events)
-    ends = sorted(min(stop, len(events)) for stop in stops)
+    """Drawn as of any position, in turns that read on; there are other destinations."""
+    first = EventBatch(*torch.tensor([[0, 1], [1, 2]]), events.t[:1].expand(2).contiguous())
+    events = spread_events(concat([first, events]))
+    ends = sorted(min(2 + stop, len(events)) for stop in stops)
     drawn = NegativeSampler("historical", 2, replace=replace)
 
     def work(peers: ThreadPeers) -> list[tuple[int, torch.Tensor, torch.Tensor, int]]:
