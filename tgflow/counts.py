@@ -17,7 +17,8 @@ MAX_DEPTH = 64
 MAX_RANK = 32
 """Distinct destinations that ranks and covisits are of."""
 MAX_KEYS = 2**26
-"""Keys kept of each kind but those of nodes and pairs, such as two destinations in turn."""
+"""Keys kept of each kind but those of nodes and pairs, such as two destinations in turn: 2**20 in
+each of the 64 parts that they are divided into."""
 _FOLLOWING = ("transition", "transition_row", "window", "window_row")
 _OF_SOURCE = ("pair", "src", "src_new", "src_switch", "own_transition")
 

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -27,7 +28,7 @@ using StepArg = std::tuple<Op, int64_t, int64_t, int64_t, double>;
 
 EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts,
                         const std::vector<StepArg>& steps, const std::vector<int64_t>& results,
-                        bool finds_latest, int64_t max_keys) {
+                        bool finds_latest, int64_t max_keys, int64_t first_part, int64_t num_parts) {
   std::vector<tgflow::Count> checked;
   for (const auto& [of, depth, half_life, clock] : counts) {
     check_number("of", static_cast<int64_t>(of), 0, static_cast<int64_t>(CountOf::kAll));
@@ -44,8 +45,10 @@ EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts
     checked_steps.push_back({op, {a, b, c}, constant});
   }
   check_number("max_keys", max_keys, 0, EventCounts::kMaxKeys);
+  check_number("first_part", first_part, 0, tgflow::kParts - 1);
+  check_number("num_parts", num_parts, 1, tgflow::kParts - first_part);
   return new EventCounts(log, std::move(checked), Formula(std::move(checked_steps), results), finds_latest,
-                         max_keys);
+                         max_keys, {first_part, tgflow::kParts - num_parts});
 }
 
 void read_upto(EventCounts& counts, int64_t position) {
@@ -80,6 +83,72 @@ void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& ds
   check_range("limit", {pairs.limit, size}, 0, counts.size() + 1);
   if (pairs.relation != nullptr) check_range("relation", {pairs.relation, size}, 0, tgflow::kNumRelations);
   counts.answer(pairs, out.data<double>("out", {size, m + 1, counts.width()}));
+}
+
+/// Returns the number of events from those read to `end`.
+int64_t num_read(const EventCounts& counts, int64_t end) {
+  check_number("end", end, counts.size(), counts.log().size());
+  return end - counts.size();
+}
+
+void read_sources(EventCounts& counts, int64_t end, const TensorArg& facts) {
+  num_read(counts, end);
+  counts.read_sources(end, facts.data<int32_t>("facts", {counts.num_own(end), counts.num_facts()}));
+}
+
+void read_others(EventCounts& counts, int64_t end, const TensorArg& facts, const TensorArg& is_new) {
+  const int64_t num = num_read(counts, end);
+  const auto* known = facts.data<const int32_t>("facts", {num, counts.num_facts()});
+  counts.read_others(end, known, is_new.data<uint8_t>("is_new", {num}));
+}
+
+void read_continuations(EventCounts& counts, int64_t end, const TensorArg& is_new) {
+  counts.read_continuations(end, is_new.data<const uint8_t>("is_new", {num_read(counts, end)}));
+}
+
+/// The columns of pairs: source, destination, time, limit and relation.
+EventCounts::Rows rows_of(const EventCounts& counts, const TensorArg& rows) {
+  const auto* columns = rows.data<const int64_t>("rows", {5, "n"});
+  const int64_t n = rows.length(1);
+  check_nodes("rows", columns, 2 * n);
+  check_range("rows", {columns + 3 * n, n}, 0, counts.size() + 1);
+  check_range("rows", {columns + 4 * n, n}, 0, tgflow::kNumRelations);
+  return {columns, columns + n, columns + 2 * n, columns + 3 * n, columns + 4 * n, n};
+}
+
+void answer_sources(const EventCounts& counts, const TensorArg& rows, const TensorArg& found) {
+  const EventCounts::Rows pairs = rows_of(counts, rows);
+  counts.answer_sources(pairs, found.data<double>("found", {pairs.size, counts.num_found()}));
+}
+
+void find_keys(const EventCounts& counts, const TensorArg& rows, const TensorArg& found,
+               const TensorArg& keys, const TensorArg& parts) {
+  const EventCounts::Rows pairs = rows_of(counts, rows);
+  const auto* known = found.data<const double>("found", {pairs.size, counts.num_found()});
+  auto* out = keys.data<int64_t>("keys", {counts.num_keys(), pairs.size});
+  counts.find_keys(pairs, known, reinterpret_cast<uint64_t*>(out),
+                   parts.data<int64_t>("parts", {counts.num_keys(), pairs.size}));
+}
+
+void answer_keys(const EventCounts& counts, const TensorArg& num, const TensorArg& asked,
+                 const TensorArg& out) {
+  const auto* columns = asked.data<const int64_t>("asked", {3, "n"});
+  const int64_t n = asked.length(1);
+  const auto* of_lookup = num.data<const int64_t>("num", {counts.num_keys()});
+  check_range("num", {of_lookup, counts.num_keys()}, 0, n + 1);
+  check_number("the sum of num", std::accumulate(of_lookup, of_lookup + counts.num_keys(), int64_t{0}), n, n);
+  check_range("asked", {columns + 2 * n, n}, 0, counts.size() + 1);
+  counts.answer_keys(of_lookup, reinterpret_cast<const uint64_t*>(columns),
+                     {nullptr, nullptr, columns + n, columns + 2 * n, nullptr, n},
+                     out.data<double>("out", {n, counts.num_loads()}));
+}
+
+void evaluate(const EventCounts& counts, const TensorArg& rows, const TensorArg& found,
+              const TensorArg& others, const TensorArg& out) {
+  const EventCounts::Rows pairs = rows_of(counts, rows);
+  const auto* known = found.data<const double>("found", {pairs.size, counts.num_found()});
+  const auto* rest = others.data<const double>("others", {counts.num_keys(), pairs.size, counts.num_loads()});
+  counts.evaluate(pairs, known, rest, out.data<double>("out", {pairs.size, counts.width()}));
 }
 
 void last_events(const EventCounts& counts, const TensorArg& src, const TensorArg& dst, const TensorArg& cut,
@@ -167,13 +236,26 @@ void bind_event_counts(py::module_& m) {
   py::class_<EventCounts>(m, "EventCounts")
       .def(py::init(&new_counts), py::arg("log"), py::arg("counts"), py::arg("steps"), py::arg("results"),
            py::arg("finds_latest") = false, py::arg("max_keys") = EventCounts::kMaxKeys,
-           py::keep_alive<1, 2>())
+           py::arg("first_part") = 0, py::arg("num_parts") = tgflow::kParts, py::keep_alive<1, 2>())
       .def("__len__", &EventCounts::size)
       .def_property_readonly("bytes", &EventCounts::bytes)
       .def("read_upto", &read_upto, py::arg("position"), no_gil())
       .def("answer", &answer, py::arg("src"), py::arg("dst"), py::arg("negative_src"),
            py::arg("negative_dst"), py::arg("t"), py::arg("limit"), py::arg("out"),
            py::arg("relation") = std::nullopt, no_gil())
+      .def_property_readonly("num_facts", &EventCounts::num_facts)
+      .def_property_readonly("continues", &EventCounts::continues)
+      .def("read_sources", &read_sources, py::arg("end"), py::arg("facts"), no_gil())
+      .def("read_others", &read_others, py::arg("end"), py::arg("facts"), py::arg("is_new"), no_gil())
+      .def("read_continuations", &read_continuations, py::arg("end"), py::arg("is_new"), no_gil())
+      .def_property_readonly("num_found", &EventCounts::num_found)
+      .def_property_readonly("loads", &EventCounts::loads)
+      .def("answer_sources", &answer_sources, py::arg("rows"), py::arg("found"), no_gil())
+      .def("find_keys", &find_keys, py::arg("rows"), py::arg("found"), py::arg("keys"), py::arg("parts"),
+           no_gil())
+      .def("answer_keys", &answer_keys, py::arg("num"), py::arg("asked"), py::arg("out"), no_gil())
+      .def("evaluate", &evaluate, py::arg("rows"), py::arg("found"), py::arg("others"), py::arg("out"),
+           no_gil())
       .def("latest_destinations", &latest_destinations, py::arg("src"), py::arg("cut"), py::arg("of_source"),
            py::arg("of_all"), no_gil())
       .def("last_events", &last_events, py::arg("src"), py::arg("dst"), py::arg("cut"), py::arg("out"),

@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,25 @@ void append(PairIndex& index, const TensorArg& src, const TensorArg& dst, const 
   index.append(sources.data, targets.data, types, sources.size);
 }
 
-void append_pairs(PairIndex& index, const TensorArg& src, const TensorArg& dst) {
-  const auto sources = src.vector<const tgflow::node_t>("src");
-  const Span<const tgflow::node_t> targets{dst.data<const tgflow::node_t>("dst", {sources.size}),
-                                           sources.size};
-  check_range("src", sources, 0, tgflow::kMaxNode + 1);
-  check_range("dst", targets, 0, tgflow::kMaxNode + 1);
-  index.append_pairs(sources.data, targets.data, sources.size);
+PairIndex* new_pairs(const std::optional<tgflow::EventLog*>& log, int64_t first_part, int64_t num_parts) {
+  check_number("first_part", first_part, 0, tgflow::kParts - 1);
+  check_number("num_parts", num_parts, 1, tgflow::kParts - first_part);
+  return new PairIndex(log.value_or(nullptr), {first_part, tgflow::kParts - num_parts});
+}
+
+void read_pairs(PairIndex& index, int64_t end) {
+  check_number("end", end, 0, tgflow::kMaxEvents);
+  index.read_pairs(end);
+}
+
+void find_pairs(PairIndex& index, int64_t end, const TensorArg& is_first) {
+  check_number("end", end, index.num_pair_events(), tgflow::kMaxEvents);
+  index.find_pairs(end, is_first.data<uint8_t>("is_first", {end - index.num_pair_events()}));
+}
+
+void mark_pairs(PairIndex& index, int64_t end, const TensorArg& is_first) {
+  check_number("end", end, index.num_pair_events(), tgflow::kMaxEvents);
+  index.mark_pairs(end, is_first.data<const uint8_t>("is_first", {end - index.num_pair_events()}));
 }
 
 void types(const PairIndex& index, const TensorArg& nodes, const TensorArg& out) {
@@ -168,10 +181,13 @@ int64_t draw_replay(int64_t begin, int64_t end, double half_life, uint64_t key, 
 
 void bind_pair_index(py::module_& m) {
   py::class_<PairIndex>(m, "PairIndex")
-      .def(py::init<>())
+      .def(py::init(&new_pairs), py::arg("log") = std::nullopt, py::arg("first_part") = 0,
+           py::arg("num_parts") = tgflow::kParts, py::keep_alive<1, 2>())
       .def("__len__", &PairIndex::size)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("type") = std::nullopt, no_gil())
-      .def("append_pairs", &append_pairs, py::arg("src"), py::arg("dst"), no_gil())
+      .def("read_pairs", &read_pairs, py::arg("end"), no_gil())
+      .def("find_pairs", &find_pairs, py::arg("end"), py::arg("is_first"), no_gil())
+      .def("mark_pairs", &mark_pairs, py::arg("end"), py::arg("is_first"), no_gil())
       .def_property_readonly("num_pair_events", &PairIndex::num_pair_events)
       .def("types", &types, py::arg("nodes"), py::arg("out"), no_gil())
       .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))

@@ -39,8 +39,9 @@ const EventLists::Growth& EventLists::Growth::of_lists() {
 }
 
 /// Finds the number of the list of `key`; false if there is one. Otherwise adds a list with one event.
-bool EventLists::add_list(uint64_t key, eid_t eid, int32_t* number) {
-  if (num_lists_ >= max_keys_) {
+bool EventLists::add_list(uint64_t key, int64_t part, eid_t eid, int32_t* number) {
+  int64_t& num_keys = num_keys_[static_cast<size_t>(part)];
+  if (num_keys >= max_keys_) {
     *number = find(key);
     return *number < 0;
   }
@@ -56,6 +57,7 @@ bool EventLists::add_list(uint64_t key, eid_t eid, int32_t* number) {
   if (*number < num_lists_) return false;
   list(*number) = {key, 2 * static_cast<uint64_t>(eid) + 1};
   ++num_lists_;
+  ++num_keys;
   return true;
 }
 
@@ -65,29 +67,31 @@ EventLists::Block* EventLists::new_block(const Block* before) {
   return new (arena_.allocate(sizeof(Block) + words * sizeof(int64_t))) Block{before, number, 0};
 }
 
-EventLists::Earlier EventLists::append(uint64_t key, eid_t eid) {
+int64_t EventLists::append(uint64_t key, int64_t part, eid_t eid) {
   int32_t number;
-  if (add_list(key, eid, &number)) return {number < 0 ? -1 : 0, kNoEvent};
+  if (add_list(key, part, eid, &number)) return number < 0 ? -1 : 0;
   List& list = this->list(number);
   if (list.is_one()) {
     Block* first = new_block(nullptr);
     write(first->entry(first->num++, width()), nullptr, list.one());
     list.events = reinterpret_cast<uint64_t>(first);
   }
-  Block* tail = list.tail();
+  Block* const tail = list.tail();
   const int64_t* before = tail->entry(tail->num - 1, width());
-  const Earlier earlier{tail->base() + tail->num, before[0]};
-  if (tail->num == tail->capacity()) {
-    tail = new_block(tail);
-    list.events = reinterpret_cast<uint64_t>(tail);
-  }
-  write(tail->entry(tail->num, width()), before, eid);
-  ++tail->num;
-  return earlier;
+  const int64_t num = tail->base() + tail->num;
+  Block* const last = tail->num == tail->capacity() ? new_block(tail) : tail;
+  write(last->entry(last->num, width()), before, eid);  // may read this list, as it was
+  ++last->num;
+  list.events = reinterpret_cast<uint64_t>(last);
+  return num;
 }
 
-int64_t EventLists::clock_at(Clock clock, eid_t eid) const {
-  return clock == Clock::kTicks ? log_.clocks()[eid] : clock == Clock::kEvents ? eid : order_[eid].rank;
+/// Age of an earlier event with the same source, or of any unless by a source's events, at the time of `eid`.
+double EventLists::age_at(Clock clock, eid_t earlier, eid_t eid) const {
+  if (clock == Clock::kTicks) return elapsed(log_.clocks()[earlier], log_.clocks()[eid]);
+  if (clock == Clock::kEvents) return elapsed(earlier, eid);
+  const int32_t number = sources_->find(static_cast<uint64_t>(log_.src()[eid]));
+  return elapsed(sources_->prefix(number, earlier).num, sources_->prefix(number, eid).num);
 }
 
 /// Weight of an event in a sum, as of the log's clock after it.
@@ -99,11 +103,14 @@ double EventLists::weight(size_t decay, eid_t eid) const {
 
 void EventLists::write(int64_t* entry, const int64_t* before, eid_t eid) {
   entry[0] = eid;
+  double source_age = -1;  // found once: the sums by a source's events differ in the half-life alone
   for (size_t d = 0; d < decays_.size(); ++d) {
     const Decay& how = decays_[d];
     double sum = weight(d, eid);
     if (before != nullptr) {
-      const double age = elapsed(clock_at(how.clock, before[0]), clock_at(how.clock, eid));
+      const bool is_known = how.clock == Clock::kSource && source_age >= 0;
+      const double age = is_known ? source_age : age_at(how.clock, before[0], eid);
+      if (how.clock == Clock::kSource) source_age = age;
       sum += sum_at(before, d) * std::exp2(-age / how.half_life);
     }
     std::memcpy(entry + 1 + d, &sum, sizeof sum);
@@ -134,10 +141,9 @@ EventLists::Prefix EventLists::prefix(int32_t number, eid_t cut) const {
 double EventLists::decayed(const Prefix& prefix, size_t decay, const Moment& moment) const {
   const Decay& how = decays_[decay];
   const double sum = prefix.entry == nullptr ? weight(decay, prefix.last) : sum_at(prefix.entry, decay);
-  const int64_t now = how.clock == Clock::kTicks    ? moment.t
-                      : how.clock == Clock::kEvents ? moment.cut
-                                                    : moment.source_num;
-  const double age = elapsed(clock_at(how.clock, prefix.last), now);
+  const double age = how.clock == Clock::kTicks    ? elapsed(log_.clocks()[prefix.last], moment.t)
+                     : how.clock == Clock::kEvents ? elapsed(prefix.last, moment.cut)
+                                                   : static_cast<double>(moment.source_age);
   return sum * std::exp2(-age / how.half_life);
 }
 

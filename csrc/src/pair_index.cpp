@@ -68,6 +68,35 @@ int64_t FirstSeen::rank_of(node_t v) const {
   return i < rank.size() ? rank[i] : -1;
 }
 
+void EventMarks::append(bool is_marked) {
+  if (size_ % (64 * kWords) == 0) {
+    before_.push_back(num_);
+    words_.resize(words_.size() + kWords);
+  }
+  words_[static_cast<std::size_t>(size_ / 64)] |= static_cast<uint64_t>(is_marked) << size_ % 64;
+  num_ += is_marked;
+  ++size_;
+}
+
+int64_t EventMarks::num_before(eid_t before) const {
+  if (before >= size_) return num_;
+  if (before <= 0) return 0;
+  const auto word = static_cast<std::size_t>(before / 64);
+  int64_t num = before_[word / kWords];
+  for (std::size_t i = word / kWords * kWords; i < word; ++i) num += __builtin_popcountll(words_[i]);
+  return num + __builtin_popcountll(words_[word] & ((uint64_t{1} << before % 64) - 1));
+}
+
+eid_t EventMarks::nth(int64_t i) const {
+  const auto block = std::upper_bound(before_.begin(), before_.end(), i) - before_.begin() - 1;
+  int64_t rest = i - before_[static_cast<std::size_t>(block)];
+  auto word = static_cast<std::size_t>(block * kWords);
+  for (int64_t num; (num = __builtin_popcountll(words_[word])) <= rest; ++word) rest -= num;
+  uint64_t bits = words_[word];
+  for (; rest > 0; --rest) bits &= bits - 1;
+  return static_cast<eid_t>(word) * 64 + __builtin_ctzll(bits);
+}
+
 int64_t PairIndex::size() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   return size_;
@@ -85,19 +114,19 @@ void PairIndex::destinations(eid_t before, node_t* out) const {
 
 std::vector<node_t> PairIndex::destinations_of(node_t src, eid_t before) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  while (pair_before_.size() < pair_src_.size()) {
+  while (static_cast<int64_t>(pair_before_.size()) < pairs_.num()) {
     const auto number = static_cast<int64_t>(pair_before_.size());
-    const auto of = static_cast<std::size_t>(pair_src_[pair_before_.size()]);
+    const auto of = static_cast<std::size_t>(log_->src()[pairs_.nth(number)]);
     if (of >= latest_pair_.size()) latest_pair_.resize(of + 1, -1);
     pair_before_.push_back(latest_pair_[of]);
     latest_pair_[of] = number;
   }
   std::vector<node_t> found;
   if (static_cast<std::size_t>(src) >= latest_pair_.size()) return found;
-  const int64_t end = count_before(pair_first_, before);
+  const int64_t end = pairs_.num_before(before);
   for (int64_t i = latest_pair_[static_cast<std::size_t>(src)]; i >= 0;
        i = pair_before_[static_cast<std::size_t>(i)]) {
-    if (i < end) found.push_back(pair_dst_[static_cast<std::size_t>(i)]);
+    if (i < end) found.push_back(log_->dst()[pairs_.nth(i)]);
   }
   std::reverse(found.begin(), found.end());
   return found;
@@ -105,7 +134,7 @@ std::vector<node_t> PairIndex::destinations_of(node_t src, eid_t before) {
 
 int64_t PairIndex::num_pairs(eid_t before) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  return count_before(pair_first_, before);
+  return pairs_.num_before(before);
 }
 
 void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n) {
@@ -119,7 +148,10 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
     destinations_.see(dst[i], size_);
     if (has_types_) see_type(dst[i], type[i]);
     // without a second destination, negatives are of the sources of pairs
-    if (destinations_.node.size() == 1 && num_pair_events_ == size_) see_pair(src[i], dst[i]);
+    const bool is_needed = destinations_.node.size() == 1 && num_pair_events_ == size_;
+    if (is_needed && log_ != nullptr && size_ < log_->size()) {
+      pairs_.append(see_pair(num_pair_events_++));
+    }
   }
 }
 
@@ -128,18 +160,41 @@ int64_t PairIndex::num_pair_events() const {
   return num_pair_events_;
 }
 
-void PairIndex::append_pairs(const node_t* src, const node_t* dst, int64_t n) {
+void PairIndex::read_pairs(int64_t end) {
+  if (shard_.num_other_parts > 0) {
+    throw std::invalid_argument("the pairs of a shard are read in steps, by all ranks together");
+  }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  for (int64_t i = 0; i < n; ++i) see_pair(src[i], dst[i]);
+  check_end(end);
+  while (num_pair_events_ < end) pairs_.append(see_pair(num_pair_events_++));
 }
 
-void PairIndex::see_pair(node_t src, node_t dst) {
-  if (pairs_.insert(pair_key(src, dst))) {
-    pair_src_.push_back(src);
-    pair_dst_.push_back(dst);
-    pair_first_.push_back(num_pair_events_);
+void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  check_end(end);
+  for (eid_t eid = num_pair_events_; eid < end; ++eid) {
+    *is_first++ = shard_.local(log_->src()[eid]) != kNotHeld && see_pair(eid);
   }
-  ++num_pair_events_;
+}
+
+void PairIndex::mark_pairs(int64_t end, const uint8_t* is_first) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  check_end(end);
+  while (num_pair_events_ < end) {
+    pairs_.append(*is_first++ != 0);
+    ++num_pair_events_;
+  }
+}
+
+void PairIndex::check_end(int64_t end) const {
+  if (log_ == nullptr) throw std::invalid_argument("there is no log to read pairs from");
+  if (end > log_->size())
+    throw std::out_of_range("position " + std::to_string(end) + " is past the log's end");
+}
+
+/// Whether an event is the first of its pair, which is known from then on.
+bool PairIndex::see_pair(eid_t eid) {
+  return known_pairs_.insert(pair_key(log_->src()[eid], log_->dst()[eid]));
 }
 
 void PairIndex::see_type(node_t v, int64_t type) {
@@ -192,8 +247,8 @@ bool PairIndex::draw_destination(const Request& q, const Pool& pool, int64_t row
 }
 
 node_t PairIndex::any_source(const Request& q, int64_t row, int64_t slot) const {
-  const auto src_of = [&](int64_t i) { return pair_src_[static_cast<std::size_t>(i)]; };
-  const int64_t i = any_of_range(q.key, slot, kSource, 0, count_before(pair_first_, q.limit),
+  const auto src_of = [&](int64_t i) { return log_->src()[pairs_.nth(i)]; };
+  const int64_t i = any_of_range(q.key, slot, kSource, 0, pairs_.num_before(q.limit),
                                  [&](int64_t p) { return src_of(p) != q.dst[row]; });
   if (i >= 0) return src_of(i);
   throw std::invalid_argument(
@@ -239,21 +294,22 @@ int64_t PairIndex::draw_pair(const Request& q, const Eligible& pairs, int64_t en
 bool PairIndex::fill_pair(const Request& q, int64_t slot, Eligible& pairs, node_t* out_src,
                           node_t* out_dst) const {
   const int64_t row = slot / q.num;
-  const int64_t i = draw_pair(q, pairs, count_before(pair_first_, q.cut[row]), slot);
+  const int64_t i = draw_pair(q, pairs, pairs_.num_before(q.cut[row]), slot);
   if (i < 0) {
     out_src[slot] = q.src[row];
     fill_destination(q, row, slot, out_dst + slot);
     return false;
   }
-  out_src[slot] = pair_src_[static_cast<std::size_t>(i)];
-  out_dst[slot] = pair_dst_[static_cast<std::size_t>(i)];
+  const eid_t first = pairs_.nth(i);
+  out_src[slot] = log_->src()[first];
+  out_dst[slot] = log_->dst()[first];
   if (!q.replace) pairs.used.insert(pair(i));
   return true;
 }
 
 int64_t PairIndex::draw_pairs(const Request& q, node_t* out_src, node_t* out_dst) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  Eligible pairs{count_before(pair_first_, q.pairs_from), KeySet(q.size), KeySet()};
+  Eligible pairs{pairs_.num_before(q.pairs_from), KeySet(q.size), KeySet()};
   for (int64_t row = 0; row < q.size; ++row) pairs.positives.insert(pair_key(q.src[row], q.dst[row]));
   int64_t fallbacks = 0;
   for (int64_t draw = 0; draw < q.num; ++draw) {

@@ -41,11 +41,13 @@ TEST(pairs_drawn_while_others_are_appended_are_of_the_prefix) {
     src[static_cast<std::size_t>(i)] = i;
     dst[static_cast<std::size_t>(i)] = kEvents + i;
   }
-  PairIndex index;
+  const std::vector<tick_t> t(kEvents);
+  EventLog log;
+  PairIndex index(&log);
   const auto append = [&](int64_t begin) {
+    log.append({src.data() + begin, dst.data() + begin, t.data(), nullptr, kCut});
     index.append(src.data() + begin, dst.data() + begin, nullptr, kCut);
-    const int64_t from = index.num_pair_events();
-    index.append_pairs(src.data() + from, dst.data() + from, begin + kCut - from);
+    index.read_pairs(begin + kCut);
   };
   append(0);
   const std::vector<eid_t> cut(50, kCut);

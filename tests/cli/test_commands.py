@@ -194,7 +194,8 @@ def test_shards_shrink_with_the_world_and_features_are_counted(plan, tmp_path):
         if shared["sharded"] is not None:
             assert alone["sharded"] == alone["replicated"]
             assert shared["sharded"] == -(-alone["replicated"] // 4)
-    assert {"neighbors", "node memory"} <= {each["name"] for each in four if each["sharded"]}
+    sharded = {each["name"] for each in four if each["sharded"]}
+    assert sharded == {"counts of pairs", "neighbors", "node memory"}
     [edges] = [each for each in four if each["name"] == "edge features"]
     assert edges["replicated"] == 200 * 2 * 4
 
@@ -207,6 +208,7 @@ def test_plan_of_a_larger_stream_needs_more_memory_and_may_not_fit(plan):
     assert "node ids: 24 GB, all of it on rank 0" in ran.out
     assert "distinct pairs" not in ran.out
     assert "distinct pairs" in plan("--world", 4, "--hist-negatives", 1).out
+    assert "sources' destinations" in plan("--world", 4, "--negatives", "random:1,source:2").out
     found = {each["name"]: each for each in plan("--world", 4, *more, "--json").json["memory"]}
     assert found["event log"]["mapped"] == 24 * 20_000_000_000
     assert found["event log"]["replicated"] < 100_000_000

@@ -76,12 +76,12 @@ def test_sharded_training_resumes_with_any_number_of_ranks(
 ) -> None:
     """Saved by two, one and three ranks, beyond the history that replay reads."""
     config = replace(HERE, replay_horizon=20)
-    expected = left_by(trainer_of("tgn", config), [EVENTS])[0]
+    expected = left_by(trainer_of("tgn+pairs", config), [EVENTS])[0]
     saved: Any = None
     for world, events in ((2, EVENTS[:16]), (1, EVENTS[16:32]), (3, EVENTS[32:])):
 
         def work(peers: Any, events: Any = events, before: Any = saved) -> Any:
-            trainer = trainer_of("tgn", config, peers, sharded)
+            trainer = trainer_of("tgn+pairs", config, peers, sharded)
             if before is not None:
                 trainer = ContinualTrainer.from_checkpoint(
                     trainer.model,

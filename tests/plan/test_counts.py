@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.counts import EVERY_LIST, numbers_of
 from helpers.effort import tries
 from helpers.made_plans import plan_of
 from helpers.strategies import event_lists, graph_events, skewed_events
@@ -26,19 +27,6 @@ from tgflow.nn.groups import numbers_of as numbers_of_groups
 from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.negatives import PairHistory
-
-KINDS: tuple[CountOf, ...] = get_args(CountOf)
-OF_SOURCE: tuple[CountOf, ...] = ("pair", "src", "src_new", "src_switch", "own_transition")
-EVERY_LIST = [
-    *(Count(of) for of in KINDS),
-    *(Count(of, half_life=3.0) for of in KINDS),
-    *(Count(of, half_life=2.0, clock="events") for of in KINDS),
-    *(Count(of, half_life=2.0, clock="source") for of in OF_SOURCE),
-    *(Count(of, depth=3) for of in ("transition", "transition_row", "window", "window_row")),
-    *(Count("covisit", depth=depth) for depth in (2, 3)),
-    Count("pair", half_life=0.5),
-]
-
 
 IN_MS = [
     replace(count, half_life=count.half_life / 1000)
@@ -141,13 +129,6 @@ def _counted(
         }
         theirs.append(v)
         yield from [eid] * int(times[count.of])
-
-
-def numbers_of(counts: Sequence[Count]) -> list[Number]:
-    """Return num, age and decayed of each count, 0 without decay."""
-    decayed = (number(0) if each.half_life is None else each.decayed for each in counts)
-    rows = zip(counts, decayed, strict=True)
-    return [part for each, total in rows for part in (each.num, each.age, total)]
 
 
 def answers(history: CountHistory, pairs: EventBatch, limit: int) -> list[list[Answer]]:
@@ -263,22 +244,27 @@ def test_ranks_and_events_since_match_a_scan(events, data) -> None:
 
 
 def test_events_of_later_keys_than_the_cap_do_not_count() -> None:
-    graph = TemporalGraph.from_events(
-        graph_events((0, 1, 1), (0, 2, 2), (1, 2, 3), (1, 1, 4), (0, 1, 5), (0, 2, 6), (1, 2, 7))
-    )
+    """Each of 64 parts has as many keys as the cap, which count as without one."""
+    graph = TemporalGraph.from_events(skewed_events(600, 60))
     asked = [(_core.CountOf.transition, 1, 0.0, _core.Clock.seconds)]
-    step = [(_core.Op.num, 0, 0, 0, 0.0)]
+    src, dst = torch.cartesian_prod(torch.arange(60), torch.arange(60)).T.contiguous()
+    t = limit = torch.full_like(src, 600)
+    none = torch.empty(len(src), 0, dtype=torch.int64)
     found = []
-    for cap in (0, 1, 2):
-        counts = _core.EventCounts(graph.backend.log, asked, step, [0], max_keys=cap)
-        counts.read_upto(7)
-        out = torch.empty(2, 1, 1, dtype=torch.float64)
-        src, dst = torch.tensor([[1, 0], [1, 1]])  # after 2 to 1, and after 2 to 1
-        t = limit = torch.tensor([8, 8])
-        none = torch.empty(2, 0, dtype=torch.int64)
-        counts.answer(src, dst, None, none, t, torch.minimum(limit, torch.tensor(7)), out)
-        found.append(out.flatten().tolist())
-    assert found == [[0, 0], [0, 0], [2, 2]]  # keys: 1 then 2, and 2 then 1
+    for cap in (0, 1, 100):
+        counts = _core.EventCounts(
+            graph.backend.log, asked, [(_core.Op.num, 0, 0, 0, 0.0)], [0], max_keys=cap
+        )
+        counts.read_upto(600)
+        found.append(torch.empty(len(src), 1, 1, dtype=torch.float64))
+        counts.answer(src, dst, None, none, t, limit, found[-1])
+    nothing, capped, every = (each.flatten() for each in found)
+    last = graph.log.read(0, 600)
+    after = {int(u): int(v) for u, v in zip(last.src, last.dst, strict=True)}
+    keys = {(after[int(u)], int(v)) for u, v in zip(src[capped > 0], dst[capped > 0], strict=True)}
+    assert not nothing.any()
+    assert 16 < len(keys) <= 64 < int((every > 0).sum())
+    assert capped[capped > 0].equal(every[capped > 0])
 
 
 def test_late_events_count_from_their_position_with_their_own_time() -> None:
@@ -381,7 +367,7 @@ def value_of(each: Number, known: Mapping[Number, float]) -> float:
 
 LEAVES = [TICK, LOOP, *numbers_of([Count("pair"), Count("dst", half_life=3.0)])]
 NUMBERS = st.recursive(
-    st.sampled_from(LEAVES) | st.floats(-3, 3).map(number),
+    st.sampled_from(LEAVES) | st.floats(-3, 3).map(lambda x: number(x + 0.0)),  # no -0.0
     lambda inner: st.builds(
         lambda op, *args: Number(op, args[: 3 if op == "where" else 1 + (op in BINARY)]),
         st.sampled_from(sorted(OPERATIONS)),

@@ -29,8 +29,12 @@ SETTINGS = (*STREAM_OF_FILES, "graph", "model", "continual", "operate.memory_lim
 WORLD = "World"
 HEAD_BYTES, ID_BYTES, INDEX_BYTES = 8, 8, 12
 """Bytes per node: the head of its neighbors; an integer id; at most its entry in a hash table."""
-DESTINATION_BYTES, PAIR_BYTES = 24, 48
-"""Bytes per destination and pair: first event, and entry in an index by node or a table."""
+DESTINATION_BYTES, PAIR_BYTES = 24, 24
+"""Bytes per destination: first event, and entry in an index by node; per pair: entry in a table."""
+MARKS_PER_BYTE = 7
+"""Events per byte of marks of the first event of each pair."""
+SOURCE_BYTES = 12
+"""Bytes per event in lists by source, which negatives of kind source read."""
 EVENT_BYTES = 24
 """Bytes per event in the log: source, destination and time; a label adds 8, a weight 4."""
 RELATION_BYTES = 2
@@ -200,13 +204,15 @@ def _structures(
     from tgflow.nn.history import LINK_WIDTH, ORIGIN_WIDTH, ROWS_PER_EVENT
     from tgflow.nn.memory import CLOCK_WIDTH
     from tgflow.plan.negatives import PairHistory
+    from tgflow.train.config import parse_negatives
     from tgflow.train.plans import negatives_learned
     from tgflow.train.state import PIECE
     from tgflow.train.stepper import kept_past
 
     size = graph.num_events
     by_events, by_nodes = num_events / size, num_nodes / graph.num_nodes
-    draws_pairs = config.hist_negatives or "historical" in negatives_learned(model, config)
+    learned = parse_negatives(negatives_learned(model, config))
+    draws_pairs = config.hist_negatives or learned.get("historical")
     pairs = PairHistory(graph.log).upto(size, pairs=bool(draws_pairs))
     num_pairs = pairs.num_pairs(size) if draws_pairs else 0
     destinations = DESTINATION_BYTES * pairs.num_destinations(size) * by_nodes
@@ -232,8 +238,12 @@ def _structures(
             mapped=event * num_events,
         ),
         Structure("destinations", round(destinations)),
-        Structure("distinct pairs", round(PAIR_BYTES * num_pairs * by_events)),
-        Structure("counts of pairs", round(count_bytes * by_events)),
+        shards("distinct pairs", PAIR_BYTES * num_pairs * by_events),
+        Structure("marks of pairs", num_events // MARKS_PER_BYTE if draws_pairs else 0),
+        shards("counts of pairs", count_bytes * by_events),
+        Structure(
+            "sources' destinations", SOURCE_BYTES * num_events if learned.get("source") else 0
+        ),
         Structure("edge features", edge * num_events),
         Structure("parameters and optimizer", 4 * parameters),
         Structure(

@@ -288,7 +288,8 @@ class RanksConfig(Checked):
     """Communication of ranks, and placement of their state."""
 
     graph: Annotated[Held, Setting(flags=("--rank-graph",), live=True)] = "replicated"
-    """Neighbors: replicated on every rank, or sharded: each rank has those of its own nodes."""
+    """Neighbors and counts: replicated on every rank, or sharded: each rank has those of its own
+    nodes, and of its share of other keys."""
     memory: Annotated[Held, Setting(flags=("--rank-memory",), live=True)] = "replicated"
     """Node memory, likewise; sharded sends the rows that are read."""
     timeout: Annotated[float, Gt(0), Setting(flags=("--rank-timeout",))] = 300.0

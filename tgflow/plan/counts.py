@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,21 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan._native import Clock, CountOf, EventCounts, Op
 
 
+class CountedPairs(NamedTuple):
+    """Pairs whose past is counted: `B` events, and `m` negatives of each."""
+
+    events: EventBatch
+    """The events; their negatives have their relations."""
+    negative_src: Tensor | None
+    """Sources of their negatives, int64 `[B, m]`; None: the events' own."""
+    negative_dst: Tensor
+    """Their destinations, int64 `[B, m]`."""
+    limit: Tensor
+    """Log positions, int64 `[B]`, none of them past `stop`: events before them count."""
+    stop: int
+    """Log position at which the batch ends."""
+
+
 class CountHistory:
     """Counts of past events of pairs, as of any position of a graph's log.
 
@@ -21,7 +36,8 @@ class CountHistory:
     An answer about the first `n` events never changes.
 
     Args:
-        graph: Graph whose log to follow; not modified.
+        graph: Graph whose log to follow; not modified. Of a shard only the counts of its nodes and
+            keys are kept, and all ranks ask together: `tgflow.distributed.counts.AskingCounts`.
         counts: Numbers to compute of every pair, from counts that are kept.
 
     Raises:
@@ -31,7 +47,13 @@ class CountHistory:
     def __init__(self, graph: TemporalGraph, counts: Sequence[Number]) -> None:
         self.asked = tuple(map(number, counts))
         self.graph = graph
-        self.native = EventCounts(graph.backend.log, *_compiled(self.asked, graph.seconds_per_tick))
+        parts = graph.shard.parts
+        self.native = EventCounts(
+            graph.backend.log,
+            *_compiled(self.asked, graph.seconds_per_tick),
+            first_part=parts.start,
+            num_parts=len(parts),
+        )
         """The core's counts, for other code of the core."""
         self.are_of_relations = any(map(_is_of_relation, self.asked))
         """Whether answers depend on the relations of the events asked about."""
@@ -48,17 +70,11 @@ class CountHistory:
     ) -> Tensor:
         """Return all numbers of a batch's pairs, float64 `[B, 1 + m, C]`.
 
-        Counts the events before an event's limit and earlier than its time.
-
-        Args:
-            events: The events, `B` of them; their negatives have their relations.
-            negative_src: Sources of their negatives, int64 `[B, m]`; None: the events' own.
-            negative_dst: Their destinations, int64 `[B, m]`.
-            limit: Log positions, int64 `[B]`, none of them past `stop`.
-            stop: Log position at which the batch ends.
+        Counts the events before an event's limit and earlier than its time. The arguments are those
+        of `CountedPairs`.
 
         Raises:
-            ValueError: If events have been deleted from the graph.
+            ValueError: If events have been deleted from the graph, or it is a shard.
         """
         num, m = negative_dst.shape
         self.check_deletions()
@@ -76,14 +92,15 @@ class CountHistory:
         return self.native.bytes
 
     def figures(self, position: int) -> dict[str, int]:
-        """Return `counts_bytes` for a result; an empty dict without counts.
+        """Return `counts_bytes` for a result, those of this rank; an empty dict without counts.
 
         Args:
-            position: Events to read first, also in a run without events to learn.
+            position: Events to read first, also in a run without events to learn; of a shard none.
         """
         if not self.asked:
             return {}
-        self.native.read_upto(position)
+        if self.graph.shard.world == 1:
+            self.native.read_upto(position)
         return {"counts_bytes": self.nbytes}
 
     def check_deletions(self) -> None:

@@ -18,6 +18,7 @@ from tgflow.describe import described
 from tgflow.graph.log import EventLog
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
+from tgflow.peers import Shard
 from tgflow.plan._native import EventCounts, PairIndex, choose_positions
 
 
@@ -29,14 +30,20 @@ class PairHistory:
     changes.
 
     Args:
-        log: Log to follow; not modified. None: the events passed to `append`.
+        log: Log to follow; not modified. None: the events passed to `append`, without pairs.
         types: Types of nodes, as `EventLog.node_types`; None: those of the log.
+        shard: Keep the table of the pairs of a rank's sources only, `peers.shard`; all ranks read
+            pairs together, by `tgflow.distributed.counts.read_pairs`. None: all pairs.
     """
 
     def __init__(
-        self, log: EventLog | None = None, types: Callable[[Tensor], Tensor] | None = None
+        self,
+        log: EventLog | None = None,
+        types: Callable[[Tensor], Tensor] | None = None,
+        shard: Shard | None = None,
     ) -> None:
-        self.native = PairIndex()
+        parts = (Shard() if shard is None else shard).parts
+        self.native = PairIndex(None if log is None else log.native, parts.start, len(parts))
         """The core's index."""
         self._log, self._own_types = log, types
         self._counts: EventCounts | None = None
@@ -47,11 +54,6 @@ class PairHistory:
 
     def append(self, src: Tensor, dst: Tensor) -> None:
         """Read on: sources and destinations of the next events, int64 `[N]`."""
-        self._append(src, dst)
-        done = len(src) - (len(self) - self.native.num_pair_events)
-        self.native.append_pairs(src[done:].contiguous(), dst[done:].contiguous())
-
-    def _append(self, src: Tensor, dst: Tensor) -> None:
         dst, types = dst.contiguous(), self._types
         self.native.append(src.contiguous(), dst, None if types is None else types(dst))
 
@@ -84,7 +86,7 @@ class PairHistory:
                 pairs require.
 
         Raises:
-            ValueError: If the log has fewer.
+            ValueError: If the log has fewer, or its pairs must be read by all ranks together.
         """
         log, native = self._log, self.native
         if log is None or position <= (native.num_pair_events if pairs else len(self)):
@@ -94,10 +96,9 @@ class PairHistory:
                 raise ValueError(f"position {position} is past the log's end, {len(log)} events")
             if len(self) < position:
                 events = log.read(len(self), position)
-                self._append(events.src, events.dst)
+                self.append(events.src, events.dst)
             if pairs and native.num_pair_events < position:
-                events = log.read(native.num_pair_events, position)
-                native.append_pairs(events.src, events.dst)
+                native.read_pairs(position)
         return self
 
     def num_destinations(self, before: int) -> int:
@@ -155,7 +156,7 @@ class PairHistory:
     ) -> tuple[Tensor, Tensor]:
         """Return the last distinct destinations of sources, and of all events, before cut-offs.
 
-        The first call reads the whole log once more; takes some 60 bytes an event from then on.
+        The first call reads the whole log once more; takes some 12 bytes an event from then on.
 
         Args:
             src: Sources, int64 `[B]`.
@@ -341,7 +342,7 @@ class NegativeSampler:
                 at the end of the batch; or if `cut` is past the log's end.
         """
         limit = self.limit(stop)
-        index = history.upto(limit, pairs=self.kind != "random")
+        index = history.upto(limit, pairs=self.draws_pairs)
         cut = start if self.cut is None else torch.full_like(start, self.cut)
         if self.kind == "random":
             out_dst, fallbacks = index.draw_destinations(
@@ -373,6 +374,11 @@ class NegativeSampler:
         before = begin if self.cut is None else self.cut
         index = history.upto(self.limit(stop))
         return index.destinations(before if index.num_destinations(before) else stop)
+
+    @property
+    def draws_pairs(self) -> bool:
+        """Whether it draws pairs of the past, which the history must have read."""
+        return self.kind != "random"
 
     def limit(self, stop: int) -> int:
         """Return the number of events needed to draw for a batch that ends at `stop`."""
@@ -540,6 +546,7 @@ class NegativesOfBoth:
     def __init__(self, first: NegativeSource, second: NegativeSource) -> None:
         self.num = first.num + second.num
         self.first, self._second = first, second
+        self.draws_pairs = any(getattr(each, "draws_pairs", False) for each in (first, second))
 
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int

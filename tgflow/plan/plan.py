@@ -36,7 +36,7 @@ from tgflow.graph.host import HostGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan import _native
 from tgflow.plan._native import Preparer, Slab, SlabPool, unique_events
-from tgflow.plan.counts import CountHistory
+from tgflow.plan.counts import CountedPairs, CountHistory
 from tgflow.plan.negatives import (
     Negatives,
     NegativeSampler,
@@ -205,7 +205,7 @@ class Plan:
         self.with_nodes = with_nodes
         self.slices = slices
         self.for_gradients = for_gradients
-        self.pairs = PairHistory(graph.log) if pairs is None else pairs
+        self.pairs = PairHistory(graph.log, shard=graph.shard) if pairs is None else pairs
         """History that negatives are drawn from."""
         self.counts = counts if isinstance(counts, CountHistory) else CountHistory(graph, counts)
         if self.counts.graph is not graph:
@@ -435,6 +435,8 @@ class Plan:
     def draw(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Roots:
         """Return the queries of batch `index` in `epoch`. Never waits for a device.
 
+        Without counts if the graph is a shard: `tgflow.distributed.counts.AskingCounts` adds them.
+
         Args:
             epoch: Epoch of the batch.
             index: Index of the batch.
@@ -510,21 +512,24 @@ class Plan:
         roots = Roots(0, 0, self.seed, len(src), host, negatives, queries)
         return self._with_counts(roots, as_of)
 
-    def _with_counts(self, roots: Roots, limit: Tensor | None = None) -> Roots:
-        """Add all counts, as of `limit` or else as each event sees the past."""
-        if not self.counts.asked:
-            return roots
+    def pairs_of(self, roots: Roots, limit: Tensor | None = None) -> CountedPairs:
+        """Return the pairs to count, as of `limit` or else as each event sees the past."""
         host, negatives = roots.host, roots.negatives
         if limit is None:
             limit = host.eid if self.sees_all_before else self._starts(host.eid, host.begin)
-        counts = self.counts.answer(
+        return CountedPairs(
             EventBatch.checked(src=host.src, dst=host.dst, t=host.t, relation=host.relation),
             None if negatives.own_sources else negatives.src,
             negatives.dst,
-            limit=limit,
-            stop=host.end,
+            limit,
+            host.end,
         )
-        return replace(roots, counts=counts)
+
+    def _with_counts(self, roots: Roots, limit: Tensor | None = None) -> Roots:
+        """Add all counts, unless all ranks must ask for them together."""
+        if not self.counts.asked or self.graph.shard.world > 1:
+            return roots
+        return replace(roots, counts=self.counts.answer(**self.pairs_of(roots, limit)._asdict()))
 
     def _part_of(
         self, epoch: int, index: int, rows: slice | Tensor, num_negatives: int | None
@@ -706,6 +711,11 @@ def walk_of(plan: Plan, roots: Roots) -> HopWalk:
 
 def assemble(plan: Plan, roots: Roots, hops: Hops | None = None) -> PendingBatch:
     """Return the batch of `roots` before its features are read. Does not synchronize."""
+    if plan.counts.asked and roots.counts is None:
+        raise ValueError(
+            "counts of past events are sharded with the graph: ask all ranks together "
+            "(tgflow.distributed.counts.AskingCounts), or make the graph without shard="
+        )
     if hops is None:
         hops = walk_here(plan.graph, walk_of(plan, roots), plan.sampler)
     graph, inputs, events = plan.graph, hops.inputs, roots.events

@@ -18,7 +18,7 @@ from tgflow.batch import Batch, Share
 from tgflow.graph import TemporalGraph
 from tgflow.peers import PeerLost, Peers, RanksDisagree
 from tgflow.plan.in_order import Task, batch_error, ordered_map
-from tgflow.plan.plan import Plan, assemble, walk_of
+from tgflow.plan.plan import Plan, Roots, assemble, walk_of
 from tgflow.sampling import Frontier, Sampler
 from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
 
@@ -82,6 +82,8 @@ def walks_here(graph: TemporalGraph, sampler: Sampler) -> Walk:
     return lambda walks: [walk_here(graph, walk, sampler) for walk in walks]
 
 
+Count = Callable[[Sequence[tuple[Plan, Roots]]], list[tuple[Plan, Roots]]]
+"""Adds the counts of drawn queries, as `tgflow.distributed.counts.AskingCounts.counted` does."""
 AskState = Callable[[Sequence[Iterable[Batch]]], Sequence[Callable[[], None]]]
 """Type of `tgflow.state.SpreadState.ask`."""
 
@@ -96,6 +98,10 @@ class SharePreparer:
     """Slices of each batch that are computed here."""
     most: int
     """Largest number of slices per batch of any rank: all ranks take that many walks."""
+    read_pairs: Callable[[int], None] | None = None
+    """Reads the pairs of the events before a position, which draws need; None: draws do."""
+    count: Count | None = None
+    """Adds counts that are sharded; None: draws have them."""
     ask: AskState | None = None
     """Sends owners the reads of the model's state; None: all state is local."""
 
@@ -106,7 +112,11 @@ class SharePreparer:
         """
         try:
             tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
+            if self.read_pairs is not None:
+                self.read_pairs(max(plan.span(task[1])[1] for plan, task in tasks))
             drawn = [(plan, plan.draw(*task, n)) for plan, task in tasks for n in self.wanted]
+            if self.count is not None:
+                drawn = self.count(drawn)
             plan, none = tasks[0][0], torch.empty(0, dtype=torch.int64)
             nowhere = Frontier(none, none, none)
             walks = [walk_of(*each) for each in drawn]

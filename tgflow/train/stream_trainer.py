@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from tgflow.cuda.clock import clock_of
 from tgflow.describe import described
 from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
+from tgflow.distributed.counts import AskingCounts, read_pairs
 from tgflow.distributed.feed import MOST_BATCHES, read_by_rank_0
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph import TemporalGraph
@@ -89,7 +91,7 @@ class StreamTrainer(ABC):
         self.stream_start = self.position
         """Events before those of the latest stream."""
         self._preparation = clock_of(device)
-        self._pairs = PairHistory(graph.log)
+        self._pairs = PairHistory(graph.log, shard=graph.shard)
         self._catches_up = False
         self._replay_from = 0
         """First log position that may be replayed: the model's state before it is gone."""
@@ -314,14 +316,19 @@ class StreamTrainer(ABC):
         plans, gate = self._source(), TurnGate(self._peers)
         assert isinstance(plans, MicroBatchPlans)
         sampler, graph, state = plans.predict.sampler, self.graph, self.spread_state
-        walk: Walk = (
-            walks_here(graph, sampler)
-            if graph.shard.world == 1
-            else AskingSampler(graph, self._peers, sampler).walk
-        )
+        walk: Walk = walks_here(graph, sampler)
+        read = count = None
+        if graph.shard.world > 1:
+            walk = AskingSampler(graph, self._peers, sampler).walk
+            count = AskingCounts(plans.predict.counts, self._peers).counted
+            if any(
+                getattr(each.negatives, "draws_pairs", False)
+                for each in (plans.predict, plans.learn)
+            ):
+                read = partial(read_pairs, self._pairs, self._peers)
         most = SliceSchedule(c.slices, self._peers.world).most
         ask = None if state is None else state.ask
-        preparer = SharePreparer(plans.plan_of, walk, self._wanted, most, ask)
+        preparer = SharePreparer(plans.plan_of, walk, self._wanted, most, read, count, ask)
         num_threads = 1 if c.num_threads is None else c.num_threads  # it waits for other ranks
         made = shares_by_turns(turns, preparer, gate, num_threads=num_threads, ahead=self._ahead)
         try:

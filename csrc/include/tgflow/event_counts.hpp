@@ -9,6 +9,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "tgflow/detail/store_view.hpp"
 #include "tgflow/event_lists.hpp"
 #include "tgflow/event_log.hpp"
 #include "tgflow/formula.hpp"
@@ -55,6 +56,10 @@ struct Count {
 
 /// Follows a log and answers counts. An answer about the first `n` events never changes. Any
 /// number of threads may query, and let it read on in the log, concurrently.
+///
+/// Each key of a list is in a part: those of a source's own lists in the source's, others by hash. The counts
+/// of a shard have the keys of its parts, and are read and queried in steps, between which ranks exchange
+/// what they found; one process takes the same steps at once.
 class EventCounts {
  public:
   static constexpr int kMaxDepth = 64;
@@ -62,20 +67,39 @@ class EventCounts {
   static constexpr int kMaxRank = 32;
   /// Events looked through for each distinct destination wanted.
   static constexpr int kReach = 8;
-  /// Keys of a kind that follows from others, such as transitions. Events of later keys do not count.
-  static constexpr int64_t kMaxKeys = int64_t{1} << 26;
+  /// Keys of a kind that follows from others, such as transitions, by part. Events of later keys do not
+  /// count.
+  static constexpr int64_t kMaxKeys = int64_t{1} << 20;
 
-  /// Counts events of `log`, and answers with the results of `formula`. Throws std::invalid_argument if a
-  /// step of it is of no count, of a sum of one without decay, or of a rank or a source's events where the
-  /// count has none.
+  /// Counts events of `log` in the lists of `shard`, and answers with the results of `formula`. Throws
+  /// std::invalid_argument if a step of it is of no count, of a sum of one without decay, or of a rank or a
+  /// source's events where the count has none.
   EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula, bool finds_latest = false,
-              int64_t max_keys = kMaxKeys);
+              int64_t max_keys = kMaxKeys, Shard shard = {});
 
   /// Number of events read.
   int64_t size() const { return size_.load(std::memory_order_acquire); }
   /// Reads at least the first `position` events of the log. Concurrent queries wait for a few hundred
-  /// events at most. Throws std::out_of_range if the log has fewer.
+  /// events at most. Throws std::out_of_range if the log has fewer, std::invalid_argument for a shard.
   void read_upto(int64_t position);
+
+  // The steps of reading the events [size(), end). Each throws std::invalid_argument if out of turn, or of
+  // another range than the one before.
+  /// Adds them to the lists of the shard's sources. Writes `facts[n, num_facts()]` of those `n` events.
+  void read_sources(int64_t end, int32_t* facts);
+  /// Adds them to the shard's other lists, from the facts of all of them. Writes whether each is the first of
+  /// its transition, by the lists of the shard, `is_new[end - size()]`.
+  void read_others(int64_t end, const int32_t* facts, uint8_t* is_new);
+  /// Adds those that are the first of their transition, by the lists of any shard.
+  void read_continuations(int64_t end, const uint8_t* is_new);
+  /// Number of those events whose source is the shard's.
+  int64_t num_own(int64_t end) const;
+  /// Facts of an event, for lists of other parts than its source's: the source's last destinations, whether
+  /// the pair is new, and the last distinct destinations; kNoNode for missing ones.
+  int64_t num_facts() const { return num_last_ + 1 + num_covisited_; }
+  /// Whether the first events of transitions are counted.
+  bool continues() const { return lists(kContinuations) != nullptr || lists(kAllContinuations) != nullptr; }
+  bool is_whole() const { return shard_.num_other_parts == 0; }
 
   const EventLog& log() const { return log_; }
   /// Numbers per pair in an answer.
@@ -99,6 +123,38 @@ class EventCounts {
   /// Writes the results of the formula for every pair, `out[size, 1 + m, width()]`. Counts the events before
   /// the limit and earlier than the time; the age of the last one is in ticks, -1 if there is none.
   void answer(const Pairs& pairs, double* out) const;
+
+  /// Queried pairs one by one, in columns of `size`: each as `Pairs`.
+  struct Rows {
+    const node_t* src;
+    const node_t* dst;
+    const tick_t* t;
+    const eid_t* limit;
+    const int64_t* relation;
+    int64_t size;
+  };
+  // The steps of an answer. A lookup is of the counts with the same keys; the first `num_own_lookups` are of
+  // the lists of the queried source.
+  /// Writes the numbers of sources of the shard, `found[size, num_found()]`.
+  void answer_sources(const Rows& rows, double* found) const;
+  /// Writes key and part of each other lookup, `keys[num_keys(), size]` and `parts`; the part is -1, and the
+  /// key kNoKey, where there is none.
+  void find_keys(const Rows& rows, const double* found, uint64_t* keys, int64_t* parts) const;
+  /// Writes the numbers of keys of the shard: of `num[k]` keys of other lookup `k`, one lookup after the
+  /// other, `out[size, num_loads()]`. Reads t and limit of the rows.
+  void answer_keys(const int64_t* num, const uint64_t* keys, const Rows& rows, double* out) const;
+  /// Writes the results of the formula, `out[size, width()]`, from `found` and the numbers of the keys,
+  /// `others[num_keys(), size, num_loads()]`.
+  void evaluate(const Rows& rows, const double* found, const double* others, double* out) const;
+  /// Numbers of a pair that its source's lists have, and the nodes that other keys are made of.
+  int64_t num_found() const { return num_own_loads_ + depth_ + covisit_depth_; }
+  /// Other lookups.
+  int64_t num_keys() const { return static_cast<int64_t>(lookups_.size()) - num_own_lookups_; }
+  /// Numbers of each other lookup.
+  std::vector<int64_t> loads() const;
+  /// Most of them.
+  int64_t num_loads() const;
+  static constexpr uint64_t kNoKey = ~uint64_t{0};
 
   /// Lists of events that `last_events` reads: those of the pair, of the reversed pair, from
   /// the source, and to the destination.
@@ -143,7 +199,35 @@ class EventCounts {
     kEvents,
     kNumLists,
   };
-  struct Kind;
+  /// Lists and keys of a kind of count.
+  struct Kind {
+    enum KeyOf : uint8_t {
+      kPair,
+      kReverse,
+      kSrc,
+      kDst,
+      kLastAndDst,
+      kLast,
+      kOwnLastAndDst,
+      kDistinctAndDst,
+      kPairAndRelation,
+      kSrcAndRelation,
+      kDstAndRelation,
+      kRelation,
+      kOne,
+    };
+
+    List list;
+    KeyOf key;
+
+    bool is_of_last() const { return key == kLastAndDst || key == kLast || key == kOwnLastAndDst; }
+    /// Whether it counts events of the queried source.
+    bool is_of_source() const {
+      return (key == kSrc && list != kDestinations) || key == kOwnLastAndDst || key == kPair;
+    }
+    /// Whether its list is in the part of the queried source.
+    bool is_own() const { return is_of_source() || key == kPairAndRelation; }
+  };
   struct Source;
   struct Asked;
   struct Found;
@@ -157,44 +241,64 @@ class EventCounts {
   struct Lookup {
     Count count;
     std::vector<Load> loads;
+    bool is_by_source = false;  ///< Whether a number goes by the source's events.
   };
+  static constexpr uint64_t kOneKey = 0;  // key of single lists
   static constexpr int64_t kHugePagesFrom = int64_t{16} << 20;
 
   static const Kind& kind_of(CountOf of);
   const EventLists* lists(List list) const { return lists_[list].get(); }
-  EventLists::Earlier add(List list, uint64_t key, eid_t eid) {
-    return lists_[list] == nullptr ? EventLists::Earlier{-1, kNoEvent} : lists_[list]->append(key, eid);
+  static int64_t part_of(List list, uint64_t key);
+  bool has(int64_t part) const { return shard_.local(part) != kNotHeld; }
+  int64_t add(List list, uint64_t key, eid_t eid) { return add(list, key, part_of(list, key), eid); }
+  int64_t add(List list, uint64_t key, int64_t part, eid_t eid) {
+    return lists_[list] == nullptr || !has(part) ? -1 : lists_[list]->append(key, part, eid);
   }
   void prefetch(List list, uint64_t key) const {
     if (lists_[list] != nullptr) lists_[list]->prefetch(key);
   }
-  void prefetch_event(eid_t eid) const;
-  void add_event(eid_t eid);
-  void add_related(eid_t eid);
-  void add_following(eid_t eid, const eid_t* last, int num_last);
-  void add_news(eid_t eid, const EventLists::Earlier& of_pair, const EventLists::Earlier& of_source);
+  void prefetch_event(eid_t eid, const int32_t* facts) const;
+  void add_to_source(eid_t eid, int32_t* facts);
+  bool add_to_others(eid_t eid, const int32_t* facts);
+  void check_turn(int64_t end, int64_t done, int64_t before) const;
   int last_of_source(node_t src, eid_t cut, int most, eid_t* out) const;
   int last_of_all(eid_t cut, int most, eid_t* out) const;
   eid_t cut_off(tick_t t, eid_t limit) const;
   void find_sources(Asked& asked) const;
+  void find_latest(Asked& asked) const;
+  void find_keys(const Count& count, Asked& asked) const;
   void load(const Lookup& lookup, const Asked& asked, double* columns) const;
-  void find_earlier(const EventLists* lists, const Count& count, const Asked& asked, int64_t begin,
-                    int64_t num, Found& found) const;
+  void load_loops(const Asked& asked, double* columns) const;
+  void find_earlier(const EventLists* lists, const Asked& asked, int64_t begin, int64_t num,
+                    Found& found) const;
+  template <typename PairAt, typename Use>
+  void for_blocks(int64_t size, const PairAt& pair_at, const Use& use) const;
+  static int64_t column_of(const Load& load) { return static_cast<int64_t>(load.step) * Formula::kBlock; }
+  template <typename Use>
+  void for_own_loads(const Use& use) const {
+    for (size_t n = 0; n < static_cast<size_t>(num_own_lookups_); ++n) {
+      for (const Load& load : lookups_[n].loads) use(load);
+    }
+  }
 
   const EventLog& log_;
   std::vector<Count> counts_;
   Formula formula_;
   std::vector<Lookup> lookups_;
-  int depth_ = 0;           // most last destinations used
-  int window_depth_ = 0;    // those of windows
-  int distinct_depth_ = 0;  // distinct ones
+  const Shard shard_;
+  int64_t num_own_lookups_ = 0, num_own_loads_ = 0;
+  int depth_ = 0;                         // most last destinations used
+  int window_depth_ = 0;                  // those of windows
+  int distinct_depth_ = 0;                // distinct ones
+  int covisit_depth_ = 0;                 // those of covisits
+  int num_last_ = 0, num_covisited_ = 0;  // of an event's facts
   bool ranks_all_ = false;
-  bool is_ordered_ = false;
-  EventOrder order_;
+  bool needs_source_ = false;  // of queried pairs
   HostMemory memory_;
   Arena arena_{16, memory_, "counts of past events", kHugePagesFrom};
   std::array<std::unique_ptr<EventLists>, kNumLists> lists_;
   std::atomic<int64_t> size_{0};
+  int64_t num_of_sources_ = 0, num_of_others_ = 0;  // events in the lists of sources, and in others
   bool is_broken_ = false;
   std::mutex reading_on_;
   mutable std::shared_mutex mutex_;

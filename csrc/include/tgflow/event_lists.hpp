@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "tgflow/arena.hpp"
+#include "tgflow/detail/store_view.hpp"
 #include "tgflow/event_log.hpp"
 #include "tgflow/hash_table.hpp"
 
@@ -27,32 +29,6 @@ struct Decay {
   bool operator==(const Decay& other) const { return half_life == other.half_life && clock == other.clock; }
 };
 
-/// What comes after and before each event.
-class EventOrder {
- public:
-  static constexpr eid_t kNone = INT64_MAX;
-
-  struct Event {
-    eid_t next_of_pair = kNone;  ///< The pair's next event.
-    eid_t next_of_dst = kNone;   ///< The destination's next event.
-    int64_t rank = 0;            ///< Events of its source before it.
-  };
-  Event& operator[](eid_t eid) { return chunks_[static_cast<size_t>(eid / kChunk)][eid % kChunk]; }
-  const Event& operator[](eid_t eid) const {
-    return chunks_[static_cast<size_t>(eid / kChunk)][eid % kChunk];
-  }
-  /// Makes room for the event at `eid`, the first one without.
-  void add(eid_t eid) {
-    if (eid % kChunk == 0) chunks_.emplace_back(new Event[kChunk]);
-  }
-  int64_t bytes() const { return static_cast<int64_t>(chunks_.size() * sizeof(Event)) * kChunk; }
-
- private:
-  static constexpr int64_t kChunk = 4096;
-
-  std::vector<std::unique_ptr<Event[]>> chunks_;
-};
-
 /// Events by key, and at each of them the decayed sums of the list so far.
 ///
 /// In sums an event counts from its time, and a sum is as of the log's clock after its event, so that late
@@ -61,19 +37,16 @@ class EventOrder {
 /// must not overlap.
 class EventLists {
  public:
-  /// Lists of events of `log`, with a sum for each of `decays`, which read `order` if they go by a source's
-  /// events. Their blocks are in `arena`. After `max_keys` keys, events of other keys are dropped.
-  EventLists(const EventLog& log, const EventOrder& order, std::vector<Decay> decays, Arena& arena,
-             int64_t max_keys)
-      : log_(log), order_(order), decays_(std::move(decays)), arena_(arena), max_keys_(max_keys) {}
+  /// Lists of events of `log`, with a sum for each of `decays`, which read `sources`, the lists of the events
+  /// of each source, if they go by a source's events. Their blocks are in `arena`. After `max_keys` keys of a
+  /// part, events of its other keys are dropped.
+  EventLists(const EventLog& log, const std::unique_ptr<EventLists>& sources, std::vector<Decay> decays,
+             Arena& arena, int64_t max_keys)
+      : log_(log), sources_(sources), decays_(std::move(decays)), arena_(arena), max_keys_(max_keys) {}
 
-  /// Events of a list before the one added.
-  struct Earlier {
-    int64_t num;  ///< -1 if the event was dropped.
-    eid_t last;
-  };
-  /// Adds an event to the list of `key`, in the order of the log.
-  Earlier append(uint64_t key, eid_t eid);
+  /// Adds an event to the list of `key` of a part, below `kParts`, in the order of the log. Returns the
+  /// number of events in the list before, -1 if the event was dropped.
+  int64_t append(uint64_t key, int64_t part, eid_t eid);
 
   /// The part of a list before a cut-off.
   struct Prefix {
@@ -138,7 +111,7 @@ class EventLists {
   struct Moment {
     tick_t t;
     eid_t cut;
-    int64_t source_num;  ///< Events of the query's source before it.
+    int64_t source_age;  ///< Events of the query's source from the prefix's last one on.
   };
   /// The sum of a nonempty prefix by `decays[decay]`, as of a moment.
   double decayed(const Prefix& prefix, size_t decay, const Moment& moment) const;
@@ -185,18 +158,19 @@ class EventLists {
   const List& list(int32_t number) const {
     return chunks_[static_cast<size_t>(number / kChunk)][number % kChunk];
   }
-  bool add_list(uint64_t key, eid_t eid, int32_t* number);  // number: -1 if dropped
+  bool add_list(uint64_t key, int64_t part, eid_t eid, int32_t* number);  // number: -1 if dropped
   Block* new_block(const Block* before);
   void write(int64_t* entry, const int64_t* before, eid_t eid);
-  int64_t clock_at(Clock clock, eid_t eid) const;
+  double age_at(Clock clock, eid_t earlier, eid_t eid) const;
   double weight(size_t decay, eid_t eid) const;
 
   const EventLog& log_;
-  const EventOrder& order_;
+  const std::unique_ptr<EventLists>& sources_;
   std::vector<Decay> decays_;
   DenseIndex index_;
   std::vector<std::unique_ptr<List[]>> chunks_;
   int32_t num_lists_ = 0;
+  std::array<int64_t, kParts> num_keys_{};  ///< Of each part.
   Arena& arena_;
   int64_t max_keys_;
 };

@@ -5,6 +5,8 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "tgflow/detail/store_view.hpp"
+#include "tgflow/event_log.hpp"
 #include "tgflow/hash_table.hpp"
 #include "tgflow/types.hpp"
 
@@ -25,14 +27,39 @@ struct FirstSeen {
   int64_t rank_of(node_t v) const;
 };
 
+/// Marks of events in order: a bit each, and after every 512 the number of marked ones so far.
+class EventMarks {
+ public:
+  void append(bool is_marked);
+  /// Marked events.
+  int64_t num() const { return num_; }
+  /// Those before a position.
+  int64_t num_before(eid_t before) const;
+  /// The position of the i-th one.
+  eid_t nth(int64_t i) const;
+
+ private:
+  static constexpr int64_t kWords = 8;  // of a block
+
+  std::vector<uint64_t> words_;
+  std::vector<int64_t> before_;  ///< Marked ones before each block.
+  int64_t size_ = 0;
+  int64_t num_ = 0;
+};
+
 /// Destinations and pairs in order of first occurrence. Append-only, so answers about the
 /// first `n` events never change. Any number of threads may draw while one appends. Pairs take most of the
-/// memory and are needed by few, so they are added apart.
+/// memory and are needed by few, so they are added apart: a mark of the first event of each, whose columns
+/// are read in the log, and a table of the pairs known. A shard has the table of the pairs of its sources,
+/// and all marks.
 ///
 /// With types of nodes, drawn destinations have the type of the row's positive.
 class PairIndex {
  public:
   static constexpr int64_t kNumTypes = 65'536;
+
+  /// Of the events of `log`, or without pairs.
+  explicit PairIndex(const EventLog* log = nullptr, Shard shard = {}) : log_(log), shard_(shard) {}
 
   /// Number of events seen.
   int64_t size() const;
@@ -41,8 +68,13 @@ class PairIndex {
   void append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
   /// Number of events whose pairs were added: without `append_pairs`, those before the second destination.
   int64_t num_pair_events() const;
-  /// Adds the pairs of the next `n` events after those.
-  void append_pairs(const node_t* src, const node_t* dst, int64_t n);
+  /// Adds the pairs of the events before `end` of the log. Throws std::invalid_argument for a shard, whose
+  /// ranks take the two steps below.
+  void read_pairs(int64_t end);
+  /// Writes which of the events [num_pair_events(), end) are the first of a pair of the shard's sources.
+  void find_pairs(int64_t end, uint8_t* is_first);
+  /// Adds the first events of pairs among those, of the sources of all shards.
+  void mark_pairs(int64_t end, const uint8_t* is_first);
   /// Distinct destinations among the first `before` events.
   int64_t num_destinations(eid_t before) const;
   /// Writes them in the order of their first events; there are `num_destinations`.
@@ -100,7 +132,8 @@ class PairIndex {
     return static_cast<std::size_t>(v) < type_.size() ? type_[static_cast<std::size_t>(v)] : -1;
   }
   void see_type(node_t v, int64_t type);
-  void see_pair(node_t src, node_t dst);
+  bool see_pair(eid_t eid);
+  void check_end(int64_t end) const;
   Pool everyone() const { return {&destinations_.node, &destinations_.first, -1}; }
   /// The destinations that are drawn for a positive: those of its type, if there are types.
   Pool pool_of(node_t positive) const;
@@ -119,23 +152,25 @@ class PairIndex {
   int64_t draw_pair(const Request& q, const Eligible& pairs, int64_t end, int64_t slot) const;
   bool fill_pair(const Request& q, int64_t slot, Eligible& pairs, node_t* out_src, node_t* out_dst) const;
   uint64_t pair(int64_t i) const {
-    return pair_key(pair_src_[static_cast<std::size_t>(i)], pair_dst_[static_cast<std::size_t>(i)]);
+    const eid_t first = pairs_.nth(i);
+    return pair_key(log_->src()[first], log_->dst()[first]);
   }
 
+  const EventLog* const log_;
+  const Shard shard_;
   mutable std::shared_mutex mutex_;
   int64_t size_ = 0;
-  int64_t num_pair_events_ = 0;
+  int64_t num_pair_events_ = 0;  ///< Events of `pairs_`.
   FirstSeen destinations_;
   bool has_types_ = false;
   std::vector<int64_t> type_;  ///< By node, -1 for one that is no destination so far.
   std::vector<int64_t> rank_;  ///< By node: its index among the destinations of its type.
   std::vector<std::vector<node_t>> node_of_type_;
   std::vector<std::vector<eid_t>> first_of_type_;
-  std::vector<node_t> pair_src_, pair_dst_;
-  std::vector<eid_t> pair_first_;
+  EventMarks pairs_;
   std::vector<int64_t> pair_before_;  ///< By pair, as far as queried: its source's previous one, or -1.
   std::vector<int64_t> latest_pair_;  ///< By source: its last one so far, or -1.
-  KeySet pairs_;
+  KeySet known_pairs_;
 };
 
 }  // namespace tgflow

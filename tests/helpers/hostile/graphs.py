@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,22 +94,27 @@ def sample(**more: Any) -> Call:
 
 
 def known_pairs() -> Any:
-    index = _core.PairIndex()
+    index = _core.PairIndex(grown().log)
     index.append(ids(0, 1, 2), ids(3, 4, 5))
-    index.append_pairs(ids(1, 2), ids(4, 5))  # the first was needed before
+    index.read_pairs(3)
     return index
+
+
+def steps_of_pairs(method: str) -> Callable[[], Call]:
+    """Calls of the steps of reading the pairs of three events."""
+
+    def make() -> Call:
+        index = _core.PairIndex(grown().log)
+        arguments = {"end": 3, "is_first": torch.zeros(3, dtype=torch.uint8)}
+        return Call(getattr(index, method), arguments, numbers={"end": [-1, 2, 4, INT64_MAX]})
+
+    return make
 
 
 def append_events() -> Call:
     limits = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1), "type": (0, 65_536)}
     arguments = {"src": ids(0, 1, 2), "dst": ids(3, 4, 5), "type": ids(0, 1, 1)}
     return Call(_core.PairIndex().append, arguments, limits, optional={"type"})
-
-
-def append_pairs() -> Call:
-    limits = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
-    arguments = {"src": ids(0, 1, 2), "dst": ids(3, 4, 5)}
-    return Call(_core.PairIndex().append_pairs, arguments, limits)
 
 
 def types_of_pairs() -> Call:
@@ -148,7 +154,7 @@ def draw_negatives(method: str) -> Callable[[], Call]:
     return make
 
 
-def known_counts() -> Any:
+def known_counts(read: int = 3) -> Any:
     asked = [
         (_core.CountOf.pair, 1, 2.0, _core.Clock.seconds),
         (_core.CountOf.window, 2, 0.0, _core.Clock.seconds),
@@ -159,7 +165,7 @@ def known_counts() -> Any:
         (_core.Op.add, 0, 1, 0, 0.0),
     ]
     counts = _core.EventCounts(grown().log, asked, steps, [0, 1, 2])
-    counts.read_upto(3)
+    counts.read_upto(read)
     return counts
 
 
@@ -187,7 +193,8 @@ def new_counts() -> Call:
         "results": [[1], [-1], [2**62], ["x"]],
         "max_keys": [-1, 2**40],
     }
-    arguments |= {"finds_latest": True, "max_keys": 5}
+    numbers |= {"first_part": [-1, 4, 64], "num_parts": [0, 63, INT64_MAX]}
+    arguments |= {"finds_latest": True, "max_keys": 5, "first_part": 2, "num_parts": 61}
     return Call(_core.EventCounts, arguments, numbers=numbers)
 
 
@@ -205,6 +212,62 @@ def answer_counts() -> Call:
     nodes = dict.fromkeys(("src", "dst", "negative_src", "negative_dst"), (0, 2**31 - 1))
     indices = {**nodes, "limit": (0, 4)}
     return Call(known_counts().answer, arguments, indices, optional={"negative_src"})
+
+
+def rows_of_pairs() -> tuple[torch.Tensor, dict[str, tuple[int, int]]]:
+    """Return columns of pairs, and the range of the last one, of relations."""
+    columns = ids(0, 1, 2), ids(3, 4, 5), ids(0, -(2**63), INT64_MAX), ids(0, 3, 1), ids(0, 2, 1)
+    return torch.stack(columns), {"rows": (0, 2**16)}
+
+
+def numbers_of_pairs(method: str) -> Callable[[], Call]:
+    """Calls of the steps of an answer, with a number of each pair's source and two of its keys."""
+
+    def make() -> Call:
+        rows, indices = rows_of_pairs()
+        floats = partial(torch.zeros, dtype=torch.float64)
+        arguments: dict[str, Any] = {
+            "answer_sources": {"rows": rows, "found": floats(NUM, 3)},
+            "find_keys": {
+                "rows": rows, "found": floats(NUM, 3), "keys": ids(*[0] * NUM).view(1, NUM),
+                "parts": ids(*[0] * NUM).view(1, NUM),
+            },
+            "answer_keys": {
+                "num": ids(NUM), "asked": rows[:3].clone(), "out": floats(NUM, 1),
+            },
+            "evaluate": {
+                "rows": rows, "found": floats(NUM, 3), "others": floats(1, NUM, 1),
+                "out": floats(NUM, 3),
+            },
+        }[method]  # fmt: skip
+        if method == "answer_keys":
+            arguments["asked"][2] = ids(0, 3, 1)
+            indices = {"num": (NUM, NUM + 1), "asked": (0, 4)}
+        return Call(getattr(known_counts(), method), arguments, indices)
+
+    return make
+
+
+def read_counts(method: str) -> Callable[[], Call]:
+    """Calls of the steps of reading three events."""
+
+    def make() -> Call:
+        counts = known_counts(read=0)
+        facts = torch.full((3, counts.num_facts), -1, dtype=torch.int32)
+        is_new = torch.zeros(3, dtype=torch.uint8)
+        steps = {
+            "read_sources": {"facts": facts},
+            "read_others": {"facts": facts, "is_new": is_new},
+            "read_continuations": {"is_new": is_new},
+        }
+        for name, arguments in steps.items():
+            if name == method:
+                break
+            getattr(counts, name)(3, **arguments)
+        numbers = {"end": [-1, 2, 4, INT64_MAX]}
+        return Call(getattr(counts, method), {"end": 3, **steps[method]}, numbers=numbers)
+
+    return make
 
 
 def latest_destinations() -> Call:
@@ -412,7 +475,19 @@ CASES: dict[str, Callable[[], Call]] = {
     "GrowingBytes.map_file": map_bytes,
     "sample_neighbors": sample,
     "PairIndex.append": append_events,
-    "PairIndex.append_pairs": append_pairs,
+    "PairIndex.__init__": simple(
+        lambda: _core.PairIndex,
+        {"log": grown().log, "first_part": 2, "num_parts": 61},
+        numbers={"first_part": [-1, 4, 64], "num_parts": [0, 63, INT64_MAX]},
+        optional={"log"},
+    ),
+    "PairIndex.read_pairs": simple(
+        lambda: _core.PairIndex(grown().log).read_pairs,
+        {"end": 3},
+        numbers={"end": [-1, 4, INT64_MAX]},
+    ),
+    "PairIndex.find_pairs": steps_of_pairs("find_pairs"),
+    "PairIndex.mark_pairs": steps_of_pairs("mark_pairs"),
     "PairIndex.types": types_of_pairs,
     "PairIndex.num_destinations": simple(
         lambda: known_pairs().num_destinations, {"before": -(2**63)}
@@ -432,6 +507,14 @@ CASES: dict[str, Callable[[], Call]] = {
         lambda: known_counts().read_upto, {"position": 3}, numbers={"position": [-1, 4, INT64_MAX]}
     ),
     "EventCounts.answer": answer_counts,
+    **{
+        f"EventCounts.{name}": read_counts(name)
+        for name in ("read_sources", "read_others", "read_continuations")
+    },
+    **{
+        f"EventCounts.{name}": numbers_of_pairs(name)
+        for name in ("answer_sources", "find_keys", "answer_keys", "evaluate")
+    },
     "EventCounts.last_events": last_events,
     "EventCounts.latest_destinations": latest_destinations,
     "unique_queries": unique_queries,

@@ -1,0 +1,472 @@
+// Answers of counts, for one process or in the steps of several.
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <shared_mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "tgflow/event_counts.hpp"
+#include "tgflow/pair_index.hpp"
+#include "tgflow/thread_pool.hpp"
+
+namespace tgflow {
+
+namespace {
+
+constexpr int64_t kGroup = 16;   // pairs whose lists are prefetched together
+constexpr int64_t kGrain = 128;  // blocks worth another thread: fewer are for a batch of one, beside a model
+
+int64_t age_of(tick_t earlier, tick_t t) {
+  const uint64_t age = static_cast<uint64_t>(t) - static_cast<uint64_t>(earlier);
+  return static_cast<int64_t>(std::min<uint64_t>(age, std::numeric_limits<int64_t>::max()));
+}
+
+/// A node sent as a number by another rank.
+node_t node_of(double value) {
+  return value >= 0 && value <= kMaxNode ? static_cast<node_t>(value) : kNoNode;
+}
+
+}  // namespace
+
+/// What the pairs of a source have in common at a cut-off.
+struct EventCounts::Source {
+  int32_t number = -1;           ///< Of the list of its events, or -1.
+  int64_t num = 0;               ///< Its events.
+  int32_t pair_of_last = -1;     ///< The number of the list of it and its last destination, or -1.
+  std::vector<node_t> last;      ///< Last destinations, kNoNode for missing ones.
+  std::vector<eid_t> events;     ///< Last events of its last distinct destinations,
+  std::vector<node_t> distinct;  ///< and these.
+};
+
+/// Some pairs in order, the cut-off of each, and their keys in the list looked up.
+struct EventCounts::Asked {
+  struct Pair {
+    node_t src = kNoNode;
+    node_t dst = kNoNode;
+    tick_t t = 0;
+    eid_t cut = 0;
+    int64_t relation = 0;
+    const Source* source = nullptr;
+    const std::vector<eid_t>* latest = nullptr;  ///< Last events of the last distinct destinations of all.
+    int32_t number = -1;  ///< Of the list of the pair; of counts of pairs and relations.
+  };
+  int64_t num = 0;
+  std::array<Pair, Formula::kBlock> pair;
+  std::array<uint64_t, Formula::kBlock> key;  ///< kNoKey for none.
+  std::vector<Source> sources = std::vector<Source>(Formula::kBlock);
+  std::vector<std::vector<eid_t>> latest = std::vector<std::vector<eid_t>>(Formula::kBlock);
+
+  /// Whether a pair has the key and cut-off of the previous one.
+  bool is_as_before(int64_t i) const {
+    const auto at = static_cast<size_t>(i);
+    return i > 0 && key[at] == key[at - 1] && pair[at].cut == pair[at - 1].cut &&
+           pair[at].t == pair[at - 1].t;
+  }
+};
+
+/// Finds the keys of the pairs in the list of a count.
+void EventCounts::find_keys(const Count& count, Asked& asked) const {
+  const auto key_of = [&](const Asked::Pair& pair) -> uint64_t {
+    const auto depth = static_cast<size_t>(count.depth);
+    const auto at_depth = [&](const std::vector<node_t>& nodes) {
+      return depth > nodes.size() ? kNoNode : nodes[depth - 1];
+    };
+    const auto or_none = [](int64_t of, uint64_t key) { return of < 0 ? kNoKey : key; };
+    switch (kind_of(count.of).key) {
+      case Kind::kPair:
+        return pair_key(pair.src, pair.dst);
+      case Kind::kReverse:
+        return pair_key(pair.dst, pair.src);
+      case Kind::kSrc:
+        return static_cast<uint64_t>(pair.src);
+      case Kind::kDst:
+        return static_cast<uint64_t>(pair.dst);
+      case Kind::kLastAndDst: {
+        const node_t p = at_depth(pair.source->last);
+        return or_none(p, pair_key(p, pair.dst));
+      }
+      case Kind::kLast: {
+        const node_t p = at_depth(pair.source->last);
+        return or_none(p, static_cast<uint64_t>(p));
+      }
+      case Kind::kOwnLastAndDst:
+        return or_none(pair.source->pair_of_last, pair_key(pair.source->pair_of_last, pair.dst));
+      case Kind::kDistinctAndDst: {
+        const node_t p = at_depth(pair.source->distinct);
+        return or_none(p, pair_key(std::min(p, pair.dst), std::max(p, pair.dst)));
+      }
+      case Kind::kPairAndRelation:
+        return or_none(pair.number, pair_key(pair.number, pair.relation));
+      case Kind::kSrcAndRelation:
+        return pair_key(pair.src, pair.relation);
+      case Kind::kDstAndRelation:
+        return pair_key(pair.dst, pair.relation);
+      case Kind::kRelation:
+        return static_cast<uint64_t>(pair.relation);
+      case Kind::kOne:
+        break;
+    }
+    return kOneKey;
+  };
+  std::transform(asked.pair.begin(), asked.pair.begin() + asked.num, asked.key.begin(), key_of);
+}
+
+/// Pairs of a group with earlier events, in order, and those with the same ones as the previous pair.
+struct EventCounts::Found {
+  struct Earlier {
+    int64_t pair;
+    EventLists::Prefix events;
+  };
+  int64_t num = 0;
+  std::array<Earlier, kGroup> earlier;
+  int64_t num_repeated = 0;
+  std::array<int64_t, kGroup> repeated;
+};
+
+/// The first position at or after which nothing is earlier than `t`, at most `limit`. Usually close to it.
+eid_t EventCounts::cut_off(tick_t t, eid_t limit) const {
+  const tick_t* clocks = log_.clocks();
+  int64_t step = 1;
+  while (step < limit && clocks[limit - step] >= t) step *= 2;
+  const int64_t low = std::max<int64_t>(limit - step, 0);
+  return std::lower_bound(clocks + low, clocks + limit, t) - clocks;
+}
+
+void EventCounts::find_sources(Asked& asked) const {
+  for (int64_t i = 0; i < asked.num; ++i) {
+    Asked::Pair* const pair = asked.pair.data() + i;
+    if (lists(kRelatedPairs) != nullptr) pair->number = lists(kPairs)->find(pair_key(pair->src, pair->dst));
+    if (i > 0 && pair->src == pair[-1].src && pair->cut == pair[-1].cut) {
+      pair->source = pair[-1].source;
+      continue;
+    }
+    Source& source = asked.sources[static_cast<size_t>(i)];
+    pair->source = &source;
+    if (!needs_source_) continue;
+    eid_t eids[kMaxDepth];
+    const auto key = static_cast<uint64_t>(pair->src);
+    source.number = lists(kSources)->find(key);
+    source.num = source.number < 0 ? 0 : lists(kSources)->prefix(source.number, pair->cut).num;
+    source.last.assign(static_cast<size_t>(depth_), kNoNode);
+    const int num = depth_ == 0 ? 0 : lists(kSources)->last_events(key, pair->cut, depth_, eids);
+    for (int k = 0; k < num; ++k) source.last[static_cast<size_t>(k)] = log_.dst()[eids[k]];
+    source.pair_of_last = num == 0 || lists(kOwnTransitions) == nullptr
+                              ? -1
+                              : lists(kPairs)->find(pair_key(pair->src, source.last[0]));
+    const int num_distinct =
+        distinct_depth_ == 0 ? 0 : last_of_source(pair->src, pair->cut, distinct_depth_, eids);
+    source.events.assign(eids, eids + num_distinct);
+    source.distinct.clear();
+    for (const eid_t eid : source.events) source.distinct.push_back(log_.dst()[eid]);
+  }
+}
+
+/// Finds the last destinations of all events, if they are ranked.
+void EventCounts::find_latest(Asked& asked) const {
+  for (int64_t i = 0; i < asked.num && ranks_all_; ++i) {
+    Asked::Pair* const pair = asked.pair.data() + i;
+    if (i > 0 && pair->cut == pair[-1].cut) {
+      pair->latest = pair[-1].latest;
+      continue;
+    }
+    std::vector<eid_t>& latest = asked.latest[static_cast<size_t>(i)];
+    latest.resize(kMaxRank);
+    latest.resize(static_cast<size_t>(last_of_all(pair->cut, kMaxRank, latest.data())));
+    pair->latest = &latest;
+  }
+}
+
+/// Calls `use(begin, asked)` for each block of `size` pairs, `pair_at(i)`.
+template <typename PairAt, typename Use>
+void EventCounts::for_blocks(int64_t size, const PairAt& pair_at, const Use& use) const {
+  constexpr int64_t kBlock = Formula::kBlock;
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  parallel_for((size + kBlock - 1) / kBlock, kGrain, [&](int64_t first_block, int64_t last_block) {
+    Asked asked;
+    std::vector<double> columns = formula_.columns();
+    for (int64_t begin = first_block * kBlock; begin < std::min(last_block * kBlock, size); begin += kBlock) {
+      asked.num = std::min(kBlock, size - begin);
+      for (int64_t i = 0; i < asked.num; ++i) asked.pair[static_cast<size_t>(i)] = pair_at(begin + i);
+      use(begin, asked, columns.data());
+    }
+  });
+}
+
+void EventCounts::answer(const Pairs& pairs, double* out) const {
+  std::vector<eid_t> cuts(static_cast<size_t>(pairs.size));
+  for (size_t b = 0; b < cuts.size(); ++b) cuts[b] = cut_off(pairs.t[b], pairs.limit[b]);
+  const auto pair_at = [&](int64_t i) -> Asked::Pair {
+    const int64_t b = i / pairs.width(), j = i - b - 1;  // j: its negative
+    const bool is_event = j < b * pairs.m;
+    return {is_event || pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j],
+            is_event ? pairs.dst[b] : pairs.negative_dst[j], pairs.t[b], cuts[static_cast<size_t>(b)],
+            pairs.relation == nullptr ? 0 : pairs.relation[b]};
+  };
+  for_blocks(pairs.size * pairs.width(), pair_at, [&](int64_t begin, Asked& asked, double* columns) {
+    find_sources(asked);
+    find_latest(asked);
+    for (const Lookup& lookup : lookups_) {
+      find_keys(lookup.count, asked);
+      load(lookup, asked, columns);
+    }
+    load_loops(asked, columns);
+    formula_.evaluate(asked.num, columns, out + begin * width());
+  });
+}
+
+void EventCounts::load_loops(const Asked& asked, double* columns) const {
+  for (size_t step = 0; step < formula_.steps().size(); ++step) {
+    if (formula_.steps()[step].op != Op::kLoop) continue;
+    for (int64_t i = 0; i < asked.num; ++i) {
+      const Asked::Pair& pair = asked.pair[static_cast<size_t>(i)];
+      columns[static_cast<int64_t>(step) * Formula::kBlock + i] = pair.src == pair.dst ? 1.0 : 0.0;
+    }
+  }
+}
+
+void EventCounts::answer_sources(const Rows& rows, double* found) const {
+  const auto pair_at = [&](int64_t i) -> Asked::Pair {
+    return {rows.src[i], rows.dst[i], rows.t[i], cut_off(rows.t[i], rows.limit[i]), rows.relation[i]};
+  };
+  for_blocks(rows.size, pair_at, [&](int64_t begin, Asked& asked, double* columns) {
+    find_sources(asked);
+    for (int64_t n = 0; n < num_own_lookups_; ++n) {
+      find_keys(lookups_[static_cast<size_t>(n)].count, asked);
+      load(lookups_[static_cast<size_t>(n)], asked, columns);
+    }
+    for (int64_t i = 0; i < asked.num; ++i) {
+      const Source& source = *asked.pair[static_cast<size_t>(i)].source;
+      double* out = found + (begin + i) * num_found();
+      for_own_loads([&](const Load& load) { *out++ = columns[column_of(load) + i]; });
+      std::fill_n(out, depth_ + covisit_depth_, static_cast<double>(kNoNode));
+      std::copy(source.last.begin(), source.last.end(), out);
+      const auto num = std::min(source.distinct.size(), static_cast<size_t>(covisit_depth_));
+      std::copy_n(source.distinct.begin(), num, out + depth_);
+    }
+  });
+}
+
+void EventCounts::find_keys(const Rows& rows, const double* found, uint64_t* keys, int64_t* parts) const {
+  const auto pair_at = [&](int64_t i) {
+    return Asked::Pair{rows.src[i], rows.dst[i], 0, 0, rows.relation[i]};
+  };
+  for_blocks(rows.size, pair_at, [&](int64_t begin, Asked& asked, double*) {
+    for (int64_t i = 0; i < asked.num; ++i) {
+      Source& source = asked.sources[static_cast<size_t>(i)];
+      const double* nodes = found + (begin + i) * num_found() + num_own_loads_;
+      const auto next = [&] { return node_of(*nodes++); };
+      source.last.resize(static_cast<size_t>(depth_));
+      source.distinct.resize(static_cast<size_t>(covisit_depth_));
+      std::generate(source.last.begin(), source.last.end(), next);
+      std::generate(source.distinct.begin(), source.distinct.end(), next);
+      asked.pair[static_cast<size_t>(i)].source = &source;
+    }
+    for (int64_t k = 0; k < num_keys(); ++k) {
+      const Count& count = lookups_[static_cast<size_t>(num_own_lookups_ + k)].count;
+      find_keys(count, asked);
+      for (int64_t i = 0; i < asked.num; ++i) {
+        const uint64_t key = asked.key[static_cast<size_t>(i)];
+        keys[k * rows.size + begin + i] = key;
+        parts[k * rows.size + begin + i] = key == kNoKey ? -1 : part_of(kind_of(count.of).list, key);
+      }
+    }
+  });
+}
+
+void EventCounts::answer_keys(const int64_t* num, const uint64_t* keys, const Rows& rows, double* out) const {
+  int64_t start = 0;
+  for (int64_t k = 0; k < num_keys(); start += num[k++]) {
+    const Lookup& lookup = lookups_[static_cast<size_t>(num_own_lookups_ + k)];
+    const auto pair_at = [&](int64_t i) -> Asked::Pair {
+      const int64_t row = start + i;
+      return {kNoNode, kNoNode, rows.t[row], cut_off(rows.t[row], rows.limit[row])};
+    };
+    for_blocks(num[k], pair_at, [&](int64_t begin, Asked& asked, double* columns) {
+      std::copy_n(keys + start + begin, asked.num, asked.key.begin());
+      if (lookup.count.of == CountOf::kDst) find_latest(asked);
+      load(lookup, asked, columns);
+      for (int64_t i = 0; i < asked.num; ++i) {
+        double* each = out + (start + begin + i) * num_loads();
+        for (const Load& load : lookup.loads) *each++ = columns[column_of(load) + i];
+      }
+    });
+  }
+}
+
+void EventCounts::evaluate(const Rows& rows, const double* found, const double* others, double* out) const {
+  const auto pair_at = [&](int64_t i) { return Asked::Pair{rows.src[i], rows.dst[i]}; };
+  for_blocks(rows.size, pair_at, [&](int64_t begin, Asked& asked, double* columns) {
+    for (int64_t i = 0; i < asked.num; ++i) {
+      const double* each = found + (begin + i) * num_found();
+      for_own_loads([&](const Load& load) { columns[column_of(load) + i] = *each++; });
+      for (int64_t k = 0; k < num_keys(); ++k) {
+        each = others + (k * rows.size + begin + i) * num_loads();
+        const Lookup& lookup = lookups_[static_cast<size_t>(num_own_lookups_ + k)];
+        for (const Load& load : lookup.loads) columns[column_of(load) + i] = *each++;
+      }
+    }
+    load_loops(asked, columns);
+    formula_.evaluate(asked.num, columns, out + begin * width());
+  });
+}
+
+std::vector<int64_t> EventCounts::loads() const {
+  std::vector<int64_t> found;
+  for (size_t k = static_cast<size_t>(num_own_lookups_); k < lookups_.size(); ++k) {
+    found.push_back(static_cast<int64_t>(lookups_[k].loads.size()));
+  }
+  return found;
+}
+
+int64_t EventCounts::num_loads() const {
+  const std::vector<int64_t> of = loads();
+  return of.empty() ? 0 : *std::max_element(of.begin(), of.end());
+}
+
+/// Writes the numbers of the counts with the same keys.
+void EventCounts::load(const Lookup& lookup, const Asked& asked, double* columns) const {
+  const EventLists* lists = this->lists(kind_of(lookup.count.of).list);
+  Found found;
+  for (int64_t begin = 0; begin < asked.num; begin += kGroup) {
+    const int64_t num = std::min(kGroup, asked.num - begin);
+    find_earlier(lists, asked, begin, num, found);
+    std::array<int64_t, kGroup> source_age{};  // events of the source from the last one found on
+    for (int64_t i = 0; i < found.num && lookup.is_by_source; ++i) {
+      const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
+      const Source& source = *asked.pair[static_cast<size_t>(place)].source;
+      source_age[static_cast<size_t>(i)] =
+          source.num - this->lists(kSources)->prefix(source.number, events.last).num;
+    }
+    for (const Load& load : lookup.loads) {
+      double* const column = columns + column_of(load);
+      const double none = load.op == Op::kAge || load.op == Op::kSince ? -1
+                          : load.op == Op::kRank                       ? kMaxRank
+                                                                       : 0;
+      std::fill_n(column + begin, num, none);
+      for (int64_t i = 0; i < found.num; ++i) {
+        const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
+        const Asked::Pair& pair = asked.pair[static_cast<size_t>(place)];
+        if (load.op == Op::kNum) {
+          column[place] = static_cast<double>(events.num);
+        } else if (load.op == Op::kAge) {
+          column[place] = static_cast<double>(age_of(log_.t()[events.last], pair.t));
+        } else if (load.op == Op::kSince) {
+          column[place] = static_cast<double>(source_age[static_cast<size_t>(i)] - 1);
+        } else if (load.op == Op::kRank) {
+          const auto& order = lookup.count.of == CountOf::kPair ? pair.source->events : *pair.latest;
+          const auto at = std::lower_bound(order.begin(), order.end(), events.last, std::greater<>());
+          if (at != order.end() && *at == events.last)
+            column[place] = static_cast<double>(at - order.begin());
+        } else {
+          const EventLists::Moment moment{pair.t, pair.cut, source_age[static_cast<size_t>(i)]};
+          column[place] = lists->decayed(events, load.decay, moment);
+        }
+      }
+      for (int64_t i = 0; i < found.num_repeated; ++i) {
+        const int64_t place = found.repeated[static_cast<size_t>(i)];
+        column[place] = column[place - 1];
+      }
+    }
+  }
+}
+
+void EventCounts::latest_destinations(const node_t* src, const eid_t* cut, int64_t size, int num_source,
+                                      int num_all, node_t* of_source, node_t* of_all) const {
+  if (lists(kSources) == nullptr || !is_whole()) {
+    throw std::invalid_argument("these counts do not find the latest destinations");
+  }
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  parallel_for(size, kGrain, [&](int64_t begin, int64_t end) {
+    std::vector<eid_t> eids(static_cast<size_t>(std::max(num_source, num_all)));
+    const auto write = [&](int num, int most, node_t* out) {
+      std::fill(
+          std::transform(eids.begin(), eids.begin() + num, out, [&](eid_t eid) { return log_.dst()[eid]; }),
+          out + most, kNoNode);
+    };
+    for (int64_t i = begin; i < end; ++i) {
+      write(last_of_source(src[i], cut[i], num_source, eids.data()), num_source, of_source + i * num_source);
+      write(last_of_all(cut[i], num_all, eids.data()), num_all, of_all + i * num_all);
+    }
+  });
+}
+
+void EventCounts::last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
+                              eid_t* out) const {
+  const EventLists *pairs = lists(kPairs), *sources = lists(kSources), *destinations = lists(kDestinations);
+  if (pairs == nullptr || sources == nullptr || destinations == nullptr) {
+    throw std::invalid_argument("last events are those of counts of pair, src and dst: count all three");
+  }
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  std::fill_n(out, size * kLasts * most, kNoEvent);
+  for (int64_t i = 0; i < size; ++i) {
+    const std::pair<const EventLists*, uint64_t> asked[kLasts] = {
+        {pairs, pair_key(src[i], dst[i])},
+        {pairs, pair_key(dst[i], src[i])},
+        {sources, static_cast<uint64_t>(src[i])},
+        {destinations, static_cast<uint64_t>(dst[i])},
+    };
+    for (const auto& [from, key] : asked) {
+      from->last_events(key, cut[i], most, out);
+      out += most;
+    }
+  }
+}
+
+/// Finds the events before the cut-offs of the `num` pairs from `begin` on, with overlapping cache misses.
+/// Pairs that have none drop out from step to step, without branches that cannot be predicted.
+void EventCounts::find_earlier(const EventLists* lists, const Asked& asked, int64_t begin, int64_t num,
+                               Found& found) const {
+  struct Wanted {
+    int64_t pair;
+    uint64_t key;
+    uint64_t hash;
+    int32_t number;
+  };
+  std::array<Wanted, kGroup> wanted;
+  size_t size = 0;
+  const auto keep = [&](const auto& is_kept) {
+    size_t kept = 0;
+    for (size_t i = 0; i < size; ++i) {
+      wanted[kept] = wanted[i];
+      kept += is_kept(wanted[kept]);
+    }
+    size = kept;
+  };
+  found.num = found.num_repeated = 0;
+  for (int64_t i = begin; i < begin + num; ++i) {
+    const uint64_t key = asked.key[static_cast<size_t>(i)];
+    const bool is_repeated = asked.is_as_before(i);
+    found.repeated[static_cast<size_t>(found.num_repeated)] = i;
+    found.num_repeated += is_repeated;
+    wanted[size] = {i, key, 0, 0};
+    size += key != kNoKey && !is_repeated;
+  }
+  const auto cut = [&](const Wanted& each) { return asked.pair[static_cast<size_t>(each.pair)].cut; };
+  if (lists != nullptr) {
+    keep([&](Wanted& each) {
+      each.hash = lists->hash_of(each.key);
+      return true;
+    });
+    keep([&](Wanted& each) { return (each.number = lists->likely(each.hash)) >= 0; });
+    keep([&](Wanted& each) { return (each.number = lists->confirmed(each.number, each.key)) >= 0; });
+    keep([&](Wanted& each) {
+      lists->prefetch_end(each.number);
+      return true;
+    });
+  }
+  for (size_t i = 0; i < size; ++i) {  // all events: given by positions
+    const eid_t end = cut(wanted[i]);
+    const EventLists::Prefix events = lists != nullptr ? lists->prefix(wanted[i].number, end)
+                                      : end > 0        ? EventLists::Prefix{end, end - 1, nullptr}
+                                                       : EventLists::Prefix{};
+    found.earlier[static_cast<size_t>(found.num)] = {wanted[i].pair, events};
+    found.num += events.num > 0;
+  }
+  for (int64_t i = 0; i < found.num; ++i) {
+    __builtin_prefetch(log_.t() + found.earlier[static_cast<size_t>(i)].events.last);
+  }
+}
+
+}  // namespace tgflow
