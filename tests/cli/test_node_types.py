@@ -71,6 +71,7 @@ def test_rankings_are_among_destinations_of_the_type(tmp_path, stream, types):
     assert found["typed"]["test.mrr"] > found["plain"]["test.mrr"]
 
 
+@pytest.mark.slow
 def test_comparison_takes_types_and_ranks_do_not(tmp_path, stream, types, capfd):
     typed = ("--node-types", types)
     words = ("compare", "-s", stream, "--time-unit", "s", "--models", "recency,poptrack")

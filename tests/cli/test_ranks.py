@@ -127,6 +127,7 @@ def test_features_scaled_on_ranks_match_one_process(tmp_path, scale):
     assert "all to mean 0 and deviation 1 by the first 300 events" in said
 
 
+@pytest.mark.slow
 def test_feature_files_of_ranks_match_one_process_also_when_one_is_lost(tmp_path):
     stream, two = write_features(tmp_path / "made.csv", 300, nodes=60), tmp_path / "two"
     flags = ("--features", "f*", "-m", "tgat", "--slices", 3, "--checkpoint-batches", 2)

@@ -84,6 +84,7 @@ def test_rank_0_listens_on_the_given_address():
     assert outcomes_of(environs) == [[0, 1]] * 2
 
 
+@pytest.mark.slow
 def test_join_times_out_without_rank_0(tmp_path):
     [text] = outcomes_of([in_directory(tmp_path, 1, 2)], [{"timeout": 0.5}])
     assert text.startswith("PeerLost: rank 1 found no attempt of rank 0 to join within 0.5 s")

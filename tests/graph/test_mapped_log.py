@@ -132,6 +132,7 @@ def test_piece_that_the_disk_has_changed_is_not_written_again(writer, tmp_path):
     assert "000000.safetensors has changed on its disk" in writer.stats.last_error
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_while_the_log_grows(writer):
     graph, per_step, held = TemporalGraph(), 32 * PIECE, []
     generator = torch.Generator().manual_seed(0)

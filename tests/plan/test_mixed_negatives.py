@@ -135,11 +135,11 @@ def drawn(lists: MixedNegatives, key: int) -> tuple[list[int], torch.Tensor]:
 
 
 def test_random_negatives_are_uniform_over_the_rest():
-    counts = Counter(d for key in range(2_000) for d in drawn(MixedNegatives(4, 2, 2), key)[0][:4])
+    counts = Counter(d for key in range(800) for d in drawn(MixedNegatives(4, 2, 2), key)[0][:4])
     assert counts.keys() == {*range(24)} - {3, 21, 18, 23, 22}
     # neighbors in a list exclude each other, which only lowers the statistic
     assert chisquare([*counts.values()]).pvalue > 1e-4
-    first = Counter(drawn(MixedNegatives(4), key)[0][0] for key in range(4_000))
+    first = Counter(drawn(MixedNegatives(4), key)[0][0] for key in range(1_500))
     assert first.keys() == {*range(24)} - {3}
     assert chisquare([*first.values()]).pvalue > 1e-4
 
