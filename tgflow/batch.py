@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from tgflow.cuda.pinned import uploaded
 from tgflow.describe import described
 from tgflow.schedule import new_rows_of_slice, rows_of_slice
 
@@ -280,12 +281,12 @@ class Batch:
     def last_t(self) -> Tensor:
         """Time of the last new event, int64 `[1]`; for a slice, that of the whole batch.
 
-        `[0]` without new events. For a slice on a GPU it is copied there, which synchronizes.
+        `[0]` without new events. Does not synchronize.
         """
         if self.slice is None:
             return self.t[self.num_new - 1 : self.num_new]
         last = self.slice.num_new - 1
-        return self.slice.host.t[last : last + 1].to(self.t.device)
+        return uploaded([self.slice.host.t[last : last + 1]], self.t.device)[0]
 
     @property
     def weight(self) -> Tensor | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch, HostEvents
+from tgflow.cuda.pinned import uploaded
 from tgflow.describe import described
 
 
@@ -42,10 +43,9 @@ class NewEvents:
 
     @classmethod
     def of_host(cls, host: HostEvents, num_new: int, device: torch.device) -> Self:
-        """Return the first events of `host` on a device; synchronizes for a GPU."""
-        eid, src, dst, t = (
-            each[:num_new].to(device) for each in (host.eid, host.src, host.dst, host.t)
-        )
+        """Return the first events of `host` on a device; does not synchronize."""
+        columns = [each[:num_new] for each in (host.eid, host.src, host.dst, host.t)]
+        eid, src, dst, t = uploaded(columns, device)
         return cls(eid, src, dst, t, host.end)
 
     def __len__(self) -> int:

@@ -48,8 +48,8 @@ SPECS = {"rows": (torch.float32, (2, 3))}
 )
 def test_payload_of_another_kind_or_step_is_detected_by_its_header(kind, step, specs, text):
     dtype, shape = next(iter(specs.values()))
-    parcel = Layout(kind, specs).pack(
-        step, {name: torch.ones(shape, dtype=dtype) for name in specs}
+    [buffer] = Layout(kind, specs).pack(
+        step, {name: torch.ones(shape, dtype=dtype) for name in specs}, [torch.device("cpu")]
     )
     with pytest.raises(RanksDisagree, match=text):
-        Layout("step", SPECS).unpack(11, parcel, sender=5)
+        Layout("step", SPECS).check(11, buffer, sender=5)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from tgflow.cuda.device import Device, StreamEvent
+from tgflow.cuda.device import Device, StreamEvent, device_of, has_device
 
 _LEAST_BYTES = 4096
 
@@ -56,3 +57,18 @@ class PinnedPool:
                     del self._copied[i]
                     return room
         return self._gpu.allocate_host(1 << (max(num_bytes, _LEAST_BYTES) - 1).bit_length())
+
+
+_pools: dict[Device, PinnedPool] = {}
+
+
+def uploaded(columns: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return int64 columns of the host on a device: on a GPU one copy that is not waited for."""
+    if not has_device(device):
+        return [column.to(device) for column in columns]
+    gpu = device_of(device)
+    pool = _pools.setdefault(gpu, PinnedPool(gpu))
+    with pool.lend(8 * sum(map(len, columns))) as room:
+        torch.cat([*columns], out=room.view(torch.int64))
+        there = gpu.copy_from_host(room).view(torch.int64)
+    return [*torch.split(there, [*map(len, columns)])]

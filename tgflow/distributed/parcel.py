@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -20,19 +20,31 @@ _ALIGNMENT = 8
 
 
 class Layout:
-    """Tensors of a payload and their offsets; known to both sender and receiver."""
+    """Tensors of a payload and their offsets; known to both sender and receiver.
 
-    def __init__(self, kind: str, specs: Mapping[str, Spec]) -> None:
+    A payload has a buffer in host memory, with a header, and one on a device if tensors are there.
+    So headers are checked, and values read, without waiting for the device.
+
+    Args:
+        kind: Name of the payloads.
+        specs: Dtype and shape of each tensor.
+        on_device: Names of the tensors on the device.
+    """
+
+    def __init__(
+        self, kind: str, specs: Mapping[str, Spec], on_device: Collection[str] = ()
+    ) -> None:
         self.kind = kind
         self.specs = specs
-        self._places: dict[str, slice] = {}
-        end = HEADER_BYTES
+        self._places: dict[str, tuple[int, slice]] = {}
+        """Number of the buffer, and bytes there."""
+        self.num_bytes = [HEADER_BYTES, 0]
+        """Size of the buffers in host memory, header included, and on the device."""
         for name, (dtype, shape) in specs.items():
-            start = -(-end // _ALIGNMENT) * _ALIGNMENT
-            end = start + prod(shape) * dtype.itemsize
-            self._places[name] = slice(start, end)
-        self.num_bytes = end
-        """Size of a payload, header included."""
+            buffer = int(name in on_device)
+            start = -(-self.num_bytes[buffer] // _ALIGNMENT) * _ALIGNMENT
+            self.num_bytes[buffer] = end = start + prod(shape) * dtype.itemsize
+            self._places[name] = buffer, slice(start, end)
         described = (
             f"{kind} {[(name, str(dtype), *shape) for name, (dtype, shape) in specs.items()]}"
         )
@@ -41,20 +53,25 @@ class Layout:
     @property
     def item_bytes(self) -> dict[str, int]:
         """Bytes of each tensor, by name, without header and alignment."""
-        return {name: place.stop - place.start for name, place in self._places.items()}
+        return {name: place.stop - place.start for name, (_, place) in self._places.items()}
 
-    def pack(self, step: int, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return the payload of `step`, uint8 `[num_bytes]` on the device of the tensors."""
-        device = next(iter(tensors.values())).device if tensors else None
-        parcel = torch.zeros(self.num_bytes, dtype=torch.uint8, device=device)
-        parcel[:HEADER_BYTES].copy_(torch.tensor([self._signature, step]).view(torch.uint8))
-        for name, place in self._places.items():
-            parcel[place].copy_(tensors[name].detach().contiguous().reshape(-1).view(torch.uint8))
-        return parcel
+    def pack(
+        self, step: int, tensors: Mapping[str, Tensor], devices: Sequence[Any]
+    ) -> list[Tensor]:
+        """Return the buffers of `step`, uint8, one on each of `devices`."""
+        buffers = [
+            torch.zeros(size, dtype=torch.uint8, device=device)
+            for size, device in zip(self.num_bytes, devices, strict=False)
+        ]
+        buffers[0][:HEADER_BYTES].copy_(torch.tensor([self._signature, step]).view(torch.uint8))
+        for name, (buffer, place) in self._places.items():
+            flat = tensors[name].detach().contiguous().reshape(-1).view(torch.uint8)
+            buffers[buffer][place].copy_(flat)
+        return buffers
 
-    def unpack(self, step: int, parcel: Tensor, sender: int) -> dict[str, Tensor]:
-        """Return the tensors of a payload by name, as views of it."""
-        signature, sent = parcel[:HEADER_BYTES].view(torch.int64).tolist()
+    def check(self, step: int, buffer: Tensor, sender: int) -> None:
+        """Raise RanksDisagree if the host buffer of `sender` is not of this layout and step."""
+        signature, sent = buffer[:HEADER_BYTES].view(torch.int64).tolist()
         if signature != self._signature:
             raise RanksDisagree(
                 f"rank {sender} sent other tensors than those of {self.kind!r} {step}: the ranks "
@@ -62,9 +79,12 @@ class Layout:
             )
         if sent != step:
             raise RanksDisagree(f"rank {sender} is at {self.kind} {sent} and this one at {step}")
+
+    def unpack(self, buffers: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a payload by name, as views of its buffers."""
         return {
-            name: parcel[place].view(self.specs[name][0]).view(self.specs[name][1])
-            for name, place in self._places.items()
+            name: buffers[buffer][place].view(self.specs[name][0]).view(self.specs[name][1])
+            for name, (buffer, place) in self._places.items()
         }
 
 
@@ -80,37 +100,45 @@ def exchange_parcels(
     sends: Sequence[Mapping[str, Tensor]],
     expected: Sequence[Mapping[str, Spec]],
 ) -> list[dict[str, Tensor]]:
-    """Send tensors to each rank and return those of each: one collective of the group "train".
+    """Send tensors to each rank and return those of each, in the group "train".
 
+    One collective for tensors in host memory, in any number; and one more if some are on a device.
     In `peers.traffic` each tensor counts under its own name, headers under `kind`.
 
     Args:
         peers: The ranks.
         kind: Name of the payloads.
         step: Number of the payload of its kind: a micro-batch, counted alike by all ranks.
-        sends: Tensors for each rank by name, this one included, all on one device.
+        sends: Tensors for each rank by name, this one included: in host memory, or those of a name
+            on one device on all ranks. Each rank sends some tensor of each such name.
         expected: Dtypes and shapes of the tensors from each rank. They must be right: gloo ends the
             process if sizes differ.
 
     Returns:
-        The tensors of each rank by name, in their own memory.
+        The tensors of each rank by name, in their own memory. Does not synchronize with the device
+        where the group has NCCL.
 
     Raises:
         RanksDisagree: If a rank is at another step or sent other tensors of the same size.
         PeerLost: If another rank is gone.
     """
-    outgoing = [Layout(kind, specs_of(tensors)) for tensors in sends]
-    incoming = [Layout(kind, specs) for specs in expected]
-    parcels = [layout.pack(step, each) for layout, each in zip(outgoing, sends, strict=True)]
-    arrived = [parcels[0].new_empty(layout.num_bytes) for layout in incoming]
-    peers.exchange(parcels, arrived, kind=kind)
+    on_device = {name: x.device for each in sends for name, x in each.items() if not x.is_cpu}
+    devices = [torch.device("cpu"), *{*on_device.values()}]
+    outgoing = [Layout(kind, specs_of(tensors), on_device) for tensors in sends]
+    incoming = [Layout(kind, specs, on_device) for specs in expected]
+    packed = [x.pack(step, each, devices) for x, each in zip(outgoing, sends, strict=True)]
+    arrived: list[list[Tensor]] = []
+    for number, buffers in enumerate(zip(*packed, strict=True)):
+        arrived.append([buffers[0].new_empty(layout.num_bytes[number]) for layout in incoming])
+        peers.exchange(buffers, arrived[-1], kind=kind)
+        if number == 0:
+            for rank, layout in enumerate(incoming):
+                layout.check(step, arrived[0][rank], rank)
     for rank, layout in enumerate(outgoing):
         if rank != peers.rank:
             peers.traffic.itemize(kind, layout.item_bytes)
-    return [
-        layout.unpack(step, parcel, rank)
-        for rank, (layout, parcel) in enumerate(zip(incoming, arrived, strict=True))
-    ]
+    received = zip(incoming, zip(*arrived, strict=True), strict=True)
+    return [layout.unpack(buffers) for layout, buffers in received]
 
 
 def exchange_vectors(

@@ -42,7 +42,7 @@ class Ranks(Peers):
 
     All transfers use gloo, from a device by way of host memory; but transfers of the group "train"
     from CUDA devices use NCCL, if the world has it. Such a call does not synchronize, and its
-    seconds are those of the launch.
+    seconds are those of the launch. Headers, orders and status are in host memory, and so use gloo.
 
     It makes the default process group of `torch.distributed`, which it closes, or groups beside
     those of an existing one. All ranks construct it together.
@@ -204,7 +204,7 @@ class Ranks(Peers):
 
     def _carried(self, flat: Tensor, group: Group) -> Tensor:
         """Return `flat` on a device that the backend can read: the only choice of a backend."""
-        by_nccl = self._nccl and group == "train" and flat.is_cuda
+        by_nccl = self._nccl and group == "train" and not flat.is_cpu
         return flat if by_nccl else flat.cpu()
 
     def _call(self, call: Callable[..., Any], kind: str, group: Group, num_bytes: int) -> None:

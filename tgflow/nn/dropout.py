@@ -112,3 +112,24 @@ class DropoutKeys:
 
 def _as_int64(bits: int) -> int:
     return bits - (1 << 64) if bits >> 63 else bits
+
+
+@contextmanager
+def seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's default generators of the CPU and of `device`, and restore them afterwards."""
+    # Not torch.manual_seed: without a GPU it takes milliseconds, to record its call for CUDA.
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    callers = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed & _LOW_63_BITS)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, callers, strict=True):
+            generator.set_state(state)
+
+
+_LOW_63_BITS = (1 << 63) - 1

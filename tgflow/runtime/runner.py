@@ -132,7 +132,8 @@ class Runner:
         wanted |= self.flow.asks()
         if self.control is None:
             return wanted
-        order = self.control.order
+        # of a GPU's records the last one only, which all ranks have after the same micro-batch
+        order = Order.NONE if self.trainer.num_pending else self.control.order
         self.control.memory_bytes = rss_bytes()
         self.control.asks = wanted & ~order
         return order

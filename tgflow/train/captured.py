@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
 from typing import Any, TypeVar
 
@@ -177,3 +177,23 @@ def tensors_of(scores: Scores) -> list[Tensor]:
         )
         found += [value for value in values if isinstance(value, Tensor)]
     return found
+
+
+def cloned(value: Any) -> Any:
+    """Return a value whose tensors, in tuples and dataclasses too, no replay overwrites."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {each.name: cloned(getattr(value, each.name)) for each in fields(value)}
+        return replace(value, **named)
+    if isinstance(value, tuple):
+        items = map(cloned, value)
+        return value._make(items) if hasattr(value, "_make") else tuple(items)
+    return value
+
+
+def is_capturable(batch: Batch) -> bool:
+    """Return whether a replay of learning has no column of the host to copy to the device."""
+    host = batch.host
+    is_masked = host.negative_mask is not None and batch.log_q is None
+    return host.weight is None and host.relation is None and not is_masked

@@ -238,6 +238,7 @@ class OfflineTrainer:
             lr_scheduler=lr_scheduler,
             loss=loss,
             execution=execution,
+            checks_at_once=peers.world > 1,  # evaluation sends no gradients, and only scores to one
             reducer=reducer_of(
                 peers, max(c.slices, c.memories), model, device_of_model(model), control
             ),
@@ -559,7 +560,7 @@ class OfflineTrainer:
 
         def collect(*, everything: bool = False) -> None:
             for place, values, is_finite in results.take(everything=everything):
-                if not is_finite and "positive" in values:
+                if not is_finite:
                     learner.check_late(place, values)
                 losses.append(float(values["loss"]))
                 self._notify("train", epoch, num, place, losses[-1])

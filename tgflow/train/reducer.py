@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Share
+from tgflow.cuda.pinned import uploaded
 from tgflow.distributed.control import (
     CHECKED_EVERY,
     CHECKSUM_SPEC,
@@ -143,7 +144,8 @@ def concatenated_scores(parts: Mapping[int, Scores]) -> Scores:
 
 def _in_order(share: Share, scores: Scores) -> Scores:
     """Return the concatenated scores of all slices in the order of the batch's rows."""
-    place = share.rows_of(range(share.num_slices)).argsort().to(scores.positive.device)
+    order = share.rows_of(range(share.num_slices)).argsort()
+    [place] = uploaded([order], scores.positive.device)
     return Scores(*(x.index_select(0, place) for x in (scores.positive, scores.negative)))
 
 
@@ -257,7 +259,7 @@ class RankReducer(SliceReducer):
             if len(column) == num_rows:
                 return column
             out = column.new_empty(num_rows, *column.shape[1:])
-            return out.index_copy_(0, read.to(column.device), column)
+            return out.index_copy_(0, uploaded([read], column.device)[0], column)
 
         def joined(found: Sequence[Tensor]) -> Messages:
             columns = map(whole, _apart(torch.cat([*found]), own.columns))
@@ -265,7 +267,8 @@ class RankReducer(SliceReducer):
 
         first, places = span(share.numbers)
         rows = read[places] - first
-        columns = [column.index_select(0, rows.to(column.device)) for column in own.columns]
+        [there] = uploaded([rows], self._device)
+        columns = [column.index_select(0, there) for column in own.columns]
         sends = [_side_by_side(columns, len(rows))] * len(self._owned)
         counts = [place.stop - place.start for place in (span(n)[1] for n in self._owned)]
         return _Rows("rows", own.columns, sends, counts, joined)
@@ -307,7 +310,7 @@ class RankReducer(SliceReducer):
         def add(name: str, tensors: Sequence[Tensor], specs: Sequence[Spec]) -> None:
             """Send these tensors to the first ranks, and receive those of the first ranks."""
             for send, tensor in zip(sends, tensors, strict=False):
-                send[name] = tensor.to(self._device)
+                send[name] = tensor
             for each, spec in zip(expected, specs, strict=False):
                 each[name] = spec
 

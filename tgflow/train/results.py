@@ -28,10 +28,16 @@ class _Copy(NamedTuple):
 
 
 class Results(Generic[Label]):
-    """Values of steps, in order."""
+    """Values of steps, in order.
 
-    def __init__(self, device: torch.device | None) -> None:
-        self._device = device
+    Args:
+        device: Device of the values; None: they are on the host at once.
+        together: Whether all values are `MOST_BEHIND` steps late, so that ranks have the same ones
+            after the same step; otherwise they come as early as they can.
+    """
+
+    def __init__(self, device: torch.device | None, *, together: bool = False) -> None:
+        self._device, self._together = device, together
         self._waiting: deque[tuple[Label, Values | _Copy]] = deque()
 
     def __len__(self) -> int:
@@ -58,9 +64,10 @@ class Results(Generic[Label]):
             label, values = self._waiting[0]
             is_finite = True
             if isinstance(values, _Copy):
+                is_due = everything or len(self._waiting) > MOST_BEHIND
+                if not is_due and (self._together or not values.done.query()):
+                    return
                 if not values.done.query():
-                    if not everything and len(self._waiting) <= MOST_BEHIND:
-                        return
                     values.done.synchronize()
                 is_finite = bool(values.host.isfinite().all())
                 sizes = [math.prod(shape) for shape, _ in values.likes.values()]

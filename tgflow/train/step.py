@@ -18,11 +18,11 @@ from tgflow.keys import KeyDomain, derive_key
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.nn._native import note_non_finite
-from tgflow.nn.dropout import DropoutKeys
+from tgflow.nn.dropout import DropoutKeys, seeded_draws
 from tgflow.nn.linear import check_precision, product_precision
 from tgflow.state import DeviceState
 from tgflow.tasks.labels import LabelTask
-from tgflow.train.captured import CapturedCalls, tensors_of
+from tgflow.train.captured import CapturedCalls, cloned, is_capturable, tensors_of
 from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
 from tgflow.train.leaves import Leaves
@@ -38,7 +38,6 @@ from tgflow.train.reducer import AnyScores, ShareScores, SliceReducer
 from tgflow.train.results import Results
 from tgflow.tree_sum import TreeSum
 
-_MASK_63_BITS = (1 << 63) - 1
 _WHY_GIVEN = {
     "weight": ("the events have weights", "read the stream without weight=..."),
     "log_q": ("each event has a list of negatives", 'learn from negatives="random:1"'),
@@ -122,7 +121,8 @@ class TrainStep:
         state = model.state
         self.state = state if isinstance(state, DeviceState) else None
         waits = self.device.type == "cpu" or checks_at_once or state is not self.state
-        waits |= self.reducer.waits
+        # Ranks learn of each other's values with the gradients.
+        waits |= self.reducer.waits and self.optimizer is None
         # Only fused Adam and AdamW can leave a step out on the device (`found_inf`), and a schedule
         # must not advance for a skipped step.
         waits |= self.optimizer is not None and not skips_on_device(self.optimizer)
@@ -139,7 +139,7 @@ class TrainStep:
         # targets of a task are computed on the host
         calls = self._captured_calls() if execution.capture and task is None else None
         self._whole = _PlainExecution(self) if calls is None else _CapturedExecution(self, calls)
-        self._sliced, self._joint = _SlicedExecution(self), _JointExecution(self)
+        self._sliced, self._joint = _SlicedExecution(self, calls), _JointExecution(self)
 
     def _captured_calls(self) -> CapturedCalls | None:
         """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
@@ -228,17 +228,23 @@ class TrainStep:
             part: Factor of its loss in the loss of the update.
         """
         key = self.key_of(batch)
-        with self.dropout.keyed(key), self.computing(), _seeded_draws(key, self.device):
+        with self.dropout.keyed(key), self.computing(), seeded_draws(key, self.device):
             leaves.rewind()
-            with self.reading(batch):
-                scores: Scores = self.model(batch)
-            if not len(batch):
-                return _detached(scores), leaves.none(), None
-            loss = self.loss_of(batch, scores) * part
-            error = self.lost(batch, scores, loss)
-            if self.learns:
-                loss.backward()  # type: ignore[no-untyped-call]
-            leaf = leaves.leaf(loss, error is not None if self.is_lost is None else self.is_lost)
+            return self.new_leaf(leaves, part, batch)
+
+    def new_leaf(
+        self, leaves: Leaves, part: float | Tensor, batch: Batch
+    ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
+        """Do the same without clearing gradients; `part` may be in device memory, `[]`."""
+        with self.reading(batch):
+            scores: Scores = self.model(batch)
+        if not len(batch):
+            return _detached(scores), leaves.none(), None
+        loss = self.loss_of(batch, scores) * part
+        error = self.lost(batch, scores, loss)
+        if self.learns:
+            loss.backward()  # type: ignore[no-untyped-call]
+        leaf = leaves.leaf(loss, error is not None if self.is_lost is None else self.is_lost)
         return _detached(scores), leaf, error
 
     def update_by(
@@ -253,6 +259,7 @@ class TrainStep:
             loss, is_lost = leaves.spread(total)
             if self.is_lost is not None:
                 self.is_lost.logical_or_(is_lost)
+                loss = loss.where(~self.is_lost, torch.nan)  # for the other ranks to detect it
             elif bool(is_lost):
                 leaves.rewind()
                 raise elsewhere(place) if error is None else error
@@ -366,6 +373,8 @@ class TrainStep:
         if self.is_lost is None:
             return
         try:
+            if "positive" not in values:  # of a rank that has only the loss
+                raise elsewhere(place)
             check_finite(place, **values)
         except TrainingDiverged:
             self.is_lost.zero_()
@@ -373,7 +382,8 @@ class TrainStep:
 
     def new_results(self) -> Results[Any]:
         """Return the transfer of scores and losses to the host, delayed on a device."""
-        return Results(None if self.is_lost is None else self.device)
+        device = None if self.is_lost is None else self.device
+        return Results(device, together=self.reducer.waits)
 
 
 class _PlainExecution:
@@ -387,7 +397,7 @@ class _PlainExecution:
             return self._step.score(batch)
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
-        with self._learning(batch) as key, _seeded_draws(key, self._step.device):
+        with self._learning(batch) as key, seeded_draws(key, self._step.device):
             return self._step.descend(batch)
 
     @contextmanager
@@ -454,10 +464,7 @@ class _CapturedExecution(_PlainExecution):
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
         step = self._step
-        host, is_masked = batch.host, batch.negative_mask is not None and batch.log_q is None
-        if (
-            host.weight is not None or host.relation is not None or is_masked
-        ):  # a replay would have to copy it there
+        if not is_capturable(batch):
             return super().learn(batch, stores)
         with self._learning(batch):
             result = self.calls.call("learn", batch, step.descend, _result_tensors)
@@ -487,10 +494,16 @@ def _result_tensors(result: StepResult) -> list[Tensor]:
 
 
 class _SlicedExecution:
-    """Computes the slices of a `Share` one by one; a reducer combines them over ranks."""
+    """Computes the slices of a `Share` one by one; a reducer combines them over ranks.
 
-    def __init__(self, step: TrainStep) -> None:
-        self._step, self._reducer = step, step.reducer
+    On a GPU slices of recurring shapes are replays of CUDA graphs.
+    """
+
+    def __init__(self, step: TrainStep, calls: CapturedCalls | None) -> None:
+        self._step, self._reducer, self._calls = step, step.reducer, calls
+        dtype = step.parameters[0].dtype if step.parameters else None
+        self._part = torch.zeros((), dtype=dtype, device=step.device)
+        """Factor of the loss of a captured slice."""
 
     def predict(self, share: Share) -> ShareScores:
         error: TrainingDiverged | None = None
@@ -507,9 +520,23 @@ class _SlicedExecution:
             share.fetch()
         own = {}
         for number, batch in share.computed():
-            with self._step.evaluating(batch), self._step.reading(batch):
-                own[number] = self._step.model(batch)
+            own[number] = self._scored(batch)
         return own
+
+    def _scored(self, batch: Batch) -> Scores:
+        step, calls = self._step, self._calls
+        if calls is None or not len(batch) or batch.host.relation is not None:
+            with step.evaluating(batch), step.reading(batch):
+                return self._predicted(batch)
+        step.check_batch(batch)
+        with torch.no_grad(), step.computing():
+            scores = calls.call("predict", batch, self._predicted, tensors_of)
+            return cloned(scores) if calls.was_replay else scores
+
+    def _predicted(self, batch: Batch) -> Scores:
+        self._step.set_mode(training=False)
+        scores: Scores = self._step.model(batch)
+        return scores
 
     def learn(self, share: Share, stores: bool) -> StepResult:
         """Take an optimizer step by the sum of the slices' gradients."""
@@ -526,7 +553,7 @@ class _SlicedExecution:
             if number in computed:
                 batch = computed[number]
                 part = _share_of_slice(batch, len(share))
-                own[number], leaf, found = self._step.leaf_of(leaves, batch, part)
+                own[number], leaf, found = self._leaf_of(leaves, batch, part)
             error = found if error is None else error
             tree.add(range(number, number + 1), leaf)
         scores = ShareScores(own, self._reducer.scores(share, own))
@@ -539,6 +566,20 @@ class _SlicedExecution:
             raise
         loss = self._step.update_by(leaves, total, BatchPlace.of(share), error)
         return StepResult(loss, scores)
+
+    def _leaf_of(
+        self, leaves: Leaves, batch: Batch, part: float
+    ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
+        step, calls = self._step, self._calls
+        if calls is None or not len(batch) or not is_capturable(batch):
+            return step.leaf_of(leaves, batch, part)
+        with step.dropout.keyed(step.key_of(batch)), step.computing():
+            leaves.rewind()
+            step.set_mode(training=True)
+            self._part.fill_(part)
+            learn = partial(step.new_leaf, leaves, self._part)
+            found = calls.call("learn", batch, learn, lambda x: [x[1], *tensors_of(x[0])])
+            return cloned(found) if calls.was_replay else found
 
     def _messages(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Messages] | None:
         """Return the function of the whole batch's messages; None if the model stores nothing."""
@@ -579,21 +620,3 @@ def _share_of_slice(batch: Batch, num_rows: int) -> float:
 def _detached(scores: Scores) -> Scores:
     classes = None if scores.classes is None else scores.classes.detach()
     return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry, classes)
-
-
-@contextmanager
-def _seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's default generators of the CPU and of `device`, and restore them afterwards."""
-    # Not torch.manual_seed: without a GPU it takes milliseconds, to record its call for CUDA.
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        generators.append(torch.cuda.default_generators[index])
-    callers = [generator.get_state() for generator in generators]
-    for generator in generators:
-        generator.manual_seed(seed & _MASK_63_BITS)
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, callers, strict=True):
-            generator.set_state(state)

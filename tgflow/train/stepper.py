@@ -283,7 +283,7 @@ class Stepper:
                 values[update][name] = x
             try:
                 for place, each in zip(step.places, values, strict=True):
-                    if not is_finite and "positive" in each:
+                    if not is_finite and each:
                         self.learner.check_late(place, each)
             except TrainingDiverged as error:
                 self._results.clear()

@@ -281,6 +281,8 @@ class StreamTrainer(ABC):
                     for each in self._steppers:
                         each.finish(of)
                     everything, self._catches_up = self._catches_up, False
+                    if self.control is not None:  # all ranks obey with nothing pending
+                        everything |= bool(self.control.order & ~Order.HOLD)
                     self._collect(everything=everything)
                     yield from self._made()
             except Exception:
