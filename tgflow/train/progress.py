@@ -29,6 +29,10 @@ class RunningMean:
                 total, weight = self.sums.get(name, (0.0, 0.0))
                 self.sums[name] = (total * decay + value, weight * decay + 1)
 
+    def mean(self, name: str) -> float:
+        total, weight = self.sums[name]
+        return total / weight
+
     def means(self) -> dict[str, float]:
         return {name: total / weight for name, (total, weight) in self.sums.items()}
 
@@ -202,7 +206,7 @@ class Progress:
         self.num_steps += 1
         self.num_fallbacks += num_fallbacks
         if replay_ap is not None:
-            latest = self.running.means()["replay_ap"]
+            latest = self.running.mean("replay_ap")
             self.best_replay_ap = max(latest, self.best_replay_ap or latest)
         self.step_seconds = ended - self.clock
         self.wall_seconds += self.step_seconds
@@ -215,7 +219,7 @@ class Progress:
         """Return how much the running AP on replayed events is below its highest, at least 0."""
         if self.best_replay_ap is None:
             return None
-        return self.best_replay_ap - self.running.means()["replay_ap"]
+        return self.best_replay_ap - self.running.mean("replay_ap")
 
     def events_per_second(self) -> float:
         return self.num_events / self.wall_seconds if self.wall_seconds else 0.0

@@ -326,13 +326,14 @@ class Stepper:
         loss = float(learned["loss"]) if "loss" in learned else None
         replay_ap = None
         if loss is not None and "positive" in learned:
-            place, replayed = step.places[-1], learned["positive"]
-            is_compared = torch.arange(len(replayed)) >= place.num_new
-            if place.host.negative_mask is not None:
-                is_compared &= place.host.negative_mask[:, 0]
-            if bool(is_compared.any()):
-                negative = learned["negative"][is_compared, 0]
-                replay_ap = average_precision(replayed[is_compared], negative)
+            place = step.places[-1]
+            replayed, others = (learned[name][place.num_new :] for name in ("positive", "negative"))
+            others, mask = others[:, 0], place.host.negative_mask
+            if mask is not None:
+                is_compared = mask[place.num_new :, 0]
+                replayed, others = replayed[is_compared], others[is_compared]
+            if len(replayed):
+                replay_ap = average_precision(replayed, others)
         progress.add(
             of.start,
             of.stop,
