@@ -12,6 +12,8 @@ struct Gru {
   const float* memory;    ///< [R, dim], rows `memory_stride` apart.
   int64_t memory_stride;  ///< In floats.
   const float* own;       ///< [R, dim]: what the memory adds to the candidate through the reset gate.
+  const int64_t* flag;    ///< [R], `flag_stride` apart: 0 for a row that keeps its memory; null: none does.
+  int64_t flag_stride;
 };
 
 __device__ inline float sigmoid(float x) { return 1 / (1 + expf(-x)); }
@@ -29,6 +31,7 @@ __device__ inline void gru_step(const Gru& gru, float* gates, float* out) {
   using Numbers = Pack<kWidth>;
   for_packs<kWidth>(gru, [&](int64_t r, int64_t i) {
     float* row = gates + 3 * r * gru.dim;
+    const bool keeps = gru.flag != nullptr && gru.flag[r * gru.flag_stride] == 0;
     const auto memory = Numbers::load(gru.memory + r * gru.memory_stride, i);
     const auto own = Numbers::load(gru.own + r * gru.dim, i);
     auto reset = Numbers::load(row, i), keep = Numbers::load(row + gru.dim, i);
@@ -37,6 +40,7 @@ __device__ inline void gru_step(const Gru& gru, float* gates, float* out) {
       reset.at[w] = sigmoid(reset.at[w]);
       keep.at[w] = sigmoid(keep.at[w]);
       fresh.at[w] = tanhf(fresh.at[w] + reset.at[w] * own.at[w]);
+      if (keeps) reset.at[w] = fresh.at[w] = 0, keep.at[w] = 1;  // so its gradients are 0
       after.at[w] = fresh.at[w] + keep.at[w] * (memory.at[w] - fresh.at[w]);
     }
     reset.store(row, i);

@@ -1,6 +1,8 @@
 // One message per node of a batch: the last, or the mean.
 #include "tgflow/cuda/thread_block.hpp"
 #include "tgflow/cuda/warp.hpp"
+#include "tgflow/detail/cosine.hpp"
+#include "tgflow/detail/version_ring.hpp"
 
 using namespace tgflow;
 
@@ -99,4 +101,63 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     mail_mean_by_1(MailColumns mail, const float* from, int64_t width, float* out) {
   mean_messages<1>(mail, from, width, out);
+}
+
+/// The messages of events to their ends, in order; tgflow/cuda/mail.py has the same fields.
+struct NewMail {
+  const int64_t* src_row;  ///< [size / 2], `stride` apart: rows of the frontier.
+  const int64_t* dst_row;
+  int64_t stride;
+  const int64_t* target;  ///< The input row of each of those; null: they are input rows.
+  const int64_t* t;       ///< [size / 2].
+  int64_t size;           ///< Messages.
+  const float* memory;    ///< By input row, [., dim].
+  int64_t dim;
+  const int64_t* clock;  ///< By input row, [., kClockWidth].
+  const float* x;        ///< [size / 2, x_dim].
+  int64_t x_dim;
+  float* own;            ///< [size, dim]: memory of the receiver.
+  int64_t* last_update;  ///< [size].
+  float* mail;           ///< [size, dim + x_dim]: memory of the other end, and features of the event.
+
+  /// The input row of the receiver of message `m`.
+  __device__ int64_t row_of(int64_t m) const {
+    const int64_t row = (m % 2 == 0 ? src_row : dst_row)[m / 2 * stride];
+    return target == nullptr ? row : target[row];
+  }
+};
+
+/// One warp per message.
+template <int kWidth>
+__device__ inline void make_messages(const NewMail& u) {
+  using Numbers = Pack<kWidth>;
+  const int64_t width = u.dim + u.x_dim;
+  for (int64_t m = warp_index(); m < u.size; m += warp_count()) {
+    const int64_t row = u.row_of(m), other = u.row_of(m ^ 1);
+    for (int64_t c = lane_index() * kWidth; c < width; c += kWarp * kWidth) {
+      if (c < u.dim) Numbers::load(u.memory + row * u.dim, c).store(u.own + m * u.dim, c);
+      const auto sent = c < u.dim ? Numbers::load(u.memory + other * u.dim, c)
+                                  : Numbers::load(u.x + m / 2 * u.x_dim, c - u.dim);
+      sent.store(u.mail + m * width, c);
+    }
+    if (lane_index() > 0) continue;
+    const int64_t* clock = u.clock + row * kClockWidth;
+    u.last_update[m] = clock[kHasMail] != 0 ? clock[kMailT] : u.t[m / 2];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256) mail_made_by_4(NewMail mail) { make_messages<4>(mail); }
+extern "C" __global__ void __launch_bounds__(256) mail_made_by_1(NewMail mail) { make_messages<1>(mail); }
+
+/// Per element: the encoding of the seconds from the last update of a row's memory to its mail. `clock` is
+/// [., kClockWidth], `out` [size / width, width].
+extern "C" __global__ void __launch_bounds__(256)
+    mail_age(const int64_t* clock, float seconds_per_tick, const float* frequency, int64_t width,
+             int64_t size, float* out) {
+  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
+  for (int64_t i = thread_index(); i < size; i += step) {
+    const int64_t* row = clock + i / width * kClockWidth;
+    out[i] =
+        cosine(frequency[i % width], static_cast<float>(row[kMailT] - row[kLastUpdate]) * seconds_per_tick);
+  }
 }

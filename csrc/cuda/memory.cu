@@ -38,6 +38,7 @@ struct MemoryQueries {
 /// Arguments of a write; tgflow/cuda/memory.py has the same fields.
 struct MemoryUpdates {
   const int64_t* node;
+  const int64_t* from;  ///< The row of `memory`, `mail` and `last_update` of each node; null: in order.
   int64_t size;
   const float* memory;  ///< [size, dim], the first columns of a row.
   int64_t memory_stride;
@@ -146,16 +147,17 @@ __device__ inline void write_versions(const MemoryColumns& memory, const Version
     const int64_t node = u.node[i];
     if (!memory.sees(node) || !u.counts(i)) continue;
     float* row = memory.row_of(i, node);
+    const int64_t from = u.from == nullptr ? i : u.from[i];
     const int64_t slot = u.slot == nullptr ? kNoVersion : u.slot[i];
     for_columns<kWidth>(memory.width, [&](int64_t c) {
       if (slot != kNoVersion) Numbers::load(row, c).store(ring.row + slot * memory.width, c);
-      const auto fresh = c < u.dim ? Numbers::load(u.memory + i * u.memory_stride, c)
-                                   : Numbers::load(u.mail + i * u.mail_stride, c - u.dim);
+      const auto fresh = c < u.dim ? Numbers::load(u.memory + from * u.memory_stride, c)
+                                   : Numbers::load(u.mail + from * u.mail_stride, c - u.dim);
       fresh.store(row, c);
     });
     if (lane_index() > 0) continue;
     int64_t* clock = memory.clock + node * kClockWidth;
-    clock[0] = u.last_update[i], clock[1] = u.mail_t[i], clock[2] = 1, clock[kPosition] = *u.position;
+    clock[0] = u.last_update[from], clock[1] = u.mail_t[i], clock[2] = 1, clock[kPosition] = *u.position;
   }
 }
 

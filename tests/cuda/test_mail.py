@@ -11,8 +11,8 @@ from torch import Tensor
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
 from tgflow.cuda import mail
-from tgflow.cuda.mail import LastMessages
-from tgflow.nn import aggregate
+from tgflow.cuda.mail import LastMessages, mail_age, new_mail
+from tgflow.nn import TimeEncoding, aggregate
 
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=40)
 ORDERS = cases([0, 1, 5], [0, 5])
@@ -75,3 +75,45 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken():
             assert kernels.launches == []
     with pytest.raises(ValueError, match=r"messages must be contiguous float32 \[6, D\] on cpu"):
         LastMessages(Emulator(), good, good, good).mean(torch.zeros(5, 4))
+
+
+def some_clock(size: int) -> Tensor:
+    """Clocks of rows of which every third has no mail."""
+    row = torch.arange(size)
+    return torch.stack([7 * row, 9 * row + 3, (row % 3 > 0).long(), row], dim=1)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("dim", "x_dim"), [(8, 4), (4, 0), (3, 2)])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_new_mail_has_the_memory_of_both_ends_and_features(dim, x_dim, stride, is_mapped, order):
+    g = torch.Generator().manual_seed(order)
+    memory, clock = torch.randn(50, dim, generator=g), some_clock(50)
+    x, t = torch.randn(33, x_dim, generator=g) if x_dim else None, torch.arange(33) * 5
+    src, dst = (torch.randint(20, (33, stride), generator=g)[:, 0] for _ in range(2))
+    target = torch.randint(50, (20,), generator=g) if is_mapped else None
+    own, last_update, mail = new_mail(Emulator(order=order), src, dst, target, t, memory, clock, x)
+    rows = torch.stack([src, dst], dim=1)
+    rows = rows if target is None else target[rows]
+    assert torch.equal(own, memory[rows.flatten()])
+    assert torch.equal(mail[:, :dim], memory[rows.flip(1).flatten()])
+    if x is not None:
+        assert torch.equal(mail[:, dim:], x.repeat_interleave(2, dim=0))
+    mail_t, had_mail = clock[rows.flatten()][:, 1:3].unbind(1)
+    assert torch.equal(last_update, torch.where(had_mail > 0, mail_t, t.repeat_interleave(2)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_age_of_mail_is_encoded_as_on_the_cpu(order):
+    clock, time = some_clock(40), TimeEncoding(7)
+    found = mail_age(Emulator(order=order), clock, 0.5, time.frequency)
+    torch.testing.assert_close(found, time((clock[:, 1] - clock[:, 0]).float() * 0.5))
+
+
+def test_without_events_no_mail_is_made():
+    none, kernels = torch.empty(0, dtype=torch.int64), Emulator()
+    found = new_mail(kernels, none, none, None, none, torch.ones(2, 4), some_clock(2), None)
+    assert [len(each) for each in found] == [0, 0, 0]
+    assert mail_age(kernels, some_clock(0), 1.0, torch.ones(3)).shape == (0, 3)
+    assert kernels.launches == []

@@ -61,8 +61,14 @@ def versions_of(nodes: Tensor, dims: tuple[int, int], position: int) -> Versions
     return Versions(memory, t, mail, t + 1, torch.tensor([position]))
 
 
+def reversed_rows(versions: Versions) -> Versions:
+    """The same versions, from rows in another order."""
+    columns = {name: getattr(versions, name).flip(0) for name in ("memory", "last_update", "mail")}
+    return versions._replace(**columns, row=torch.arange(len(versions.mail_t)).flip(0))
+
+
 def write_plain(memory: NodeMemory, nodes: Tensor, versions: Versions) -> None:
-    *columns, position = versions
+    *columns, position, _ = versions
     memory.write(nodes, *columns, int(position))
 
 
@@ -91,7 +97,7 @@ def test_versions_match_the_cpu_memory(dims, history, order, steps):
         position += step
         sorted_nodes = torch.tensor(sorted(nodes), dtype=torch.int64)
         is_last = last_of_each(sorted_nodes)
-        versions = versions_of(sorted_nodes, dims, position)
+        versions = reversed_rows(versions_of(sorted_nodes, dims, position))
         placed.write(sorted_nodes, versions, is_last=is_last, is_lost=torch.tensor(is_lost))
         if not is_lost:
             distinct = sorted_nodes[is_last]
@@ -145,7 +151,7 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken(name):
     placed, nodes = KernelMemory((4, 4), 3, 0), torch.arange(3)
     good = {
         "nodes": nodes, "is_last": torch.ones(3, dtype=torch.bool), "is_lost": torch.tensor(False),
-        **versions_of(nodes, (4, 4), 1)._asdict(),
+        **reversed_rows(versions_of(nodes, (4, 4), 1))._asdict(),
     }  # fmt: skip
     wrong = [good[name].to(torch.int32), good[name].to("meta"), good[name].unsqueeze(0)]
     for tensor in wrong:

@@ -193,11 +193,11 @@ def test_updater_matches_the_torch_cell_on_the_whole_message(cell):
 def test_kept_memory_is_computed_again_only_for_rows_that_were_written(monkeypatch):
     torch.manual_seed(0)
     memory, updater = NodeMemory(2, 4), MemoryUpdater(2, 4, TimeEncoding(3), "gru")
-    step, stepped = MemoryUpdater._step, []
+    after, stepped = MemoryUpdater._after, []
 
     def counted(self, rows, seconds):
         stepped.append(len(rows))
-        return step(self, rows, seconds)
+        return after(self, rows, seconds)
 
     def write(nodes, position):
         num, t = len(nodes), torch.full((len(nodes),), 9 * position)
@@ -209,7 +209,7 @@ def test_kept_memory_is_computed_again_only_for_rows_that_were_written(monkeypat
         rows = memory.read(nodes, torch.full_like(nodes, position))
         return torch.equal(updater(rows, 0.5), updater(replace(rows, nodes=None), 0.5))
 
-    monkeypatch.setattr(MemoryUpdater, "_step", counted)
+    monkeypatch.setattr(MemoryUpdater, "_after", counted)
     memory.keep_past(10)
     updater.keep()
     write([0, 1, 3], 2)

@@ -26,13 +26,13 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    (small_tgn, "prepare"): Budget(11, 44),
-    (small_tgn, "predict"): Budget(4, 32),
-    (small_tgn, "learn"): Budget(12, 90),
-    (small_tgn, "commit"): Budget(2, 15),
-    (small_tgat, "prepare"): Budget(15, 61),
-    (small_tgat, "predict"): Budget(3, 32),
-    (small_tgat, "learn"): Budget(12, 109),
+    (small_tgn, "prepare"): Budget(11, 43),
+    (small_tgn, "predict"): Budget(5, 24),
+    (small_tgn, "learn"): Budget(13, 80),
+    (small_tgn, "commit"): Budget(3, 1),
+    (small_tgat, "prepare"): Budget(15, 60),
+    (small_tgat, "predict"): Budget(3, 31),
+    (small_tgat, "learn"): Budget(12, 108),
     (small_tgat, "commit"): Budget(0, 0),
 }
 """Of uncaptured calls."""

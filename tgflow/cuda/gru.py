@@ -19,11 +19,17 @@ _MOST_BLOCKS = 1 << 20
 class _Gru(ctypes.Structure):
     """One step (cuda/gru.cu)."""
 
-    _fields_ = words("num_rows dim memory memory_stride own")
+    _fields_ = words("num_rows dim memory memory_stride own flag flag_stride")
 
 
 def gru_forward(
-    kernels: Kernels, *, memory: Tensor, own: Tensor, gates: Tensor, out: Tensor
+    kernels: Kernels,
+    *,
+    memory: Tensor,
+    own: Tensor,
+    flag: Tensor | None,
+    gates: Tensor,
+    out: Tensor,
 ) -> None:
     """Activate `gates`, and fill `out` with the next memory, as the native core does.
 
@@ -31,6 +37,7 @@ def gru_forward(
         kernels: Kernels of the device; does not synchronize.
         memory: float32 `[R, dim]`, rows may be strided.
         own: float32 `[R, dim]`.
+        flag: int64 `[R, 1]`, rows may be strided: 0 for rows that keep their memory; None: no row.
         gates: [reset | keep | new] before their activations, and after them on return, float32
             `[R, 3 * dim]`.
         out: float32 `[R, dim]`.
@@ -38,7 +45,7 @@ def gru_forward(
     Raises:
         ValueError: If a tensor has another dtype, shape or device.
     """
-    _launch(kernels, "gru_forward", memory, own, gates=gates, out=out)
+    _launch(kernels, "gru_forward", memory, own, flag, gates=gates, out=out)
 
 
 def gru_backward(
@@ -66,14 +73,22 @@ def gru_backward(
         ValueError: If a tensor has another dtype, shape or device.
     """
     pointers = {"grad_out": grad_out, "grad_gates": grad_gates, "grad_own": grad_own}
-    _launch(kernels, "gru_backward", memory, own, gates=gates, **pointers)
+    _launch(kernels, "gru_backward", memory, own, None, gates=gates, **pointers)
 
 
-def _launch(kernels: Kernels, kind: str, memory: Tensor, own: Tensor, **tensors: Tensor) -> None:
+def _launch(
+    kernels: Kernels,
+    kind: str,
+    memory: Tensor,
+    own: Tensor,
+    flag: Tensor | None,
+    **tensors: Tensor,
+) -> None:
     given = Arguments.beside("memory", memory)
     at_memory, stride = given.rows("memory", memory, torch.float32, "R", "dim")
     rows, dim = memory.shape
     at_own = given.address("own", own, torch.float32, rows, dim)
+    at_flag = (0, 0) if flag is None else given.rows("flag", flag, torch.int64, rows, 1)
     addresses = [
         given.address(name, tensor, torch.float32, rows, dim * (3 if "gates" in name else 1))
         for name, tensor in tensors.items()
@@ -81,6 +96,6 @@ def _launch(kernels: Kernels, kind: str, memory: Tensor, own: Tensor, **tensors:
     if rows * dim == 0:
         return
     name = f"{kind}_by_{lanes_width([dim, stride], [at_memory, at_own, *addresses])}"
-    gru = _Gru(rows, dim, at_memory, stride, at_own)
+    gru = _Gru(rows, dim, at_memory, stride, at_own, *at_flag)
     blocks = min(-(-rows // _WARPS), _MOST_BLOCKS)
     kernels.launch(name, blocks, 32 * _WARPS, gru, *map(ctypes.c_uint64, addresses))

@@ -99,3 +99,103 @@ class LastMessages:
                 name, blocks, _THREADS, self._columns, _word(address), _number(width), to
             )
         return out
+
+
+class _NewMail(ctypes.Structure):
+    """The messages of events to their ends (cuda/mail.cu)."""
+
+    _fields_ = words(
+        "src_row dst_row stride target t size memory dim clock x x_dim own last_update mail"
+    )
+
+
+def new_mail(
+    kernels: Kernels,
+    src_row: Tensor,
+    dst_row: Tensor,
+    target: Tensor | None,
+    t: Tensor,
+    memory: Tensor,
+    clock: Tensor,
+    x: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the messages of B events to their ends, as `tgflow.nn.mail.mail_messages` does.
+
+    Args:
+        kernels: Kernels of the device; does not synchronize.
+        src_row: Rows of the sources, int64 `[B]`, elements may be strided.
+        dst_row: Rows of the destinations, likewise.
+        target: The input row of each row, int64 `[N]`; None: rows are input rows.
+        t: Ticks, int64 `[B]`.
+        memory: float32 `[U, dim]`, by input row.
+        clock: int64 `[U, 4]`, by input row.
+        x: Features, float32 `[B, x_dim]`; None without.
+
+    Returns:
+        Memory of the receivers `[2B, dim]`, last updates `[2B]`, and mail `[2B, dim + x_dim]`.
+
+    Raises:
+        ValueError: If a tensor has another dtype, shape or device.
+    """
+    given, size, dim = Arguments.beside("memory", memory), len(src_row), memory.shape[1]
+    rows, stride = zip(
+        *(
+            given.rows(name, row.unsqueeze(1), torch.int64, size, 1)
+            for name, row in (("src_row", src_row), ("dst_row", dst_row))
+        ),
+        strict=True,
+    )
+    x_dim = 0 if x is None else x.shape[1]
+    own = memory.new_empty(2 * size, dim)
+    mail, last_update = memory.new_empty(2 * size, dim + x_dim), t.new_empty(2 * size)
+    made = _NewMail(
+        *rows,
+        stride[0],
+        0 if target is None else given.address("target", target, torch.int64, "N"),
+        given.address("t", t, torch.int64, size),
+        2 * size,
+        at_memory := given.address("memory", memory, torch.float32, "U", "dim"),
+        dim,
+        given.address("clock", clock, torch.int64, len(memory), 4),
+        at_x := 0 if x is None else given.address("x", x, torch.float32, size, x_dim),
+        x_dim,
+        own.data_ptr(),
+        last_update.data_ptr(),
+        mail.data_ptr(),
+    )
+    if size > 0:
+        lanes = lanes_width([dim, x_dim], [at_memory, at_x, own.data_ptr(), mail.data_ptr()])
+        blocks = min(-(-2 * size // _WARPS), _MOST_BLOCKS)
+        kernels.launch(f"mail_made_by_{lanes}", blocks, _THREADS, made)
+    return own, last_update, mail
+
+
+def mail_age(kernels: Kernels, clock: Tensor, seconds_per_tick: float, frequency: Tensor) -> Tensor:
+    """Return cos(frequency * seconds from a row's last update to its mail), float32 `[U, T]`.
+
+    Args:
+        kernels: Kernels of the device; does not synchronize.
+        clock: int64 `[U, 4]`.
+        seconds_per_tick: Length of a tick.
+        frequency: float32 `[T]`.
+
+    Raises:
+        ValueError: If a tensor has another dtype, shape or device.
+    """
+    given = Arguments.beside("clock", clock)
+    at_clock = given.address("clock", clock, torch.int64, "U", 4)
+    at_frequency = given.address("frequency", frequency, torch.float32, "T")
+    out = frequency.new_empty(len(clock), len(frequency))
+    if out.numel():
+        kernels.launch(
+            "mail_age",
+            min(-(-out.numel() // _THREADS), _MOST_BLOCKS),
+            _THREADS,
+            _word(at_clock),
+            ctypes.c_float(seconds_per_tick),
+            _word(at_frequency),
+            _number(len(frequency)),
+            _number(out.numel()),
+            _word(out.data_ptr()),
+        )
+    return out

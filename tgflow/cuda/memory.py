@@ -67,16 +67,13 @@ class Versions(NamedTuple):
     """int64 `[R]`."""
     position: Tensor
     """int64 `[1]`."""
+    row: Tensor | None = None
+    """int64 `[R]`: row of `memory`, `last_update` and `mail` of each version; None: in order."""
 
     def select(self, rows: Tensor) -> Versions:
-        """Return the given rows (int64 `[S]`)."""
-        return Versions(
-            self.memory.index_select(0, rows),
-            self.last_update.index_select(0, rows),
-            self.mail.index_select(0, rows),
-            self.mail_t.index_select(0, rows),
-            self.position,
-        )
+        """Return the given versions (int64 `[S]`)."""
+        row = rows if self.row is None else self.row.index_select(0, rows)
+        return self._replace(mail_t=self.mail_t.index_select(0, rows), row=row)
 
 
 class _Columns(ctypes.Structure):
@@ -101,7 +98,7 @@ class _Updates(ctypes.Structure):
     """Rows of a write (cuda/memory.cu)."""
 
     _fields_ = words(
-        "node size memory memory_stride dim mail mail_stride "
+        "node from_ size memory memory_stride dim mail mail_stride "
         "last_update mail_t position is_last is_lost slot link"
     )
 
@@ -241,19 +238,21 @@ def _ring(given: Arguments, buffers: MemoryBuffers) -> _Ring:
 
 
 def _updates(given: Arguments, nodes: Tensor, versions: Versions, width: int) -> _Updates:
-    size, (memory, last_update, mail, mail_t, position) = len(nodes), versions
-    at_memory, memory_stride = given.rows("memory", memory, torch.float32, size, "dim")
+    size, (memory, last_update, mail, mail_t, position, row) = len(nodes), versions
+    held = size if row is None else len(memory)
+    at_memory, memory_stride = given.rows("memory", memory, torch.float32, held, "dim")
     dim = memory.shape[1]
-    at_mail, mail_stride = given.rows("mail", mail, torch.float32, size, width - dim)
+    at_mail, mail_stride = given.rows("mail", mail, torch.float32, held, width - dim)
     return _Updates(
         node=given.address("nodes", nodes, torch.int64, size),
+        from_=0 if row is None else given.address("row", row, torch.int64, size),
         size=size,
         memory=at_memory,
         memory_stride=memory_stride,
         dim=dim,
         mail=at_mail,
         mail_stride=mail_stride,
-        last_update=given.address("last_update", last_update, torch.int64, size),
+        last_update=given.address("last_update", last_update, torch.int64, held),
         mail_t=given.address("mail_t", mail_t, torch.int64, size),
         position=given.address("position", position, torch.int64, 1),
     )

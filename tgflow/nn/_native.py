@@ -98,16 +98,18 @@ class GruStep(torch.autograd.Function):
     """`gru_step` in float32 on a GPU, in one kernel each way; overwrites `gates`."""
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, gates: Tensor, own: Tensor, memory: Tensor, flag: Tensor | None
+    ) -> Tensor:
         """Return keep * memory + (1 - keep) * tanh(new + reset * own), `[R, dim]`."""
         out = torch.empty_like(own)
-        backend_of(own.device).gru_forward(memory=memory, own=own, gates=gates, out=out)
+        backend_of(own.device).gru_forward(memory=memory, own=own, flag=flag, gates=gates, out=out)
         ctx.save_for_backward(gates.detach(), own, memory)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         gates, own, memory = ctx.saved_tensors
         grad_gates, grad_own = torch.empty_like(gates), torch.empty_like(own)
         backend_of(own.device).gru_backward(
@@ -118,17 +120,21 @@ class GruStep(torch.autograd.Function):
             grad_gates=grad_gates,
             grad_own=grad_own,
         )
-        return grad_gates, grad_own, None
+        return grad_gates, grad_own, None, None
 
 
-def gru_step(gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
-    """Return keep * memory + (1 - keep) * tanh(new + reset * own), the end of a GRU's step."""
+def gru_step(gates: Tensor, own: Tensor, memory: Tensor, flag: Tensor | None = None) -> Tensor:
+    """Return keep * memory + (1 - keep) * tanh(new + reset * own), the end of a GRU's step.
+
+    `flag`: int64 `[R, 1]`: rows of 0 keep their memory; None: no row.
+    """
     if has_device(own.device) and own.dtype == torch.float32:
-        stepped: Tensor = GruStep.apply(gates, own, memory)  # type: ignore[no-untyped-call]
+        stepped: Tensor = GruStep.apply(gates, own, memory, flag)  # type: ignore[no-untyped-call]
         return stepped
     reset, keep, new = gates.chunk(3, dim=1)
     new = torch.tanh(new + torch.sigmoid(reset) * own)
-    return torch.lerp(new, memory, torch.sigmoid(keep))
+    after = torch.lerp(new, memory, torch.sigmoid(keep))
+    return after if flag is None else torch.where(flag != 0, after, memory)
 
 
 class GatherRows(torch.autograd.Function):

@@ -79,7 +79,20 @@ def mail_messages(batch: Batch, updated: UpdatedMemory, aggregator: Aggregator) 
     Columns are the updated memory, the tick of the last event in it and the mail: the other end's
     updated memory and the event's features.
     """
-    n, row = batch.num_new, input_rows(batch)
+    n, is_last = batch.num_new, aggregator == "last"
+    if not updated.memory.is_cpu:
+        from tgflow.cuda.mail import new_mail
+
+        src, dst, target = batch.src_row[:n], batch.dst_row[:n], None
+        if len(batch.blocks) == 1:
+            target = batch.blocks[0].target
+        elif batch.blocks:
+            src, dst = input_rows(batch).view(-1, 2).unbind(1)
+        x = None if batch.x is None else batch.x[:n].contiguous()
+        kernels, clock = device_of(updated.memory.device).kernels, updated.rows.clock
+        made = new_mail(kernels, src, dst, target, batch.t[:n], updated.memory, clock, x)
+        return Messages(made, per_event=2, last_only=is_last)
+    row = input_rows(batch)
     own = updated.memory.index_select(0, row)
     other = own.view(n, 2, own.shape[1]).flip(1).view(2 * n, own.shape[1])
     if batch.x is not None:
@@ -87,7 +100,7 @@ def mail_messages(batch: Batch, updated: UpdatedMemory, aggregator: Aggregator) 
     before, t = updated.rows, batch.t[:n].repeat_interleave(2)
     had_mail, mail_t = before.has_mail.index_select(0, row), before.mail_t.index_select(0, row)
     last_update = torch.where(had_mail, mail_t, t)
-    return Messages((own, last_update, other), per_event=2, last_only=aggregator == "last")
+    return Messages((own, last_update, other), per_event=2, last_only=is_last)
 
 
 def store_mail(
@@ -97,6 +110,21 @@ def store_mail(
     if len(events) == 0:
         return
     memory, last_update, other = messages.columns
+    if not memory.is_cpu and aggregator == "last":
+        from tgflow.cuda.mail import LastMessages
+
+        last = LastMessages(device_of(memory.device).kernels, events.src, events.dst, events.t)
+        state.write(
+            last.node,
+            memory,
+            last_update,
+            other,
+            last.t,
+            position=events.eid[-1:] + 1,
+            is_last=last.is_last,
+            row=last.row,
+        )
+        return
     mail = aggregate(events.src, events.dst, events.t, other, aggregator)
     state.write(
         mail.node,

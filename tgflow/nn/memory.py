@@ -366,6 +366,7 @@ class NodeMemory(nn.Module):
         mail_t: Tensor,
         position: int | Tensor,
         is_last: Tensor | None = None,
+        row: Tensor | None = None,
     ) -> None:
         """Write a new version of the nodes' rows, with mail, valid from `position` on.
 
@@ -379,13 +380,15 @@ class NodeMemory(nn.Module):
                 writes; or int64 `[1]`, without synchronization.
             is_last: On a device nodes may repeat if all rows of a node are equal: bool `[R]`, marks
                 one of each. None: no repeats.
+            row: On a device, the row of `memory`, `last_update` and `mail` of each node, int64
+                `[R]`; None: in order.
         """
         self._cover(nodes, writes=True)
         if not nodes.is_cpu:
             from tgflow.cuda.memory import Versions
 
             where = position if isinstance(position, Tensor) else nodes.new_full((1,), position)
-            versions = Versions(memory, last_update, mail, mail_t, where)
+            versions = Versions(memory, last_update, mail, mail_t, where, row)
             self._write_on_device(nodes.contiguous(), versions, is_last)
             return
         rows = torch.cat([memory, mail], dim=1)

@@ -35,8 +35,8 @@ class Pairs(NamedTuple):
         if mask is not None and batch.src_row.is_cpu:
             is_kept = torch.cat([torch.ones(len(mask), dtype=torch.bool), mask.flatten()])
             kept = is_kept.nonzero().squeeze(1)
-        pairs = (batch.src_row, batch.negative_src_row), (batch.dst_row, batch.negative_dst_row)
-        src_row, dst_row = (torch.cat([own, others.flatten()]) for own, others in pairs)
+        rows = batch.src_row, batch.negative_src_row, batch.dst_row, batch.negative_dst_row
+        src_row, dst_row = torch.cat([each.flatten() for each in rows]).view(2, -1)
         if kept is None:
             return cls(src_row, dst_row)
         return cls(src_row[kept], dst_row[kept], kept)

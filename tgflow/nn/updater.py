@@ -7,9 +7,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from tgflow.cuda.device import device_of, has_device
 from tgflow.nn._native import gru_step
 from tgflow.nn.linear import Linear
-from tgflow.nn.memory import POSITION, MemoryRows
+from tgflow.nn.memory import HAS_MAIL, POSITION, MemoryRows
 from tgflow.nn.memory_table import grow_to
 from tgflow.nn.tokens import TimeEncoding
 
@@ -71,13 +72,16 @@ class MemoryUpdater(nn.Module):
 
     def _after(self, rows: MemoryRows, seconds_per_tick: float) -> Tensor:
         # The few nodes without mail take the step too: dropping it costs less than picking rows.
-        after = self._step(rows, seconds_per_tick)
-        return torch.where(rows.has_mail.unsqueeze(1), after, rows.memory)
+        state, clock, frequency = rows.state, rows.clock, self.time.frequency
+        if has_device(state.device) and state.dtype == frequency.dtype == torch.float32:
+            from tgflow.cuda.mail import mail_age
 
-    def _step(self, rows: MemoryRows, seconds_per_tick: float) -> Tensor:
-        dt = (rows.mail_t - rows.last_update).to(rows.state.dtype) * seconds_per_tick
-        given = self.time_proj(self.time(dt), prior=self.state_proj(rows.state))
+            age = mail_age(device_of(state.device).kernels, clock, seconds_per_tick, frequency)
+        else:
+            dt = (rows.mail_t - rows.last_update).to(state.dtype) * seconds_per_tick
+            age = self.time(dt)
+        given = self.time_proj(age, prior=self.state_proj(state))
+        has_mail = clock[:, HAS_MAIL : HAS_MAIL + 1]
         if self.memory_proj is None:
-            return torch.tanh(given)
-        own = self.memory_proj(rows.memory)
-        return gru_step(given, own, rows.memory)
+            return torch.where(has_mail != 0, torch.tanh(given), rows.memory)
+        return gru_step(given, self.memory_proj(rows.memory), rows.memory, has_mail)

@@ -7,7 +7,8 @@ namespace tgflow {
 
 constexpr int64_t kNoVersion = -1;
 constexpr int64_t kClockWidth = 4;  ///< As in tgflow/nn/memory_rows.py.
-constexpr int64_t kPosition = 3;    ///< Column of a clock with the log position from which it is valid.
+constexpr int64_t kLastUpdate = 0, kMailT = 1, kHasMail = 2;
+constexpr int64_t kPosition = 3;  ///< Column of a clock with the log position from which it is valid.
 constexpr int64_t kLinkWidth = 3;
 constexpr int64_t kOriginWidth = 2;  ///< A version's node, and `VersionRing::since_of` it.
 
