@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import accumulate
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -405,15 +407,24 @@ def joined(batches: Sequence[Batch]) -> Batch:
     )
 
 
+@cache
+def _fields_of(kind: type[Any], annotated: str) -> tuple[list[str], Callable[[Any], Any]]:
+    """Return the fields of a dataclass of one type or None, and a function of all their values."""
+    wanted = (annotated, f"{annotated} | None")
+    names = [field.name for field in fields(kind) if field.type in wanted]
+    return names, attrgetter(*names, "__class__", "__class__")  # a tuple of any number of fields
+
+
 def _columns(part: Batch | Block | ReusedRows | HostEvents) -> dict[str, Tensor]:
-    columns = ((field.name, getattr(part, field.name)) for field in fields(part))
-    return {name: column for name, column in columns if isinstance(column, Tensor)}
+    kind: Any = type(part)
+    names, values = _fields_of(kind, "Tensor")
+    return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
 
 
 def _lists(part: Batch | Block | ReusedRows) -> dict[str, RowLists]:
-    names = ("src_lists", "dst_lists", "target_lists", "neighbor_lists")
-    found = ((name, getattr(part, name, None)) for name in names)
-    return {name: lists for name, lists in found if lists is not None}
+    kind: Any = type(part)
+    names, values = _fields_of(kind, "RowLists")
+    return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,19 +1,24 @@
-"""Budgets of a training step on a GPU: launches, torch operations, host waits. They only fall."""
+"""Budgets of a step on a GPU: launches, torch operations, host waits, calls. They only fall."""
 
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import tgflow
 from helpers.devices import needs_apart
 from helpers.emulated_training import without_autograd_threads  # noqa: F401
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
-from helpers.made_streams import made_events, small_tgat, small_tgn
+from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.cuda.device import register_device
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Plan
 from tgflow.tables import FeatureTable
+from tgflow.train import captured
 from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.continual import ContinualTrainer
 from tgflow.train.step import TrainStep
 
 pytestmark = [*needs_apart, pytest.mark.usefixtures("without_autograd_threads")]
@@ -73,3 +78,39 @@ def test_parts_of_a_step_stay_within_their_budgets(make):
         found["commit"], *_ = spent(gpu, lambda b=batch, of=learned: step.commit(b, of.scores))
     assert "sort" not in work
     assert found == {part: BUDGETS[make, part] for part in found}, work
+
+
+MOST_CALLS = 1_040
+"""Python calls of the product for a micro-batch of captured steps, and calls from them into C."""
+_PRODUCT = (f"{Path(tgflow.__file__).parent}/", f"{Path(tgflow.__file__).parents[1]}/models/")
+
+
+def calls_of(work):
+    """Return the number of calls that the product's code gets and makes to C in this thread."""
+    num = 0
+
+    def count(frame, event, of):
+        nonlocal num
+        is_call = event in ("call", "c_call")
+        num += is_call and frame.f_code.co_filename.startswith(_PRODUCT)
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return num
+
+
+def test_host_work_of_a_micro_batch_stays_within_its_budget(monkeypatch):
+    """From its events to its record; the size of a batch does not matter."""
+    monkeypatch.setattr(captured, "WARM_UPS", 1)
+    gpu = EmulatedDevice.apart()
+    register_device(gpu)
+    edge_x = FeatureTable(2, placement="device", device=gpu)
+    graph = TemporalGraph("undirected", edge_x=edge_x, device=gpu)
+    config = ContinualConfig(batch_size=20, num_threads=0)
+    trainer = ContinualTrainer(small_tgn().to(gpu.device), graph, config)
+    steps = trainer.steps(pieces(made_events(500), 160))
+    found = [calls_of(lambda: next(steps).to_json()) for _ in range(22)]
+    assert min(found) <= MOST_CALLS, found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
@@ -33,12 +33,30 @@ class _Shape:
     inputs: Batch
     tensors: list[Tensor]
     """Those of `inputs`."""
-    fixed: list[Tensor]
+    fixed: list[Tensor | None]
     """Tensors of the model's state at capture: a replay reads and writes these."""
     holds: Batch | None = None
     """The batch whose values are in `inputs`."""
     calls: dict[str, tuple[Any, CapturedWork]] = field(default_factory=dict)
     last_used: int = 0
+    groups: list[list[int]] = field(default_factory=list)
+    """Places in `tensors` of those of each dtype."""
+
+    def __post_init__(self) -> None:
+        by_dtype = defaultdict[torch.dtype, list[int]](list)
+        for place, tensor in enumerate(self.tensors):
+            by_dtype[tensor.dtype].append(place)
+        self.groups = [*by_dtype.values()]
+
+    def copy(self, sources: Sequence[Tensor]) -> None:
+        """Copy tensors to `tensors`, all of a dtype at once where they are contiguous."""
+        for group in self.groups:
+            flat = [place for place in group if sources[place].is_contiguous()]
+            if len(flat) < len(group):
+                for place in set(group).difference(flat):
+                    self.tensors[place].copy_(sources[place])
+            targets = [self.tensors[place] for place in flat]
+            torch._foreach_copy_(targets, [sources[place] for place in flat])
 
 
 class CapturedCalls:
@@ -54,7 +72,7 @@ class CapturedCalls:
     later may read it.
     """
 
-    def __init__(self, device: Device, fixed: Callable[[], list[Tensor]]) -> None:
+    def __init__(self, device: Device, fixed: Callable[[], list[Tensor | None]]) -> None:
         self._device, self._fixed = device, fixed
         self._pool = device.open_pool()
         self._seen: Counter[Any] = Counter()
@@ -95,7 +113,7 @@ class CapturedCalls:
         if shape is None:
             return work(batch)
         if shape.holds is not batch:
-            _copy(shape.tensors, given)
+            shape.copy(given)
             shape.holds = batch
         if name not in shape.calls:
             shape.calls[name] = self._capture(shape, work, tensors)
@@ -110,7 +128,7 @@ class CapturedCalls:
         """Return a batch's tensors, and all else that captured work on it depends on."""
         if self._latest is None or self._latest[0] is not batch:
             tensors = batch.tensors()
-            shapes = tuple(tensor.shape for tensor in tensors)
+            shapes = tuple([tensor.shape for tensor in tensors])
             key = batch.num_new, batch.seconds_per_tick, len(batch.blocks), shapes
             self._latest = batch, tensors, key
         return self._latest[1:]
@@ -151,20 +169,6 @@ class CapturedCalls:
 
         replayed = self._device.capture(run, self._pool)
         return results[0], replayed
-
-
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy tensors of the same shapes, all of a dtype at once where they are contiguous."""
-    of_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-    for target, source in zip(targets, sources, strict=True):
-        if source.is_contiguous():
-            pairs = of_dtype.setdefault(source.dtype, ([], []))
-            pairs[0].append(target)
-            pairs[1].append(source)
-        else:
-            target.copy_(source)
-    for pairs in of_dtype.values():
-        torch._foreach_copy_(*pairs)
 
 
 def tensors_of(scores: Scores) -> list[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from tgflow.describe import described
@@ -118,10 +119,11 @@ class StepRecord:
 
         Omits the per-event `scores`.
         """
-        return _flat({name: getattr(self, name) for name in _STEP_FIELDS})
+        return _flat(dict(zip(_STEP_FIELDS, _STEP_VALUES(self), strict=True)))
 
 
 _STEP_FIELDS = [each.name for each in fields(StepRecord) if each.name != "scores"]
+_STEP_VALUES = attrgetter(*_STEP_FIELDS)
 
 
 @described
@@ -183,7 +185,7 @@ class Callbacks:
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, dict):
+        if type(value) is dict:
             out |= _flat(value, f"{prefix}{name}.")
         else:
             out[prefix + name] = value
