@@ -29,7 +29,7 @@ ROOMS = {
     "models": ("models nn model messages state", "base tables graph"),
     "plan": ("plan", "base tables graph models"),
     "checkpoint": ("checkpoint", "base log tables models"),
-    "distributed": ("distributed", "base log tables graph models checkpoint"),
+    "distributed": ("distributed", "base log tables graph models plan checkpoint"),
     "train": (
         "train tasks callbacks prequential inference",
         "base log streams tables graph models plan checkpoint distributed",
