@@ -342,13 +342,15 @@ RowReader::~RowReader() {
   if (getpid() != process_) {  // threads belong to the other process
     thread_.detach();
     static_cast<void>(reads_.release());
+    // Destroying a condition waits for those that waited on it as the process forked.
+    static_cast<void>(wake_.release());
     return;
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_one();
+  wake_->notify_one();
   thread_.join();
 }
 
@@ -380,7 +382,7 @@ std::unique_ptr<RowReader::Request> RowReader::start(const int64_t* id, int64_t 
     if (!broken_.empty()) throw FileError(EIO, broken_);
     waiting_.push_back(state);
   }
-  wake_.notify_one();
+  wake_->notify_one();
   return std::unique_ptr<Request>(new Request(std::move(state)));
 }
 
@@ -390,7 +392,7 @@ void RowReader::serve() {
     start_reads();
     if (idle_.size() == flights_.size()) {
       if (stop_) return;
-      wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+      wake_->wait(lock, [this] { return stop_ || !waiting_.empty(); });
       continue;
     }
     lock.unlock();

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -150,15 +152,20 @@ def test_killed_process_loses_no_row_whose_append_returned(path):
 def test_forked_process_must_open_the_table_itself(path):
     table = on_disk(path)
     table.append(some_rows(10))
+    table[torch.tensor([1])]
+    time.sleep(0.05)  # its thread waits for the next request
     child = os.fork()
     if child == 0:
-        try:
-            table[torch.tensor([1])]
-        except OSError as error:
-            told = "was opened before the process forked" in str(error)
-            table = None
-            os._exit(0 if told else 1)
-        os._exit(2)
+        told = False
+        with suppress(OSError):
+            try:
+                table[torch.tensor([1])]
+            except OSError as error:
+                told = "was opened before the process forked" in str(error)
+                raise
+        del table
+        gc.collect()  # closes it
+        os._exit(0 if told else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     table[torch.tensor([1])]
 

@@ -125,7 +125,7 @@ class RowReader {
   std::unique_ptr<BlockReads> reads_;
 
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
   std::deque<std::shared_ptr<Request::State>> waiting_;  // with reads that are not started
   bool stop_ = false;
   std::string broken_;  // cause of a permanent failure
