@@ -150,7 +150,8 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
     // without a second destination, negatives are of the sources of pairs
     const bool is_needed = destinations_.node.size() == 1 && num_pair_events_ == size_;
     if (is_needed && log_ != nullptr && size_ < log_->size()) {
-      pairs_.append(see_pair(num_pair_events_++));
+      pairs_.append(see_pair(num_pair_events_));
+      ++num_pair_events_;
     }
   }
 }
@@ -166,7 +167,7 @@ void PairIndex::read_pairs(int64_t end) {
   }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  while (num_pair_events_ < end) pairs_.append(see_pair(num_pair_events_++));
+  for (; num_pair_events_ < end; ++num_pair_events_) pairs_.append(see_pair(num_pair_events_));
 }
 
 void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {

@@ -94,6 +94,16 @@ def test_directory_with_only_partial_files_can_be_reused(tmp_path):
         RunFiles(tmp_path)
 
 
+def test_only_a_run_is_overwritten(tmp_path):
+    for name in ("log", "checkpoints", "report.html"):  # also names of others' files
+        (tmp_path / name).touch()
+    with pytest.raises(FileExistsError, match="which is no file of a run"):
+        RunFiles(tmp_path, overwrites=True)
+    (tmp_path / "config.toml").touch()
+    RunFiles(tmp_path, overwrites=True).clear()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LATEST", 16)

@@ -179,7 +179,7 @@ class RunFiles:
     def clear(self) -> None:
         """Remove the files of a run; requires the lock."""
         self._check_free()
-        for path in [*self.path.iterdir()]:
+        for path in sorted(self.path.iterdir(), key=lambda path: path.name == "config.toml"):
             if _whole(path.name) not in BEFORE_LEARNING | LEARNED:
                 continue
             if path.is_dir():
@@ -189,7 +189,8 @@ class RunFiles:
 
     def _check_free(self) -> None:
         if self._overwrites:
-            others = _names(self.path) - BEFORE_LEARNING - LEARNED
+            names = _names(self.path)
+            others = names - BEFORE_LEARNING - LEARNED if "config.toml" in names else names
             if others:
                 raise FileExistsError(
                     f"{self.path} holds {min(others)}, which is no file of a run: --overwrite "

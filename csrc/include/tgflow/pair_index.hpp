@@ -66,7 +66,7 @@ class PairIndex {
   /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode]. `type` has the types of the
   /// destinations, each in [0, kNumTypes) and always the same for a node; null without, for all events.
   void append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
-  /// Number of events whose pairs were added: without `append_pairs`, those before the second destination.
+  /// Number of events whose pairs were added: without `read_pairs`, those before the second destination.
   int64_t num_pair_events() const;
   /// Adds the pairs of the events before `end` of the log. Throws std::invalid_argument for a shard, whose
   /// ranks take the two steps below.
