@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers import faults
 from tgflow.durable.errors import DiskFull, Fenced, LogCorrupt
 from tgflow.durable.lock import RunLock
-from tgflow.durable.log import HEADER_BYTES, DurableLog
+from tgflow.durable.log import HEADER_BYTES, DurableLog, LogPosition, read_written
 
 
 @contextmanager
@@ -64,6 +64,36 @@ def test_log_behaves_like_a_list(tmp_path_factory, sizes, segment_bytes, reopen,
         log.drop_before(places[first])
         assert frames_of(log, places[first]) == reference[first:]
     log.close()
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=12),
+    segment_bytes=st.integers(100, 4000),
+    cuts=st.lists(st.floats(0, 1), max_size=8),
+)
+def test_reader_of_another_process_sees_complete_frames_once(
+    tmp_path_factory, sizes, segment_bytes, cuts
+):
+    directory = tmp_path_factory.mktemp("log")
+    place, found, reference = LogPosition(0, HEADER_BYTES), [], []
+    with DurableLog(directory, segment_bytes=segment_bytes) as log:
+        for i, size in enumerate(sizes):
+            log.append(rows_of(len(reference), size), {"i": i})
+            reference.append((list(range(len(reference), len(reference) + size)), {"i": i}))
+            last = directory / f"{log.end.segment:010d}.log"
+            whole = last.read_bytes()
+            for cut in sorted(cuts):  # as while the frame is written
+                last.write_bytes(whole[: int(cut * len(whole))])
+                for rows, footer, end in read_written(directory, place):
+                    found.append((rows["seq"].to_pylist(), footer))
+                    place = end
+                assert found == reference[: len(found)]
+                last.write_bytes(whole)
+            if i % 3 == 2 or i == len(sizes) - 1:
+                for rows, footer, end in read_written(directory, place):
+                    found.append((rows["seq"].to_pylist(), footer))
+                    place = end
+                assert found == reference
 
 
 def test_torn_tail_is_truncated(tmp_path):
@@ -144,6 +174,9 @@ def test_failed_sync_is_not_repeated_on_the_same_file(tmp_path, kind):
     assert (tmp_path / "0000000000.log").stat().st_size == HEADER_BYTES
     for first, place in enumerate([None, *places]):
         assert frames_of(log, place) == expected(3, first=first)
+        if place is not None:  # a reader that had read what moved to the next segment
+            read = read_written(tmp_path, place)
+            assert [footer["n"] for _, footer, _ in read] == list(range(first, 3))
     log.close()
 
 

@@ -22,7 +22,7 @@ from tgflow.config import Config
 from tgflow.config.schema import ServeConfig
 from tgflow.nn import NodeMemory
 from tgflow.runtime import serving
-from tgflow.runtime.replica import Replica
+from tgflow.runtime.replica import FrameReplica, LogReplica
 from tgflow.runtime.serving import FramePublisher, ReplicaJob, Replicas
 from tgflow.serve.endpoint import Endpoint
 from tgflow.serve.ring import Ring
@@ -112,7 +112,7 @@ def same_answers(replica, published, seed):
 @pytest.mark.parametrize("every", [1, 4])
 def test_answers_equal_the_trainer_bit_for_bit_at_each_version(tmp_path, name, every):
     published = Published(tmp_path / "run", name, every, names=True)
-    replica = Replica(tmp_path / "run", published.publisher.ring)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring)
     for stop in published.steps():
         replica.advance()
         assert replica.parameters == 20 + (stop - 20) // BATCH // every * every * BATCH
@@ -129,7 +129,7 @@ def test_scaled_features_and_several_frames_at_once(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs", 2, x_dim=2)
     published.trainer.graph.feature_scale = tg.graph.FeatureScale("auto", freeze_at=150)
     published.trainer.save(tmp_path / "scaled")
-    replica = Replica(tmp_path / "scaled", published.publisher.ring)
+    replica = FrameReplica(tmp_path / "scaled", published.publisher.ring)
     for number, stop in enumerate(published.steps()):
         if number % 3 == 2:
             assert replica.health().behind > 0
@@ -142,7 +142,7 @@ def test_scaled_features_and_several_frames_at_once(tmp_path):
 
 def test_replica_whose_frames_were_overwritten_starts_from_a_checkpoint(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs", ring="64KiB")
-    replica = Replica(tmp_path / "run", published.publisher.ring)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring)
     stops = published.steps()
     next(stops)
     replica.advance()
@@ -168,7 +168,7 @@ def test_replica_whose_frames_were_overwritten_starts_from_a_checkpoint(tmp_path
 def test_replica_without_a_ring_takes_over_newer_checkpoints(tmp_path, monkeypatch):
     monkeypatch.setattr("tgflow.runtime.replica._LOOK_SECONDS", 0.0)
     published = Published(tmp_path / "run", "tgn+pairs")
-    replica = Replica(tmp_path / "run")
+    replica = LogReplica(tmp_path / "run")
     for stop in published.steps():
         if stop % 100:
             continue
@@ -181,7 +181,7 @@ def test_replica_without_a_ring_takes_over_newer_checkpoints(tmp_path, monkeypat
 
 def test_past_questions_are_answered_as_of_then_or_refused(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs")
-    replica = Replica(tmp_path / "run", published.publisher.ring)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring)
     kept = {}
     for stop in published.steps():
         replica.advance()
@@ -201,7 +201,7 @@ def test_past_questions_are_answered_as_of_then_or_refused(tmp_path):
 
 def test_trainer_does_not_wait_for_a_reader(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs", ring="64KiB")
-    Replica(tmp_path / "run", published.publisher.ring)  # and never reads on
+    FrameReplica(tmp_path / "run", published.publisher.ring)  # and never reads on
     assert [*published.steps()][-1] == 300
     report = published.publisher.report()["serving"]
     assert report["frames"] == 15

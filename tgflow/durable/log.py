@@ -550,6 +550,30 @@ def decode(header: Header, body: bytes) -> tuple[pa.RecordBatch, dict[str, Any]]
     return rows, footer
 
 
+def read_written(directory: Path, start: LogPosition) -> Iterator[Frame]:
+    """Yield the complete frames after `start` of a log that another process may append to.
+
+    Ends at the first one that is not complete, or was removed.
+    """
+    number, byte = start.segment, start.byte
+    while True:
+        try:
+            stop = _read_header(path_of(directory, number + 1), number + 1).synced
+        except (BadFrame, FileNotFoundError):  # this is the last segment
+            stop = None
+        if stop is None or byte < stop:
+            try:
+                with _open_segment(path_of(directory, number)) as file:
+                    while stop is None or byte < stop:
+                        header, body = _read_frame(file, number, byte)
+                        byte = header.end
+                        yield *decode(header, body), LogPosition(number, byte)
+            except (BadFrame, FileNotFoundError):
+                return
+        # frames moved to the next segment keep their order and sizes
+        number, byte = number + 1, HEADER_BYTES + byte - stop
+
+
 def _open_segment(path: Path) -> BinaryIO:
     """Open a regular file for reading, never through a link."""
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))

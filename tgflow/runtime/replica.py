@@ -2,7 +2,7 @@
 
 It starts from the newest checkpoint. Beside a run it applies the frames that the run publishes; a
 frame that was overwritten before it was read is replaced by a newer checkpoint. Without a ring it
-takes over each newer checkpoint of the directory.
+follows the log and the checkpoints of the directory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -39,55 +40,54 @@ from tgflow.serve.ring import Frame, Lapped, Ring
 
 _LOOK_SECONDS = 0.5
 """Seconds between looks for a newer checkpoint."""
+_READ_SECONDS = 0.05
+"""Seconds between looks for newer events in the log."""
 MOST_FRAMES = 64
 """Frames applied at once."""
 
 
-class Replica:
-    """A copy of a run, at one of its checkpoints and the frames since.
+class Replica(ABC):
+    """A copy of a run that follows it, for queries. One thread uses it, except for `health`."""
 
-    Args:
-        path: Directory of the run.
-        ring: Frames of the run; None: only its checkpoints are followed.
-
-    Raises:
-        FileNotFoundError: If there is no run, or it has no checkpoint yet.
-        CheckpointError: If its checkpoints are damaged, or belong to a comparison.
-    """
-
-    def __init__(self, path: Path, ring: Ring | None = None) -> None:
-        self._path, self._ring = path, ring
-        self._next: int | None = None
-        """Number of the frame that follows; None: not published yet."""
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._coming: Future[Run] | None = None
-        self._looked_at = self._current_at = time.time()
+        self._current_at = time.time()
         self.num_frames = self.num_restarts = 0
-        """Frames applied, and how often some had been overwritten before."""
+        """Frames applied, and how often some were lost and a checkpoint replaced them."""
         self.predictor: Run
         self.parameters = 0
-        self._take(self._load() if ring is not None else open_run(path))
+        """Log position up to which the parameters were learned."""
 
     @property
+    @abstractmethod
     def run_position(self) -> int:
-        """Events that the run has learned, as far as known."""
-        if self._ring is not None:
-            return max(self._ring.head.position, self.predictor.position)
-        health = read_health(self._path / "health.json")
-        there = 0 if health is None else int(health.get("position") or 0)
-        return max(there, self.predictor.position)
+        """Events that the run has learned, as far as known; not fewer than those in answers."""
+
+    @property
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+
+    @abstractmethod
+    def _follow(self) -> None:
+        """Apply what the run has done meanwhile."""
+
+    def advance(self) -> None:
+        """Apply what the run has done meanwhile, or a newer checkpoint that has been loaded."""
+        if self._coming is not None and self._coming.done():
+            coming, self._coming = self._coming, None
+            self._take(coming.result())
+        self._follow()
 
     def health(self) -> Health:
         """Return the version of the answers, and the distance from the run; any thread may call."""
-        position, there = self.predictor.position, self.run_position
-        ended = self._ring is None or bool(self._ring.head.has_ended)
-        if self._ring is None:
-            health = read_health(self._path / "health.json")
-            ended = health is None or not health["alive"]
-        behind = there - position
+        position = self.predictor.position
+        behind = self.run_position - position
         return Health(
             position=position,
             parameters=self.parameters,
-            state="ended" if ended else "following",
+            state="ended" if self.has_ended else "following",
             behind=behind,
             age=max(0.0, time.time() - self._current_at) if behind else 0.0,
         )
@@ -107,24 +107,73 @@ class Replica:
             "parameters": sum(x.nbytes for x in model.state_dict().values()),
         }
 
-    def advance(self) -> None:
-        """Take over what the run has published, or a newer checkpoint that has been loaded."""
+    def _take(self, run: Run) -> None:
+        self.predictor = run
+        self.parameters = run.position
+        self._keep_updated()
+        run.warm()
+        self._current_at = time.time()
+
+    def _keep_updated(self) -> None:
+        """Update the memory of a node once, until its row or the parameters change."""
+        for module in self.predictor.model.modules():
+            if isinstance(module, MemoryUpdater):
+                module.keep()
+
+    def _load_beside(self, load: Callable[[], Run]) -> None:
+        """Load in another thread; until then answers are as of now."""
+        coming = self._coming = Future()
+
+        def work() -> None:
+            try:
+                coming.set_result(load())
+            except BaseException as error:
+                coming.set_exception(error)
+
+        threading.Thread(target=work, name="load", daemon=True).start()
+
+
+class FrameReplica(Replica):
+    """A replica beside a run: it applies the frames that the run publishes, bit for bit.
+
+    Args:
+        path: Directory of the run.
+        ring: Frames of the run.
+
+    Raises:
+        FileNotFoundError: If the run ends without a checkpoint.
+        CheckpointError: Likewise, if its checkpoints are damaged, or belong to a comparison.
+    """
+
+    def __init__(self, path: Path, ring: Ring) -> None:
+        super().__init__(path)
+        self._ring = ring
+        self._next: int | None = None
+        """Number of the frame that follows; None: not published yet."""
+        self._take(self._load())
+
+    @property
+    def run_position(self) -> int:
+        """Events that the run has learned; not fewer than those in answers."""
+        return max(self._ring.head.position, self.predictor.position)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        return bool(self._ring.head.has_ended)
+
+    def _follow(self) -> None:
         if self._coming is not None:
-            if not self._coming.done():
-                return
-            coming, self._coming = self._coming, None
-            self._take(coming.result())
-        if self._ring is None:
-            self._look()
             return
         try:
-            self._apply(self._frames(self._ring))
+            self._apply(self._frames())
         except Lapped:
             self.num_restarts += 1
             self._load_beside(self._load)
 
-    def _frames(self, ring: Ring) -> list[Frame]:
+    def _frames(self) -> list[Frame]:
         """Return the frames that follow, in order."""
+        ring = self._ring
         if self._next is None:
             self._next = ring.find(self.predictor.position)
         frames: list[Frame] = []
@@ -177,35 +226,14 @@ class Replica:
         self._current_at = time.time()
 
     def _take(self, run: Run) -> None:
-        self.predictor, self._next = run, None
-        self.parameters = run.position
+        super()._take(run)
+        self._next = None
         if run.graph.node_x is not None:
             run.graph.node_scale = None  # rows come as they are stored
-        self._keep_updated()
-        run.warm()
-        self._current_at = time.time()
-
-    def _keep_updated(self) -> None:
-        """Update the memory of a node once, until its row or the parameters change."""
-        for module in self.predictor.model.modules():
-            if isinstance(module, MemoryUpdater):
-                module.keep()
-
-    def _look(self) -> None:
-        """Load the newest checkpoint if it is another one; without a ring."""
-        if time.time() - self._looked_at < _LOOK_SECONDS:
-            return
-        self._looked_at = time.time()
-        there = list_checkpoints(self._path / "checkpoints")
-        if there and there[-1].step > self.predictor.position:
-            self._load_beside(lambda: open_run(self._path))
-        else:
-            self._current_at = time.time()
 
     def _load(self) -> Run:
         """Return the run at a checkpoint from which on the ring has all frames."""
         ring, asked_at = self._ring, -1
-        assert ring is not None
         while True:
             there = list_checkpoints(self._path / "checkpoints")
             try:
@@ -223,17 +251,61 @@ class Replica:
                     raise
             time.sleep(0.05)
 
-    def _load_beside(self, load: Callable[[], Run]) -> None:
-        """Load in another thread; until then answers are as of now."""
-        coming = self._coming = Future()
 
-        def work() -> None:
-            try:
-                coming.set_result(load())
-            except BaseException as error:
-                coming.set_exception(error)
+class LogReplica(Replica):
+    """A replica that follows the log and the checkpoints of a directory, also on another host.
 
-        threading.Thread(target=work, name="load", daemon=True).start()
+    Between checkpoints it stores the events that the run has logged, with the parameters of the
+    latest one: its answers are those of the model at that checkpoint, had it learned nothing since.
+    A run without a log, or whose nodes have features or types from a file, is followed from
+    checkpoint to checkpoint.
+
+    Args:
+        path: Directory of the run.
+
+    Raises:
+        FileNotFoundError: If there is no run, or it has no checkpoint yet.
+        CheckpointError: If its checkpoints are damaged, or belong to a comparison.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._looked_at = self._read_at = 0.0
+        self._take(open_run(path))
+
+    @property
+    def run_position(self) -> int:
+        """Events that the run has learned, as far as known; not fewer than those in answers."""
+        health = read_health(self._path / "health.json")
+        there = 0 if health is None else int(health.get("position") or 0)
+        return max(there, self.predictor.position)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        health = read_health(self._path / "health.json")
+        return health is None or not health["alive"]
+
+    def _follow(self) -> None:
+        now = time.time()
+        if self._coming is None and now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            there = list_checkpoints(self._path / "checkpoints")
+            if there and there[-1].step > self.parameters:
+                self._load_beside(self._newest)
+        if now - self._read_at < _READ_SECONDS:
+            return
+        if self.predictor.advance(self.run_position):
+            self.num_frames += 1
+        else:
+            self._read_at = self._current_at = now
+
+    def _newest(self) -> Run:
+        """Return the run at its newest checkpoint, with the events of the present answers."""
+        run = open_run(self._path)
+        while run.position < (position := self.predictor.position) and run.advance(position):
+            pass
+        return run
 
 
 def _part(frame: Frame, part: str) -> dict[str, torch.Tensor]:
@@ -270,7 +342,8 @@ def main() -> None:
     if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
         shown = CollectorRegistry()
         MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
-    replica = Replica(Path(job.path), None if job.ring is None else Ring(job.ring))
+    path = Path(job.path)
+    replica = LogReplica(path) if job.ring is None else FrameReplica(path, Ring(job.ring))
     answers = Answers(replica, job.max_pairs, _warn)
     limits = Limits(job.max_body, job.max_waiting, job.timeout)
     serving = Serving(job.name, job.token, limits, job.max_lag)
@@ -294,7 +367,7 @@ def _observe(registry: CollectorRegistry, replica: Replica, answers: Answers) ->
     parameters = gauge("parameters", "Log position up to which the parameters were learned.")
     behind = gauge("behind_events", "Events that the run has learned and answers do not include.")
     age = gauge("age_seconds", "Time since answers included all events of the run.")
-    frames = gauge("frames", "Frames of the run applied.")
+    frames = gauge("frames", "Frames or logged micro-batches of the run applied.")
     restarts = gauge("restarts", "Times frames were lost, and a checkpoint replaced them.")
     answered = gauge("answers", "Questions answered.")
     turns = gauge("turns", "Turns in which they were answered together.")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -32,17 +32,25 @@ from tgflow.model import TemporalModel, feature_widths
 from tgflow.models import MODELS, name_of
 from tgflow.runtime.checkpoints import save_run_note
 from tgflow.runtime.files import RunNote, run_note
-from tgflow.runtime.ingestion import Start, load_classes, save_ingest, save_relations
+from tgflow.runtime.ingestion import (
+    Start,
+    load_classes,
+    load_ingest,
+    save_ingest,
+    save_relations,
+)
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.node_features import FeaturedStream
 from tgflow.runtime.restore import current_build
 from tgflow.serve.predictor import Predictor
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.state import IngestState
+from tgflow.streams.ingest.tail import LogTail
 from tgflow.tasks.labels import make_task
 from tgflow.train.calibration import Calibration
 from tgflow.train.config import TrainingConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.observe import StepRecord
 from tgflow.train.state import graph_of, load_model
 
 
@@ -74,6 +82,7 @@ class Run(Predictor):
         """Maps logits to probabilities."""
         if "scores" in checkpoint.meta:
             self.calibration.load(checkpoint)
+        self._storing: Iterator[StepRecord] | None = None
         self.model = self._new_model(graph)
         load_model(self.model, checkpoint)
         engine = make_engine(self._training(), self.model, graph)
@@ -99,6 +108,46 @@ class Run(Predictor):
         if self.position:
             last = self.graph.log.read(self.position - 1, self.position)
             self.engine.score(last.src, last.dst, int(last.t) + 1, relation=last.relation)
+
+    def advance(self, limit: int) -> bool:
+        """Store a micro-batch of the events that an active run has logged since, if there are any.
+
+        Answers then include them, with the parameters of the checkpoint. A run of `tgflow train`,
+        without a log or with features of nodes has none.
+
+        Args:
+            limit: Number of events that the run has learned: later ones are not stored.
+
+        Returns:
+            Whether there were any.
+        """
+        if self._logged is None:
+            return False
+        trainer, log = self._logged
+        log.limit = limit
+        if self._storing is None:
+            self._storing = trainer.steps(log)
+        if next(self._storing, None) is None:
+            self._storing = None
+            return False
+        self.classes |= log.classes
+        return True
+
+    @cached_property
+    def _logged(self) -> tuple[ContinualTrainer, LogTail] | None:
+        """The trainer that stores logged events, and these."""
+        if not self.is_continual or self.graph.node_x is not None:
+            return None
+        state = load_ingest(self._checkpoint)
+        if state.log is None:
+            return None
+        settings = replace(
+            self.config.continual, protocol=None, updates=0, slices=1, mrr_negatives=1, warmup=0
+        )
+        trainer = ContinualTrainer(self.model, self.graph, settings)
+        trainer.ids, position = self.ids, self.position
+        self.follow(trainer, self.engine)
+        return trainer, LogTail(self.path / "log", state, self.ids, position)
 
     @property
     def is_continual(self) -> bool:
