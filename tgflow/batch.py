@@ -321,6 +321,9 @@ class Batch:
             non_blocking: Whether a copy from pinned memory to a GPU may be asynchronous, on
                 the current CUDA stream; otherwise this synchronizes.
         """
+        device = torch.device(device)
+        if all(column.device == device for column in self.tensors()):
+            return self
         return self.map(lambda column: column.to(device, non_blocking=non_blocking))
 
     def tensors(self) -> list[Tensor]:

@@ -5,6 +5,7 @@
 #include "tgflow/attention.hpp"
 #include "tgflow/detail/version_ring.hpp"
 #include "tgflow/dropout.hpp"
+#include "tgflow/event_log.hpp"
 #include "tgflow/matrix_product.hpp"
 
 namespace bindings::layers {

@@ -148,7 +148,7 @@ def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
     """Answers have the bits of their version, and the run those of an undisturbed one."""
     stream, rng = Growing(tmp_path / "made.csv", 200 * (KILLS + 1) + 100), random.Random(7)
     flags = ("run", "-s", stream.path, *SMALL, "--checkpoint-every", 2, "--no-follow")
-    flags = (*flags, "--serve-parameters-every", 3)
+    flags = (*flags, "--serve-parameters-every", "50ms")
     port = free_port()
     served = (*flags, "-o", "out", "--resume", "--serve", port, "--follow")
     process = start(*served)

@@ -58,8 +58,9 @@ class Published:
         self.path = path
         self.trainer.ids = self.stream.ids
         self.trainer.save(path)
-        config = ServeConfig(parameters_every=every, ring=ring)
-        self.publisher = FramePublisher(self.trainer, self.stream.ids, dict, config)
+        config = ServeConfig(parameters_every=f"{every}s", ring=ring)
+        clock = lambda: self.trainer.position / BATCH  # noqa: E731
+        self.publisher = FramePublisher(self.trainer, self.stream.ids, dict, config, clock)
         self.states = {0: copy.deepcopy(model.state_dict())}
 
     def steps(self):

@@ -270,9 +270,9 @@ class ServeConfig(Checked):
     max_lag: Annotated[int, Ge(0), Setting(flags=("--max-lag",))] | None = None
     """Events behind the run from which GET /ready gives status 503; unset: any number."""
     parameters_every: Annotated[
-        int, Ge(1), Setting(flags=("--serve-parameters-every",), live=True)
-    ] = 8
-    """Micro-batches after which answers have new parameters; events and memory are in each."""
+        Duration, Setting(flags=("--serve-parameters-every",), live=True)
+    ] = "500ms"
+    """Time after which answers have new parameters; those of each micro-batch have its events."""
     ring: Annotated[Size, Setting(flags=("--serve-ring",), live=True)] = "256MiB"
     """Shared memory for what replicas have not read yet."""
     stay: Annotated[bool, Setting(flags=("--serve-stay",), live=True)] = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -124,6 +124,8 @@ class Inference:
             counts=model.counts,
         )
         self._lock = threading.RLock()
+        state = model.state
+        self._covered = state if isinstance(state, DeviceState) else None
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -506,15 +508,10 @@ class Inference:
         self.model.check_widths(batch)
         return batch
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Context manager for reads of the state, which leave no trace in it."""
-        state = self.model.state
-        if not isinstance(state, DeviceState):
-            yield
-            return
-        with state.covering(self.graph.num_nodes):
-            yield
+    def _reading(self) -> AbstractContextManager[None]:
+        """Return a context manager for reads of the state, which leave no trace in it."""
+        state = self._covered
+        return nullcontext() if state is None else state.covering(self.graph.num_nodes)
 
 
 MAX_SLOTS = 1 << 23

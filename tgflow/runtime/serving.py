@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,6 +72,7 @@ class FramePublisher(Component):
         ids: Ids of the stream's nodes.
         classes: Returns the texts of relations and labels, by column.
         config: Settings.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
@@ -79,9 +81,10 @@ class FramePublisher(Component):
         ids: NodeIds,
         classes: Callable[[], Mapping[str, Sequence[str]]],
         config: ServeConfig,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trainer, self._ids, self._classes = trainer, ids, classes
-        self._every = config.parameters_every
+        self._every = parse_seconds(config.parameters_every)
         self.ring = Ring.create(parse_bytes(config.ring))
         self._position = trainer.position
         self.ring.begin_at(self._position)
@@ -90,6 +93,7 @@ class FramePublisher(Component):
         self._num_rows = trainer.graph.num_node_rows(self._position)
         self._num_classes: dict[str, int] = {}
         self._num_steps = 0
+        self._clock, self._learned_at = clock, -inf
         self._asked = self.ring.asked
         self.num_lost = 0
         """Frames for which there was no memory."""
@@ -145,7 +149,8 @@ class FramePublisher(Component):
             tensors |= {f"rows/{name}": x for name, x in model.state.rows_of(nodes).items()}
         elif model.state is not None:
             tensors |= {f"state/{name}": x.cpu() for name, x in model.state.state_dict().items()}
-        if self._num_steps % self._every == 0:
+        if (now := self._clock()) - self._learned_at >= self._every:
+            self._learned_at = now
             note["parameters"] = end
             tensors |= {f"model/{name}": x.cpu() for name, x in model.state_dict().items()}
             if trainer.scorer is not None:
