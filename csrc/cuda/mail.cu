@@ -122,7 +122,8 @@ struct NewMail {
 
   /// The input row of the receiver of message `m`.
   __device__ int64_t row_of(int64_t m) const {
-    const int64_t row = (m % 2 == 0 ? src_row : dst_row)[m / 2 * stride];
+    const int64_t* rows = m % 2 == 0 ? src_row : dst_row;  // GCC's sanitizer breaks (a ? b : c)[i]
+    const int64_t row = rows[m / 2 * stride];
     return target == nullptr ? row : target[row];
   }
 };

@@ -19,6 +19,7 @@ SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
 MACHINE = (
     *("ranks", "threads", "machine", "interrupted", "stream", "state_sha256", "tables", "scores"),
     "serving",
+    "counts_bytes",  # of a rank its own, if the graph is sharded
 )
 
 

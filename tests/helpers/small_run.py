@@ -97,11 +97,11 @@ def gather_cached(device: str | Device) -> None:
 
 def train(device: str | Device, capture: bool) -> None:
     """Train a few batches of both models on the device; losses approximate the CPU's."""
-    events = some_events(400)
-    x = torch.randn(len(events), 6, generator=torch.Generator().manual_seed(1))
-    events = EventBatch(events.src, events.dst + 40, events.t, x)
-    task = Task(events, 200, batch_size=20, dim=8, neighbors=3, dropout=0.0)
-    for make in (own_tgn, own_tgat):
+    for make, x_dim in ((own_tgn, 6), (own_tgn, 8), (own_tgat, 6)):
+        events = some_events(400)
+        x = torch.randn(len(events), x_dim, generator=torch.Generator().manual_seed(1))
+        events = EventBatch(events.src, events.dst + 40, events.t, x)
+        task = Task(events, 200, batch_size=20, dim=8, neighbors=3, dropout=0.0)
         runs = make(task, 0), make(task, 0, device, capture)
         for own in runs:
             if own.learner.model.state is not None:
