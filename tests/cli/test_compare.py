@@ -110,7 +110,7 @@ def test_metric_that_selects_is_shown_first(compared, tgflow):
 
 
 def settings(models, **flags):
-    return load_config(flags={"compare.models": models, **flags})
+    return load_config(flags={"compare.models": [models], **flags})
 
 
 def test_each_model_gets_only_its_own_settings():

@@ -49,6 +49,65 @@ def test_training_learns_labels_and_compares_them_with_heuristics(tgflow, paymen
     assert 'target = "is_fraud"' in Path("out/config.toml").read_text()
 
 
+def test_comparison_leads_with_the_figure_of_labels(tgflow, payments):
+    flags = (*FRAUD, *SMALL[:2], *SMALL[4:])
+    models = ("-m", "jodie", "-m", "recency,tgn", "--seeds", 1, "--preset", "none")
+    ran = tgflow("compare", payments, "-o", "out", *flags, *models)
+    assert ran.code == 0, ran.err
+    assert ran.out.index("labels, edge") < ran.out.index("links ")
+    for text in ("pair's last", "most frequent", "macro-F1", "AUC"):
+        assert text in ran.out, text
+    assert "edge.batch_ap" in ran.err
+    summary, page = figures(), Path("out/report.html").read_bytes()
+    assert "Calibration of labels" in page.decode()
+    assert "prequential.edge.ap" not in summary["participants"]["recency/0"]
+    Path("out/report.html").unlink()
+    assert tgflow("compare", "--report", "out").code == 0
+    assert Path("out/report.html").read_bytes() == page
+    assert tgflow("compare", payments, "-o", "out", *flags, *models).code == 74
+    alone = tgflow("run", payments, "-o", "out", *flags, "-m", "jodie", "--overwrite")
+    assert alone.code == 0, alone.err
+    for name in ("ap", "ap_low", "auc", "macro_f1", "accuracy"):
+        key = f"prequential.edge.{name}"
+        assert figures()[key] == summary["participants"]["jodie/0"][key]
+    assert figures()["prequential.edge.majority.ap"] == summary["prequential.edge.majority.ap"]
+
+
+@pytest.mark.slow
+def test_offline_comparison_measures_labels_of_the_test(tgflow, payments):
+    flags = (*FRAUD, *SMALL[:2], *SMALL[4:], "--epochs", 2)
+    offline = ("-m", "jodie,recency", "--seeds", 1, "--preset", "none", "--protocol", "dyglib/1")
+    ran = tgflow("compare", payments, "-o", "out", *flags, *offline)
+    assert ran.code == 0, ran.err
+    assert ran.out.index("labels, edge") < ran.out.index("links ")
+    [found, recency] = figures()["participants"].values()
+    assert "test.edge.ap" not in recency
+    trained = tgflow("train", payments, "-o", "alone", *flags, "-m", "jodie",
+                     "--protocol", "dyglib/1")  # fmt: skip
+    assert trained.code == 0, trained.err
+    alone = json.loads(Path("alone/metrics.json").read_text())
+    assert found["test.edge.ap"] == alone["test.edge.ap"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("-m", "recency,counts"), "--task edge: none of the models makes embeddings"),
+        (("-m", "jodie", "--freeze"), "--freeze is for one model: use tgflow train"),
+        (("-m", "jodie", "--classes", 1), "--classes"),
+    ],
+)
+def test_comparison_refuses_tasks_that_it_cannot_measure(tgflow, payments, flags, said):
+    ran = tgflow("compare", payments, *FRAUD, *flags)
+    assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
+def test_comparison_refuses_labels_measured_after_a_training(tgflow, payments):
+    flags = ("--task", "property", "--node-labels", "shares.csv", "-m", "jodie")
+    ran = tgflow("compare", payments, *flags)
+    assert (ran.code, "use tgflow train" in ran.err) == (2, True), ran.err
+
+
 @pytest.mark.parametrize("ending", ["csv", slow("parquet"), slow("jsonl")])
 def test_score_rows_have_the_predicted_label(tgflow, tmp_path, ending):
     rng, lines = random.Random(4), []

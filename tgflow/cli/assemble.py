@@ -55,6 +55,7 @@ from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import YEARS
 from tgflow.streams.transports import Transport, find_transport, scheme_of
 from tgflow.tables import DamagedFile, FeatureTable
+from tgflow.tasks.labels import count_classes
 from tgflow.train.split import training_end
 from tgflow.units import seconds_per_tick
 
@@ -201,9 +202,21 @@ def check_together(config: Config) -> None:
     check_loggers(config.operate.log_to)
     if config.task.freeze and config.start.init_from is None:
         raise ConfigError("--freeze requires a model that has learned links: --init-from RUN")
+    check_task(config)
+
+
+def check_task(config: Config) -> None:
+    """Raise `ConfigError` if the task has labels that only `tgflow train` measures."""
     if config.task.node_labels is not None or config.task.inject is not None:
         flag = "--inject" if config.task.node_labels is None else "--node-labels"
         raise ConfigError(f"{flag} is measured at the end of a training; use tgflow train")
+
+
+def with_classes(config: Config, graph: TemporalGraph) -> Config:
+    """Return settings with the number of classes of the task's labels, counted if not given."""
+    if not config.task.has_decoder or config.task.classes is not None:
+        return config
+    return replaced(config, {"task.classes": count_classes(graph)})
 
 
 def _open_transport(config: Config, transport: Transport) -> PartitionedSource:

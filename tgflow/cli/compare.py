@@ -16,7 +16,7 @@ CONTINUAL = tuple(
     if field.key.startswith("continual.") and field.name != "protocol"  # it is compare's
 )
 SETTINGS = (
-    "stream", "compare", "order", "checks", "graph", *CONTINUAL, "offline.epochs",
+    "stream", "compare", "task", "order", "checks", "graph", *CONTINUAL, "offline.epochs",
     "offline.patience", "model.dim", "model.heads", "model.neighbors", "model.layers",
     "model.dropout", "model.precision", "model.settings",
     "tables", "run", "checkpoint", "operate.metrics_port", "operate.metrics_host",

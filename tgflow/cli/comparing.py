@@ -30,7 +30,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.models import MODELS
 from tgflow.presets import MEASURED, Family, StreamFacts, measure, settings_of
 from tgflow.report.formatting import compact, score
-from tgflow.report.table_text import print_stream, print_summary
+from tgflow.report.table_text import print_stream, print_summary, print_table
 from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import features_report
@@ -40,6 +40,7 @@ from tgflow.runtime.model_maker import make_model, own_model
 from tgflow.runtime.restore import current_build, open_saves
 from tgflow.runtime.stream import FlowControl, StopSignals
 from tgflow.streams import playback
+from tgflow.tasks.labels import embeds, make_task
 from tgflow.train.config import TrainingConfig
 from tgflow.units import seconds_per_tick
 
@@ -62,7 +63,10 @@ FILES = {
 
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
     if quick:
-        config = replace(config, compare=replace(config.compare, models="quick"))
+        config = replace(config, compare=replace(config.compare, models=("quick",)))
+    assemble.check_task(config)
+    if config.task.freeze:
+        raise ConfigError("--freeze is for one model: use tgflow train, or run with --init-from")
     if _is_offline(config):  # given settings of `continual` apply to `offline` too
         stated = options.stated or {}
         common = {f"continual.{f.name}": f"offline.{f.name}" for f in fields(TrainingConfig)}
@@ -131,10 +135,13 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
                 "tables": result.tables,
             }
             stop = trainer.position
-            scores = {each.key: np.full((stop, 3), np.nan) for each in trainer.participants}
+            scores = {}
             for each in trainer.participants:  # events without a score are NaN
-                scores[each.key][: len(each.scores.rows)] = each.scores.rows.numpy()
-            outcome = Outcome(event_facts(trainer.graph, 0, stop), scores, summary)
+                rows = each.scores.rows.numpy()
+                scores[each.key] = np.full((stop, rows.shape[1]), np.nan)
+                scores[each.key][: len(rows)] = rows
+            facts_of_events = event_facts(trainer.graph, 0, stop, trainer.labels)
+            outcome = Outcome(facts_of_events, scores, summary)
             analysis = _write(directory.files, outcome)
             run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
     return analysis, stream
@@ -158,6 +165,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     facts = stream_facts(config)
     choices = chosen(config, facts)
     graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device), nodes=nodes)
+    directory.config = config = assemble.with_classes(config, graph)
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
     preset = preset_line(config, facts, choices)
@@ -180,6 +188,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
             execution=execution_config(config),
             ids=source.ids,
             saves=open_saves(directory, graph, "compare", build, run_log),
+            task=make_task(config.task),
             on_result=on_result,
         )
         said = features_report(graph, nodes, source.ids)
@@ -288,7 +297,13 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
         models[label] = name
     if not models:
         raise ConfigError("--models requires names, such as --models recency,tgn,tgn+pairs")
-    known = {label: _settings_of_model(name) for label, name in models.items()}
+    kinds = [MODELS[x].model if x in MODELS else own_model(x) for x in models.values()]
+    if config.task.has_decoder and not any(map(embeds, kinds)):
+        raise ConfigError(
+            f"--task {config.task.kind}: none of the models makes embeddings of single nodes, "
+            "which labels are predicted from; add one that does: tgn, tgat, jodie or graphmixer"
+        )
+    known = dict(zip(models, map(_settings_of_class, kinds), strict=True))
     own: dict[str, dict[str, Any]] = {label: {} for label in models}
     common: dict[str, Any] = {}
     for key, value in model_settings(config.model).items():  # of one, as tgn.memory_dim, or of all
@@ -317,17 +332,17 @@ def _named_models(config: Config, facts: StreamFacts | None) -> tuple[list[str],
     left_out: list[str] = []
     # Where pairs rarely recur, models that read pair history are left out of lists.
     is_sparse = family_of(config, facts) == "sparse"
-    for text in filter(None, map(str.strip, config.compare.models.split(","))):
+    for text in filter(None, map(str.strip, ",".join(config.compare.models).split(","))):
         for name in LINEUPS.get(text, (text,)):
             is_left_out = is_sparse and text in LINEUPS and name.endswith(PAIRS)
             (left_out if is_left_out else taken).append(name)
     return taken, left_out
 
 
-def _settings_of_model(name: str) -> set[str]:
-    """Return the names of a model's settings; for an own model, the fields of its dataclass."""
-    kind = MODELS[name].config if name in MODELS else getattr(own_model(name), "config_type", None)
-    return {each.name for each in fields(kind)} if is_dataclass(kind) else set()
+def _settings_of_class(kind: Any) -> set[str]:
+    """Return the names of the settings of a class of models: the fields of its dataclass."""
+    settings = getattr(kind, "config_type", None)
+    return {each.name for each in fields(settings)} if is_dataclass(settings) else set()
 
 
 def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
@@ -371,7 +386,9 @@ def _entrants(
         own = {key: value for key, value in settings.items() if key not in LEARNING}
         named = replace(config, model=type(config.model)(name=choice.name, settings=own))
         training, (edge_x_dim, node_x_dim) = replace(config.continual, seed=seed), x_dims
-        model = make_model(named, training, edge_x_dim, device, node_x_dim=node_x_dim)
+        model = make_model(
+            named, training, edge_x_dim, device, node_x_dim=node_x_dim, must_embed=False
+        )
         return Entrant(choice.label, seed, model, learning)
 
     for choice in choices:
@@ -393,6 +410,8 @@ def _print_leaders(analysis: Analysis, path: Path) -> None:
     """Print the leaderboard, and the models that dropped out."""
     summary: Mapping[str, Any] = analysis.outcome.summary
     rows, own = [], analysis.own_metrics
+    if (table := analysis.label_table()) is not None:
+        print_table(*table)
     if analysis.num_events:
         ap = analysis.ap.means
         rows = [
@@ -408,7 +427,7 @@ def _print_leaders(analysis: Analysis, path: Path) -> None:
             for label, interval in analysis.mrr.means.items()
         ]
     print_summary(
-        ("model", "MRR", "95 %", "p", "AP", *own, "µs an event"),
+        ("model" if table is None else "links", "MRR", "95 %", "p", "AP", *own, "µs an event"),
         rows,
         f"{analysis.num_events:,} events compared, of {summary['num_events']:,} among "
         f"{summary['num_nodes']:,} nodes; p: no difference from the best, all pairs\n"

@@ -49,7 +49,7 @@ from tgflow.runtime.restore import current_build, open_saves
 from tgflow.streams import EventSource
 from tgflow.tables import FeatureTable
 from tgflow.tasks.injection import inject
-from tgflow.tasks.labels import count_classes, freeze, make_task
+from tgflow.tasks.labels import freeze, make_task
 from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_table
 from tgflow.train.config import OfflineConfig
 from tgflow.train.node_property import (
@@ -214,9 +214,8 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
         plans = gpu is None and world == 1
         graph.edge_x = features.with_cache(config, table, "belady" if plans else "lru", gpu)
     labels = None
-    if config.task.has_decoder and config.task.classes is None:
-        directory.config = replaced(config, {"task.classes": count_classes(graph)})
-    elif config.task.node_labels is not None:
+    directory.config = assemble.with_classes(config, graph)
+    if config.task.node_labels is not None:
         labels = _read_labels(config, config.task.node_labels, graph, source.ids)
     if config.task.inject is not None:
         graph = _with_anomalies(config, config.task.inject, graph, directory.path)

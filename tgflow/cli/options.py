@@ -180,7 +180,7 @@ def _option(field: Field, *, is_argument: bool) -> inspect.Parameter:
     info = typer.Option(
         *names, help=text, show_default=False, rich_help_panel=field.section.title, metavar=metavar
     )
-    if field.key == "model.name":
+    if field.key in ("model.name", "compare.models"):
         info.autocompletion = _models
     if kind is str and int in kinds:
         info.parser = _number_or_word

@@ -12,8 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgflow.compare.outcome import Outcome
-from tgflow.compare.significance import Significance, block_length, chance_above, compare_means
+from tgflow.compare.significance import (
+    Significance,
+    ap_values,
+    block_length,
+    chance_above,
+    compare_means,
+)
+from tgflow.report.formatting import score
+from tgflow.report.label_figures import COLUMNS, rule_rows, task_of
 from tgflow.resampling import RESAMPLES, Interval, Resampling, Values
+from tgflow.tasks.figures import bin_scores, calibration_of
 
 NUM_WINDOWS = 20
 _HOUR = 3600.0
@@ -89,6 +98,105 @@ class Analysis:
         values = {label: self._batch_aps(label, slice(None)) for label in self.keys}
         block = max(1, block_length(self.num_events) // self.batch_size)
         return compare_means(values, block=block, num_resamples=self._num_resamples)
+
+    @property
+    def task(self) -> tuple[str, str] | None:
+        """Prefix of the label figures of the models, and the leading figure; None without any."""
+        every = (each for label in self.keys for each in self.of_label(label))
+        return next((found for each in every if (found := task_of(each)) is not None), None)
+
+    @cached_property
+    def judged(self) -> dict[str, Values]:
+        """Values by which predicted labels are judged, `[S, N]`, by label of the models that do."""
+        if "class" not in self.facts:
+            return {}
+        found = {label: self._column(label, 3) for label in self.keys}
+        return {label: values for label, values in found.items() if np.isfinite(values).all()}
+
+    @cached_property
+    def labels(self) -> Significance | None:
+        """Significance of the leading figure of predicted labels; None if it is not defined."""
+        if not self.judged or self.task is None:
+            return None
+        figure, values = self.task[1], self.judged
+        if figure == "ap" and 0 < self.positives.sum() < self.num_events:
+            values = {
+                label: np.stack([ap_values(row, self.positives) for row in rows])
+                for label, rows in values.items()
+            }
+        elif figure != "mrr":
+            return None
+        return compare_means(values, num_resamples=self._num_resamples)
+
+    @property
+    def leading(self) -> tuple[str, Significance]:
+        """The figure that models are compared by first, and its significance."""
+        if self.labels is None or self.task is None:
+            return "MRR", self.mrr
+        return f"{COLUMNS[self.task[1]]} of labels", self.labels
+
+    def label_windows(self) -> dict[str, list[float]]:
+        """Return the leading figure of labels in each window, the mean over seeds.
+
+        NaN for the AP of a window whose labels are all alike.
+        """
+
+        def figure(row: Values, window: slice) -> float:
+            are_positive = self.positives[window]
+            if self.task is None or self.task[1] != "ap":
+                return float(row[window].mean())
+            if are_positive.all() or not are_positive.any():
+                return np.nan
+            return float(ap_values(row[window], are_positive).mean())
+
+        return {
+            label: [float(np.mean([figure(row, w) for row in rows])) for w in self.windows()]
+            for label, rows in self.judged.items()
+        }
+
+    def calibration(self) -> dict[str, dict[int, float]]:
+        """Return the share of label 1 in each tenth of predicted probability, over all seeds."""
+        if self.task is None or self.task[1] != "ap":
+            return {}
+        return {
+            label: calibration_of(bin_scores(rows.ravel(), np.tile(self.positives, len(rows))))
+            for label, rows in self.judged.items()
+        }
+
+    @property
+    def positives(self) -> Mask:
+        """Whether the label of each event is 1, of two classes; bool `[N]`."""
+        return np.asarray(self.facts["class"] == 1)
+
+    def label_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]] | None:
+        """Return header and rows of the label figures; None without a task.
+
+        First the models that predict labels, the best one first, with an interval over all seeds
+        and p of the leading figure; then the others, and heuristic baselines of labels.
+        """
+        if self.task is None:
+            return None
+        prefix, leading = self.task
+        means = {} if self.labels is None else self.labels.means
+        flat = {name: x for label in self.keys for name, x in self.of_label(label)[0].items()}
+        keys = [leading, *(k for k in COLUMNS if k != leading and f"{prefix}.{k}" in flat)]
+        rows = []
+        for label in sorted(self.keys, key=[*means, *self.keys].index):
+            values = [
+                np.mean([each.get(f"{prefix}.{key}", np.nan) for each in self.of_label(label)])
+                for key in keys
+            ]
+            interval = p = ""
+            if label in means and self.labels is not None:
+                mean, best = means[label], self.labels.p_of_best(label)
+                values[0], interval = mean.mean, f"{mean.low:.3f}–{mean.high:.3f}"
+                p = "best" if best is None else f"{best:.4f}"
+            first, *others = map(score, values)
+            rows.append((label, first, interval, p, *others))
+        for name, first, *others in rule_rows({**flat, **self.outcome.summary}, prefix, keys):
+            rows.append((name, first, "", "", *others))
+        first, *others = (COLUMNS[key] for key in keys)
+        return (f"labels, {prefix.partition('.')[2]}", first, "95 %", "p", *others), rows
 
     @cached_property
     def slices(self) -> list[Slice]:
@@ -170,10 +278,10 @@ class Analysis:
 
     def pareto(self) -> list[str]:
         """Return the models better than all that cost no more, the cheapest first."""
-        best, out = -np.inf, []
-        for label in sorted(self.keys, key=lambda each: (self.cost(each), each)):
-            if self.mrr.means[label].mean > best:
-                best = self.mrr.means[label].mean
+        best, out, means = -np.inf, [], self.leading[1].means
+        for label in sorted(means, key=lambda each: (self.cost(each), each)):
+            if means[label].mean > best:
+                best = means[label].mean
                 out.append(label)
         return out
 

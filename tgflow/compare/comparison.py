@@ -20,6 +20,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
 from tgflow.tables.table import Table
+from tgflow.tasks.labels import LabelTask
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import StepRecord
@@ -42,9 +43,11 @@ class Comparison(StreamTrainer):
         graph: Grows by the stream's events; append to it nowhere else.
         config: Settings of all; `seed` is only the default of `data_seed`.
         execution: GPU settings.
+        task: A further task to learn and measure beside links, by the models with its decoder
+            (`LabelTask.add_decoder`); the others are compared by links alone. None: links only.
 
     Raises:
-        ValueError: As `check_lineup` and `StreamTrainer`.
+        ValueError: As `check_lineup` and `StreamTrainer`, or if no model has the task's decoder.
 
     Example:
         >>> models = {"tgn": tg.TGN(), "tgat": tg.TGAT()}
@@ -61,16 +64,19 @@ class Comparison(StreamTrainer):
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
+        task: LabelTask | None = None,
     ) -> None:
         check_lineup(lineup)
         config = ContinualConfig() if config is None else config
         config = replace(config, mrr_every=1)  # differences are tested over all events
         if config.data_seed is None:
             config = replace(config, data_seed=config.seed)
-        super().__init__(graph, config, execution, device_of_lineup(lineup))
+        super().__init__(graph, config, execution, device_of_lineup(lineup), task=task)
         self._groups: dict[tuple[Any, ...], _Group] = {}
         """Participants grouped by their needs; a group shares batches."""
         self.participants = [self._participant(entrant) for entrant in lineup]
+        if task is not None and all(each.figures is None for each in self.participants):
+            task.check(lineup[0].model)
         self._origins = {
             each.key: each for each in self.participants if each.entrant.frozen_of is None
         }
@@ -106,6 +112,8 @@ class Comparison(StreamTrainer):
         """Return the common figures, and individual ones by key in `participants`; JSON."""
         c, progress = self.config, self.progress
         test_start = progress.timeline.tail_start(c.test_share)
+        figures = (each.figures for each in self._active if each.figures is not None)
+        rules = {} if (found := next(figures, None)) is None else found.of_rules()
         return {
             **self._about(),
             "data_seed": c.data_seed,
@@ -115,6 +123,7 @@ class Comparison(StreamTrainer):
             "test.start_event": test_start,
             "epoch_seconds": progress.wall_seconds,
             "events_per_second": progress.events_per_second(),
+            **{f"prequential.{name}": value for name, value in rules.items()},
             "participants": {
                 each.key: each.result(test_start, self.position) for each in self.participants
             },
@@ -140,6 +149,7 @@ class Comparison(StreamTrainer):
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
+        task: LabelTask | None = None,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
         edge_x: Table | None = None,
@@ -151,6 +161,7 @@ class Comparison(StreamTrainer):
             checkpoint: From `checkpoint()`, or another reader of what `save` wrote.
             config: The same settings; None takes them from the checkpoint.
             execution: As in the class.
+            task: The same task.
             device: Device of the graph, as in `TemporalGraph`.
             device_budget: As in `TemporalGraph`.
             edge_x: Table to load the edge features into; None: host memory.
@@ -160,7 +171,8 @@ class Comparison(StreamTrainer):
         """
         saved: ContinualConfig = read_as(ContinualConfig, checkpoint.meta.get("config"), "config")
         empty = graph_of(checkpoint, "compare", edge_x, device=device, device_budget=device_budget)
-        found = cls(lineup, empty, saved if config is None else config, execution=execution)
+        config = saved if config is None else config
+        found = cls(lineup, empty, config, execution=execution, task=task)
         noted = checkpoint.meta.get("participants")
         notes = read_as(list[dict[str, Any]], noted, "participants")
         keys = [read_as(str, each.get("key"), "participants.key") for each in notes]
@@ -185,6 +197,7 @@ class Comparison(StreamTrainer):
             self._preparation,
             group.watch,
             group.counts,
+            self.labels,
         )
         group.participants.append(participant)
         return participant
@@ -224,6 +237,15 @@ class Comparison(StreamTrainer):
                 each.store(batch)
         return batch
 
+    @property
+    def _leading(self) -> tuple[str, ...]:
+        """Metrics that a live display leads with, first the one by which the best is chosen."""
+        if self.labels is None:
+            return "ap", "mrr"
+        task = self.labels.task
+        figure = "batch_ap" if task.num_classes == 2 else "accuracy"
+        return f"{task.config.kind}.{figure}", "ap", "mrr"
+
     def _freeze(self) -> None:
         """Make the frozen copies that are due."""
         due = [
@@ -246,7 +268,7 @@ class Comparison(StreamTrainer):
             each.stepper.records.clear()
         while active and all(self._queues[each.key] for each in active):
             records = {each.key: self._queues[each.key].popleft() for each in active}
-            self._ready.append(_joined(records, self.config.metric_names))
+            self._ready.append(_joined(records, self._leading, self.config.metric_names))
         if not active:
             reasons = [each.failure for each in self.participants if each.failure is not None]
             text = "; ".join(str(failure["reason"]) for failure in reasons)
@@ -267,17 +289,19 @@ class _Group:
         return 1 + max(each.num_updates for each in self.participants)
 
 
-def _joined(records: dict[str, StepRecord], metrics: Sequence[str]) -> StepRecord:
+def _joined(
+    records: dict[str, StepRecord], leading: Sequence[str], metrics: Sequence[str]
+) -> StepRecord:
     """Return the record of the best model so far, with the prequential figures of all."""
 
-    def ap(record: StepRecord) -> float:
-        return record.prequential.get("ap", 0.0)
+    def figures_of(record: StepRecord) -> list[float]:
+        return [record.prequential.get(name, 0.0) for name in leading]
 
-    best = max(records.values(), key=ap)
+    best = max(records.values(), key=figures_of)
     figures = {
         f"{key}.{name}": record.prequential[name]
         for key, record in records.items()
-        for name in ("ap", "mrr", *metrics)
+        for name in (*leading, *metrics)
         if name in record.prequential
     }
     return replace(best, prequential=best.prequential | figures)

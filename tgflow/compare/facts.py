@@ -12,6 +12,7 @@ from tgflow.counts import TICK, Count, latest, where
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
+from tgflow.tasks.labels import EventLabels
 
 Facts = dict[str, NDArray[Any]]
 _PAIR, _REVERSE = Count("pair"), Count("reverse")
@@ -26,7 +27,9 @@ _ASKED = (
 _AT_ONCE = 1 << 16
 
 
-def event_facts(graph: TemporalGraph, start: int, stop: int) -> Facts:
+def event_facts(
+    graph: TemporalGraph, start: int, stop: int, labels: EventLabels | None = None
+) -> Facts:
     """Return attributes of the events of a graph at `[start, stop)`, each `[N]` by name.
 
     Earlier events are those with a strictly smaller time.
@@ -36,13 +39,17 @@ def event_facts(graph: TemporalGraph, start: int, stop: int) -> Facts:
     * `num_src`, `num_dst`: int64: earlier events of its source and of its destination.
     * `pair_age`: float64: seconds since the pair's last event, in either direction; -1 without one.
     * `tied`: bool: whether the event before it has the same time.
+    * `class`: int64: the class of its label, with `labels`.
     """
     history = CountHistory(graph, _ASKED)
     parts = [
         _facts(graph, history, first, min(first + _AT_ONCE, stop))
         for first in range(start, stop, _AT_ONCE)
     ] or [_facts(graph, history, start, start)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if labels is not None:
+        found["class"] = labels.history.classes(torch.arange(start, stop)).numpy()
+    return found
 
 
 def _facts(graph: TemporalGraph, history: CountHistory, start: int, stop: int) -> Facts:

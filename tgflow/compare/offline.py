@@ -18,6 +18,7 @@ from tgflow.compare.score_log import COLUMNS
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.metrics import ranks
+from tgflow.tasks.labels import EventLabels, LabelTask
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import Callback
@@ -32,26 +33,37 @@ def compare_offline(
     execution: ExecutionConfig | None = None,
     ids: NodeIds | None = None,
     saves: OfflineSaves | None = None,
+    task: LabelTask | None = None,
     on_result: Callable[[str, Mapping[str, Any]], None] = lambda key, result: None,
 ) -> Outcome:
     """Train each entrant and return the scores of all on the events of the test.
 
     The split, the new nodes and the negatives are the same for all, by `config.data_seed`. An
     entrant whose loss is not finite drops out; the others continue. With several kinds of negatives
-    the first is compared.
+    the first is compared. A task is learned by the models with its decoder.
     """
     saves = OfflineSaves() if saves is None else saves
+    labels = None if task is None else task.labels_of(graph)
     participants: dict[str, Any] = {}
     for number, entrant in enumerate(lineup):
         trained = saves.find(number, entrant.key)
         if trained is None:
             own = replace(config, seed=entrant.seed, **entrant.learning)
-            heard = _TestScores(config.test_negatives[0])
-            trainer = OfflineTrainer(entrant.model, graph, own, heard, execution=execution, ids=ids)
+            predicts = labels is not None and labels.are_predicted_by(entrant.model)
+            heard = _TestScores(config.test_negatives[0], labels, predicts=predicts)
+            trainer = OfflineTrainer(
+                entrant.model,
+                graph,
+                own,
+                heard,
+                execution=execution,
+                ids=ids,
+                task=task if predicts else None,
+            )
             trained = _trained(entrant.key, trainer, heard, saves)
         participants[entrant.key] = _participant(entrant, trained)
         on_result(entrant.key, trained.result)
-    return _outcome(saves.trained, participants, graph, config.data_seed)
+    return _outcome(saves.trained, participants, graph, config.data_seed, labels)
 
 
 def _trained(key: str, trainer: OfflineTrainer, heard: _TestScores, saves: OfflineSaves) -> Trained:
@@ -73,6 +85,7 @@ def _outcome(
     participants: Mapping[str, Any],
     graph: TemporalGraph,
     data_seed: int,
+    labels: EventLabels | None,
 ) -> Outcome:
     common = next((each for each in trained if each.failure is None), None)
     if common is None:
@@ -86,29 +99,37 @@ def _outcome(
         "participants": participants,
     }
     scores = {each.key: each.rows for each in trained}
-    return Outcome(event_facts(graph, start, graph.num_events), scores, summary)
+    return Outcome(event_facts(graph, start, graph.num_events, labels), scores, summary)
 
 
 class _TestScores(Callback):
     """Keeps the scores of a test."""
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    def __init__(self, kind: str, labels: EventLabels | None, *, predicts: bool) -> None:
+        self._kind, self._labels, self._predicts = kind, labels, predicts
+        self._parts: list[tuple[Tensor, ...]] = []
 
     def on_test_scores(
-        self, negatives: str, eid: Tensor, positive: Tensor, negative: Tensor
+        self,
+        negatives: str,
+        eid: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        classes: Tensor | None,
     ) -> None:
         """Add the scores of a test batch."""
         if negatives == self._kind:
-            rank = 1 / ranks(positive, negative)
-            self._parts.append((eid, rank, positive, negative[:, 0]))
+            columns = [1 / ranks(positive, negative), positive, negative[:, 0]]
+            if self._labels is not None and self._predicts:
+                columns.append(self._labels.judged(eid, positive, classes))
+            self._parts.append((eid, *columns))
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the scores of the events at `[start, stop)`, `[N, 3]`; NaN: not scored."""
-        out = np.full((stop - start, len(COLUMNS)), np.nan)
+        """Return the scores of the events at `[start, stop)`, `[N, 3 or 4]`; NaN: not scored."""
+        out = np.full((stop - start, len(COLUMNS) + (self._labels is not None)), np.nan)
         for eid, *columns in self._parts:
-            out[eid.numpy() - start] = np.stack([column.double().numpy() for column in columns], 1)
+            found = np.stack([column.double().numpy() for column in columns], 1)
+            out[eid.numpy() - start, : found.shape[1]] = found
         return out
 
 

@@ -30,7 +30,8 @@ class Trained:
 
     key: str
     rows: NDArray[Any]
-    """float64 `[N, 3]`: its scores of the test's events, see `COLUMNS`; NaN: not scored."""
+    """float64 `[N, 3]`: its scores of the test's events, see `COLUMNS`; NaN: not scored. `[N, 4]`
+    with a task, see `LABEL`."""
     result: Mapping[str, Any]
     """Result of `OfflineTrainer.fit`; empty if it dropped out."""
     failure: Mapping[str, Any] | None = None
@@ -144,7 +145,7 @@ def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
     for number, noted in enumerate(notes):
         where, section = f"trained[{number}]", _scores(number)
         rows = checkpoint.get(section)["rows"]
-        if rows.dtype != torch.float64 or rows.ndim != 2 or rows.shape[1] != 3:
+        if rows.dtype != torch.float64 or rows.ndim != 2 or rows.shape[1] not in (3, 4):
             raise UntrustedCheckpoint(
                 f"{section} has {rows.dtype} {list(rows.shape)}, which are not scores"
             )

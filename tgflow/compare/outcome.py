@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tgflow.compare.facts import Facts
-from tgflow.compare.score_log import COLUMNS
+from tgflow.compare.score_log import COLUMNS, LABEL
 from tgflow.durable.fs import replacing
 
 SCORES, EVENTS, SUMMARY = "scores.arrow", "events.arrow", "metrics.json"
@@ -35,6 +35,11 @@ class Outcome:
     scores: Mapping[str, NDArray[Any]]
     summary: Mapping[str, Any]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the scores' columns."""
+        return (*COLUMNS, LABEL) if "class" in self.facts else COLUMNS
+
     def write(self, directory: Path) -> None:
         """Write scores.arrow, a row for each event and participant, and events.arrow."""
         with replacing(directory / EVENTS) as path:
@@ -42,8 +47,8 @@ class Outcome:
             schema = _signed(table.schema, self.facts)
             with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as out:
                 out.write_table(table.replace_schema_metadata(schema.metadata), _AT_ONCE)
-        rows = np.concatenate([np.empty((0, len(COLUMNS))), *self.scores.values()])
-        schema = _signed(_SCHEMA, dict(zip(COLUMNS, rows.T, strict=True)))
+        rows = np.concatenate([np.empty((0, len(self.columns))), *self.scores.values()])
+        schema = _signed(self._schema, dict(zip(self.columns, rows.T, strict=True)))
         with (
             replacing(directory / SCORES) as path,
             pa.OSFile(str(path), "wb") as file,
@@ -53,6 +58,11 @@ class Outcome:
                 for start in range(0, len(rows), _AT_ONCE):
                     out.write_batch(self._batch(key, rows, slice(start, start + _AT_ONCE)))
 
+    @property
+    def _schema(self) -> pa.Schema:
+        known = [("eid", pa.int64()), ("model", pa.string()), ("seed", pa.int64())]
+        return pa.schema([*known, *((name, pa.float64()) for name in self.columns)])
+
     def _batch(self, key: str, rows: NDArray[Any], part: slice) -> pa.RecordBatch:
         label, _, seed = key.rpartition("/")
         eid, rows = self.facts["eid"][part], rows[part]
@@ -60,29 +70,18 @@ class Outcome:
             pa.array(eid),
             pa.array([label] * len(eid)),
             pa.array(np.full(len(eid), int(seed))),
-            *(pa.array(rows[:, i], type=pa.float64(), from_pandas=True) for i in range(3)),
+            *(pa.array(column, type=pa.float64(), from_pandas=True) for column in rows.T),
         ]
-        return pa.record_batch(columns, schema=_SCHEMA)
+        return pa.record_batch(columns, schema=self._schema)
 
     @classmethod
     def read(cls, directory: Path) -> Outcome:
         """Read the files of `write` and metrics.json; raises OutcomeDamaged, FileNotFoundError."""
         summary = json.loads((directory / SUMMARY).read_text(encoding="utf-8"))
-        facts = _read(directory / EVENTS)
-        columns, size = _read(directory / SCORES, COLUMNS), len(facts["eid"])
-        rows = np.stack(list(columns.values()), axis=1).reshape(-1, size, len(COLUMNS))
-        keys = list(summary["participants"])
-        return cls(facts, dict(zip(keys, rows, strict=True)), summary)
-
-
-_SCHEMA = pa.schema(
-    [
-        ("eid", pa.int64()),
-        ("model", pa.string()),
-        ("seed", pa.int64()),
-        *((name, pa.float64()) for name in COLUMNS),
-    ]
-)
+        found = cls(_read(directory / EVENTS), {}, summary)
+        columns = list(_read(directory / SCORES, found.columns).values())
+        rows = np.stack(columns, axis=1).reshape(-1, len(found.facts["eid"]), len(columns))
+        return replace(found, scores=dict(zip(summary["participants"], rows, strict=True)))
 
 
 def _read(path: Path, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from tgflow.compare.analysis import Analysis, running_means
 from tgflow.report.chart import Chart, Line, Scatter
 from tgflow.report.formatting import compact, num_bytes, score
-from tgflow.report.page import Card, Cell, render_page, stream_name
+from tgflow.report.page import Card, Cell, calibration_chart, render_page, stream_name
 from tgflow.resampling import Interval
 
 MAX_POINTS = 480
@@ -20,7 +20,7 @@ def comparison_page(analysis: Analysis) -> str:
     """Return the page of a comparison."""
     summary = analysis.outcome.summary
     stream = stream_name(str(summary.get("stream", "")))
-    best = next(iter(analysis.mrr.means))
+    best = next(iter(analysis.leading[1].means))
     seeds = max(len(keys) for keys in analysis.keys.values())
     num = len(analysis.keys)
     title = f"{f'{num} models' if num > 1 else best} on {stream}"
@@ -33,6 +33,7 @@ def comparison_page(analysis: Analysis) -> str:
         "p is that of no difference from the best model, corrected for all pairs (Holm)."
     )
     parts = [
+        *_label_parts(analysis),
         _leaderboard(analysis),
         Card(figures=[chart.figure() for chart in _charts(analysis)]),
         _differences(analysis),
@@ -41,15 +42,43 @@ def comparison_page(analysis: Analysis) -> str:
         Card("Protocol", _protocol(analysis)),
     ]
     version = str(summary.get("machine", {}).get("tgflow", ""))
-    return render_page("comparison", title, lead, _tiles(analysis, best), parts, version)
+    return render_page("comparison", title, lead, _tiles(analysis), parts, version)
 
 
-def _tiles(analysis: Analysis, best: str) -> list[tuple[str, str, str]]:
-    best_ap = next(iter(analysis.ap.means))
+def _label_parts(analysis: Analysis) -> list[Card]:
+    """Return the figures of a task's labels, over the stream, and their calibration."""
+    if (table := analysis.label_table()) is None:
+        return []
+    head, rows = table
+    notes = [
+        "The interval and p are of the first figure, over the same events for all models. "
+        "Baselines see the same labels as the models."
+    ]
+    card = Card("Labels", rows, head, notes)
+    if analysis.labels is None:
+        return [card]
+    windows, colors = [float(window.stop) for window in analysis.windows()], _colors(analysis)
+    lines = [
+        _line(label, windows, found, colors[label])
+        for label, found in analysis.label_windows().items()
+    ]
+    note = f"by window of {len(windows)}, mean over seeds; predicted before they were learned"
+    charts = [_chart(analysis.leading[0], note, lines, wide=True)]
+    if shares := analysis.calibration():
+        charts.append(calibration_chart(shares, [colors[label] for label in shares]))
+    return [card, Card(figures=[each.figure() for each in charts])]
+
+
+def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
+    best, best_ap = next(iter(analysis.mrr.means)), next(iter(analysis.ap.means))
     costs = {label: analysis.cost(label) for label in analysis.keys}
     cheapest = min(costs, key=lambda label: costs[label])
     summary = analysis.outcome.summary
+    name, leading = analysis.leading
+    first = next(iter(leading.means))
+    lead = [(f"Best {name}", score(leading.means[first].mean), first)] if analysis.labels else []
     tiles = [
+        *lead,
         ("Best MRR", score(analysis.mrr.means[best].mean), best),
         ("Best AP", score(analysis.ap.means[best_ap].mean), best_ap),
         ("Cheapest", f"{compact(costs[cheapest])} µs", f"an event: {cheapest}"),
@@ -89,7 +118,7 @@ def _leaderboard(analysis: Analysis) -> Card:
         f"{key} dropped out at event {failure['at']:,}: {failure['reason']}"
         for key, failure in analysis.failures().items()
     ]
-    return Card("Leaderboard", rows, head, dropped)
+    return Card("Links" if analysis.labels else "Leaderboard", rows, head, dropped)
 
 
 def _p(value: float | None) -> str:
@@ -156,13 +185,14 @@ def _curves(analysis: Analysis) -> Chart:
 
 
 def _costs(analysis: Analysis) -> Scatter:
-    mrr, color = analysis.mrr.means, _colors(analysis)
+    name, leading = analysis.leading
+    means, color = leading.means, _colors(analysis)
     points = [
-        (label, max(analysis.cost(label), 1e-3), mrr[label].mean, color[label]) for label in mrr
+        (label, max(analysis.cost(label), 1e-3), means[label].mean, color[label]) for label in means
     ]
     return Scatter(
         "Accuracy against cost",
-        "MRR; dashed: models better than all that cost no more",
+        f"{name}; dashed: models better than all that cost no more",
         points,
         analysis.pareto(),
         "microseconds an event (compute + store + prepare), logarithmic",

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tgflow.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as
 from tgflow.compare.groups import Stopwatch
 from tgflow.compare.lineup import Entrant
@@ -21,11 +22,12 @@ from tgflow.cuda.clock import WorkClock, clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.plan import Plan
+from tgflow.tasks.labels import EventLabels
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.progress import Progress
 from tgflow.train.state import load_learner, save_learner
-from tgflow.train.stepper import Stepper
+from tgflow.train.stepper import MicroBatch, Stepper
 
 
 class Participant:
@@ -40,17 +42,24 @@ class Participant:
         preparation: WorkClock,
         watch: Stopwatch,
         counts: CountHistory,
+        labels: EventLabels | None = None,
     ) -> None:
         self.entrant = entrant
         self.config = replace(config, seed=entrant.seed, **entrant.learning)
-        self.scores = ScoreLog(graph.num_events)
+        self.scores = ScoreLog(graph.num_events, labels=labels is not None)
+        predicts = labels is not None and labels.are_predicted_by(entrant.model)
+        self._labels = labels if predicts else None
+        self.figures = None if self._labels is None else self._labels.figures(pooled=False)
+        """Figures of predicted labels; None if it predicts none."""
         self.stepper = Stepper(
             entrant.model,
             graph,
             self.config,
             preparation,
-            on_scores=self.scores.add,
+            on_scores=self._keep_scores,
+            figures=self.figures,
             execution=replace(execution, beside=False),  # a frozen one is never learned
+            task=None if self._labels is None else self._labels.task,
         )
         self.failure: dict[str, Any] | None = None
         self.is_waiting = entrant.frozen_of is not None
@@ -110,6 +119,8 @@ class Participant:
         save_learner(held, origin.stepper.learner)
         load_learner(self.stepper.learner, held)
         self.stepper.keep_past()
+        if self.figures is not None and origin.figures is not None:
+            self.figures.load_state_dict(origin.figures.state_dict())
         self.stepper.progress = deepcopy(origin.stepper.progress)
         self.stepper.resume_clocks()
         self.scores.take_over(origin.scores)
@@ -119,7 +130,9 @@ class Participant:
 
     def result(self, test_start: int, position: int) -> dict[str, Any]:
         """Return its metrics, cost and final state, JSON-serializable."""
-        model = self.entrant.model
+        model, labels = self.entrant.model, dict[str, float]()
+        if self.figures is not None:
+            labels = self.figures.result(with_intervals=True)
         return {
             "label": self.entrant.label,
             "seed": self.entrant.seed,
@@ -136,6 +149,7 @@ class Participant:
             "learning": dict(self.entrant.learning),
             **model.figures(),
             **self.stepper.result(test_start),
+            **{f"prequential.{name}": value for name, value in labels.items()},
         }
 
     def save(self, writer: Checkpoint) -> None:
@@ -146,6 +160,8 @@ class Participant:
         writer.note("progress", self.stepper.progress.to_json())
         if self.is_active:
             save_learner(writer, self.stepper.learner)
+        if self.figures is not None:
+            writer.put("task", self.figures.state_dict())
         self.scores.save(writer)
 
     def load(self, reader: Checkpoint) -> None:
@@ -161,7 +177,23 @@ class Participant:
         if self.is_active:
             load_learner(self.stepper.learner, reader)
             self.stepper.keep_past()
+        if self.figures is not None:
+            check_like("task", reader.get("task"), self.figures.state_dict())
+            self.figures.load_state_dict(reader.get("task"))
         self.scores.load(reader)
+
+    def _keep_scores(
+        self,
+        of: MicroBatch,
+        positive: Tensor,
+        negative: Tensor,
+        rank: Tensor,
+        classes: Tensor | None,
+    ) -> None:
+        label = None
+        if self._labels is not None:
+            label = self._labels.judged(torch.arange(of.start, of.stop), positive, classes)
+        self.scores.add(of, positive, negative, rank, label)
 
     @contextmanager
     def _dropping_out(self, batch: AnyBatch) -> Iterator[None]:

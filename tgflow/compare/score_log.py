@@ -13,24 +13,39 @@ from tgflow.train.stepper import MicroBatch
 PIECE = 1 << 18
 """Events of a segment that later checkpoints need not write again."""
 COLUMNS = ("reciprocal_rank", "positive", "negative")
+LABEL = "label"
+"""Fourth column with a task: see `EventLabels.judged`; NaN: not predicted."""
 
 
 class ScoreLog:
-    """Reciprocal rank, positive score and first negative's score of each event from `start` on."""
+    """Reciprocal rank, positive score and first negative's score of each event from `start` on.
+
+    With `labels`, also the values by which the predictions of labels are judged.
+    """
 
     name = "scores"
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, *, labels: bool = False) -> None:
         self._start = start
-        self._rows = torch.empty(0, len(COLUMNS))
+        self._rows = torch.empty(0, len(COLUMNS) + labels)
         self._size = 0
 
     @property
     def rows(self) -> Tensor:
-        """float32 or, of models that score so, float64 `[N, 3]`: see `COLUMNS`; NaN: not scored."""
+        """float32 or, of models that score so, float64 `[N, 3]`, with labels `[N, 4]`.
+
+        See `COLUMNS` and `LABEL`; NaN: not scored.
+        """
         return self._rows[: self._size]
 
-    def add(self, of: MicroBatch, positive: Tensor, negative: Tensor, rank: Tensor) -> None:
+    def add(
+        self,
+        of: MicroBatch,
+        positive: Tensor,
+        negative: Tensor,
+        rank: Tensor,
+        label: Tensor | None = None,
+    ) -> None:
         """Add the scores of a micro-batch, which may follow skipped ones."""
         begin, end = of.start - self._start, of.stop - self._start
         num = end - begin
@@ -39,6 +54,8 @@ class ScoreLog:
         rows = self._rows[begin:end]
         rows[:, 0] = 1 / rank[:num]
         rows[:, 1], rows[:, 2] = positive, negative[:, 0]
+        if label is not None:
+            rows[:, 3] = label
         self._size = end
 
     def take_over(self, other: ScoreLog) -> None:
@@ -66,6 +83,7 @@ class ScoreLog:
         kind = torch.promote_types(self._rows.dtype, dtype)
         if size <= len(self._rows) and kind == self._rows.dtype:
             return
-        grown = torch.full((max(size, 2 * len(self._rows)), len(COLUMNS)), torch.nan, dtype=kind)
+        shape = max(size, 2 * len(self._rows)), self._rows.shape[1]
+        grown = torch.full(shape, torch.nan, dtype=kind)
         grown[: self._size] = self.rows
         self._rows = grown

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tgflow.resampling import LEVEL, RESAMPLES, Interval, Resampling, Values
 
 BLOCK = 1_000
@@ -109,6 +112,29 @@ def compare_means(
         resampling.length,
         resampling.num_blocks,
     )
+
+
+def ap_values(score: Values, is_positive: NDArray[np.bool_]) -> Values:
+    """Return a value for each event, whose mean is the average precision of all, `[N]`.
+
+    Each is the average precision plus the event's influence on it (its derivative by the event's
+    weight, times N), so that resampled means estimate the spread of the average precision.
+
+    Args:
+        score: Score of each event, float64 `[N]`; higher for label 1.
+        is_positive: Whether its label is 1, bool `[N]`; some are and some are not.
+    """
+    _, group = np.unique(-score, return_inverse=True)  # equal scores together, the highest first
+    positive, every = np.bincount(group, is_positive), np.bincount(group)
+    true, above = np.cumsum(positive), np.cumsum(every)
+    precision, num = true / above, is_positive.sum()
+    ap = float((precision * positive).sum() / num)
+    # One more event precedes all of at most its score, and changes their precision.
+    loss = np.cumsum((positive * true / above**2)[::-1])[::-1]
+    gain = np.cumsum((positive / above)[::-1])[::-1] - loss
+    change = np.where(is_positive, precision[group] - ap + gain[group], -loss[group])
+    values: Values = ap + change * (len(score) / num)
+    return values
 
 
 def chance_above(drawn: Values) -> float:

@@ -303,8 +303,9 @@ class RanksConfig(Checked):
 class CompareConfig(Checked):
     """A comparison of models."""
 
-    models: Annotated[str, Setting(flags=("--models", "-m"))] = "auto"
-    """Models, comma-separated: NAME, LABEL=NAME or module:Class; auto, or quick for baselines."""
+    models: Annotated[tuple[str, ...], Setting(flags=("--models", "-m"))] = ("auto",)
+    """Models, comma-separated or repeated: NAME, LABEL=NAME or module:Class; auto, or quick for
+    baselines."""
     protocol: Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"] | None = None
     """Named protocol, which sets defaults; all but prequential/1 train offline, in epochs."""
     seeds: Annotated[int, Ge(1)] = 3

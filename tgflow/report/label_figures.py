@@ -43,21 +43,27 @@ def label_table(
         (name, *(score(flat[f"{prefix}.{key}"]) for key in columns)),
         ("95 % interval", *(_interval(flat, f"{prefix}.{key}") for key in columns)),
     ]
-    rules = [
+    return header, [*own, *rule_rows(flat, prefix, columns)]
+
+
+def rule_rows(
+    flat: Mapping[str, Any], prefix: str, columns: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """Return the rows of heuristic baselines: name and figures."""
+    return [
         (text, *(score(flat.get(f"{prefix}.{rule}.{key}", nan)) for key in columns))
         for rule, text in RULES.items()
         if f"{prefix}.{rule}.{columns[0]}" in flat
     ]
-    return header, [*own, *rules]
 
 
 def task_of(flat: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the prefix of the label figures, such as "prequential.edge", and the leading one."""
-    part = "test" if flat.get("command") == "train" else "prequential"
-    for task in TASKS:
-        for key in ("ap", "ndcg", "mrr", "accuracy"):
-            if f"{part}.{task}.{key}" in flat:
-                return f"{part}.{task}", key
+    for part in ("prequential", "test"):
+        for task in TASKS:
+            for key in ("ap", "ndcg", "mrr", "accuracy"):
+                if f"{part}.{task}.{key}" in flat:
+                    return f"{part}.{task}", key
     return None
 
 

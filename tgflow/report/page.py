@@ -214,16 +214,20 @@ def _task_charts(
                "mean over micro-batches; dashed: since the start", wide=True)
     ]  # fmt: skip
     shares = {i: flat.get(f"{prefix}.calibration.{i}") for i in range(10)}
-    measured = [(i / 10 + 0.05, share) for i, share in shares.items() if share is not None]
-    if measured:
-        ideal = Line("ideal", [0.05, 0.95], [0.05, 0.95], 1, "dashed")
-        own = Line("measured", [x for x, _ in measured], [y for _, y in measured], 4)
-        percent = "{:.0%}".format
-        charts.append(
-            Chart("Calibration of labels", "share of label 1 by predicted probability",
-                  [own, ideal], percent, percent, "predicted", 0.0, 1.0)
-        )  # fmt: skip
-    return charts
+    measured = {i: share for i, share in shares.items() if share is not None}
+    return [*charts, calibration_chart({"measured": measured}, [4])] if measured else charts
+
+
+def calibration_chart(shares: Mapping[str, Mapping[int, float]], colors: Sequence[int]) -> Chart:
+    """Return the chart of the share of label 1 by tenth of predicted probability, by name."""
+    lines = [
+        Line(name, [tenth / 10 + 0.05 for tenth in found], [*found.values()], color)
+        for (name, found), color in zip(shares.items(), colors, strict=True)
+    ]
+    lines.append(Line("ideal", [0.05, 0.95], [0.05, 0.95], 1, "dashed"))
+    percent = "{:.0%}".format
+    note = "share of label 1 by predicted probability"
+    return Chart("Calibration of labels", note, lines, percent, percent, "predicted", 0.0, 1.0)
 
 
 def _continual_charts(

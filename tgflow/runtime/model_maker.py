@@ -18,7 +18,7 @@ from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.runtime.gpu import CPU
 from tgflow.sampling import Sampler
-from tgflow.tasks.labels import check_embeds, freeze, make_task
+from tgflow.tasks.labels import check_embeds, embeds, freeze, make_task
 from tgflow.train.config import OfflineConfig, TrainingConfig
 from tgflow.train.reducer import check_sliceable
 from tgflow.train.stretches import check_memories
@@ -31,10 +31,12 @@ def make_model(
     device: torch.device = CPU,
     *,
     node_x_dim: int = 0,
+    must_embed: bool = True,
 ) -> TemporalModel:
     """Build the model named in `config`, with parameters initialized by the trainer's seed.
 
-    They are initialized on the CPU, so that every device starts with the same values.
+    They are initialized on the CPU, so that every device starts with the same values. A model
+    without embeddings is refused by a task that needs them, or if not `must_embed` gets no decoder.
 
     Does not consume torch's default generators.
     """
@@ -70,7 +72,8 @@ def make_model(
         with _refusing(f"--task {config.task.kind}: {{}}"):
             if config.task.node_labels is not None:
                 check_embeds(model)
-            if (task := make_task(config.task)) is not None:
+            task = make_task(config.task)
+            if task is not None and (must_embed or embeds(type(model))):
                 task.add_decoder(model, edge_x_dim)
             if config.task.freeze:
                 freeze(model)

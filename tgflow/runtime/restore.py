@@ -108,10 +108,10 @@ def make_trainer(
         "device_budget": config.graph.device_budget,
         "edge_x": _open_table(directory, shape.x_dim, checkpoint, gpu, peers),
     }
-    learning: dict[str, Any] = {"execution": execution_config(config)}
+    task = make_task(config.task)
+    learning: dict[str, Any] = {"execution": execution_config(config), "task": task}
     if isinstance(model, TemporalModel):
-        scores, task = config.scores.to is not None, make_task(config.task)
-        learning |= {"peers": peers, "scores": scores, "task": task}
+        learning |= {"peers": peers, "scores": config.scores.to is not None}
     kind = config.graph.feature_scale
     if checkpoint is not None:
         noted = read_as(dict[str, Any], checkpoint.meta.get("node_x", {}), "node_x")

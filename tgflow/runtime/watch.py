@@ -35,8 +35,8 @@ class Shown(Component):
     ) -> None:
         self._run_log, self._display = run_log, None
         if config.operate.log_format == "text":
-            first = ["edge.batch_ap", "edge.accuracy"] if config.task.kind == "edge" else []
-            metrics = [*first, *config.continual.metric_names]
+            kind = config.task.kind
+            metrics = [f"{kind}.batch_ap", f"{kind}.accuracy", *config.continual.metric_names]
             self._display = Display(console, title, total, metrics)
         self._logged_at = time.monotonic()
 

@@ -94,7 +94,7 @@ class LabelFigures:
             out |= {"auc_low": max(0.0, out["auc"] - half), "auc_high": min(1.0, out["auc"] + half)}
             out["ap_low"], out["ap_high"] = ap_interval(counts)
             if self._pool is None:
-                out |= {f"calibration.{tenth}": x for tenth, x in _calibration(counts).items()}
+                out |= {f"calibration.{tenth}": x for tenth, x in calibration_of(counts).items()}
         return {name: value for name, value in out.items() if not np.isnan(value)}
 
     def _counts(self) -> Counts:
@@ -208,7 +208,7 @@ def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _calibration(counts: Counts) -> dict[int, float]:
+def calibration_of(counts: Counts) -> dict[int, float]:
     """Return the share of positives among the events of each tenth of predicted probability.
 
     Args:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from tgflow.model import Scores, TemporalModel
 from tgflow.nn.label_decoder import LabelDecoder
 from tgflow.tasks.baselines import LabelRules
 from tgflow.tasks.config import TaskConfig
-from tgflow.tasks.figures import LabelFigures
+from tgflow.tasks.figures import LabelFigures, ranks_of
 from tgflow.tasks.targets import DEPTH, LabelHistory
 from tgflow.units import parse_seconds
 
@@ -135,9 +136,14 @@ def freeze(model: TemporalModel) -> None:
         parameter.requires_grad_(name.startswith("label_decoder."))
 
 
+def embeds(kind: Any) -> bool:
+    """Return whether models of a class make embeddings, which labels are predicted from."""
+    return getattr(kind, "embed", None) is not TemporalModel.embed
+
+
 def check_embeds(model: TemporalModel) -> None:
     """Raise ValueError if a model makes no embeddings of single nodes."""
-    if type(model).embed is TemporalModel.embed:
+    if not embeds(type(model)):
         raise ValueError(
             f"{type(model).__name__} makes no embeddings of single nodes, which labels are "
             "predicted from; choose a model that does: tgn, tgat, jodie or graphmixer"
@@ -154,7 +160,7 @@ class EventLabels:
         like: EventLabels | None = None,
         known_at: int | None = None,
     ) -> None:
-        self._task, self._graph, self._known_at = task, graph, known_at
+        self.task, self._graph, self._known_at = task, graph, known_at
         delay = task.config.label_delay
         ticks = 0.0 if delay is None else parse_seconds(delay) / graph.seconds_per_tick
         self._delay = math.ceil(ticks)
@@ -164,12 +170,32 @@ class EventLabels:
     @property
     def are_predicted(self) -> bool:
         """Whether a decoder predicts them (`Scores.classes`)."""
-        return self._task.config.has_decoder
+        return self.task.config.has_decoder
+
+    def are_predicted_by(self, model: TemporalModel) -> bool:
+        """Whether `model` predicts them, by its decoder or as anomalies."""
+        return not self.are_predicted or model.label_decoder is not None
+
+    def judged(self, eid: Tensor, positive: Tensor, classes: Tensor | None) -> Tensor:
+        """Return the values by which predictions of events are judged, float64 `[B]`.
+
+        Of two classes the logit of label 1, or else the reciprocal rank of the true class.
+
+        Args:
+            eid: Log positions, int64 `[B]`.
+            positive: Logits of the links, float `[B]`.
+            classes: Logits of the labels, float `[B, num_classes]`; None: of anomalies.
+        """
+        if classes is None:
+            return -positive.double()
+        if self.task.num_classes == 2:
+            return (classes[:, 1] - classes[:, 0]).double()
+        return 1 / ranks_of(self.history.classes(eid), classes.float())
 
     def said(self, t: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the most likely label of each event at ticks `t`, and its probability."""
         share, code = classes.double().softmax(1), classes.argmax(1)
-        if self._task.num_classes == 2:
+        if self.task.num_classes == 2:
             return code, share[:, 1]
         return self.history.labels(code, t), share.gather(1, code.unsqueeze(1)).squeeze(1)
 
@@ -189,23 +215,23 @@ class EventLabels:
     def _are_known(self, batch: Batch) -> Tensor:
         """Return a mask of the labels known when a batch is learned, bool `[B]`."""
         t = batch.host.t
-        if self._task.config.label_delay is None:
+        if self.task.config.label_delay is None:
             return torch.ones(len(t), dtype=torch.bool)
         if self._known_at is not None:
             return t + self._delay < self._known_at
         return t + self._delay < t[: batch.num_new].amax()
 
     def figures(self, *, pooled: bool) -> EventFigures:
-        return EventFigures(self._task, self._graph, self.history, pooled=pooled)
+        return EventFigures(self.task, self._graph, self.history, pooled=pooled)
 
     def check_measurable(self, part: str, start: int, stop: int) -> None:
         """Raise ValueError if labels of the events at `[start, stop)` give no AUC to choose by."""
         classes = self.history.classes(torch.arange(start, stop))
-        if self._task.num_classes > 2:
+        if self.task.num_classes > 2:
             return
         if 0 < int(classes.sum()) < len(classes):
             return
-        target = self._task.config.target
+        target = self.task.config.target
         what = "is" if len(classes) and int(classes[0]) else "is not"
         raise ValueError(
             f"every label ({target}) of {part} {what} above 0, so two classes cannot be separated "
@@ -245,27 +271,29 @@ class EventFigures:
             return {}
         return self._named(self._own.add(label, classes.float()))
 
-    def result(self, *, with_baselines: bool) -> dict[str, float]:
-        """Return the figures so far; with intervals and heuristic baselines if requested."""
-        out = self._own.result(with_intervals=with_baselines)
-        if with_baselines and self._task.config.has_decoder:
-            out |= self._of_rules()
-        return self._named(out)
+    def result(self, *, with_intervals: bool) -> dict[str, float]:
+        """Return the figures so far, with intervals if requested."""
+        return self._named(self._own.result(with_intervals=with_intervals))
 
-    def _of_rules(self) -> dict[str, float]:
+    def of_rules(self) -> dict[str, float]:
+        """Return those of heuristic baselines for the same events; none of anomalies."""
         found: dict[str, LabelFigures] = {}
+        if not self._task.config.has_decoder:
+            return {}
         rules = LabelRules(self._graph.log, self._history)
         start, stop = self._span.tolist()
         for eid, predicted in rules.predicted(max(start, 0), max(stop, 0)):
             label = self._history.classes(eid)
             for name, classes in predicted.items():
                 found.setdefault(name, self._new()).add(label, classes)
-        return {
-            f"{rule}.{name}": value
-            for rule, figures in found.items()
-            for name, value in figures.result(with_intervals=False).items()
-            if name != "num_positives"
-        }
+        return self._named(
+            {
+                f"{rule}.{name}": value
+                for rule, figures in found.items()
+                for name, value in figures.result(with_intervals=False).items()
+                if name != "num_positives"
+            }
+        )
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}

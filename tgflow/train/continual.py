@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tgflow.batch import AnyBatch, Batch
+from tgflow.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as, read_natural
@@ -19,11 +18,10 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Peers, Shard
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource
 from tgflow.state import SpreadState
 from tgflow.tables.table import Table
-from tgflow.tasks.labels import EventLabels, LabelTask
+from tgflow.tasks.labels import LabelTask
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
 from tgflow.train.finite import TrainingDiverged
@@ -119,7 +117,7 @@ class ContinualTrainer(StreamTrainer):
         peers, device = Peers() if peers is None else peers, device_of_model(model)
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         reducer = reducer_of(peers, config.slices, model, device, self.control)
-        super().__init__(graph, config, execution, device, reducer, peers)
+        super().__init__(graph, config, execution, device, reducer, peers, task)
         self.model = model
         given: dict[str, Any] = {
             "task": task,
@@ -129,10 +127,9 @@ class ContinualTrainer(StreamTrainer):
         }
         self.not_in_config = [name for name, value in given.items() if value is not None]
         """Arguments given beside `config`, which does not hold them."""
-        self._labels = None if task is None else task.labels_of(graph)
-        self.scorer = EventScorer(config.hist_negatives, self._labels) if scores else None
+        self.scorer = EventScorer(config.hist_negatives, self.labels) if scores else None
         """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
-        self._figures = None if self._labels is None else self._labels.figures(pooled=False)
+        self._figures = None if self.labels is None else self.labels.figures(pooled=False)
         self._stepper = Stepper(
             model,
             graph,
@@ -163,10 +160,6 @@ class ContinualTrainer(StreamTrainer):
     def _source(self) -> BatchSource:
         self._current = self._plans(self.model, self._counts)
         return self._current
-
-    def _loaded(self, tasks: Iterator[Task]) -> Any:
-        batches, labels = super()._loaded(tasks), self._labels
-        return batches if labels is None else _attached(labels, batches)
 
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
@@ -207,7 +200,7 @@ class ContinualTrainer(StreamTrainer):
         }
         out |= self._stepper.result(test_start)
         if self._figures is not None:
-            labels = self._figures.result(with_baselines=True)
+            labels = self._figures.result(with_intervals=True) | self._figures.of_rules()
             out |= {f"prequential.{name}": value for name, value in labels.items()}
         return out
 
@@ -335,9 +328,3 @@ class ContinualTrainer(StreamTrainer):
             trainer._load_place(checkpoint)
         trainer._stepper.progress = read_as(Progress, meta.get("progress"), "progress")
         return trainer
-
-
-def _attached(labels: EventLabels, batches: Generator[Batch]) -> Generator[Batch]:
-    with closing(batches):
-        for batch in batches:
-            yield labels.attach(batch)

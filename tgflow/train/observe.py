@@ -143,7 +143,12 @@ class Callback:
         """Called after a batch of `OfflineTrainer`."""
 
     def on_test_scores(
-        self, negatives: str, eid: Tensor, positive: Tensor, negative: Tensor
+        self,
+        negatives: str,
+        eid: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        classes: Tensor | None,
     ) -> None:
         """Called with the scores of a test batch of `OfflineTrainer`, on the host.
 
@@ -152,6 +157,7 @@ class Callback:
             eid: Log positions, int64 `[B]`.
             positive: float `[B]`.
             negative: float `[B, m]`.
+            classes: Logits of labels, float `[B, C]`; None unless a task predicts them.
         """
 
     def on_epoch(self, record: EpochRecord) -> None:

@@ -624,7 +624,7 @@ class OfflineTrainer:
         stage: Stage,
         epoch: int,
         plan: Plan,
-        on_scores: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+        on_scores: Callable[[Tensor, Tensor, Tensor, Tensor | None], None] | None = None,
     ) -> dict[str, float]:
         is_apart, labels = self.config.inductive == "apart", self._labels.get(plan.graph)
         others = self._evaluate_apart(stage, plan) if is_apart else {}
@@ -635,13 +635,14 @@ class OfflineTrainer:
             if figures is not None:
                 figures.add(host, scored.positive, scored.classes)
             if on_scores is not None:
-                on_scores(host.eid, scored.positive, scored.negative)
+                on_scores(host.eid, scored.positive, scored.negative, scored.classes)
             self._notify(stage, epoch, len(plan), scored.place)
 
         with self._learner.limited_threads():
             metrics, of_new = self._measured(plan, on_batch)
         if figures is not None:
-            others |= figures.result(with_baselines=stage == "test")
+            others |= figures.result(with_intervals=stage == "test")
+            others |= figures.of_rules() if stage == "test" else {}
         if not is_apart:
             metrics |= {INDUCTIVE + name: x for name, x in of_new.items()}
         return metrics | others

@@ -85,9 +85,10 @@ class _Learned:
     ranked: Ranked | None
 
 
-OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor, Tensor], None]
-"""Called with a micro-batch, the scores of its events and negatives on the host, and the ranks of
-events among these, without historical negatives; if each event is ranked."""
+OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor, Tensor, Tensor | None], None]
+"""Called with a micro-batch, the scores of its events and negatives on the host, the ranks of
+events among these, without historical negatives, and the logits of labels; if each event is ranked.
+"""
 
 
 class Stepper:
@@ -310,7 +311,7 @@ class Stepper:
         random = negative[:, :num_random]
         rank = ranks(positive, random) if ranked is None else ranked.rank[is_ranked]
         if self.on_scores is not None:
-            self.on_scores(step.of, positive, random, rank)
+            self.on_scores(step.of, positive, random, rank, values.get("classes"))
         are_many = num_random > 1 or ranked is not None
         of_ranked = rank_metrics(rank) if len(rank) and are_many else {}
         if num_hist and len(positive):

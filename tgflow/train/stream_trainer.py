@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import AnyBatch, Share
+from tgflow.batch import AnyBatch, Batch, Share
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
@@ -35,6 +35,7 @@ from tgflow.plan.turns import SharePreparer, TurnGate, Walk, shares_by_turns, wa
 from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
 from tgflow.streams.open import is_table, open_stream
+from tgflow.tasks.labels import EventLabels, LabelTask
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.plans import (
@@ -68,6 +69,7 @@ class StreamTrainer(ABC):
         device: torch.device,
         reducer: SliceReducer | None = None,
         peers: Peers | None = None,
+        task: LabelTask | None = None,
     ) -> None:
         check_unplanned(graph)
         if graph.shard.world > 1 and (graph.gpu is not None or device.type != "cpu"):
@@ -81,6 +83,8 @@ class StreamTrainer(ABC):
         reducer = SliceReducer() if reducer is None else reducer
         self._wanted = reducer.wanted(self.config.slices)
         self.graph = graph
+        self.labels = None if task is None else task.labels_of(graph)
+        """Labels of the graph's events, with a task."""
         self.position = graph.num_events
         """Events predicted, learned and stored (or history); the graph's others are pending."""
         self.ids: NodeIds | None = None
@@ -304,7 +308,9 @@ class StreamTrainer(ABC):
                 clock=self._preparation,
             )
         )
-        return joined_shares(loader, len(self._wanted)) if c.slices > 1 else loader
+        if c.slices > 1:
+            return joined_shares(loader, len(self._wanted))
+        return loader if self.labels is None else _attached(self.labels, loader)
 
     def _asked(self, turns: Iterator[list[Task]]) -> Generator[Share]:
         """Yield the shares of turns, prepared by requests to the owners of nodes."""
@@ -429,3 +435,9 @@ class StreamTrainer(ABC):
         """Continue where `_save_place` was called, with micro-batches of the same size."""
         self._segment_start = read_natural(reader.meta, "segment_start", most=self.position)
         self._index = read_natural(reader.meta, "index")
+
+
+def _attached(labels: EventLabels, batches: Generator[Batch]) -> Generator[Batch]:
+    with closing(batches):
+        for batch in batches:
+            yield labels.attach(batch)
