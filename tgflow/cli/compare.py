@@ -57,6 +57,9 @@ def compare(
     scores of each event), events.arrow (attributes of each event), metrics.json and report.html:
     the ranking and its significance, the cost of an event, and accuracy by slice and over time.
 
+    With --task the models are compared by the figure of its labels first; those without embeddings
+    predict links alone.
+
     Presets (--preset) choose some settings by the kind of stream, which is measured and printed;
     settings that are given explicitly take precedence.
 
@@ -68,6 +71,7 @@ def compare(
       tgflow compare events.csv -m jodie,tgn,tgn+pairs --seeds 3
       tgflow compare -s events.csv --models tgn,small=tgn --model-set small.memory_dim=32
       tgflow compare -s events.csv --models tgn,graphmixer --frozen-at 0.5
+      tgflow compare pay.csv --task edge --target is_fraud -m tgn -m jodie
       tgflow compare -s events.csv --models tgn,jodie --protocol dyglib/1
       tgflow compare -s events.csv --out runs/compared --resume
       tgflow compare --report runs/compared
