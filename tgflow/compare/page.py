@@ -76,11 +76,12 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
     summary = analysis.outcome.summary
     name, leading = analysis.leading
     first = next(iter(leading.means))
+    links = " of links" if analysis.labels else ""
     lead = [(f"Best {name}", score(leading.means[first].mean), first)] if analysis.labels else []
     tiles = [
         *lead,
-        ("Best MRR", score(analysis.mrr.means[best].mean), best),
-        ("Best AP", score(analysis.ap.means[best_ap].mean), best_ap),
+        (f"Best MRR{links}", score(analysis.mrr.means[best].mean), best),
+        (f"Best AP{links}", score(analysis.ap.means[best_ap].mean), best_ap),
         ("Cheapest", f"{compact(costs[cheapest])} µs", f"an event: {cheapest}"),
         ("Events", compact(analysis.num_events), "that all models scored"),
     ]
