@@ -188,8 +188,10 @@ class Publisher:
             return
         rows = replace(events, x=None).to_arrow(self._ids)
         if events.x is not None:
-            flat = pa.array(events.x.numpy().astype(np.float32, copy=False).reshape(-1))
-            rows = rows.append_column("x", pa.FixedSizeListArray.from_arrays(flat, events.x_dim))
+            x = pa.array(events.x.numpy().astype(np.float32, copy=False).reshape(-1))
+            if events.x_dim > 1:
+                x = pa.FixedSizeListArray.from_arrays(x, events.x_dim)
+            rows = rows.append_column("x", x)
         self._schema = rows.schema
         if self._by == "round_robin":
             self._send(rows, None)
@@ -216,7 +218,9 @@ class Publisher:
             return found
         found |= {name: name for name in OPTIONAL if name in schema.names}
         if "x" in schema.names:
-            found["features"] = f"x[{schema.field('x').type.list_size}]"
+            kind = schema.field("x").type
+            is_list = pa.types.is_fixed_size_list(kind)
+            found["features"] = f"x[{kind.list_size}]" if is_list else "x"
         if pa.types.is_string(schema.field("src").type):
             found["id_kind"] = "string"
         return found
@@ -245,8 +249,8 @@ def _encoded(rows: pa.RecordBatch, codec: CodecName) -> bytes:
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
     for row in rows.to_pylist():
-        x = row.pop("x", ())
-        lines.writerow([*row.values(), *x])
+        x = row.pop("x", [])
+        lines.writerow([*row.values(), *(x if isinstance(x, list) else [x])])
     return out.getvalue().removesuffix("\n").encode()
 
 

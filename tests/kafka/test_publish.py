@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,18 @@ def some_events(count, text=False):
     x = torch.from_numpy(rng.normal(size=(count, 3)).astype(np.float32))
     label = torch.from_numpy(rng.integers(-2, 3, count))
     return ids, EventBatch(src, dst, t, x, label)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_single_feature_is_read_back(shared_broker, topic, codec):
+    ids, events = some_events(50)
+    events = replace(events, x=events.x[:, :1].clone())
+    shared_broker.create(topic, 1)
+    how = published(shared_broker, topic, codec, ids, [events])
+    reading = read_all(shared_broker, topic, features=[how.pop("features")], time_unit="s", **how)
+    assert reading.bad == []
+    xs = np.concatenate([a.events.x for a in reading.arrivals if len(a.events)])
+    assert np.array_equal(xs, events.x.numpy())
 
 
 @pytest.mark.parametrize("codec", CODECS)
