@@ -20,7 +20,7 @@ from tgflow.compare.significance import (
     compare_means,
 )
 from tgflow.report.formatting import score
-from tgflow.report.label_figures import COLUMNS, rule_rows, task_of
+from tgflow.report.label_figures import COLUMNS, columns_of, rule_rows, task_of
 from tgflow.resampling import RESAMPLES, Interval, Resampling, Values
 from tgflow.tasks.figures import bin_scores, calibration_of
 
@@ -179,7 +179,7 @@ class Analysis:
         prefix, leading = self.task
         means = {} if self.labels is None else self.labels.means
         flat = {name: x for label in self.keys for name, x in self.of_label(label)[0].items()}
-        keys = [leading, *(k for k in COLUMNS if k != leading and f"{prefix}.{k}" in flat)]
+        keys = columns_of(flat, prefix, leading)
         rows = []
         for label in sorted(self.keys, key=[*means, *self.keys].index):
             values = [

@@ -37,13 +37,18 @@ def label_table(
     if (found := task_of(flat)) is None:
         return None
     prefix, task = found[0], found[0].partition(".")[2]
-    columns = [key for key in COLUMNS if f"{prefix}.{key}" in flat]
+    columns = columns_of(flat, *found)
     header = (f"labels, {task}", *(COLUMNS[key] for key in columns))
     own = [
         (name, *(score(flat[f"{prefix}.{key}"]) for key in columns)),
         ("95 % interval", *(_interval(flat, f"{prefix}.{key}") for key in columns)),
     ]
     return header, [*own, *rule_rows(flat, prefix, columns)]
+
+
+def columns_of(flat: Mapping[str, Any], prefix: str, leading: str) -> list[str]:
+    """Return the keys of the figures that were measured, the leading one first."""
+    return [leading, *(k for k in COLUMNS if k != leading and f"{prefix}.{k}" in flat)]
 
 
 def rule_rows(
