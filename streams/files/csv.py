@@ -48,6 +48,7 @@ from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import Fault
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.validate import (
+    FILLED,
     RowSchema,
     has_too_many_decimals,
     id_fault,
@@ -417,6 +418,8 @@ def _fault(
     for name in columns.numbers:
         is_filled = columns.fill_missing is not None and row[name] in MISSING
         if not (is_filled or _is_number(row[name])):
+            if row[name] in MISSING and name in columns.features:
+                return "null", f"{name} is {row[name] or 'empty'}; {FILLED}"
             return "type", f"{name} is {shown(row[name])}, expected a number"
     return None
 

@@ -594,7 +594,8 @@ def _is_usual(role: str, name: str) -> bool:
 
 def _meant(names: Sequence[str], role: str, name: str) -> str | None:
     """Return the column that may be meant by a missing `name`; None without any."""
-    usual = [each for each in names if _is_usual(role, each)]
+    known = _USUAL_NAMES.get(role, ())
+    usual = [each for each in names if get_close_matches(each.strip().lower(), known, 1, 0.8)]
     return next(iter([*get_close_matches(name, names, 1, 0.8), *usual]), None)
 
 

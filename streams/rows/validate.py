@@ -110,10 +110,15 @@ def _refuse_all(num_rows: int, code: str, text: str) -> None:
     _refuse(np.ones(num_rows, dtype=np.bool_), lambda _: (code, text))
 
 
-def _refuse_nulls(array: pa.Array, name: str) -> None:
+NEEDED = "every event needs a value"
+FILLED = f"{NEEDED}: fix or drop it, or pass fill_missing=0"
+"""What is wrong with a missing value, and with a missing feature."""
+
+
+def _refuse_nulls(array: pa.Array, name: str, text: str = NEEDED) -> None:
     if array.null_count:
         missing = array.is_null().to_numpy(zero_copy_only=False)
-        _refuse(missing, lambda _: ("null", f"{name} is missing; every event needs a value"))
+        _refuse(missing, lambda _: ("null", f"{name} is missing; {text}"))
 
 
 def _checked(
@@ -683,7 +688,7 @@ def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> Non
     """Copy one column of the batch to its columns of `x`."""
     is_list = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
     if missing is None or is_list:
-        _refuse_nulls(array, name)
+        _refuse_nulls(array, name, NEEDED if is_list else FILLED)
     width = x.shape[1]
     if not is_list:
         if width != 1:

@@ -21,6 +21,7 @@ FINER = "pass tick_unit='ms' to keep it exactly"
 MEND = "fix or remove the line"
 FINITE = "in float32; features must be finite: fix or drop it"
 NO_NAN = f"{FINITE}, or pass fill_missing=0"
+FILLED = "every event needs a value: fix or drop it, or pass fill_missing=0"
 OPEN_QUOTE = "a quote is not closed on its line; values must not contain line ends"
 CLOSED_QUOTE = "text follows a closing quote on its line; write quotes within quotes twice"
 NO_INTEGER = f"expected an integer; write it as one, or {AS_TEXT}"
@@ -56,7 +57,8 @@ CSV_ROWS = {
     b"1,2,9223372036854775808,0,0": ("time_range", f"t is {2**63}, beyond int64 ticks of 1 s"),
     b"1,2,-9223372036854775808,0,0": ("time_range", f"t is -{2**63}, beyond int64 ticks of 1 s"),
     b"1,2,1e400,0,0": ("time_range", "t is '1e400', beyond int64 ticks of 1 s"),
-    b"1,2,3,,0": ("type", "f0 is '', expected a number"),
+    b"1,2,3,,0": ("null", "f0 is empty; " + FILLED),
+    b"1,2,3,NA,0": ("null", "f0 is NA; " + FILLED),
     b"1,2,3,big,0": ("type", "f0 is 'big', expected a number"),
     b"1,2,3,nan,0": ("nan", f"f0 is nan {NO_NAN}"),
     b"1,2,3,-inf,0": ("inf", f"f0 is -inf {FINITE}"),
@@ -390,3 +392,6 @@ def test_all_missing_columns_are_named_with_usual_names(tmp_path):
     assert strict(path) == ([], f"{missing}: choose with src=...; did you mean src='account'?")
     _, text = strict(path, src="acount", t="when")
     assert text.endswith("choose with src=...; did you mean src='account'?")
+    path.write_text("acount,shopp,tme\n1,2,3\n")
+    _, text = strict(path)
+    assert text.endswith("did you mean src='acount' dst='shopp' t='tme'?")
