@@ -107,6 +107,12 @@ def test_health_metrics_and_schema_pages(predictor, client):
     status, page = client.get("/docs")
     assert status == 200
     assert "openapi.json" in page
+    needed = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert len(needed) == 3
+    assert all(each.startswith("/static/") for each in needed), "files of another server"
+    for each in needed:
+        if not each.endswith(".png"):
+            assert client.get(each)[0] == 200
     status, page = client.get("/")
     assert (status, client.headers.get_content_type()) == (200, "text/html")
     assert "Likeliest destinations" in page
@@ -259,6 +265,7 @@ def test_configured_token_is_required(predictor):
             assert client.get("/metrics")[0] == expected
             assert client.get("/healthz")[0] == 200
             assert client.get("/openapi.json")[0] == 200
+            assert client.get("/static/swagger-ui.css")[0] == 200
             client.close()
 
 

@@ -51,6 +51,7 @@ def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
         raise ConfigError(f"--serve: {error}") from None
     try:
         import fastapi
+        import fastapi_offline
         import httptools
         import prometheus_client
         import uvicorn
@@ -58,7 +59,7 @@ def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
         raise ModuleNotFoundError(
             f"serving needs {error.name}; {install_command('serve')}"
         ) from None
-    del fastapi, httptools, prometheus_client, uvicorn
+    del fastapi, fastapi_offline, httptools, prometheus_client, uvicorn
     return endpoint, token
 
 

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
+from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tgflow.serve.answers import Answers
-from tgflow.serve.guard import Guard, Limits, ServeFigures
+from tgflow.serve.guard import STATIC, Guard, Limits, ServeFigures
 from tgflow.serve.questions import (
     FAULT,
     QUESTIONS,
@@ -54,11 +55,12 @@ class Serving(NamedTuple):
 
 def make_app(serving: Serving, health: Callable[[], Health], registry: Any) -> FastAPI:
     """Return the application of all paths; `Guard` answers the questions that it declares."""
-    app = FastAPI(
+    app: FastAPI = FastAPIOffline(  # its page needs no other server
         title=f"tgflow: {serving.name}",
         version=version("tgflow-learn"),
         description="Scores, rankings and embeddings of a run, by the ids and times of its stream.",
         redoc_url=None,
+        static_url=STATIC,
     )
     page = importlib.resources.files("tgflow.serve").joinpath("page.html").read_bytes()
 

@@ -57,7 +57,8 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 ASKING = {question.path: question for question in QUESTIONS}
 OPEN = ("/", "/healthz", "/ready", "/docs", "/openapi.json")
-"""Paths that need no token: they reveal nothing about the data."""
+STATIC = "/static"
+"""Paths that need no token, and of the files of /docs: they reveal nothing about the data."""
 KNOWN = (*ASKING, *OPEN, "/metrics")
 
 
@@ -111,7 +112,7 @@ class Guard:
 
     async def _pass(self, scope: Message, receive: Receive, send: _Sent) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        if scope["path"] not in OPEN:
+        if scope["path"] not in OPEN and not scope["path"].startswith(f"{STATIC}/"):
             self._check_token(headers.get(b"authorization", b""))
         kind = ASKING.get(scope["path"])
         if kind is None or scope["method"] != "POST":
