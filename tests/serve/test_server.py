@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -85,6 +86,22 @@ def test_explanations_match_the_predictor(predictor, client):
     status, answer = client.post("/explain", {"src": "n0", "dst": "x"})
     assert (status, answer["logit"]) == (200, None)
     assert answer["note"] == "'x' is no node of made: no learned event has it"
+
+
+def test_metrics_are_read_again_while_a_replica_makes_its_files(tmp_path):
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    from tgflow.serve.app import exported
+
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(tmp_path))
+    file = tmp_path / "counter_1.db"
+    file.touch()
+    timer = threading.Timer(0.1, file.write_bytes, [bytes(4096)])
+    timer.start()
+    assert asyncio.run(exported(registry)) == b""
+    timer.join()
 
 
 def test_health_metrics_and_schema_pages(predictor, client):

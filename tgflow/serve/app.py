@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib.resources
+import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -28,6 +30,8 @@ from tgflow.serve.questions import (
 )
 from tgflow.text import printable
 
+_READS = 20
+"""Most attempts to read metrics while files are made or removed."""
 GRACE_SECONDS = 5
 """Seconds for requests in progress when the server is closed."""
 _REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -80,8 +84,7 @@ def make_app(serving: Serving, health: Callable[[], Health], registry: Any) -> F
         return found
 
     async def metrics() -> Response:
-        found = await asyncio.to_thread(generate_latest, registry)
-        return Response(found, media_type=CONTENT_TYPE_LATEST)
+        return Response(await exported(registry), media_type=CONTENT_TYPE_LATEST)
 
     async def home() -> Response:
         return Response(page, media_type="text/html; charset=utf-8")
@@ -112,6 +115,19 @@ def make_app(serving: Serving, health: Callable[[], Health], registry: Any) -> F
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
+
+
+async def exported(registry: Any) -> bytes:
+    """Return a registry's metrics as text; those of all replicas, if it reads their files.
+
+    A replica that starts makes its files empty at first, and those of one that has ended are
+    removed: they are read again then.
+    """
+    for _ in range(_READS):
+        with suppress(FileNotFoundError, struct.error):
+            return await asyncio.to_thread(generate_latest, registry)
+        await asyncio.sleep(0.02)
+    return await asyncio.to_thread(generate_latest, registry)
 
 
 def make_server(
