@@ -176,7 +176,8 @@ class RankControl:
 
     def hear(self, asked: Sequence[int]) -> None:
         """Take the requests of all ranks, with a micro-batch or while no events arrive."""
-        self.asked = [Order.NONE, *map(Order, asked[1:])]
+        obeyed = self.order & Order.CHECKPOINT  # they asked before they had this order
+        self.asked = [Order.NONE, *(Order(each) & ~obeyed for each in asked[1:])]
 
     def who_asks(self, order: Order) -> str | None:
         """Return the name of another rank that asks for this; None if there is none known."""
