@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import accumulate
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -174,6 +174,16 @@ class Targets(NamedTuple):
     """float32 `[B, 4]`: log(1 + seconds) since the newest event of each list; 0 without any."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class LentTensors:
+    """The tensors of a batch whose memory later batches of its shape get, listed once for all."""
+
+    holders: tuple[Any, ...]
+    """The fields of such a batch that hold tensors."""
+    tensors: list[Tensor]
+    shapes: tuple[torch.Size, ...]
+
+
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
@@ -263,6 +273,8 @@ class Batch:
     targets: Targets | None = None
     """Labels added by a task, on the batch's device; None without a task. `to` and `map` do not
     change it: it is added last."""
+    lent: LentTensors | None = None
+    """Its tensors, if a loader reuses their memory for later batches of its shape; or None."""
 
     def __len__(self) -> int:
         return len(self.eid)
@@ -328,6 +340,8 @@ class Batch:
 
     def tensors(self) -> list[Tensor]:
         """Return its tensors, each once even if fields share it, without those of `host`."""
+        if self.lent is not None and all(map(is_, _HOLDERS(self), self.lent.holders)):
+            return self.lent.tensors
         columns = [*_columns(self).values()]
         columns += (column for lists in _lists(self).values() for column in lists)
         for block in self.blocks:
@@ -354,7 +368,13 @@ class Batch:
             return replace(block, **copied(block), reused=reused)
 
         blocks = tuple(copied_block(block) for block in self.blocks)
-        return replace(self, blocks=blocks, **copied(self))
+        return replace(self, blocks=blocks, lent=None, **copied(self))
+
+    def as_lent(self) -> Batch:
+        """Return the batch with `lent`: its tensors do not change any more."""
+        tensors = self.tensors()
+        shapes = tuple([tensor.shape for tensor in tensors])
+        return replace(self, lent=LentTensors(_HOLDERS(self), tensors, shapes))
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -428,6 +448,11 @@ def _lists(part: Batch | Block | ReusedRows) -> dict[str, RowLists]:
     kind: Any = type(part)
     names, values = _fields_of(kind, "RowLists")
     return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
+
+
+_HOLDERS = attrgetter(
+    "blocks", *_fields_of(Batch, "Tensor")[0], *_fields_of(Batch, "RowLists")[0]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -309,7 +310,8 @@ def pair_metrics(positive: Tensor, negative: Tensor) -> dict[str, float]:
 def rank_metrics(rank: Tensor) -> dict[str, float]:
     """Return MRR and Hits@k of ranks, float64 `[B]`, `B` at least 1."""
     mrr = float(rank.reciprocal().mean())
-    return {"mrr": mrr} | {f"hits@{k}": int((rank.numpy() <= k).sum()) / len(rank) for k in HITS}
+    found = rank.numpy()
+    return {"mrr": mrr} | {f"hits@{k}": np.count_nonzero(found <= k) / len(found) for k in HITS}
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:

@@ -97,9 +97,12 @@ class DropoutKeys:
             module.key.fill_(_as_int64(derive_key(key, KeyDomain.DROPOUT, number)))
 
     @contextmanager
-    def keyed(self, key: int) -> Iterator[None]:
-        """Context manager for passes keyed by `key`; captured ones by the key set at replay."""
-        if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+    def keyed(self, key: int | None = None) -> Iterator[None]:
+        """Context manager for passes keyed by `key`; None: by the key that was `set` last.
+
+        A captured pass is keyed by that of each replay: capture it without a key.
+        """
+        if key is not None:
             self.set(key)
         for module in self._modules:
             module.is_keyed = True

@@ -33,7 +33,6 @@ from tgflow.plan.in_order import (
     run_task,
     task_name,
 )
-from tgflow.plan.padding import BatchShape, cut
 from tgflow.plan.plan import (
     Feature,
     LentBatch,
@@ -83,7 +82,7 @@ class SideStream:
         """Return a batch for the current stream, whose later work waits for it."""
         self._gpu.wait_event(ready.done)
         batch = self._cut(ready)
-        if not ready.lent.is_slab:
+        if ready.lent.cuts is None:
             for column in batch.tensors():
                 self._gpu.keep_for_current_stream(column)
         return batch
@@ -114,9 +113,9 @@ class SideStream:
             return ready.lent.batch
         if not ready.done.query():
             ready.done.synchronize()
-        shape = BatchShape.of_used(ready.num_used.tolist())
+        batch = ready.lent.cut(ready.num_used.tolist())
         self._rooms.append(ready.num_used)
-        return cut(ready.lent.batch, shape.rounded())
+        return batch
 
 
 def sliced_tasks(tasks: Iterable[Task], wanted: range) -> Iterator[Task]:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from math import prod
@@ -44,7 +44,7 @@ from tgflow.plan.negatives import (
     NegativeSource,
     PairHistory,
 )
-from tgflow.plan.padding import Padding, paddings, shape_of
+from tgflow.plan.padding import BatchShape, Padding, cut, paddings, rounded, shape_of
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.plan.slot_lists import with_slot_lists
 from tgflow.sampler import SamplerFunction
@@ -1235,8 +1235,27 @@ class LentBatch(NamedTuple):
     batch: Batch
     free: Callable[[], None] = lambda: None
     """Releases its memory after the current stream's work so far."""
-    is_slab: bool = False
-    """Whether its memory is overwritten once it is freed; else its tensors own it."""
+    cuts: dict[tuple[int, ...], Batch] | None = None
+    """Of a slab, which is overwritten once the batch is freed: results of `cut` so far, by size.
+    None: the batch's tensors own their memory."""
+
+    def cut(self, num_used: Sequence[int]) -> Batch:
+        """Return the batch without rows beyond `Batch.num_used`, rounded up, as views."""
+        now, cuts = self.batch, self.cuts
+        size = tuple(map(rounded, num_used))
+        if cuts is None or size not in cuts:
+            shorter = cut(now, BatchShape.of_used(num_used).rounded())
+            if cuts is None:
+                return shorter
+            cuts[size] = shorter.as_lent()
+        return replace(
+            cuts[size],
+            epoch=now.epoch,
+            index=now.index,
+            num_new=now.num_new,
+            host=now.host,
+            num_fallbacks=now.num_fallbacks,
+        )
 
 
 MakeBatch = Callable[..., LentBatch]
@@ -1262,6 +1281,8 @@ class _Captured:
     batch: Batch
     """Output tensors of each replay."""
     work: CapturedWork
+    cuts: dict[tuple[int, ...], Batch] = field(default_factory=dict)
+    """As `LentBatch.cuts`."""
     freed: StreamEvent | None = None
     """Point after which nothing reads the previous batch."""
 
@@ -1356,7 +1377,7 @@ class DevicePreparer:
                     num_used -= 1
                     self._free.append(replayed)
 
-            return LentBatch(replayed.batch, free, is_slab=True)
+            return LentBatch(replayed.batch, free, replayed.cuts)
 
         return make
 

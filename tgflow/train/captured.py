@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tgflow.batch import Batch
+from tgflow.batch import Batch, LentTensors
 from tgflow.cuda.device import CapturedWork, Device
 from tgflow.model import Scores
 
@@ -39,24 +41,27 @@ class _Shape:
     """The batch whose values are in `inputs`."""
     calls: dict[str, tuple[Any, CapturedWork]] = field(default_factory=dict)
     last_used: int = 0
-    groups: list[list[int]] = field(default_factory=list)
-    """Places in `tensors` of those of each dtype."""
+    copies: WeakKeyDictionary[LentTensors, list[tuple[list[Tensor], list[Tensor]]]] = field(
+        default_factory=WeakKeyDictionary
+    )
+    """Targets and sources of copies from tensors that other batches had before."""
 
-    def __post_init__(self) -> None:
-        by_dtype = defaultdict[torch.dtype, list[int]](list)
-        for place, tensor in enumerate(self.tensors):
-            by_dtype[tensor.dtype].append(place)
-        self.groups = [*by_dtype.values()]
-
-    def copy(self, sources: Sequence[Tensor]) -> None:
+    def copy(self, sources: list[Tensor], lent: LentTensors | None) -> None:
         """Copy tensors to `tensors`, all of a dtype at once where they are contiguous."""
-        for group in self.groups:
-            flat = [place for place in group if sources[place].is_contiguous()]
-            if len(flat) < len(group):
-                for place in set(group).difference(flat):
-                    self.tensors[place].copy_(sources[place])
-            targets = [self.tensors[place] for place in flat]
-            torch._foreach_copy_(targets, [sources[place] for place in flat])
+        if lent is None or lent.tensors is not sources:
+            copies = self._copies_from(sources)
+        elif (copies := self.copies.get(lent)) is None:
+            copies = self.copies[lent] = self._copies_from(sources)
+        for targets, group in copies:
+            torch._foreach_copy_(targets, group)
+
+    def _copies_from(self, sources: Sequence[Tensor]) -> list[tuple[list[Tensor], list[Tensor]]]:
+        by_kind = defaultdict[Any, tuple[list[Tensor], list[Tensor]]](lambda: ([], []))
+        for place, (target, source) in enumerate(zip(self.tensors, sources, strict=True)):
+            targets, group = by_kind[source.dtype if source.is_contiguous() else place]
+            targets.append(target)
+            group.append(source)
+        return [*by_kind.values()]
 
 
 class CapturedCalls:
@@ -70,10 +75,22 @@ class CapturedCalls:
     All graphs share one memory pool, sized by the largest one, as they run one after the other. A
     result is valid until the next call, except that a call with the same batch that was captured
     later may read it.
+
+    Args:
+        device: The device.
+        fixed: Returns the tensors that captured work reads and writes beside the batch's.
+        prepare: Called before each call, replayed or not: what may replace tensors of `fixed`.
+        around: Context of work that runs or is captured; a replay needs none.
     """
 
-    def __init__(self, device: Device, fixed: Callable[[], list[Tensor | None]]) -> None:
-        self._device, self._fixed = device, fixed
+    def __init__(
+        self,
+        device: Device,
+        fixed: Callable[[], list[Tensor | None]],
+        prepare: Callable[[], None] = lambda: None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._device, self._fixed, self._prepare, self._around = device, fixed, prepare, around
         self._pool = device.open_pool()
         self._seen: Counter[Any] = Counter()
         self._shapes: dict[Any, _Shape] = {}
@@ -99,21 +116,22 @@ class CapturedCalls:
 
         Does not synchronize, except while it captures.
         """
-        given, key = self._shape_of(batch)
         latest, self._replayed = self._replayed, None
         self._num_calls += 1
+        self._prepare()
+        given, key = self._shape_of(batch)
         shape = self._found(key)
         if follows and shape is not latest:
-            return work(batch)
-        if not follows and (shape is None or name not in shape.calls):
+            shape = None
+        elif not follows and (shape is None or name not in shape.calls):
             self._seen[name, key] += 1
-            if self._seen[name, key] <= WARM_UPS:
-                return work(batch)
-            shape = self._with_room(key, batch) if shape is None else shape
+            is_new = self._seen[name, key] <= WARM_UPS
+            shape = None if is_new else shape or self._with_room(key, batch)
         if shape is None:
-            return work(batch)
+            with self._around():
+                return work(batch)
         if shape.holds is not batch:
-            shape.copy(given)
+            shape.copy(given, batch.lent)
             shape.holds = batch
         if name not in shape.calls:
             shape.calls[name] = self._capture(shape, work, tensors)
@@ -127,8 +145,9 @@ class CapturedCalls:
     def _shape_of(self, batch: Batch) -> tuple[list[Tensor], Any]:
         """Return a batch's tensors, and all else that captured work on it depends on."""
         if self._latest is None or self._latest[0] is not batch:
-            tensors = batch.tensors()
-            shapes = tuple([tensor.shape for tensor in tensors])
+            tensors, lent = batch.tensors(), batch.lent
+            is_known = lent is not None and lent.tensors is tensors
+            shapes = lent.shapes if is_known else tuple([tensor.shape for tensor in tensors])
             key = batch.num_new, batch.seconds_per_tick, len(batch.blocks), shapes
             self._latest = batch, tensors, key
         return self._latest[1:]
@@ -164,7 +183,8 @@ class CapturedCalls:
         results: list[Result] = []
 
         def run() -> Sequence[Tensor]:
-            results.append(work(shape.inputs))
+            with self._around():
+                results.append(work(shape.inputs))
             return tensors(results[-1])
 
         replayed = self._device.capture(run, self._pool)

@@ -107,7 +107,7 @@ class MicroBatcher:
     @property
     def _most_ahead(self) -> int:
         """Micro-batches to append with the next one, where an append costs as much as a step."""
-        return 0 if self.graph.device.type == "cpu" else 7
+        return 0 if self.graph.gpu is None else 7
 
     def _append(self, events: EventBatch, num: int) -> EventBatch:
         if num:

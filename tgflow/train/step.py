@@ -120,7 +120,7 @@ class TrainStep:
         self._num_nodes = num_nodes
         state = model.state
         self.state = state if isinstance(state, DeviceState) else None
-        waits = self.device.type == "cpu" or checks_at_once or state is not self.state
+        waits = not has_device(self.device) or checks_at_once or state is not self.state
         # Ranks learn of each other's values with the gradients.
         waits |= self.reducer.waits and self.optimizer is None
         # Only fused Adam and AdamW can leave a step out on the device (`found_inf`), and a schedule
@@ -131,7 +131,8 @@ class TrainStep:
         """bool `[]` on the device: whether something was not finite; None where that raises."""
         self.dropout = DropoutKeys(model)
         self._checked = False
-        self._clock = clock_of(self.device)
+        self.clock = clock_of(self.device)
+        """Adds up the time in forward, backward and optimizer."""
         self.before_update: Callable[[], object] = lambda: None
         """Called before parameters change; an error that it raises leaves them as they are."""
         self.has_changed = False
@@ -144,12 +145,12 @@ class TrainStep:
     def _captured_calls(self) -> CapturedCalls | None:
         """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
         state = self.state
-        if self.is_lost is None or not has_device(self.device):
+        if self.is_lost is None:
             return None
         if state is not None and not (isinstance(state, nn.Module) and state.capturable):
             return None
         tensors = list if state is None else partial(_buffers_of, state)
-        return CapturedCalls(device_of(self.device), tensors)
+        return CapturedCalls(device_of(self.device), tensors, self.make_room, self.working)
 
     def _execution(self, batch: AnyBatch | JointBatch) -> Any:
         if isinstance(batch, JointBatch):
@@ -228,7 +229,8 @@ class TrainStep:
             part: Factor of its loss in the loss of the update.
         """
         key = self.key_of(batch)
-        with self.dropout.keyed(key), self.computing(), seeded_draws(key, self.device):
+        self.dropout.set(key)
+        with self.computing(), seeded_draws(key, self.device):
             leaves.rewind()
             return self.new_leaf(leaves, part, batch)
 
@@ -290,7 +292,7 @@ class TrainStep:
     @property
     def compute_seconds(self) -> float:
         """Time in forward, backward and optimizer; the rest is overhead."""
-        return self._clock.seconds
+        return self.clock.seconds
 
     def key_of(self, batch: Batch) -> int:
         key = derive_key(self.config.seed, batch.epoch, batch.index)
@@ -317,8 +319,14 @@ class TrainStep:
     @contextmanager
     def computing(self) -> Iterator[None]:
         """Context manager for the model's computation: timing, precision and state access."""
+        with self.clock.measuring(), self.working():
+            yield
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Context manager for the model's operations: precision, state access, keyed dropout."""
         precise = product_precision(self.execution.precision, self.device)
-        with self._clock.measuring(), self.touching_state(), precise:
+        with self.dropout.keyed(), self.touching_state(), precise:
             yield
 
     @contextmanager
@@ -338,11 +346,17 @@ class TrainStep:
         finally:
             torch.set_num_threads(before)
 
+    def make_room(self) -> None:
+        """Make the state hold all nodes, so that it does not move until there are more."""
+        if self.state is not None and self._num_nodes is not None:
+            with self.state.covering(self._num_nodes()):
+                pass
+
     @contextmanager
     def touching_state(self) -> Iterator[None]:
         """Context manager for reading or writing the model's state; does not synchronize."""
         with ExitStack() as stack:
-            if self.state is not None and self.device.type != "cpu":
+            if self.state is not None and has_device(self.device):
                 if self._num_nodes is not None:
                     stack.enter_context(self.state.covering(self._num_nodes()))
                 if self.is_lost is not None:
@@ -397,16 +411,11 @@ class _PlainExecution:
             return self._step.score(batch)
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
-        with self._learning(batch) as key, seeded_draws(key, self._step.device):
-            return self._step.descend(batch)
-
-    @contextmanager
-    def _learning(self, batch: Batch) -> Iterator[int]:
-        step = self._step
+        step, key = self._step, self._step.key_of(batch)
         step.check_batch(batch)
-        key = step.key_of(batch)
-        with step.dropout.keyed(key), step.computing():
-            yield key
+        step.dropout.set(key)
+        with step.computing(), seeded_draws(key, step.device):
+            return step.descend(batch)
 
     def commit(self, batch: Batch, scores: Scores | None) -> None:
         step = self._step
@@ -416,10 +425,7 @@ class _PlainExecution:
             scores = now
         with step.touching_state():
             step.has_changed = True
-            self._store(batch, scores)
-
-    def _store(self, batch: Batch, scores: Scores) -> None:
-        self._step.model.commit(batch, scores)
+            step.model.commit(batch, scores)
 
 
 class _JointExecution(_PlainExecution):
@@ -449,7 +455,7 @@ class _CapturedExecution(_PlainExecution):
 
     def __init__(self, step: TrainStep, calls: CapturedCalls) -> None:
         super().__init__(step)
-        self.calls = calls
+        self.calls, self._score = calls, torch.no_grad()(step.score)
         self._replayed: tuple[str, Scores, Scores] | None = None
         """If a replay made the latest scores: their batch, as the replay left them, as returned."""
 
@@ -458,19 +464,22 @@ class _CapturedExecution(_PlainExecution):
         if batch.host.relation is not None:  # as in `learn`
             return super().predict(batch)
         step.check_batch(batch)
-        with torch.no_grad(), step.computing():  # a replay needs no walk over modules for the mode
-            scores = self.calls.call("predict", batch, step.score, tensors_of)
-            return self._kept("predict", scores)
+        with step.clock.measuring():
+            scores = self.calls.call("predict", batch, self._score, tensors_of)
+        return self._kept("predict", scores)
 
     def learn(self, batch: Batch, stores: bool) -> StepResult:
         step = self._step
         if not is_capturable(batch):
             return super().learn(batch, stores)
-        with self._learning(batch):
+        step.check_batch(batch)
+        step.dropout.set(step.key_of(batch))
+        with step.clock.measuring():
             result = self.calls.call("learn", batch, step.descend, _result_tensors)
-            step.has_changed |= step.learns  # a replay does not set it
-            assert isinstance(result.scores, Scores)
-            return StepResult(result.loss.clone(), self._kept("learn", result.scores))
+            loss = result.loss.clone()
+        step.has_changed |= step.learns  # a replay does not set it
+        assert isinstance(result.scores, Scores)
+        return StepResult(loss, self._kept("learn", result.scores))
 
     def _kept(self, name: str, scores: Scores) -> Scores:
         """Return scores that no replay overwrites; record which replay their carry belongs to."""
@@ -478,11 +487,12 @@ class _CapturedExecution(_PlainExecution):
         self._replayed = (name, scores, kept) if self.calls.was_replay else None
         return kept
 
-    def _store(self, batch: Batch, scores: Scores) -> None:
+    def commit(self, batch: Batch, scores: Scores | None) -> None:
         replayed, step = self._replayed, self._step
         if replayed is None or step.state is None or scores is not replayed[2]:
-            super()._store(batch, scores)
+            super().commit(batch, scores)
             return
+        step.has_changed = True
         name, found, _ = replayed  # found: where a replay of the commit reads
         commit = partial(step.model.commit, found=found)
         self.calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
@@ -537,10 +547,11 @@ class _SlicedExecution:
             with step.evaluating(batch), step.reading(batch):
                 return self._predicted(batch)
         step.check_batch(batch)
-        with torch.no_grad(), step.computing():
+        with step.clock.measuring():
             scores = calls.call("predict", batch, self._predicted, tensors_of)
             return cloned(scores) if calls.was_replay else scores
 
+    @torch.no_grad()
     def _predicted(self, batch: Batch) -> Scores:
         self._step.set_mode(training=False)
         scores: Scores = self._step.model(batch)
@@ -581,7 +592,8 @@ class _SlicedExecution:
         step, calls = self._step, self._calls
         if calls is None or not len(batch) or not is_capturable(batch):
             return step.leaf_of(leaves, batch, part)
-        with step.dropout.keyed(step.key_of(batch)), step.computing():
+        step.dropout.set(step.key_of(batch))
+        with step.clock.measuring():
             leaves.rewind()
             step.set_mode(training=True)
             self._part.fill_(part)
