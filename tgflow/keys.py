@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from tgflow._native import mix64
-
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
+from tgflow import _native
 
 
 class KeyDomain(IntEnum):
@@ -29,7 +26,4 @@ def derive_key(*words: int) -> int:
 
     Order and number of words matter. Splitmix64 steps over the words, taken modulo 2^64.
     """
-    state = len(words)
-    for word in words:
-        state = mix64((state + _GOLDEN ^ word) & _MASK)
-    return state
+    return _native.derive_key(*words)

@@ -78,9 +78,11 @@ PairIndex::Request request(const PairIndex& index, uint64_t key, const TensorArg
 }
 
 int64_t draw_destinations(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
-                          const TensorArg& cut, int64_t limit, bool collide, const TensorArg& out_dst) {
+                          const TensorArg& cut, int64_t limit, bool collide, const OptionalTensor& mask,
+                          const TensorArg& out_dst) {
   PairIndex::Request q = request(index, key, src, dst, cut, limit, out_dst);
   q.collide = collide;
+  q.mask = data_or_null<const bool>(mask, "mask", {q.size, q.num});
   return index.draw_destinations(q, out_dst.data<tgflow::node_t>("out_dst", {q.size, q.num}));
 }
 
@@ -195,7 +197,8 @@ void bind_pair_index(py::module_& m) {
       .def("destinations", &destinations, py::arg("before"), py::arg("out"), no_gil())
       .def("destinations_of", &destinations_of, py::arg("src"), py::arg("before"), no_gil())
       .def("draw_destinations", &draw_destinations, py::arg("key"), py::arg("src"), py::arg("dst"),
-           py::arg("cut"), py::arg("limit"), py::arg("collide"), py::arg("out_dst"), no_gil())
+           py::arg("cut"), py::arg("limit"), py::arg("collide"), py::arg("mask"), py::arg("out_dst"),
+           no_gil())
       .def("draw_pairs", &draw_pairs, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
            py::arg("limit"), py::arg("pairs_from"), py::arg("replace"), py::arg("out_src"),
            py::arg("out_dst"), no_gil())
@@ -213,6 +216,17 @@ void bind_frontier(py::module_& m) {
   m.def("unique_events", &unique_events, py::arg("eids"), py::arg("rows"), py::arg("out"), no_gil());
 }
 
+/// Splitmix64 steps over integers of any size, modulo 2^64.
+uint64_t derive_key(const py::args& words) {
+  uint64_t state = words.size();
+  for (const py::handle word : words) {
+    const uint64_t bits = PyLong_AsUnsignedLongLongMask(word.ptr());
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    state = tgflow::mix64((state + 0x9e3779b97f4a7c15ULL) ^ bits);
+  }
+  return state;
+}
+
 }  // namespace bindings::plan
 
 void bind_plan(py::module_& m) {
@@ -221,5 +235,5 @@ void bind_plan(py::module_& m) {
   bind_frontier(m);
   m.def("draw_replay", &draw_replay, py::arg("begin"), py::arg("end"), py::arg("half_life"), py::arg("key"),
         py::arg("out"), no_gil());
-  m.def("mix64", &tgflow::mix64, py::arg("x"));
+  m.def("derive_key", &derive_key);
 }

@@ -232,19 +232,23 @@ int64_t PairIndex::rank_in(const Pool& pool, node_t v) const {
   return type_of(v) == pool.type ? rank_[static_cast<std::size_t>(v)] : -1;
 }
 
-/// A destination known before `known_before` other than the row's positive, unless they may collide; false
-/// without one.
-bool PairIndex::draw_destination(const Request& q, const Pool& pool, int64_t row, int64_t slot,
-                                 eid_t known_before, uint64_t draw, node_t* out) const {
+/// The destinations known before `known_before` that a row may get: all but its positive, unless they may
+/// collide.
+PairIndex::Choices PairIndex::choices(const Request& q, const Pool& pool, int64_t row, eid_t known_before,
+                                      uint64_t draw) const {
   const int64_t known = count_before(*pool.first, known_before);
-  const int64_t positive = rank_in(pool, q.dst[row]);
-  const bool skip = !q.collide && positive >= 0 && positive < known;
-  const int64_t choices = known - (skip ? 1 : 0);
-  if (choices == 0) return false;
-  int64_t i = random_below(q.key, static_cast<uint64_t>(slot), draw, choices);
-  if (skip && i >= positive) ++i;
-  *out = (*pool.node)[static_cast<std::size_t>(i)];
-  return true;
+  const int64_t positive = q.collide ? -1 : rank_in(pool, q.dst[row]);
+  const bool skips = positive >= 0 && positive < known;
+  return {pool.node, skips ? positive : known, known - (skips ? 1 : 0), draw};
+}
+
+/// Those known before its cut, else before the limit, else of any type; none are left if `num` is 0.
+PairIndex::Choices PairIndex::choices(const Request& q, int64_t row) const {
+  const Pool pool = pool_of(q.dst[row]);
+  Choices found = choices(q, pool, row, q.cut[row], kAtCut);
+  if (found.num == 0) found = choices(q, pool, row, q.limit, kAtLimit);
+  if (found.num == 0 && has_types_) found = choices(q, everyone(), row, q.limit, kOtherType);
+  return found;
 }
 
 node_t PairIndex::any_source(const Request& q, int64_t row, int64_t slot) const {
@@ -257,20 +261,22 @@ node_t PairIndex::any_source(const Request& q, int64_t row, int64_t slot) const 
       " has no negative: no other node is known among the first " + std::to_string(q.limit) + " events");
 }
 
-int64_t PairIndex::fill_destination(const Request& q, int64_t row, int64_t slot, node_t* out) const {
-  const Pool pool = pool_of(q.dst[row]);
-  if (draw_destination(q, pool, row, slot, q.cut[row], kAtCut, out)) return 0;
-  if (draw_destination(q, pool, row, slot, q.limit, kAtLimit, out)) return 1;
-  if (has_types_ && draw_destination(q, everyone(), row, slot, q.limit, kOtherType, out)) return 1;
-  *out = any_source(q, row, slot);
-  return 1;
+node_t PairIndex::draw(const Request& q, const Choices& from, int64_t row, int64_t slot) const {
+  if (from.num == 0) return any_source(q, row, slot);
+  const int64_t i = random_below(q.key, static_cast<uint64_t>(slot), from.draw, from.num);
+  return (*from.node)[static_cast<std::size_t>(i + (i >= from.skipped))];
 }
 
 int64_t PairIndex::draw_destinations(const Request& q, node_t* out_dst) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   int64_t fallbacks = 0;
-  for (int64_t slot = 0; slot < q.size * q.num; ++slot) {
-    fallbacks += fill_destination(q, slot / q.num, slot, out_dst + slot);
+  for (int64_t row = 0; row < q.size; ++row) {
+    const Choices from = choices(q, row);
+    for (int64_t slot = row * q.num; slot < (row + 1) * q.num; ++slot) {
+      const bool is_drawn = q.mask == nullptr || q.mask[slot];
+      out_dst[slot] = is_drawn ? draw(q, from, row, slot) : q.dst[row];
+    }
+    fallbacks += from.draw == kAtCut ? 0 : q.num;
   }
   return fallbacks;
 }
@@ -298,7 +304,7 @@ bool PairIndex::fill_pair(const Request& q, int64_t slot, Eligible& pairs, node_
   const int64_t i = draw_pair(q, pairs, pairs_.num_before(q.cut[row]), slot);
   if (i < 0) {
     out_src[slot] = q.src[row];
-    fill_destination(q, row, slot, out_dst + slot);
+    out_dst[slot] = draw(q, choices(q, row), row, slot);
     return false;
   }
   const eid_t first = pairs_.nth(i);

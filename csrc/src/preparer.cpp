@@ -180,13 +180,14 @@ void Preparer::Preparation::draw_negatives() {
   request.pairs_from = rules_.pairs_from;
   request.collide = rules_.collide;
   request.replace = rules_.replace;
+  request.mask = ask_.negative_mask;
   out_.num_fallbacks = rules_.draws_pairs ? plan_.pairs_.draw_pairs(request, negative_src(), negative_dst())
                                           : plan_.pairs_.draw_destinations(request, negative_dst());
-  if (ask_.negative_mask == nullptr) return;
+  if (ask_.negative_mask == nullptr || !rules_.draws_pairs) return;
   for (int64_t i = 0; i < num() * m(); ++i) {
     if (ask_.negative_mask[i]) continue;
     negative_dst()[i] = dst()[i / m()];
-    if (rules_.draws_pairs) negative_src()[i] = src()[i / m()];
+    negative_src()[i] = src()[i / m()];
   }
 }
 

@@ -1,16 +1,22 @@
 """Time of a continual step of TGN by kind of work, and the rate of its matrix products.
 
+Also the host's time for a micro-batch on a GPU: captured steps whose kernels do nothing.
+
 python -m benchmarks.step AVX-512 fp32 events.csv.gz    profile in this process, as JSON
+python -m benchmarks.step host 1                        host's time with a loader thread, as JSON
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +26,16 @@ from torch.profiler import ProfilerActivity, profile
 import tgflow as tg
 from tgflow import _core
 from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options
+from tgflow.bench.setup import Options, wikipedia
+from tgflow.cuda.device import register_device
+from tgflow.cuda.structs import Totals
+from tgflow.graph import TemporalGraph
+from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import linear
-from tgflow.train.config import ExecutionConfig
+from tgflow.plan.plan import DevicePreparer, Plan
+from tgflow.tables import FeatureTable
+from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.stepper import Stepper
 
 WARM_UP, STEPS = 100, 40
 DATA = Path(__file__).parents[2] / "examples/data/collegemsg.csv.gz"
@@ -39,11 +52,26 @@ REST = "Python and the rest"
 COLORS = "#3557d6", "#0d9373", "#c2571a", "#8a3fc0", "#b8860b", "#98a1b0"
 
 
+HOST_PARTS = {
+    "append": (TemporalGraph, ("append",)),
+    "draws": (Plan, ("draw",)),
+    "packing": (DevicePreparer, ("_replayed",)),
+    "step": (Stepper, ("predict", "learn", "store", "finish")),
+    "metrics": (Stepper, ("collect",)),
+}
+"""Parts of the host's time, as methods that do not call each other; the rest is the loader's."""
+HOST_REST = "loader and records"
+HOST_MS = 0.35
+"""Target for the trainer's thread, with another one that prepares batches."""
+HOST_WARM_UP, HOST_STEPS = 15, 100
+
+
 def run(options: Options) -> list[Row]:
     """Profile TGN as `tgflow run` trains it, on one thread, at each level and precision.
 
     Writes the picture of the guide how-fast.
     """
+    rows = host_rows(options)
     file = options.data[0] if options.data else DATA
     levels = [level for level in _core.simd_levels() if level != "baseline"]
     settings = [(level, "fp32") for level in reversed(levels)]
@@ -52,8 +80,7 @@ def run(options: Options) -> list[Row]:
     profiles = {}
     for level, precision in settings:
         options.say(f"step: {level}, {precision}")
-        profiles[level, precision] = _in_process(level, precision, file)
-    rows: list[Row] = []
+        profiles[level, precision] = _in_process(level, precision, str(file))
     for (level, precision), found in profiles.items():
         params: Params = {"level": level, "precision": precision}
         rows += [
@@ -70,14 +97,89 @@ def run(options: Options) -> list[Row]:
     return rows
 
 
-def _in_process(level: str, precision: str, file: Path) -> dict[str, Any]:
-    """Return the profile at `level`, which torch reads from the environment when it starts."""
+def host_rows(options: Options) -> list[Row]:
+    """Measure the host's time for a micro-batch of captured steps, without and with a thread."""
+    rows = []
+    for threads in (0, 1):
+        options.say(f"step: host, {threads} loader threads")
+        params: Params = {"batch": ContinualConfig().batch_size, "loader threads": threads}
+        for kind, ms in _in_process("host", str(threads)).items():
+            target = HOST_MS if (kind, threads) == ("trainer's thread", 1) else None
+            rows.append(Row("step, host time", ms, "ms", {**params, "kind": kind}, target))
+    return rows
+
+
+def _in_process(*arguments: str) -> dict[str, Any]:
+    """Return the result of `main`; torch reads its level from the environment when it starts."""
     names = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
-    env = os.environ | (names if level == "AVX2" else {})
-    command = [sys.executable, "-m", "benchmarks.step", level, precision, str(file)]
+    env = os.environ | (names if arguments[0] == "AVX2" else {})
+    command = [sys.executable, "-m", "benchmarks.step", *arguments]
     found = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
     profiled: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
     return profiled
+
+
+def host_ms(threads: int) -> dict[str, float]:
+    """Return the milliseconds of a micro-batch: wall, of the trainer's thread, and of the parts.
+
+    The device's memory is the host's. Its kernels and graphs run while steps are captured, and then
+    do nothing: widths are small, so that torch's operations take as long as their launches. Parts
+    are thread times, of another thread's as well; the best of some rounds counts.
+    """
+    from helpers.emulator.device import EmulatedDevice, EmulatedGraph
+
+    torch.set_num_threads(1)
+    gpu = EmulatedDevice()
+    register_device(gpu)
+    gpu.allocate_host = partial(torch.empty, dtype=torch.uint8)
+    sizes: dict[str, Any] = dict.fromkeys(("memory_dim", "time_dim", "embedding_dim"), 4)
+    model = TGN(TGNConfig(**sizes, edge_x_dim=4, neighbors=1, pair_features=()))
+    edge_x = FeatureTable(4, placement="device", device=gpu)
+    graph = TemporalGraph("undirected", edge_x=edge_x, device=gpu)
+    trainer = tg.ContinualTrainer(model, graph, ContinualConfig(num_threads=threads))
+    events = wikipedia()
+    events = replace(events, x=torch.zeros(len(events), 4))
+    steps = trainer.steps(events[at : at + 2000] for at in range(0, len(events), 2000))
+
+    def learn(num: int) -> None:
+        for _ in range(num):
+            next(steps).to_json()
+
+    def stub(name: str, blocks: int, threads: int, arguments: list[Any]) -> None:
+        if name == "insert_small_plan":  # the host reads what it needs: nothing
+            ctypes.memset(arguments[0].totals, 0, ctypes.sizeof(Totals))
+
+    learn(HOST_WARM_UP)
+    gpu.kernels._run, EmulatedGraph.replay = stub, lambda graph: None
+    learn(HOST_STEPS // 2)
+    found: list[dict[str, float]] = []
+    for _ in range(3):
+        wall, own = time.perf_counter(), time.thread_time()
+        learn(HOST_STEPS)
+        own, wall = time.thread_time() - own, time.perf_counter() - wall
+        found.append({"wall": 1e3 * wall / HOST_STEPS, "trainer's thread": 1e3 * own / HOST_STEPS})
+    spent = dict.fromkeys(HOST_PARTS, 0.0)
+    for part, (owner, names) in HOST_PARTS.items():
+        for name in names:
+            setattr(owner, name, _timed(getattr(owner, name), part, spent))
+    own = time.thread_time()
+    learn(HOST_STEPS)
+    own = time.thread_time() - own
+    ms = {part: 1e3 * seconds / HOST_STEPS for part, seconds in spent.items()}
+    if threads == 0:
+        ms[HOST_REST] = 1e3 * own / HOST_STEPS - sum(ms.values())
+    return {name: min(each[name] for each in found) for name in found[0]} | ms
+
+
+def _timed(call: Callable[..., Any], part: str, spent: dict[str, float]) -> Callable[..., Any]:
+    def timed(*given: Any, **options: Any) -> Any:
+        begin = time.thread_time()
+        try:
+            return call(*given, **options)
+        finally:
+            spent[part] += time.thread_time() - begin
+
+    return timed
 
 
 def profiled_step(precision: Any, file: str) -> dict[str, Any]:
@@ -164,6 +266,9 @@ def _bar(x: float, y: int, width: float, color: str, value: str) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the profile of this process."""
+    if arguments[0] == "host":
+        print(json.dumps(host_ms(int(arguments[1]))))
+        return
     level, precision, file = arguments
     _core.set_simd_level(level)
     print(json.dumps(profiled_step(precision, file)))

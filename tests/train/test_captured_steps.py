@@ -9,6 +9,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.padding import pad
+from tgflow.cuda.device import device_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.tables import FeatureTable
@@ -78,6 +79,39 @@ def test_captured_steps_match_uncaptured_steps(device, make, graph, monkeypatch)
     assert [(r.loss, r.metrics) for r in found] == [(r.loss, r.metrics) for r in expected]
     for x, y in zip(state_of(plain._learner), state_of(replayed._learner), strict=True):
         assert torch.equal(x.cpu(), y.cpu())
+
+
+@for_each_place
+def test_steady_stream_is_captured_before_its_first_micro_batch_is_learned(device, monkeypatch):
+    """Its slabs and its shapes; a last smaller micro-batch is learned uncaptured."""
+    replays, captures = [], []
+    call = CapturedCalls.call
+
+    def counted(self, name, *rest, **options):
+        result = call(self, name, *rest, **options)
+        replays.append((name, self.was_replay))
+        return result
+
+    monkeypatch.setattr(CapturedCalls, "call", counted)
+    model, graph, events = small_tgn(neighbors=1), graph_there(device), made_events(153)
+    graph.append(events[:60])
+    config = ContinualConfig(batch_size=6, mrr_negatives=1)
+    trainer = ContinualTrainer(model.to(place_of(device)), graph, config)
+    for gpu in (graph.gpu, device_of(trainer.device)):
+
+        def captured(*args, capture=gpu.capture):
+            captures.append(args)
+            return capture(*args)
+
+        monkeypatch.setattr(gpu, "capture", captured)
+    steps = trainer.steps(pieces(events[60:], 60, 33))
+    next(steps)
+    most = len(captures)
+    assert most >= 2 * 5 + 3, "slabs for 4 micro-batches ahead; predict, learn and commit"
+    list(steps)
+    assert len(captures) == most
+    assert {name for name, _ in replays} == {"predict", "learn", "commit learn"}
+    assert [name for name, is_replay in replays if not is_replay] == ["predict", "learn"]
 
 
 def test_shapes_beyond_the_limit_run_uncaptured_until_one_is_evicted(monkeypatch):

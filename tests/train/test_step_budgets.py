@@ -16,7 +16,6 @@ from tgflow.cuda.device import register_device
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Plan
 from tgflow.tables import FeatureTable
-from tgflow.train import captured
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.step import TrainStep
@@ -102,9 +101,8 @@ def calls_of(work):
     return num
 
 
-def test_host_work_of_a_micro_batch_stays_within_its_budget(monkeypatch):
+def test_host_work_of_a_micro_batch_stays_within_its_budget():
     """From its events to its record; the size of a batch does not matter."""
-    monkeypatch.setattr(captured, "WARM_UPS", 1)
     gpu = EmulatedDevice.apart()
     register_device(gpu)
     edge_x = FeatureTable(2, placement="device", device=gpu)

@@ -142,14 +142,16 @@ class PairHistory:
         limit: int,
         *,
         collide: bool,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, int]:
         """Return `num` destinations for each event, `[B, num]`, and how many are fallbacks.
 
         Destinations were seen before the event's `cut`; fallbacks before `limit`. With types both
-        have the type of the event's destination, or else are fallbacks of any type.
+        have the type of the event's destination, or else are fallbacks of any type. Slots outside
+        of `mask` repeat the event's destination.
         """
         out = torch.empty(len(src), num, dtype=torch.int64)
-        return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, out)
+        return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, mask, out)
 
     def latest_destinations(
         self, src: Tensor, cut: Tensor, num_source: int, num_recent: int
@@ -344,9 +346,10 @@ class NegativeSampler:
         limit = self.limit(stop)
         index = history.upto(limit, pairs=self.draws_pairs)
         cut = start if self.cut is None else torch.full_like(start, self.cut)
+        mask = self.mask(stop - len(src), stop)
         if self.kind == "random":
             out_dst, fallbacks = index.draw_destinations(
-                key, src, dst, cut, self.num, limit, collide=self.collide
+                key, src, dst, cut, self.num, limit, collide=self.collide, mask=mask
             )
             out_src = src.unsqueeze(1).expand(-1, self.num)
         else:
@@ -354,10 +357,9 @@ class NegativeSampler:
             fallbacks = index.native.draw_pairs(
                 key, src, dst, cut, limit, self.pairs_from, self.replace, out_src, out_dst
             )
-        mask = self.mask(stop - len(src), stop)
-        if mask is not None:
-            out_src = out_src.where(mask, src.unsqueeze(1))
-            out_dst = out_dst.where(mask, dst.unsqueeze(1))
+            if mask is not None:
+                out_src = out_src.where(mask, src.unsqueeze(1))
+                out_dst = out_dst.where(mask, dst.unsqueeze(1))
         return Negatives(out_src, out_dst, fallbacks, own_sources=self.kind == "random", mask=mask)
 
     def mask(self, begin: int, end: int) -> Tensor | None:

@@ -1266,10 +1266,6 @@ _PARAMS = 3
 _TWO_TO_63 = 1 << 63
 
 
-_WARM_UPS = 3
-"""Batches prepared before a capture, so that kernels are compiled and memory allocated."""
-
-
 @dataclass(slots=True, eq=False)
 class _Captured:
     """Captured preparation of batches of one shape, in memory that later batches reuse."""
@@ -1299,7 +1295,6 @@ class DevicePreparer:
         self._plan, self._gpu = plan, gpu
         self._pinned = PinnedPool(gpu)
         self._free: deque[_Captured] = deque()
-        self._num_warm = 0
 
     def placed(self, roots: Roots) -> Roots:
         """Return the roots with columns on the GPU, copied in one transfer."""
@@ -1354,19 +1349,26 @@ class DevicePreparer:
         )
 
     def batches(self, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        """Return a function that makes batches for one pass, with `num_slabs` slabs."""
+        """Return a function that makes batches for one pass, with `num_slabs` slabs.
+
+        All are captured before the first batch of full size.
+        """
         plan, lock, num_used = self._plan, threading.Lock(), 0
 
         def make(*task: Any) -> LentBatch:
             nonlocal num_used
             roots = plan.draw(*task)
-            slab: _Captured | None = None
+            is_full = len(task) == 2 and len(roots.host.eid) == plan.full_size
             with lock:
-                is_captured = num_used < num_slabs and len(task) == 2 and self._is_warm(roots)
-                if is_captured:
+                slab = None
+                if is_full and num_used < num_slabs:
+                    if num_used + len(self._free) < num_slabs:  # the first of all
+                        self._batch(roots, clock)  # compiles kernels, and allocates memory
+                        while num_used + len(self._free) < num_slabs:
+                            self._free.append(self._captured(roots))
+                    slab = self._free.popleft()
                     num_used += 1
-                    slab = self._free.popleft() if self._free else None
-            if not is_captured:
+            if slab is None:
                 return LentBatch(self._batch(roots, clock))
             replayed = self._replayed(roots, slab, clock)
 
@@ -1390,19 +1392,12 @@ class DevicePreparer:
                 return pending.gathered(graph)
         return pending.gathered(graph)
 
-    def _is_warm(self, roots: Roots) -> bool:
-        """Whether a batch can be captured: it is of full size and not among the first."""
-        if len(roots.host.eid) != self._plan.full_size:
-            return False
-        self._num_warm += 1
-        return self._num_warm > _WARM_UPS
-
-    def _replayed(self, roots: Roots, slab: _Captured | None, clock: WorkClock) -> _Captured:
+    def _replayed(self, roots: Roots, slab: _Captured, clock: WorkClock) -> _Captured:
         """Return a slab that holds the batch of drawn roots; waits only during a capture."""
         graph = self._plan.graph
-        if slab is not None and slab.freed is not None:
+        if slab.freed is not None:
             self._gpu.wait_event(slab.freed)
-        if slab is None or slab.node_x_end != graph.node_x_end:
+        if slab.node_x_end != graph.node_x_end:
             slab = self._captured(roots)
         tables = {id(each.table.base): each for each in feature_inputs(graph)}
         with self._pinned.lend(slab.roots.nbytes) as room:

@@ -19,7 +19,8 @@ from tgflow.cuda.device import CapturedWork, Device
 from tgflow.model import Scores
 
 WARM_UPS = 3
-"""Eager calls with a shape before it is captured: by then everything is compiled."""
+"""Eager calls with a shape before it is captured: it recurs, and everything is compiled. Not of a
+batch of full size, in memory that is reused: its shape is captured at once."""
 MOST_SHAPES = 64
 """Most captured shapes; others run eagerly, until one of these was not used for long."""
 LONG = 512
@@ -48,10 +49,12 @@ class _Shape:
 
     def copy(self, sources: list[Tensor], lent: LentTensors | None) -> None:
         """Copy tensors to `tensors`, all of a dtype at once where they are contiguous."""
-        if lent is None or lent.tensors is not sources:
+        known = None if lent is None or lent.tensors is not sources else lent
+        copies = None if known is None else self.copies.get(known)
+        if copies is None:
             copies = self._copies_from(sources)
-        elif (copies := self.copies.get(lent)) is None:
-            copies = self.copies[lent] = self._copies_from(sources)
+            if known is not None:
+                self.copies[known] = copies
         for targets, group in copies:
             torch._foreach_copy_(targets, group)
 
@@ -81,6 +84,7 @@ class CapturedCalls:
         fixed: Returns the tensors that captured work reads and writes beside the batch's.
         prepare: Called before each call, replayed or not: what may replace tensors of `fixed`.
         around: Context of work that runs or is captured; a replay needs none.
+        idle: Context in which work changes nothing but its results.
     """
 
     def __init__(
@@ -89,8 +93,10 @@ class CapturedCalls:
         fixed: Callable[[], list[Tensor | None]],
         prepare: Callable[[], None] = lambda: None,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        idle: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._device, self._fixed, self._prepare, self._around = device, fixed, prepare, around
+        self._device, self._fixed, self._prepare = device, fixed, prepare
+        self._around, self._idle = around, idle
         self._pool = device.open_pool()
         self._seen: Counter[Any] = Counter()
         self._shapes: dict[Any, _Shape] = {}
@@ -125,7 +131,7 @@ class CapturedCalls:
             shape = None
         elif not follows and (shape is None or name not in shape.calls):
             self._seen[name, key] += 1
-            is_new = self._seen[name, key] <= WARM_UPS
+            is_new = batch.lent is None and self._seen[name, key] <= WARM_UPS
             shape = None if is_new else shape or self._with_room(key, batch)
         if shape is None:
             with self._around():
@@ -134,7 +140,8 @@ class CapturedCalls:
             shape.copy(given, batch.lent)
             shape.holds = batch
         if name not in shape.calls:
-            shape.calls[name] = self._capture(shape, work, tensors)
+            is_first = batch.lent is not None
+            shape.calls[name] = self._capture(shape, work, tensors, is_first=is_first)
         shape.last_used = self._num_calls
         result: Result
         result, replayed = shape.calls[name]
@@ -146,8 +153,10 @@ class CapturedCalls:
         """Return a batch's tensors, and all else that captured work on it depends on."""
         if self._latest is None or self._latest[0] is not batch:
             tensors, lent = batch.tensors(), batch.lent
-            is_known = lent is not None and lent.tensors is tensors
-            shapes = lent.shapes if is_known else tuple([tensor.shape for tensor in tensors])
+            if lent is not None and lent.tensors is tensors:
+                shapes = lent.shapes
+            else:
+                shapes = tuple([tensor.shape for tensor in tensors])
             key = batch.num_new, batch.seconds_per_tick, len(batch.blocks), shapes
             self._latest = batch, tensors, key
         return self._latest[1:]
@@ -179,6 +188,8 @@ class CapturedCalls:
         shape: _Shape,
         work: Callable[[Batch], Result],
         tensors: Callable[[Result], Sequence[Tensor]],
+        *,
+        is_first: bool,
     ) -> tuple[Any, CapturedWork]:
         results: list[Result] = []
 
@@ -187,6 +198,10 @@ class CapturedCalls:
                 results.append(work(shape.inputs))
             return tensors(results[-1])
 
+        if is_first:
+            with self._idle():  # compiles kernels, and allocates what stays
+                run()
+            results.clear()
         replayed = self._device.capture(run, self._pool)
         return results[0], replayed
 

@@ -44,6 +44,8 @@ class MicroBatchPlans:
 
     predict: Plan
     learn: Plan
+    updates: int
+    """Batches to learn after each that is predicted."""
 
     @property
     def gpu(self) -> Device | None:
@@ -59,8 +61,9 @@ class MicroBatchPlans:
         return self.predict if epoch == PREDICT else self.learn
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
-        plans = self.predict, self.learn
-        predict, learn = (plan.batches_on(gpu, num_slabs, clock) for plan in plans)
+        whole, rest = divmod(num_slabs, 1 + self.updates)  # micro-batches at once
+        predict = self.predict.batches_on(gpu, whole + bool(rest), clock)
+        learn = self.learn.batches_on(gpu, num_slabs - whole, clock)
 
         def make(epoch: int, *rest: Any) -> LentBatch:
             return (predict if epoch == PREDICT else learn)(epoch, *rest)
@@ -240,4 +243,5 @@ def micro_batch_plans(
             replay=replay if c.replay_ratio else None,
             for_gradients=True,
         ),
+        c.updates if any(each.requires_grad for each in model.parameters()) else 0,
     )

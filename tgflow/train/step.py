@@ -150,7 +150,8 @@ class TrainStep:
         if state is not None and not (isinstance(state, nn.Module) and state.capturable):
             return None
         tensors = list if state is None else partial(_buffers_of, state)
-        return CapturedCalls(device_of(self.device), tensors, self.make_room, self.working)
+        device = device_of(self.device)
+        return CapturedCalls(device, tensors, self.make_room, self.working, self.idle)
 
     def _execution(self, batch: AnyBatch | JointBatch) -> Any:
         if isinstance(batch, JointBatch):
@@ -351,6 +352,18 @@ class TrainStep:
         if self.state is not None and self._num_nodes is not None:
             with self.state.covering(self._num_nodes()):
                 pass
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Context manager for steps on a device that change no parameters, optimizer or state."""
+        assert self.is_lost is not None
+        before = self.has_changed, self.is_lost.clone()
+        self.is_lost.fill_(True)
+        try:
+            yield
+        finally:
+            self.has_changed = before[0]
+            self.is_lost.copy_(before[1])
 
     @contextmanager
     def touching_state(self) -> Iterator[None]:

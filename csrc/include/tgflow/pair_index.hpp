@@ -94,10 +94,11 @@ class PairIndex {
     const eid_t* cut;   ///< [size]: candidates are known before this position; at most `limit`.
     int64_t size;
     int64_t num;
-    eid_t limit;           ///< Fallbacks are known before it; at most size() of the index.
-    eid_t pairs_from = 0;  ///< Pairs must be first seen at or after this position (`draw_pairs`).
-    bool collide = false;  ///< Whether a drawn destination may be the row's own (`draw_destinations`).
-    bool replace = true;   ///< Whether the rows of one draw may have the same pair (`draw_pairs`).
+    eid_t limit;                 ///< Fallbacks are known before it; at most size() of the index.
+    eid_t pairs_from = 0;        ///< Pairs must be first seen at or after this position (`draw_pairs`).
+    bool collide = false;        ///< Whether a drawn destination may be the row's own (`draw_destinations`).
+    bool replace = true;         ///< Whether the rows of one draw may have the same pair (`draw_pairs`).
+    const bool* mask = nullptr;  ///< [size, num]: others repeat the positive; null: all (destinations).
   };
 
   /// Draws destinations known before `cut`, uniformly; never the row's positive unless they may `collide`.
@@ -139,10 +140,17 @@ class PairIndex {
   Pool pool_of(node_t positive) const;
   /// Index of a node in a pool, or -1.
   int64_t rank_in(const Pool& pool, node_t v) const;
-  bool draw_destination(const Request& q, const Pool& pool, int64_t row, int64_t slot, eid_t known_before,
-                        uint64_t draw, node_t* out) const;
+  /// What a row's destinations are drawn from.
+  struct Choices {
+    const std::vector<node_t>* node;
+    int64_t skipped;  ///< Index of the node that is left out, or beyond all.
+    int64_t num;
+    uint64_t draw;  ///< Purpose of the draws.
+  };
+  Choices choices(const Request& q, const Pool& pool, int64_t row, eid_t known_before, uint64_t draw) const;
+  Choices choices(const Request& q, int64_t row) const;
+  node_t draw(const Request& q, const Choices& from, int64_t row, int64_t slot) const;
   node_t any_source(const Request& q, int64_t row, int64_t slot) const;
-  int64_t fill_destination(const Request& q, int64_t row, int64_t slot, node_t* out) const;
   /// Eligible pairs of a draw: those from number `begin` on that are in neither set.
   struct Eligible {
     int64_t begin;

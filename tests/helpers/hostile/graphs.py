@@ -145,11 +145,14 @@ def draw_negatives(method: str) -> Callable[[], Call]:
             log_q = torch.zeros(NUM, K)
             arguments |= {"hard": hard, "out_dst": room["out_dst"], "out_log_q": log_q}
         else:
-            arguments |= {"collide": False, "out_dst": room["out_dst"]}
+            mask = torch.ones(NUM, K, dtype=torch.bool)
+            arguments |= {"collide": False, "mask": mask, "out_dst": room["out_dst"]}
         nodes = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
         numbers = {"key": [-1], "limit": [-1, 4, INT64_MAX]}
-        any_width = {"draw_destinations": {"out_dst"}, "draw_lists": {"hard"}}.get(method, set())
-        return Call(getattr(known_pairs(), method), arguments, nodes, numbers, any_width=any_width)
+        any_width = {"hard"} if method == "draw_lists" else set()
+        optional = {"mask"} & arguments.keys()
+        call = getattr(known_pairs(), method)
+        return Call(call, arguments, nodes, numbers, any_width=any_width, optional=optional)
 
     return make
 
@@ -533,5 +536,5 @@ CASES: dict[str, Callable[[], Call]] = {
         lambda: _core.padded_rows, {"rows": 5}, numbers={"rows": [-1, 2**60 + 1, INT64_MAX]}
     ),
     "draw_replay": draw_replay,
-    "mix64": simple(lambda: _core.mix64, {"x": 5}, numbers={"x": [-1]}),
+    "derive_key": simple(lambda: _core.derive_key, {}),
 }
