@@ -39,6 +39,9 @@ DEVELOPERS = {
         "benchmarks.rules:run", "heuristics and counts, and ranking one against many", True
     ),
     "step": Benchmark("benchmarks.step:run", "a continual step of TGN by kind of work"),
+    "host": Benchmark(
+        "benchmarks.step:host_rows", "the host's time for a micro-batch on a GPU, by part"
+    ),
     "stream": Benchmark("benchmarks.stream:run", "reading CSV and Parquet into the durable log"),
     "threads": Benchmark("benchmarks.threads:run", "training on one thread and on all", True),
     "serve": Benchmark("benchmarks.serve:run", "answers over HTTP beside learning", True),

@@ -76,6 +76,7 @@ TABLES: Mapping[str, Sequence[Picked]] = {
         Picked("serve", ("serve, p99 beside learning",)),
     ),
     "products": (Picked("step", ("step, matrix products",)),),
+    "host": (Picked("host", ("host, micro-batch",)),),
     "rules": (Picked("rules", ("rules, prequential", "one against 999, validation pass")),),
     "scaling": (
         Picked("threads", ("threads, training",)),

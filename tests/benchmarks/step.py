@@ -71,7 +71,6 @@ def run(options: Options) -> list[Row]:
 
     Writes the picture of the guide how-fast.
     """
-    rows = host_rows(options)
     file = options.data[0] if options.data else DATA
     levels = [level for level in _core.simd_levels() if level != "baseline"]
     settings = [(level, "fp32") for level in reversed(levels)]
@@ -81,6 +80,7 @@ def run(options: Options) -> list[Row]:
     for level, precision in settings:
         options.say(f"step: {level}, {precision}")
         profiles[level, precision] = _in_process(level, precision, str(file))
+    rows: list[Row] = []
     for (level, precision), found in profiles.items():
         params: Params = {"level": level, "precision": precision}
         rows += [
@@ -101,11 +101,11 @@ def host_rows(options: Options) -> list[Row]:
     """Measure the host's time for a micro-batch of captured steps, without and with a thread."""
     rows = []
     for threads in (0, 1):
-        options.say(f"step: host, {threads} loader threads")
+        options.say(f"host: {threads} loader threads")
         params: Params = {"batch": ContinualConfig().batch_size, "loader threads": threads}
         for kind, ms in _in_process("host", str(threads)).items():
             target = HOST_MS if (kind, threads) == ("trainer's thread", 1) else None
-            rows.append(Row("step, host time", ms, "ms", {**params, "kind": kind}, target))
+            rows.append(Row("host, micro-batch", ms, "ms", {**params, "kind": kind}, target))
     return rows
 
 
