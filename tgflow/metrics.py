@@ -311,7 +311,8 @@ def rank_metrics(rank: Tensor) -> dict[str, float]:
     """Return MRR and Hits@k of ranks, float64 `[B]`, `B` at least 1."""
     mrr = float(rank.reciprocal().mean())
     found = rank.numpy()
-    return {"mrr": mrr} | {f"hits@{k}": np.count_nonzero(found <= k) / len(found) for k in HITS}
+    hits = {f"hits@{k}": int(np.count_nonzero(found <= k)) / len(found) for k in HITS}
+    return {"mrr": mrr} | hits
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
