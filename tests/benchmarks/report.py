@@ -74,9 +74,9 @@ TABLES: Mapping[str, Sequence[Picked]] = {
         Picked("stream", ("files, to the log",)),
         Picked("kafka", ("Kafka to log, arrow", "Kafka to log, json")),
         Picked("serve", ("serve, p99 beside learning",)),
+        Picked("host", ("host, micro-batch",), {"loader threads": 1, "kind": "trainer's thread"}),
     ),
     "products": (Picked("step", ("step, matrix products",)),),
-    "host": (Picked("host", ("host, micro-batch",)),),
     "rules": (Picked("rules", ("rules, prequential", "one against 999, validation pass")),),
     "scaling": (
         Picked("threads", ("threads, training",)),

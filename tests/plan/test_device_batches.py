@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -259,3 +260,22 @@ def test_loader_names_an_unsupported_device() -> None:
     for device in (other, other.device):
         with pytest.raises(ValueError, match="batches are made on cpu, got device meta"):
             Loader(plan, device=device)
+
+
+def test_batches_of_a_slab_list_their_tensors_once() -> None:
+    graph = graph_on(EmulatedDevice())
+    graph.append(EVENTS)
+    make = of_plan(plan_of(graph), 1)
+    found = []
+    for index in range(20):
+        lent = make(0, index)
+        assert lent.batch.num_used is not None
+        batch = lent.cut(lent.batch.num_used.tolist())
+        assert (batch.index, batch.host) == (index, lent.batch.host)
+        fresh = replace(batch, lent=None).tensors()
+        assert all(x is y for x, y in zip(batch.tensors(), fresh, strict=True))
+        found.append(batch)
+        lent.free()
+    assert len({id(batch.tensors()) for batch in found}) < 5
+    changed = replace(found[-1], position=found[-1].position + 1)
+    assert any(column is changed.position for column in changed.tensors())
