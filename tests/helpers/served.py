@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,16 +63,21 @@ class Held:
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor, self.parameters = predictor, predictor.position
-        self._lock = threading.Lock()
+        self._lock, self._num_waiting = threading.Lock(), 0
 
+    @contextmanager
     def holding(self) -> Any:
         """Context manager in which no turn of questions begins."""
-        return self._lock
+        with self._lock:
+            while not self._num_waiting:
+                time.sleep(0.001)
+            yield
 
     def advance(self) -> None:
         """Wait until the state is not held."""
+        self._num_waiting += 1
         with self._lock:
-            pass
+            self._num_waiting -= 1
 
 
 class Served:

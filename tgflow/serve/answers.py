@@ -146,12 +146,12 @@ class Answers:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed, _POLL_SECONDS)
                 if self._is_closed and not self._waiting:
                     return
+            if taken := self._take():  # first, so that answers do not wait for the run
+                self._answer(taken)
             try:
                 self._state.advance()
             except Exception as error:
                 self._warn(f"the run cannot be followed: {type(error).__name__}: {error}")
-            if taken := self._take():
-                self._answer(taken)
 
     def _take(self) -> list[_Waiting]:
         """Remove the questions of a turn from the queue: at least one, if any is still wanted."""
