@@ -24,6 +24,7 @@ from helpers.http_client import Client
 from helpers.live_runs import SMALL, START, same_run, write_events
 from helpers.processes import children_of, environment, is_there
 from tgflow.runtime import runner
+from tgflow.runtime.serving import NICE
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -82,11 +83,15 @@ def test_served_run_learns_the_same_and_goes_on_after_the_stream(tgflow, tmp_pat
         client = Client(url)
         until(lambda: client.get("/healthz")[1]["state"] == "ended", "the stream does not end")
         until(lambda: client.get("/ready")[1]["behind"] == 0, "it stays behind")
-        assert len(replicas_of(process)) == 2
+        found = replicas_of(process)
+        assert len(found) == 2
+        own, *others = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (process.pid, *found))
+        assert own == NICE
+        assert others == [os.getpriority(os.PRIO_PROCESS, 0)] * 2
         until(Path("out/metrics.json").exists, "it does not write metrics")
+        until(lambda: client.get("/healthz")[1]["parameters"] == 4_000, "its parameters are old")
         status, answer = client.post("/score", PAIR)
-        assert (status, answer["position"]) == (200, 4_000)
-        assert 0 <= 4_000 - answer["parameters"] < 8 * 50
+        assert (status, answer["position"], answer["parameters"]) == (200, 4_000, 4_000)
         both = re.compile(r'tgflow_replica_position\{pid="\d+"\} 4000')
         until(lambda: len(both.findall(client.get("/metrics")[1])) == 2, "one is behind")
         assert 'tgflow_replica_memory_bytes{part="memory"' in client.get("/metrics")[1]

@@ -120,6 +120,10 @@ def test_answers_equal_the_trainer_bit_for_bit_at_each_version(tmp_path, name, e
         same_answers(replica, published, stop)
     assert replica.num_frames == 15
     assert replica.num_restarts == 0
+    published.publisher.report()  # at the end of the stream
+    replica.advance()
+    assert replica.parameters == 300
+    same_answers(replica, published, 300)
     assert replica.health().behind == 0
     memory, own = replica.predictor.model.state, published.trainer.model.state
     if isinstance(own, NodeMemory):

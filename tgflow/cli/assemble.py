@@ -381,7 +381,8 @@ def use_threads(config: Config) -> tuple[Config, int]:
 
     launch = read_launch(os.environ)
     num_ranks = 1 if launch is None else launch.local_world
-    threads = config.run.threads or max(1, num_cores() // num_ranks)
+    serving = 0 if config.serve.at is None else config.serve.replicas  # each computes on a core
+    threads = config.run.threads or max(1, num_cores() // num_ranks - serving)
     torch.set_num_threads(threads)
     set_num_threads(threads)
     return replaced(config, {"run.threads": threads}), threads

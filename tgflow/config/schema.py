@@ -152,7 +152,8 @@ class RunConfig:
     out: Annotated[str | None, Setting(flags=("--out", "-o"))] = None
     """Run directory; unset: runs/STREAM-MODEL."""
     threads: Annotated[int, Ge(1)] | None = None
-    """CPU threads of a rank; unset: one per core, divided by the ranks of the host at the start."""
+    """CPU threads of a rank; unset: one per core at the start, less one for each replica, divided
+    by the ranks of the host."""
     device: str = "cpu"
     """Device of model, memory and graph: cpu, cuda, or cuda:N for the Nth GPU."""
     capture: bool = True

@@ -237,6 +237,7 @@ def _compose(
             publisher.ring,
             warn=lambda text: run_log.warning("serve", text),
         )
+        replicas.prioritize()  # where all cores are busy, answers come first
         inputs.lasting.callback(replicas.close)
         url = replicas.endpoint.url
         text = f"answers at {url}, documented at {url}/docs"

@@ -34,6 +34,8 @@ from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import parse_bytes, parse_seconds
 
+NICE = 5
+"""Priority of a run beside replicas; 0 is usual, and 19 the lowest."""
 _GRACE_SECONDS = 10
 """Seconds for a replica to send its pending answers and end when serving ends."""
 _RESTART_SECONDS = 1.0
@@ -95,6 +97,8 @@ class FramePublisher(Component):
         self._num_classes: dict[str, int] = {}
         self._num_steps = 0
         self._clock, self._learned_at = clock, -inf
+        self._parameters = self._position
+        """Position of the parameters that were published last."""
         self._asked = self.ring.asked
         self.num_lost = 0
         """Frames for which there was no memory."""
@@ -105,11 +109,12 @@ class FramePublisher(Component):
 
     def on_step(self, record: Mapping[str, Any]) -> None:
         """Publish the events learned since the last frame."""
-        begin, end = self._position, self._trainer.position
-        if end <= begin:
-            return
-        started = time.perf_counter()
-        note, tensors = self._changes(begin, end)
+        if self._trainer.position > self._position:
+            self._publish()
+
+    def _publish(self, *, is_last: bool = False) -> None:
+        started, begin, end = time.perf_counter(), self._position, self._trainer.position
+        note, tensors = self._changes(begin, end, is_last)
         self._position = end
         try:
             self.num_bytes += self.ring.write(begin, end, note, tensors)
@@ -118,7 +123,9 @@ class FramePublisher(Component):
         self.seconds += time.perf_counter() - started
 
     @torch.no_grad()
-    def _changes(self, begin: int, end: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _changes(
+        self, begin: int, end: int, is_last: bool
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the note and the tensors of a frame, which `Replica` applies."""
         trainer, graph, model = self._trainer, self._trainer.graph, self._trainer.model
         events = graph.log.read(begin, end)
@@ -150,8 +157,9 @@ class FramePublisher(Component):
             tensors |= {f"rows/{name}": x for name, x in model.state.rows_of(nodes).items()}
         elif model.state is not None:
             tensors |= {f"state/{name}": x.cpu() for name, x in model.state.state_dict().items()}
-        if (now := self._clock()) - self._learned_at >= self._every:
-            self._learned_at = now
+        now = self._clock()
+        if is_last or now - self._learned_at >= self._every:
+            self._learned_at, self._parameters = now, end
             note["parameters"] = end
             tensors |= {f"model/{name}": x.cpu() for name, x in model.state_dict().items()}
             if trainer.scorer is not None:
@@ -166,6 +174,9 @@ class FramePublisher(Component):
         return before != self._asked
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Publish the last parameters; return the number of frames and what they took."""
+        if self._parameters < self._position:
+            self._publish(is_last=True)
         num = self._num_steps
         return {
             "serving": {
@@ -253,6 +264,17 @@ class Replicas:
         ]
         for thread in self._threads:
             thread.start()
+
+    def prioritize(self) -> None:
+        """Lower the priority of this process's other threads, and of those that they start.
+
+        Has no effect where priorities are those of processes, not of threads.
+        """
+        kept = {thread.native_id for thread in self._threads}
+        with suppress(OSError):
+            for name in os.listdir("/proc/self/task"):
+                if int(name) not in kept:
+                    os.setpriority(os.PRIO_PROCESS, int(name), NICE)
 
     @property
     def pids(self) -> list[int]:
