@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from tgflow.cuda.memory import RingBuffers
 
 
+_BYTES_AT_ONCE = 1 << 30
+"""Address space of the rows of a new ring."""
 ROWS_PER_EVENT = 2
 """Most rows that an event overwrites: those of its two nodes."""
 LINK_WIDTH = 3
@@ -167,13 +170,21 @@ class VersionHistory(nn.Module):
         return rows, self.clock.index_select(0, slot).masked_fill_(missing, 0)
 
     def _reserve(self, size: int) -> None:
-        """Grow the ring, up to its capacity, so that `size` rows fit; slots do not move."""
+        """Grow the ring, up to its capacity, so that `size` rows fit; slots do not move.
+
+        On the CPU that is address space, whose pages are taken as rows are written: a ring that
+        doubled would stop all else for as long as it is copied.
+        """
         if len(self.rows) >= min(size, self.capacity):
             return
-        slots = min(self.capacity, max(size, 2 * len(self.rows), 64))
+        at_once = _BYTES_AT_ONCE // (4 * self.rows.shape[1] + 1)
+        slots = min(self.capacity, max(size, 2 * len(self.rows), at_once))
         for name in (*COLUMNS, "link"):
             old = getattr(self, name)
-            new = old.new_zeros(slots, old.shape[1])
+            if old.is_cpu:
+                new = torch.from_numpy(np.zeros((slots, old.shape[1]), old.numpy().dtype))
+            else:
+                new = old.new_zeros(slots, old.shape[1])
             new[: len(old)] = old
             setattr(self, name, new)
 
