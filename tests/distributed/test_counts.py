@@ -167,6 +167,7 @@ def grown(peers: Peers) -> tuple[int, int]:
     return history.nbytes, anonymous_bytes() - start
 
 
+@pytest.mark.slow
 def test_memory_of_a_rank_falls_with_the_world():
     """With every group of pair features; no node or key has most events."""
     [alone] = in_world(1, grown)

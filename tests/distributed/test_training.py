@@ -42,7 +42,7 @@ class Scored:
 
     def __init__(self, trainer):
         self.seen = []
-        trainer._stepper.on_scores = lambda of, *scores: self.seen.append((of.start, scores))
+        trainer._stepper.on_scores = lambda of, *scores: self.seen.append((of.start, scores[:3]))
 
 
 def trainer_of(peers, name, config, device=None, sharded=()):

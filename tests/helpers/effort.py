@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 IS_QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
-QUICK_EXAMPLES = 12
+QUICK_EXAMPLES = 8
 
 
 def tries(full: int, quick: int = QUICK_EXAMPLES) -> int:

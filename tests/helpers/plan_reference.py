@@ -148,7 +148,7 @@ def assert_batch_rows(batch: Batch, expected: dict[str, Any]) -> None:
 def assert_same_batch(a: Batch, b: Batch) -> None:
     """Fail unless every field of `a` and `b` is equal, bit for bit."""
     for name in Batch.__dataclass_fields__:
-        if name not in ("blocks", "host", "slice"):
+        if name not in ("blocks", "host", "slice", "lent"):
             _assert_same(name, getattr(a, name), getattr(b, name))
     assert_same_events(a.host, b.host)
     assert (a.slice is None) == (b.slice is None)
