@@ -257,8 +257,7 @@ class LogReplica(Replica):
 
     Between checkpoints it stores the events that the run has logged, with the parameters of the
     latest one: its answers are those of the model at that checkpoint, had it learned nothing since.
-    A run without a log, or whose nodes have features or types from a file, is followed from
-    checkpoint to checkpoint.
+    A run without a log, or whose nodes have features, is followed from checkpoint to checkpoint.
 
     Args:
         path: Directory of the run.
@@ -295,10 +294,12 @@ class LogReplica(Replica):
                 self._load_beside(self._newest)
         if now - self._read_at < _READ_SECONDS:
             return
+        self._read_at = now  # also if that raises
         if self.predictor.advance(self.run_position):
             self.num_frames += 1
+            self._read_at = 0.0
         else:
-            self._read_at = self._current_at = now
+            self._current_at = now
 
     def _newest(self) -> Run:
         """Return the run at its newest checkpoint, with the events of the present answers."""
