@@ -15,6 +15,7 @@ from tgflow.batch import Batch
 from tgflow.choices import Loss, Strategy
 from tgflow.counts import Number
 from tgflow.describe import described, facts_line, table
+from tgflow.locks import ModelLock
 from tgflow.messages import Messages, NewEvents
 from tgflow.state import StreamState
 
@@ -116,12 +117,15 @@ class TemporalModel(nn.Module):
     label_decoder: nn.Module | None
     """Turns embeddings into `Scores.classes`, called as `label_decoder(z, batch)` for batches with
     `targets`: set by a task on models that define `embed`; None without."""
+    lock: ModelLock
+    """Held by a trainer in each step, and by each query: parameters, state and mode are shared."""
 
     def __init__(self) -> None:
         super().__init__()
         self.edge_x_dim = self.node_x_dim = None
         self.state = None
         self.label_decoder = None
+        self.lock = ModelLock()
 
     def _facts(self) -> dict[str, object]:
         return {

@@ -26,7 +26,7 @@ ROOMS = {
     "streams": ("streams", "base log"),
     "tables": ("tables cache cuda", "base"),
     "graph": ("graph sampling batch", "base tables"),
-    "models": ("models nn model messages state", "base tables graph"),
+    "models": ("models nn model messages state locks", "base tables graph"),
     "plan": ("plan", "base tables graph models"),
     "checkpoint": ("checkpoint", "base log tables models"),
     "distributed": ("distributed", "base log tables graph models plan checkpoint"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -60,9 +59,9 @@ class Inference:
     `predict`, but for rounding where `predict` projects neighbors once for many targets: as of a
     batch's start with `visibility="batch"`; of its end, or of each event itself, with "event".
 
-    Thread-safe, also while one thread appends to the graph; but not while the model's parameters or
-    state change: ask between the steps of a trainer. Models without state serve threads
-    concurrently, models with state one after the other.
+    Thread-safe, also while another thread appends to the graph or trains the model: a query waits
+    for the end of a trainer's micro-batch, and the next one for the query. Models without state
+    serve threads concurrently, models with state one after the other.
 
     Queries put the model in evaluation mode and change nothing else: a run with queries ends with
     the bits of a run without.
@@ -123,7 +122,6 @@ class Inference:
             with_memory=model.state is not None,
             counts=model.counts,
         )
-        self._lock = threading.RLock()
         state = model.state
         self._covered = state if isinstance(state, DeviceState) else None
 
@@ -431,7 +429,7 @@ class Inference:
     @contextmanager
     def _asking(self) -> Iterator[None]:
         # a state is read as of the graph's size, by one thread at a time
-        lock = nullcontext() if self.model.state is None else self._lock
+        lock = self.model.lock.held(shared=self.model.state is None)
         with lock, torch.no_grad(), each_target_alone():
             if self.model.training:  # a trainer sets it again
                 self.model.eval()

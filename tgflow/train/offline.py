@@ -24,6 +24,7 @@ from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
+from tgflow.locks import OneThread
 from tgflow.metrics import LinkMetrics, find_metrics
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.nn.choice import Choice
@@ -257,6 +258,7 @@ class OfflineTrainer:
         """Reuses rows, and has `stats`; None without `config.reuse`."""
         num: RankedAmong = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._evaluation_plan("val", c.test_negatives[0], num)
+        self._fitting = OneThread("two threads within fit would train one model with two epochs")
         self._progress, self._is_done = OfflineProgress(), False
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
@@ -389,10 +391,11 @@ class OfflineTrainer:
         Raises:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
+            RuntimeError: If another thread is within `fit`.
         """
         metrics = (self.config.select_metric, *self.config.metric_names)
         bar = progress_bar(self._peers.rank == 0 and progress, metrics=metrics)
-        with self._observer.also(bar):
+        with self._fitting.working(), self._observer.also(bar):
             while self.num_epochs < self._epochs and self._progress.num_idle < self.config.patience:
                 self._epoch(self.num_epochs)
                 if after_epoch is not None:
@@ -402,7 +405,8 @@ class OfflineTrainer:
     def _tested(self) -> dict[str, Any]:
         best, self._is_done = self._progress.best, True
         assert best is not None
-        self.model.load_state_dict(best.parameters)
+        with self.model.lock.held():
+            self.model.load_state_dict(best.parameters)
         out = self._summary(best) | prefix_metrics("val", best.val)
         if self._stretches is not None and not self._stretches.leads:
             self._stretches.agree(best.epoch)
@@ -554,7 +558,8 @@ class OfflineTrainer:
             num = stretches.num_steps
             stretches.begin(state)
         elif state is not None:
-            state.reset()
+            with self.model.lock.held():
+                state.reset()
         results: Results[BatchPlace] = learner.new_results()
         losses: list[float] = []
 
@@ -567,8 +572,9 @@ class OfflineTrainer:
 
         learn = learner.learn if self.reuse is None else partial(self.reuse.learn, learner)
         for batch in self._training_batches(epoch):
-            step = learn(batch)
-            learner.commit(batch, step.scores)
+            with self.model.lock.held():
+                step = learn(batch)
+                learner.commit(batch, step.scores)
             results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
             collect()
         collect(everything=True)
@@ -720,12 +726,13 @@ class OfflineTrainer:
         for batch, part in zip(batches, parts, strict=False):
             if self._stretches is not None:
                 self._stretches.sign()
-            if part is not None and part.is_stored:
-                learner.commit(batch, None)
-                continue
-            scores = learner.predict(batch)
-            if part is None:
-                learner.commit(batch, scores)
+            with self.model.lock.held():
+                if part is not None and part.is_stored:
+                    learner.commit(batch, None)
+                    continue
+                scores = learner.predict(batch)
+                if part is None:
+                    learner.commit(batch, scores)
             values = score_values(scores)
             if values:
                 results.put((BatchPlace.of(batch), part is None or part.is_last), values)
@@ -734,7 +741,8 @@ class OfflineTrainer:
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
         if self.model.state is not None and state is not None:
-            self.model.state.load_state_dict(state)
+            with self.model.lock.held():
+                self.model.state.load_state_dict(state)
 
     def _summary(self, best: BestEpoch) -> dict[str, Any]:
         c, totals, graph = self.config, self._progress.totals, self.graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.graph.node_rows import check_ids
 from tgflow.ids import NodeIds
+from tgflow.locks import OneThread
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
 from tgflow.plan.counts import CountHistory
@@ -103,6 +104,11 @@ class StreamTrainer(ABC):
         self._index = 0
         self._ready = deque[StepRecord]()
         """Records not yet yielded."""
+        self._running = OneThread(
+            "two threads that take steps of one trainer would learn the same events twice"
+        )
+        self._latest: object = None
+        """Identifies the latest call of `steps`."""
 
     def _facts(self) -> dict[str, object]:
         progress = self.progress
@@ -200,6 +206,7 @@ class StreamTrainer(ABC):
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
             LeaderFailed: On ranks other than 0, if reading the stream failed on rank 0.
+            RuntimeError: If another thread is within `run` or `steps`.
             ValueError: If the stream has another time unit than the graph, or ids that do not
                 continue those of earlier streams, or the graph has rows of nodes that the stream
                 has not numbered yet. Errors of either are passed on, such as for a decreasing time.
@@ -209,14 +216,15 @@ class StreamTrainer(ABC):
             bipartite = True if is_new and self.graph.direction == "bipartite" else None
             unit = None if self.graph.time_unit == "tick" else self.graph.time_unit
             stream = open_stream(stream, ids=self.ids, bipartite=bipartite, time_unit=unit)
-        self._continue_ids(stream)
-        callbacks, c = Callbacks(observer), self.config
-        bar = progress_bar(self._peers.rank == 0 and progress, stream, c.metric_names)
-        read = read_by_rank_0(self._peers, stream, c.batch_size, self.graph.time_unit)
-        with callbacks.also(bar), read as events:
-            for record in self.steps(events):
-                callbacks.notify("on_step", record)
-        return self.result()
+        with self._running.working():
+            self._continue_ids(stream)
+            callbacks, c = Callbacks(observer), self.config
+            bar = progress_bar(self._peers.rank == 0 and progress, stream, c.metric_names)
+            read = read_by_rank_0(self._peers, stream, c.batch_size, self.graph.time_unit)
+            with callbacks.also(bar), read as events:
+                for record in self.steps(events):
+                    callbacks.notify("on_step", record)
+            return self.result()
 
     def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
         """Do the same as `run`, step by step; between steps a checkpoint may be taken.
@@ -227,7 +235,23 @@ class StreamTrainer(ABC):
 
         Where the stream yields `tgflow.events.MICRO_BATCH_END`, a micro-batch ends before it is
         full, as at the end of the stream. Several ranks need the same stream.
+
+        Other threads may query the model meanwhile (`tgflow.Inference`), which changes no bit; a
+        second thread that takes steps is refused, as is an iterator that is continued after a later
+        call.
         """
+        with self._running.working():
+            self._latest = latest = object()
+            for record in self._steps_of(stream):
+                yield record
+                if self._latest is not latest:
+                    raise RuntimeError(
+                        "steps was called again, which has continued with the events that were "
+                        "left: continue that iterator instead of this one"
+                    )
+
+    def _steps_of(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
+        """Implement `steps`, micro-batches that end early included."""
         self._continue_ids(stream)
         self.graph.check_time_unit(stream)
         check_ids(self.graph.node_x, stream)
@@ -281,13 +305,14 @@ class StreamTrainer(ABC):
         with closing(made) as batches:
             try:
                 for batch in batches:
-                    of = self._advance(self._step(batch, batches), feeder)
-                    for each in self._steppers:
-                        each.finish(of)
-                    everything, self._catches_up = self._catches_up, False
-                    if self.control is not None:  # all ranks obey with nothing pending
-                        everything |= bool(self.control.order & ~Order.HOLD)
-                    self._collect(everything=everything)
+                    with self._alone():
+                        of = self._advance(self._step(batch, batches), feeder)
+                        for each in self._steppers:
+                            each.finish(of)
+                        everything, self._catches_up = self._catches_up, False
+                        if self.control is not None:  # all ranks obey with nothing pending
+                            everything |= bool(self.control.order & ~Order.HOLD)
+                        self._collect(everything=everything)
                     yield from self._made()
             except Exception:
                 yield from self.drain()  # records of earlier steps
@@ -353,6 +378,14 @@ class StreamTrainer(ABC):
     def _ahead(self) -> int:
         return PREFETCH_BATCHES if self.config.lookahead == "auto" else self.config.lookahead
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Context manager of a micro-batch, in which no other thread reads the models."""
+        with ExitStack() as stack:
+            for each in self._steppers:
+                stack.enter_context(each.model.lock.held())
+            yield
+
     def catch_up(self) -> None:
         """Make `steps` yield pending records before it continues; synchronizes there."""
         self._catches_up = True
@@ -376,10 +409,12 @@ class StreamTrainer(ABC):
 
         It holds the events up to `position`: resume the stream from there. Save parts of your own
         to it, such as `Ids`, before you write it. It is a snapshot, so training may go on while
-        another thread writes it. Does not draw random numbers or change the trainer.
+        another thread writes it. Does not draw random numbers or change the trainer. Another thread
+        may take it too, between two micro-batches.
         """
         checkpoint = Checkpoint({})
-        self.save_to(checkpoint)
+        with self._alone():
+            self.save_to(checkpoint)
         return checkpoint
 
     def _advance(self, batch: AnyBatch, feeder: MicroBatcher) -> MicroBatch:
