@@ -1,5 +1,8 @@
 """Captured and replayed training steps match uncaptured ones."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -10,6 +13,7 @@ from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.padding import pad
 from tgflow.cuda.device import device_of
+from tgflow.events import MICRO_BATCH_END
 from tgflow.graph import TemporalGraph
 from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.tables import FeatureTable
@@ -81,10 +85,23 @@ def test_captured_steps_match_uncaptured_steps(device, make, graph, monkeypatch)
         assert torch.equal(x.cpu(), y.cpu())
 
 
+def captures_of(trainer, monkeypatch):
+    """Return a list that grows with each capture, whose items have its pool if it has one."""
+    captures = []
+    for gpu in {id(gpu): gpu for gpu in (trainer.graph.gpu, device_of(trainer.device))}.values():
+
+        def captured(work, *pool, capture=gpu.capture):
+            captures.append(pool)
+            return capture(work, *pool)
+
+        monkeypatch.setattr(gpu, "capture", captured)
+    return captures
+
+
 @for_each_place
 def test_steady_stream_is_captured_before_its_first_micro_batch_is_learned(device, monkeypatch):
     """Its slabs and its shapes; a last smaller micro-batch is learned uncaptured."""
-    replays, captures = [], []
+    replays = []
     call = CapturedCalls.call
 
     def counted(self, name, *rest, **options):
@@ -97,13 +114,7 @@ def test_steady_stream_is_captured_before_its_first_micro_batch_is_learned(devic
     graph.append(events[:60])
     config = ContinualConfig(batch_size=6, mrr_negatives=1)
     trainer = ContinualTrainer(model.to(place_of(device)), graph, config)
-    for gpu in (graph.gpu, device_of(trainer.device)):
-
-        def captured(*args, capture=gpu.capture):
-            captures.append(args)
-            return capture(*args)
-
-        monkeypatch.setattr(gpu, "capture", captured)
+    captures = captures_of(trainer, monkeypatch)
     steps = trainer.steps(pieces(events[60:], 60, 33))
     next(steps)
     most = len(captures)
@@ -112,6 +123,43 @@ def test_steady_stream_is_captured_before_its_first_micro_batch_is_learned(devic
     assert len(captures) == most
     assert {name for name, _ in replays} == {"predict", "learn", "commit learn"}
     assert [name for name, is_replay in replays if not is_replay] == ["predict", "learn"]
+
+
+@for_each_place
+def test_pauses_of_a_stream_capture_no_further_slabs(device, monkeypatch):
+    """Those of the plans before the pause are used again, with the same bits."""
+    found = []
+    for capture in (False, True):
+        trainer = ContinualTrainer(
+            small_tgn().to(place_of(device)),
+            graph_there(device),
+            ContinualConfig(batch_size=20, mrr_negatives=1),
+            execution=ExecutionConfig(capture=capture),
+        )
+        captures = captures_of(trainer, monkeypatch)
+        paused = pieces(made_events(200), 50)
+        steps = trainer.steps(each for piece in paused for each in (piece, MICRO_BATCH_END))
+        found.append([(record.loss, record.metrics) for record in steps])
+    assert len(found[0]) == 12
+    assert found[0] == found[1]
+    assert captures.count(()) == 2 * 5, "slabs for 4 micro-batches ahead, once"
+
+
+@for_each_place
+def test_memory_that_has_grown_drops_all_shapes(device, monkeypatch):
+    trainer = ContinualTrainer(
+        small_tgn().to(place_of(device)), graph_there(device), ContinualConfig(batch_size=20)
+    )
+    steps = trainer.steps(pieces(made_events(200), 160))
+    for _ in range(6):
+        next(steps)
+    state, shapes = trainer.model.state, trainer._learner._whole.calls._shapes
+    assert len(shapes) > 2
+    left = [weakref.ref(each) for each in (state.clock, state.table.rows)]
+    state.resize(2 * len(state.clock))
+    next(steps)
+    gc.collect()
+    assert [each() for each in left] == [None, None]
 
 
 def test_shapes_beyond_the_limit_run_uncaptured_until_one_is_evicted(monkeypatch):

@@ -93,6 +93,16 @@ def test_each_epoch_learns_all_training_events_and_sees_no_others():
     assert negatives <= set(train.dst.tolist())
 
 
+def test_plan_of_new_nodes_is_made_once_for_all_epochs(monkeypatch):
+    """On a GPU each plan captures memory of its own."""
+    made, make = [], OfflineTrainer._new_nodes_plan
+    monkeypatch.setattr(
+        OfflineTrainer, "_new_nodes_plan", lambda *args: made.append(make(*args)) or made[-1]
+    )
+    fit(inductive="apart")
+    assert len(made) == 2, "to validate and to test"
+
+
 def test_evaluation_and_training_sample_their_own_numbers_of_neighbors():
     widths = {"learn": set(), "predict": set()}
     trainer, _ = trainer_of(eval_neighbors=(7,), inductive="apart")

@@ -117,6 +117,9 @@ class Plan:
         slices: Number of slices of a batch for `share`, at least 1.
         for_gradients: Whether batches on a GPU have the lists that gradients are summed by, see
             `Batch.src_lists`.
+        slabs: Captured memory of batches on a GPU that is free, to share it with other plans of the
+            graph, one after the other: they differ in nothing but `seed`, `start` and `stop`. None
+            creates some.
 
     Raises:
         ValueError: If an argument is out of range, the graph's `node_x` has got rows for nodes that
@@ -160,6 +163,7 @@ class Plan:
         pairs: PairHistory | None = None,
         slices: int = 1,
         for_gradients: bool = False,
+        slabs: Slabs | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
@@ -205,6 +209,7 @@ class Plan:
         self.with_nodes = with_nodes
         self.slices = slices
         self.for_gradients = for_gradients
+        self.slabs = Slabs() if slabs is None else slabs
         self.pairs = PairHistory(graph.log, shard=graph.shard) if pairs is None else pairs
         """History that negatives are drawn from."""
         self.counts = counts if isinstance(counts, CountHistory) else CountHistory(graph, counts)
@@ -1283,18 +1288,22 @@ class _Captured:
     """Point after which nothing reads the previous batch."""
 
 
+Slabs = deque[_Captured]
+"""Slabs of batches that nothing uses."""
+
+
 class DevicePreparer:
     """Prepares batches on a GPU, by kernels on the current stream; the host draws their roots.
 
     Roots are copied in one transfer from pinned memory without synchronizing: frontiers have
     their largest possible number of rows, unused ones being padding. Batches of full size can be
-    replays of CUDA graphs, whose slabs outlive a pass.
+    replays of CUDA graphs, whose slabs outlive a pass, and the plan where others share them.
     """
 
     def __init__(self, plan: Plan, gpu: Device) -> None:
         self._plan, self._gpu = plan, gpu
         self._pinned = PinnedPool(gpu)
-        self._free: deque[_Captured] = deque()
+        self._free, plan.slabs = plan.slabs, Slabs()  # captured work may hold the plan: no cycle
 
     def placed(self, roots: Roots) -> Roots:
         """Return the roots with columns on the GPU, copied in one transfer."""

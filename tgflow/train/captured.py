@@ -162,14 +162,17 @@ class CapturedCalls:
         return self._latest[1:]
 
     def _found(self, key: Any) -> _Shape | None:
-        """Return the captured calls of a shape, unless the state has since grown and moved."""
+        """Return the captured calls of a shape, unless the state has since grown and moved.
+
+        Then those of all shapes are dropped, which would keep the tensors that it has left.
+        """
         shape = self._shapes.get(key)
         if shape is None:
             return None
         now = self._fixed()
         if len(now) == len(shape.fixed) and all(map(is_, now, shape.fixed)):
             return shape
-        del self._shapes[key]
+        self._shapes.clear()
         return None
 
     def _with_room(self, key: Any, batch: Batch) -> _Shape | None:

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -258,6 +259,8 @@ class OfflineTrainer:
         """Reuses rows, and has `stats`; None without `config.reuse`."""
         num: RankedAmong = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._evaluation_plan("val", c.test_negatives[0], num)
+        self._apart = WeakKeyDictionary[Plan, Plan | None]()
+        """Plans of the events of new nodes alone, by the plan of all."""
         self._fitting = OneThread("two threads within fit would train one model with two epochs")
         self._progress, self._is_done = OfflineProgress(), False
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
@@ -655,7 +658,9 @@ class OfflineTrainer:
 
     def _evaluate_apart(self, stage: Stage, plan: Plan) -> dict[str, float]:
         """Measure the events of new nodes in a separate pass, which leaves no trace."""
-        alone = self._new_nodes_plan(stage, plan.negatives)
+        if plan not in self._apart:  # made once: its captured memory outlives a pass
+            self._apart[plan] = self._new_nodes_plan(stage, plan.negatives)
+        alone = self._apart[plan]
         if alone is None:
             return {INDUCTIVE + "num_events": 0}
         state = self.model.state

@@ -30,7 +30,7 @@ from tgflow.plan.negatives import (
     PairHistory,
     PooledNegatives,
 )
-from tgflow.plan.plan import LentBatch, MakeBatch, Plan
+from tgflow.plan.plan import LentBatch, MakeBatch, Plan, Slabs
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, TrainingConfig, parse_negatives
 
@@ -219,9 +219,10 @@ def micro_batch_plans(
     *,
     start: int = 0,
     replay_from: int = 0,
+    slabs: Sequence[Slabs | None] = (None, None),
     **shared: Any,
 ) -> MicroBatchPlans:
-    """Return the plans of a stream's micro-batches: to predict, and to learn."""
+    """Return the plans of a stream's micro-batches: to predict, and to learn, each with slabs."""
     c = config
     replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life, replay_from)
     seed = c.seed if c.data_seed is None else c.data_seed
@@ -237,11 +238,12 @@ def micro_batch_plans(
         historical = NegativeSampler("historical", c.hist_negatives, every=every)
         ranked = NegativesOfBoth(ranked, historical)
     return MicroBatchPlans(
-        make(ranked),
+        make(ranked, slabs=slabs[0]),
         make(
             training_negatives(negatives_learned(model, c)),
             replay=replay if c.replay_ratio else None,
             for_gradients=True,
+            slabs=slabs[1],
         ),
         c.updates if any(each.requires_grad for each in model.parameters()) else 0,
     )

@@ -31,7 +31,7 @@ from tgflow.plan.counts import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.negatives import PairHistory
-from tgflow.plan.plan import check_unplanned
+from tgflow.plan.plan import Slabs, check_unplanned
 from tgflow.plan.turns import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
 from tgflow.schedule import SliceSchedule
 from tgflow.state import SpreadState
@@ -104,6 +104,8 @@ class StreamTrainer(ABC):
         self._index = 0
         self._ready = deque[StepRecord]()
         """Records not yet yielded."""
+        self._slabs: dict[CountHistory, tuple[Slabs, Slabs]] = {}
+        """Captured memory of batches on a GPU, to predict and to learn, by group of models."""
         self._running = OneThread(
             "two threads that take steps of one trainer would learn the same events twice"
         )
@@ -445,6 +447,7 @@ class StreamTrainer(ABC):
             replay_from=self._replay_from,
             counts=counts,
             pairs=self._pairs,
+            slabs=self._slabs.setdefault(counts, (Slabs(), Slabs())),
         )
 
     def _about(self, learned: str | None = None) -> dict[str, Any]:
