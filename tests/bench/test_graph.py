@@ -3,23 +3,14 @@
 import json
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import benchmarks.graph
-from benchmarks import peers
 from benchmarks.device_rebuild import rebuild_rows
-from benchmarks.graph import OWN, check_equal, library_rows, samplers, share_equal
 from benchmarks.results import skipped
-from benchmarks.static_csr import StaticCsr
 from helpers.devices import opened
 from tgflow.bench import graph
 from tgflow.bench.row import Row
-from tgflow.bench.setup import Options, PowerLaw, wikipedia
-from tgflow.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.sampling import recent_neighbors, uniform_neighbors
+from tgflow.bench.setup import Options, PowerLaw
 
 SIZES = (10_000, 60_000)
 
@@ -83,60 +74,3 @@ def test_ratio_and_targets_of_a_row():
     assert Row("rate", 6.0, "events/s", target_ratio=2.0).reached is None
     none = skipped("rate", "events/s", {}, "not installed")
     assert (none.ratio, none.reached) == (None, None)
-
-
-@pytest.mark.parametrize("peer", peers.SAMPLERS, ids=lambda peer: peer.library)
-def test_installed_peers_find_the_same_recent_neighbors(peer):
-    events, k = wikipedia()[:600], 5
-    present, absent = samplers(events, k)
-    if peer.library in absent:
-        pytest.skip(f"{peer.library} is {absent[peer.library]}")
-    for at in range(0, 600, 4):  # of more than k events of a node PyG keeps an arbitrary k
-        for library in (OWN, peer.library):
-            present[library].insert(events[at : at + 4])
-    nodes = torch.unique(torch.cat([events.src, events.dst]))
-    t = torch.full_like(nodes, int(events.t[-1]) + 1)
-    ours, theirs = (present[name].neighbors(nodes, t) for name in (OWN, peer.library))
-    assert share_equal(ours, theirs) == 1.0
-
-
-def test_missing_library_gives_a_skipped_row():
-    rows = list(library_rows("two hops", "us", {OWN: 2.0, "slow": 6.0}, {"none": "absent"}, {}))
-    assert [row.ratio for row in rows] == [3.0, None, None]
-    assert rows[2].params == {"library": "none", "skipped": "absent"}
-    assert next(library_rows("two hops", "us", {OWN: 2.0}, {}, {})).baseline is None
-
-
-events_and_cuts = st.tuples(
-    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3)), max_size=60),
-    st.lists(st.integers(0, 60), max_size=4),
-)
-
-
-@given(events_and_cuts, st.sampled_from(["undirected", "directed"]), st.integers(1, 20))
-def test_csr_matches_the_graph(events_and_cuts, direction, k):
-    listed, cuts = events_and_cuts
-    src, dst, gaps = torch.tensor(listed, dtype=torch.int64).view(-1, 3).unbind(1)
-    events = EventBatch(src.clone(), dst.clone(), gaps.cumsum(0))
-    graph, merged, built = TemporalGraph(direction), StaticCsr(direction), StaticCsr(direction)
-    built.insert(PowerLaw(9).read(0, 50))  # which a build replaces
-    cuts = sorted(min(cut, len(events)) for cut in cuts)
-    for start, stop in zip([0, *cuts], [*cuts, len(events)], strict=True):
-        graph.append(events[start:stop])
-        merged.insert(events[start:stop])
-    built.build(graph.log)
-    last = int(events.t[-1]) if len(events) else 0
-    nodes = torch.arange(-1, 9).repeat_interleave(last + 3)
-    t = torch.arange(-1, last + 2).repeat(10)
-    for csr in (merged, built):
-        assert len(csr) == graph.stats().num_entries
-        check_equal("recent", recent_neighbors(graph, nodes, t, k), csr.recent(nodes, t, k))
-        ours = uniform_neighbors(graph, nodes, t, k, key=7)
-        check_equal("uniform", ours, csr.uniform(nodes, t, k, key=7))
-
-
-def test_different_answers_raise():
-    graph, csr = TemporalGraph.from_events(PowerLaw(5).read(0, 20)), StaticCsr()
-    nodes, t = torch.arange(5), torch.full((5,), 30)
-    with pytest.raises(RuntimeError, match="recent: the answers differ in 'nodes'"):
-        check_equal("recent", recent_neighbors(graph, nodes, t, 4), csr.recent(nodes, t, 4))

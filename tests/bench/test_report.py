@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks.report import PAGES, ROOT, Picked, filled
-from benchmarks.results import load, record
+from benchmarks.results import record
 from tgflow.bench.row import Row
 
 ROWS = [
@@ -23,13 +23,6 @@ ROWS = [
 def test_all_figures_of_a_page_come_from_results(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     assert filled(text) == text
-
-
-def test_recorded_results_round_trip(tmp_path):
-    result = load(record("race", "make bench ARGS=race", ROWS, tmp_path))
-    assert [row.to_json() for row in result.rows] == [row.to_json() for row in ROWS]
-    assert result.command == "make bench ARGS=race"
-    assert "cores of" in result.machine
 
 
 def test_table_marks_missed_targets(tmp_path, monkeypatch):

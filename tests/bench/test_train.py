@@ -7,8 +7,7 @@ import torch
 
 import benchmarks.train
 from benchmarks import peers, reuse, threads, train_device, train_models
-from benchmarks.own import Own, Task, own_tgat, own_tgn
-from benchmarks.race import VISIBILITIES
+from benchmarks.own import Task, own_tgn
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_streams import made_events
 from tgflow.bench import train
@@ -23,17 +22,6 @@ def made_task() -> Task:
     x = torch.randn(120, 6, generator=draw)
     events = EventBatch(src, 8 + src % 3, torch.arange(120) * 5, x)
     return Task(events, 100, batch_size=10, dim=8, neighbors=3, lr=1e-2)
-
-
-@pytest.mark.parametrize("name", ["TGAT", *train_models.MODELS])
-def test_own_models_train_on_the_task(name):
-    task = made_task()
-    own = own_tgat(task) if name == "TGAT" else Own(task, train_models.MODELS[name](task))
-    losses = own.train(1000)
-    assert len(losses) == own.task.num_batches
-    assert all(math.isfinite(loss) for loss in losses)
-    positive, negative = own.evaluate()
-    assert len(positive) == len(negative) == 20
 
 
 @pytest.mark.parametrize(
@@ -74,19 +62,6 @@ def test_rows_of_missing_peers_explain_how_to_install_them(monkeypatch):
     assert all(math.isfinite(row.value) for row in measured.values())
 
 
-def test_peer_is_compared_with_tgflow_at_its_visibility(monkeypatch):
-    monkeypatch.setattr(peers, "load", lambda peer, task: own_tgat(task))
-    rows = benchmarks.train.tgn_rows(made_task(), {"stream": "made"}, Options())
-    found = {(row.name, row.params["library"], row.params["visibility"]): row for row in rows}
-    for peer in peers.TGN:
-        row = found["TGN training, beside a peer", peer.library, peer.visibility]
-        assert row.value == found["TGN training", "tgflow", peer.visibility].value
-        assert row.baseline == found["TGN training", peer.library, peer.visibility].value
-        assert row.target_ratio == benchmarks.train.TGN_TIMES_FASTER.get(peer.library)
-    ap = [found["TGN held-out AP", "tgflow", visibility].value for visibility in VISIBILITIES]
-    assert ap[0] != ap[1]
-
-
 def test_user_benchmark_has_a_row_per_model():
     rows = train.train(Options(quick=True, events=2_000, device="cpu"))
     assert [row.name for row in rows] == ["TGN training", "TGAT training"]
@@ -119,14 +94,10 @@ def test_training_on_a_device_is_measured_for_each_batch_size(monkeypatch):
     assert all(row.value > 0 for row in speeds)
 
 
-@pytest.mark.parametrize(("cores", "num_rows"), [(2, 2), (1, 1)])
-def test_training_is_measured_on_one_and_on_all_threads(cores, num_rows, monkeypatch):
-    monkeypatch.setattr(threads, "num_cores", lambda: cores)
-    one, *two = threads.training_rows(made_task(), own_tgn, {"model": "TGN"}, Options(quick=True))
-    assert (one.params["threads"], 1 + len(two)) == (1, num_rows)
-    for row in two:
-        assert (row.params["threads"], row.baseline) == (2, one.value)
-        assert row.reached == (row.ratio >= 1.7)
+def test_training_is_measured_on_one_and_on_all_threads(monkeypatch):
+    monkeypatch.setattr(threads, "num_cores", lambda: 2)
+    one, two = threads.training_rows(made_task(), own_tgn, {"model": "TGN"}, Options(quick=True))
+    assert [one.params["threads"], two.params["threads"], two.baseline] == [1, 2, one.value]
 
 
 def test_each_staleness_is_compared_with_none_on_the_same_batches(monkeypatch):
