@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.report import PAGES, ROOT, Picked, filled
-from benchmarks.results import record
+from benchmarks.report import PAGES, ROOT, Picked, cpu_rows, filled
+from benchmarks.results import Result, record
 from tgflow.bench.row import Row
 
 ROWS = [
@@ -36,6 +37,18 @@ def test_table_marks_missed_targets(tmp_path, monkeypatch):
     assert "race: `make bench ARGS=race`, " in page
     assert "- race: speed (1 of 3, at worst 0.90x)" in page
     assert "old" not in page
+
+
+def test_ratio_is_kept_for_each_machine():
+    row = Row("TGN training, beside a peer", 9.0, "events/s", baseline=3.0)
+    row = replace(row, params={"library": "torch_geometric", "precision": "fp32"})
+    first = Result("A", "1", "c1", "", (row,))
+    other = replace(first, machine="B", rows=(replace(row, value=6.0),))
+    kept = cpu_rows(cpu_rows([], first), other)
+    assert [(each.params["machine"], each.value) for each in kept] == [("B", 2), ("A", 3)]
+    again = cpu_rows(kept, replace(first, commit="c2", rows=(replace(row, value=3.0),)))
+    assert [(each.params["commit"], each.value) for each in again] == [("c2", 1), ("c1", 2)]
+    assert cpu_rows(kept, replace(first, rows=())) == kept
 
 
 def test_benchmarks_page_is_short():

@@ -1,6 +1,7 @@
 """Benchmarks of training at tiny sizes: complete rows, optional peers, alternating turns."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ import torch
 import benchmarks.train
 from benchmarks import peers, reuse, threads, train_device, train_models
 from benchmarks.own import Task, own_tgn
+from benchmarks.report import BESIDE
+from benchmarks.results import Result
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_streams import made_events
 from tgflow.bench import train
@@ -60,6 +63,44 @@ def test_rows_of_missing_peers_explain_how_to_install_them(monkeypatch):
     measured = {row.name: row for row in rows if "skipped" not in row.params}
     assert "TGN training, beside a peer" not in measured
     assert all(math.isfinite(row.value) for row in measured.values())
+
+
+def test_peer_time_replaces_frequencies_and_reference_of_a_peer():
+    for kind, linear in ((kind, torch.nn.Linear(1, 10)) for kind in ("example", "fixed", "age")):
+        task, before = replace(made_task(), peer_time=kind), linear.weight.detach().clone()
+        task.set_frequencies(linear)
+        fixed = (10.0 ** -torch.linspace(0, 9, 10)).unsqueeze(1)
+        assert torch.equal(linear.weight, before if kind == "example" else fixed)
+        assert linear.weight.requires_grad == linear.bias.requires_grad == (kind == "example")
+        reference = task.encoded_to(torch.tensor([3, 5]), torch.tensor([7, 9]))
+        assert reference.tolist() == ([7, 7] if kind == "age" else [3, 5])
+
+
+def test_held_out_ap_has_a_row_per_library_and_setting(monkeypatch):
+    asked = []
+    monkeypatch.setattr(peers, "load", lambda peer, task: asked.append(task) or own_tgn(task))
+    rows = benchmarks.train.held_out(Options(quick=True, events=400))
+    found = [(row.params["settings"], row.params["library"]) for row in rows]
+    libraries = ["tgflow", "tgflow", *(peer.library for peer in peers.TGN)]
+    for settings, changes in benchmarks.train.SETTINGS.items():
+        own = slice(2, None) if "peer_time" in changes else slice(None)
+        assert [library for of, library in found if of == settings] == libraries[own]
+    assert {(task.peer_time, task.lr, task.seed) for task in asked} == {
+        (*each, seed)
+        for each in (("example", 1e-4), ("fixed", 1e-4), ("age", 1e-4), ("example", 1e-3))
+        for seed in (0, 1)
+    }
+    assert all(0 <= row.value <= 1 for row in rows)
+
+
+def test_one_benchmark_measures_the_table_of_libraries(monkeypatch):
+    monkeypatch.setattr(peers, "load", lambda peer, *given: peer.not_installed)
+    monkeypatch.setattr(benchmarks.train, "has_bfloat16", lambda: False)
+    rows = benchmarks.train.libraries(Options(quick=True, events=2_000, device="cpu"))
+    for pick in BESIDE.values():
+        shown = pick.of({pick.result: Result("", "", "", "", tuple(rows))})
+        assert pick.result == "libraries"
+        assert "tgflow" in {row.params["library"] for row in shown}
 
 
 def test_user_benchmark_has_a_row_per_model():

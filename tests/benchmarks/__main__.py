@@ -13,10 +13,10 @@ from tgflow.cli.errors import report
 CALL = "python -m benchmarks"
 DEVELOPERS = {
     "sample": Benchmark(
-        "benchmarks.graph:sample", "the samplers, beside a static CSR, the peers and plain Python"
+        "benchmarks.graph:sample", "the samplers, beside a static CSR and plain Python"
     ),
     "prepare": BENCHMARKS["prepare"],
-    "store": Benchmark("benchmarks.graph:store", "the block store, beside a CSR and the peers"),
+    "store": Benchmark("benchmarks.graph:store", "the block store, beside a CSR"),
     "kafka": Benchmark("benchmarks.kafka:run", "reading a topic into the durable log"),
     "table": Benchmark(
         "benchmarks.table:run",
@@ -29,6 +29,14 @@ DEVELOPERS = {
     ),
     "train": Benchmark(
         "benchmarks.train:run", "training TGN and TGAT, beside the peers that are installed", True
+    ),
+    "libraries": Benchmark(
+        "benchmarks.train:libraries",
+        "the README's table: training, sampling and inserting, beside the peers",
+        True,
+    ),
+    "held-out": Benchmark(
+        "benchmarks.train:held_out", "held-out AP of TGN beside the peers, and its causes", True
     ),
     "train-models": Benchmark(
         "benchmarks.train_models:run",

@@ -206,19 +206,19 @@ def _best(
 
 STREAMS = ("collegemsg", "enron", "wikipedia")
 HEADLINES: Sequence[tuple[str, str, frozenset[str] | None]] = (
-    ("the best of all models", TEST, None),
-    ("the best rule without parameters", TEST, RULES),
-    ("historical negatives: the best", HISTORICAL, None),
-    ("inductive negatives: the best", INDUCTIVE, None),
-    ("`tgflow run` as it comes, prequential", PREQUENTIAL, frozenset({DEFAULT})),
+    ("best of all models", TEST, None),
+    ("best heuristic", TEST, RULES),
+    ("historical negatives, best model", HISTORICAL, None),
+    ("inductive negatives, best model", INDUCTIVE, None),
+    ("`tgflow run` with default settings, prequential", PREQUENTIAL, frozenset({DEFAULT})),
     ("TGN, prequential", PREQUENTIAL, frozenset({"tgn"})),
-    ("the best rule, prequential", PREQUENTIAL, RULES),
+    ("best heuristic, prequential", PREQUENTIAL, RULES),
 )
-"""Rows of the README's table: metric, rows, and models."""
+"""Rows of the table of average precision: metric, rows, and models."""
 
 
 def headline_table(results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the lines of the README's table; unmeasured ones are omitted."""
+    """Yield the lines of the table of average precision; unmeasured ones are omitted."""
     yield f"| AP | {' | '.join(STREAMS)} |"
     yield f"| --- | {' | '.join('--:' for _ in STREAMS)} |"
     rows = results["accuracy"].rows

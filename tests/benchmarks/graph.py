@@ -34,7 +34,7 @@ HOP_TARGETS = {1: 20e6, 2: 2e6}
 
 
 def store(options: Options) -> list[Row]:
-    """Run `tgflow bench store`, beside the CSR; then the peers."""
+    """Run `tgflow bench store`, beside the CSR."""
     rows = bench.store(options)
     if options.only_device:
         return rows
@@ -45,11 +45,7 @@ def store(options: Options) -> list[Row]:
             (params["stream"], params["entries"]): csr_speeds(growing, csr, options)
             for growing, params, csr in csr_graphs(options, num_left)
         }
-        rows = [each for row in rows for each in with_speeds(row, speeds)]
-        for name, events in options.streams().items():
-            options.say(f"store: {name}, beside the peers")
-            rows += insert_rows(name, events, options)
-    return rows
+        return [each for row in rows for each in with_speeds(row, speeds)]
 
 
 def csr_graphs(
@@ -91,7 +87,7 @@ def with_speeds(row: Row, speeds: Mapping[Any, tuple[float, float]]) -> Iterator
 
 
 def sample(options: Options) -> list[Row]:
-    """Run `tgflow bench sample`, beside the CSR; then the peers."""
+    """Run `tgflow bench sample`, beside the CSR."""
     rows = bench.sample(options)
     with restored_threads():
         for device in options.devices:
@@ -108,9 +104,7 @@ def sample(options: Options) -> list[Row]:
                     rows[i] = replace(row, value=speed, baseline=baseline)
         for name, events in options.streams().items():
             rows += ordered_rows(name, events, options)
-        name, events = options.wikipedia()
-        options.say(f"sample: {name}, beside the peers")
-        return [*rows, *hop_rows(name, events, options)]
+        return rows
 
 
 def turn_speeds(

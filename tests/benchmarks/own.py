@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tgflow.bench.row import Params
 from tgflow.bench.setup import Options
@@ -17,6 +17,7 @@ from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN
+from tgflow.nn import TimeEncoding
 from tgflow.plan.loader import Loader
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, ExecutionConfig
@@ -52,6 +53,9 @@ class Task:
     """Of matrix products; bf16 of a peer is torch's autocast."""
     visibility: Visibility = "batch"
     """Of tgflow's neighborhoods; a peer has its own."""
+    peer_time: Literal["example", "fixed", "age"] = "example"
+    """Encoding of time in a peer's TGN: of its example; with the fixed frequencies of tgflow; or
+    also of an event's age, instead of the time from the event to its neighbor's last update."""
 
     @property
     def num_nodes(self) -> int:
@@ -63,12 +67,31 @@ class Task:
         """Training batches, including a last partial one."""
         return -(-self.train_stop // self.batch_size)
 
+    def set_frequencies(self, time: nn.Linear) -> None:
+        """Fix the frequencies of a peer's time encoding, unless they are those of its example."""
+        if self.peer_time != "example":
+            with torch.no_grad():
+                time.weight.copy_(TimeEncoding(time.out_features).frequency.unsqueeze(1))
+                time.bias.zero_()
+            time.requires_grad_(False)
+
+    def encoded_to(self, last_update: Tensor, t: Tensor) -> Tensor:
+        """Return the times that a peer encodes the times of events relative to.
+
+        Args:
+            last_update: Times of the neighbors' last updates, int64 `[U]`.
+            t: Times of the batch's events; ages are those at the first one.
+        """
+        is_age = self.peer_time == "age"
+        return torch.full_like(last_update, int(t.min())) if is_age else last_update
+
 
 def task_of(events: EventBatch) -> Task:
     """Return the task on a stream with edge features."""
     src = torch.unique(events.src, return_inverse=True)[1]
     dst = torch.unique(events.dst, return_inverse=True)[1] + int(src.max()) + 1
-    return Task(EventBatch(src, dst, events.t, events.x), int(TRAIN_SHARE * len(events)))
+    stop = int(TRAIN_SHARE * len(events)) // BATCH_SIZE * BATCH_SIZE  # none is in both parts
+    return Task(EventBatch(src, dst, events.t, events.x), stop)
 
 
 def named_task(options: Options) -> tuple[Task, Params]:

@@ -29,25 +29,25 @@ CAMPAIGNS = (
 KILLS, QUICK_KILLS = 50, 4
 """Kills over Kafka; half as many over a file for each format of scores."""
 SOAK_MINUTES, QUICK_SOAK_MINUTES = 20, 1
-_KILLED = "kill -9 at random, final state the same bits"
+_KILLED = "kill -9 at random, bit-identical final state"
 ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
     ("killed_over_kafka", "kills"): (_KILLED, {"over": "Kafka"}, "kills", KILLS),
     ("exactly_once", "kills"): (_KILLED, {"over": "a file"}, "kills", None),
     ("interleaving", "interleavings"): (
-        "interleavings of partitions, with crashes, no difference", {}, "interleavings", 2000
+        "interleavings of partitions with crashes, bit-identical", {}, "interleavings", 2000
     ),
     ("", "crash states of the log"): (
-        "crash states, old or new", {"of": "the log"}, "states", None
+        "crash states, recovered to the old or new state", {"of": "the log"}, "states", None
     ),
     ("", "crash states of checkpoints"): (
-        "crash states, old or new", {"of": "checkpoints"}, "states", None
+        "crash states, recovered to the old or new state", {"of": "checkpoints"}, "states", None
     ),
-    ("", "faults"): ("fault points x kill, enospc, eio, raise, old or new", {}, "faults", None),
+    ("", "faults"): ("fault points x kill, enospc, eio, raise, recovered", {}, "faults", None),
 }  # fmt: skip
 """Row of each summed property, by part of the test's name and by property."""
 ODD_KILLS, QUICK_ODD_KILLS = 500, 5
 ODD_CAMPAIGN = "runtime/test_odd_kills.py"
-BY_KIND = "kill -9 at random on an odd machine, final state the same bits"
+BY_KIND = "kill -9 under disk and clock faults, bit-identical final state"
 
 
 def run(options: Options) -> list[Row]:
@@ -121,7 +121,7 @@ def soak(minutes: float) -> Row:
         _run(["soak.py", "--minutes", str(minutes), "--out", str(out)], {})
         found = json.loads(out.read_text(encoding="utf-8"))
     params: Params = {"kills": found["kills"], "events": found["events"]}
-    return Row("soak at full rate, every row accounted for", minutes, "minutes", params)
+    return Row("soak test at full rate, all rows accounted for", minutes, "minutes", params)
 
 
 def _run(arguments: list[str], environment: dict[str, str]) -> None:

@@ -5,7 +5,7 @@
     python -m benchmarks.report                                        write the tables only
 
 A table stands between `<!-- rows: NAME -->` and `<!-- end -->`, where NAME is one of `TABLES`, or
-`libraries` (README), `accuracies`, `missed`, or `gpu`, the goals on a GPU.
+`libraries` (README), `held-out`, `accuracies`, `missed`, or `gpu`, the goals on a GPU.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before torch's OpenMP reads i
 import math
 import re
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import accuracy, gpu_goals
 from benchmarks.__main__ import DEVELOPERS
+from benchmarks.race import OWN
 from benchmarks.results import FOLDER, Result, load, record
+from benchmarks.train import SETTINGS
 from tgflow.bench.row import Params, Row
 from tgflow.bench.setup import Options
 from tgflow.report.formatting import compact
@@ -52,17 +54,20 @@ class Picked(NamedTuple):
         ]
 
 
+TGN_BESIDE = "TGN training, beside a peer"
+TIMES_PYG = "TGN training, times PyTorch Geometric"
+_OWN: Params = {"library": OWN}
+_FP32: Params = {"precision": "fp32"}
+
 TABLES: Mapping[str, Sequence[Picked]] = {
     "peers": (
-        Picked("train", ("TGN training, beside a peer", "TGAT training, beside a peer")),
-        Picked("train", ("TGN held-out AP",), {"precision": "fp32"}),
-        Picked("train-models", ("JODIE training", "TGN+pairs training"), {"visibility": "batch"}),
+        Picked("libraries", (TGN_BESIDE, "TGAT training, beside a peer")),
+        Picked("libraries", ("two hops, beside the peers", "insert, beside the peers"), _OWN),
         Picked("train-models", ("GraphMixer training, beside a peer",)),
         Picked("train-models", ("TPNet training, beside a peer",)),
         Picked("train-models", ("DyGFormer training, beside a peer",)),
-        Picked("sample", ("two hops, beside the peers",)),
-        Picked("store", ("insert, beside the peers",)),
     ),
+    "cpus": (Picked("cpus", (TIMES_PYG,)),),
     "parts": (
         Picked("sample", ("recent, cold", "uniform, cold"), {"entries": 10_000_000}),
         Picked("store", ("insert, bulk", "insert, micro-batches"), {"entries": 10_000_000}),
@@ -80,20 +85,21 @@ TABLES: Mapping[str, Sequence[Picked]] = {
     "rules": (Picked("rules", ("rules, prequential", "one against 999, validation pass")),),
     "scaling": (
         Picked("threads", ("threads, training",)),
-        Picked("ranks", ("ranks, TGN", "ranks, TGAT", "ranks, kill -9 to learning again")),
+        Picked("ranks", ("ranks, TGN", "ranks, TGAT"), {"by": "2 ranks"}),
+        Picked("ranks", ("ranks, kill -9 to learning again",)),
         Picked("reuse", ("reuse, training TGAT, beside none", "reuse, AP lost"), {"staleness": 8}),
     ),
-    "accuracy": (Picked("accuracy", ("prequential AP",)),),
+    "accuracy": (Picked("accuracy", ("prequential AP",), {"model": "tgn+pairs"}),),
     "reliability": (
-        Picked("kills", ("kill -9 at random on an odd machine, final state the same bits",)),
+        Picked("kills", ("kill -9 under disk and clock faults, bit-identical final state",)),
         Picked(
             "reliability",
             (
-                "kill -9 at random, final state the same bits",
-                "interleavings of partitions, with crashes, no difference",
-                "crash states, old or new",
-                "fault points x kill, enospc, eio, raise, old or new",
-                "soak at full rate, every row accounted for",
+                "kill -9 at random, bit-identical final state",
+                "interleavings of partitions with crashes, bit-identical",
+                "crash states, recovered to the old or new state",
+                "fault points x kill, enospc, eio, raise, recovered",
+                "soak test at full rate, all rows accounted for",
             ),
         ),
     ),
@@ -110,14 +116,21 @@ LIBRARIES = {
 LIBRARY = "library", "visibility"
 """Parameters that a table always shows."""
 BESIDE: Mapping[str, Picked] = {
-    "training TGN, events/s": Picked("train", ("TGN training",), {"precision": "fp32"}),
-    "training TGAT, 2 hops of 10, events/s": Picked("train", ("TGAT training",)),
-    "sampling 2 hops of 10 for 600 roots, us": Picked("sample", ("two hops, beside the peers",)),
-    "inserting batches of 200, events/s": Picked("store", ("insert, beside the peers",)),
-    "held-out AP of TGN after one epoch": Picked(
-        "train", ("TGN held-out AP",), {"precision": "fp32"}
+    "training TGN, events/s": Picked("libraries", ("TGN training",), _FP32),
+    "training TGAT, 2 hops of 10, events/s": Picked("libraries", ("TGAT training",)),
+    "sampling 2 hops of 10 for 600 roots, us": Picked("libraries", ("two hops, beside the peers",)),
+    "inserting batches of 200, events/s": Picked("libraries", ("insert, beside the peers",)),
+    "held-out AP of TGN after one epoch, time encoded as in each library's example": Picked(
+        "libraries", ("TGN held-out AP",), _FP32
     ),
 }
+
+
+HELD_OUT: Mapping[str, Picked] = {
+    settings: Picked("held-out", ("TGN held-out AP",), {"settings": settings})
+    for settings in SETTINGS
+}
+"""Rows of the table that explains the AP of peers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -134,17 +147,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words += [f"--{x} {getattr(given, x)}" for x in ("entries", "events") if getattr(given, x)]
     for name in given.names:
         rows = DEVELOPERS[name].run(options)
-        record(name, f'make bench ARGS="{" ".join([name, *words])}"', rows)
+        command = f'make bench ARGS="{" ".join([name, *words])}"'
+        file = record(name, command, rows)
+        if name == "libraries":
+            record("cpus", command, cpu_rows(load(FOLDER / "cpus.json").rows, load(file)))
     for page in PAGES:
         path = ROOT / page
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def cpu_rows(kept: Sequence[Row], result: Result) -> list[Row]:
+    """Return the ratios of TGN's speeds by machine, replacing that of the machine of `result`."""
+    where: Params = {"machine": result.machine, "date": result.date, "commit": result.commit}
+    is_beside: Params = {"library": "torch_geometric", "precision": "fp32"}
+    measured = [
+        Row(TIMES_PYG, row.ratio, "x", where)
+        for row in Picked("libraries", (TGN_BESIDE,), is_beside).of({"libraries": result})
+        if row.ratio is not None
+    ]
+    others = [row for row in kept if row.params["machine"] != result.machine or not measured]
+    return sorted([*others, *measured], key=lambda row: row.value)
 
 
 def filled(page: str, folder: Path = FOLDER) -> str:
     """Return the page with its tables written from the results in `folder`."""
     results = {file.stem: load(file) for file in sorted(folder.glob("*.json"))}
     special: dict[str, Callable[[], Iterator[str]]] = {
-        "libraries": lambda: library_table(results),
+        "libraries": lambda: readme_table(results),
+        "held-out": lambda: library_table(results, HELD_OUT),
         "accuracies": lambda: accuracy.headline_table(results),
         "missed": lambda: missed_targets(results),
         "step": lambda: step_table(results["step"]),
@@ -167,6 +197,10 @@ def picked_table(picks: Sequence[Picked], results: Mapping[str, Result]) -> Iter
         for row in pick.of(results):
             yield _row_line(row, [each for each in pick.of(results) if each.name == row.name])
     yield ""
+    yield from _machines(results, picks)
+
+
+def _machines(results: Mapping[str, Result], picks: Iterable[Picked]) -> Iterator[str]:
     for name in dict.fromkeys(pick.result for pick in picks):
         result = results[name]
         yield f"{name}: `{result.command}`, {result.machine}, {result.date}, {result.commit}  "
@@ -224,14 +258,22 @@ def missed_targets(results: Mapping[str, Result]) -> Iterator[str]:
             yield f"- {result_name}: {'; '.join(parts)}"
 
 
-def library_table(results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the lines of the table of tgflow against other libraries, of those with a figure."""
+def readme_table(results: Mapping[str, Result]) -> Iterator[str]:
+    """Yield the README's table, with the range of the first row's ratio over machines."""
+    yield from library_table(results, BESIDE)
+    ratios = [row.value for row in results["cpus"].rows]
+    span = f"{min(ratios):.1f} to {max(ratios):.1f} times"
+    yield f"TGN trains {span} as fast as in PyTorch Geometric, [by CPU](BENCHMARKS.md#by-cpu)."
+
+
+def library_table(results: Mapping[str, Result], beside: Mapping[str, Picked]) -> Iterator[str]:
+    """Yield the lines of a table of tgflow against other libraries, of those with a figure."""
     values = {
         what: {
             (row.params["library"], row.params.get("visibility", "batch")): row.value
             for row in pick.of(results)
         }
-        for what, pick in BESIDE.items()
+        for what, pick in beside.items()
     }
     shown = {t: key for t, key in LIBRARIES.items() if any(key in row for row in values.values())}
     yield _line("", *shown)
@@ -239,6 +281,8 @@ def library_table(results: Mapping[str, Result]) -> Iterator[str]:
     for what, row in values.items():
         found = (row.get(key) for key in shown.values())
         yield _line(what, *("" if value is None else compact(value) for value in found))
+    yield ""
+    yield from _machines(results, beside.values())
 
 
 def _line(*cells: str) -> str:

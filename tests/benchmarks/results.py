@@ -50,12 +50,11 @@ def load(file: Path) -> Result:
 
 def machine() -> str:
     """Return the description of this machine."""
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        if line.startswith("model name")
-    ]
-    cores = f"{len(names)} cores of {names[0]}, torch {torch.__version__.partition('+')[0]}"
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    pairs = [(key.strip(), value.strip()) for key, _, value in (x.partition(":") for x in lines)]
+    of, num = dict(pairs), sum(key == "processor" for key, _ in pairs)
+    cpu = f"{of['model name']} (family {of['cpu family']}, model {of['model']})"
+    cores = f"{num} cores of {cpu}, torch {torch.__version__.partition('+')[0]}"
     return f"{torch.cuda.get_device_name()}, {cores}" if torch.cuda.is_available() else cores
 
 

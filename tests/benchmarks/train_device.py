@@ -115,7 +115,7 @@ def live_row(task: Task, params: Params, device: str | Device, options: Options)
         "device": "cuda",
     }
     speed = (trainer.position - before) / seconds
-    return Row("TGN learning as it comes", speed, "events/s", given)
+    return Row("TGN continual learning", speed, "events/s", given)
 
 
 def beside_row(task: Task, params: Params, device: str | Device, options: Options) -> Row:

@@ -35,6 +35,7 @@ class PygTgn:
             message_module=IdentityMessage(events.x_dim, task.dim, task.dim),
             aggregator_module=LastAggregator(),
         )
+        task.set_frequencies(self.memory.time_enc.lin)
         self.embedding = _Embedding(task, self.memory.time_enc)
         self.decoder = PairDecoder(task.dim)
         nodes, device = task.num_nodes, task.device
@@ -86,6 +87,7 @@ class PygTgn:
         nodes, edges, eid = self.neighbors(batch.n_id)
         self.local[nodes] = torch.arange(len(nodes), device=nodes.device)
         z, updated = self.memory(nodes)
+        updated = self.task.encoded_to(updated, batch.t)
         z = self.embedding(z, updated, edges, self.data.t[eid], self.data.msg[eid])
         src = z[self.local[batch.src]]
         return (

@@ -122,6 +122,7 @@ class TgmTgn(Tgm):
             message_module=IdentityMessage(x_dim, dim, dim),
             aggregator_module=LastAggregator(),
         )
+        task.set_frequencies(self.memory.time_enc.w)
         self.encoder = GraphAttentionEmbedding(dim, dim, x_dim, self.memory.time_enc)
         self._learn(self.memory, self.encoder)
         self.memory.reset_state()  # makes its store of messages on the device
@@ -133,6 +134,7 @@ class TgmTgn(Tgm):
         local = batch.global_to_local
         edges = torch.stack([local(neighbors[mask]), local(targets[mask])]).long()
         z, updated = self.memory(batch.unique_nids.long())
+        updated = self.task.encoded_to(updated, batch.edge_time)
         z = self.encoder(z, updated, edges, batch.nbr_edge_time[0][mask], batch.nbr_edge_x[0][mask])
         src, dst = z[local(batch.edge_src)], z[local(batch.edge_dst)]
         return self.decoder(src, dst), self.decoder(src, z[local(batch.neg)])
