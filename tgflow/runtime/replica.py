@@ -33,10 +33,12 @@ from tgflow.runtime.files import read_health
 from tgflow.runtime.saved_run import Run, open_run
 from tgflow.runtime.serving import ReplicaJob
 from tgflow.serve.answers import Answers
-from tgflow.serve.app import Serving, make_server
+from tgflow.serve.app import Serving
+from tgflow.serve.endpoint import Endpoint, Hosts
 from tgflow.serve.guard import Limits
 from tgflow.serve.questions import Health
 from tgflow.serve.ring import Frame, Lapped, Ring
+from tgflow.serve.server import make_server
 
 _LOOK_SECONDS = 0.5
 """Seconds between looks for a newer checkpoint."""
@@ -347,7 +349,8 @@ def main() -> None:
     replica = LogReplica(path) if job.ring is None else FrameReplica(path, Ring(job.ring))
     answers = Answers(replica, job.max_pairs, _warn)
     limits = Limits(job.max_body, job.max_waiting, job.timeout)
-    serving = Serving(job.name, job.token, limits, job.max_lag)
+    hosts = Hosts(Endpoint(*job.endpoint), job.hosts)
+    serving = Serving(job.name, job.token, limits, hosts, job.max_lag)
     server = make_server(serving, answers, replica.health, own, shown, _warn)
     servers.append(server)
     threading.Thread(target=_observe, args=(own, replica, answers), daemon=True).start()

@@ -29,7 +29,7 @@ from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds
 from tgflow.nn import NodeMemory
 from tgflow.runtime.checkpoints import Component
-from tgflow.serve.endpoint import Endpoint, read_token
+from tgflow.serve.endpoint import Endpoint, Hosts, read_token
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import parse_bytes, parse_seconds
@@ -44,9 +44,10 @@ _RESTART_SECONDS = 1.0
 
 def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
     """Return the endpoint of a run and its token; None if it is not served."""
-    if serve.at is None:
-        return None
     try:
+        Hosts(Endpoint("127.0.0.1", 0), listed_hosts(serve))
+        if serve.at is None:
+            return None
         endpoint = Endpoint.parse(serve.at)
         token = read_token(endpoint, serve.token_file)
     except ValueError as error:
@@ -63,6 +64,11 @@ def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
         ) from None
     del fastapi, fastapi_offline, httptools, prometheus_client, uvicorn
     return endpoint, token
+
+
+def listed_hosts(serve: ServeConfig) -> list[str]:
+    """Return the names in `--serve-hosts`, which may be separated by commas."""
+    return [name.strip() for text in serve.hosts or () for name in text.split(",")]
 
 
 class FramePublisher(Component):
@@ -205,6 +211,8 @@ class ReplicaJob:
     """Descriptor of the ring; None: it follows the checkpoints of the directory."""
     name: str
     token: str | None
+    endpoint: tuple[str, int]
+    hosts: list[str]
     max_body: int
     max_waiting: int
     max_pairs: int
@@ -238,7 +246,8 @@ class Replicas:
     ) -> None:
         endpoint, token = where
         self._listener: socket.socket = endpoint.listen()
-        self.endpoint = Endpoint(endpoint.host, self._listener.getsockname()[1])
+        address, port = self._listener.getsockname()[:2]
+        self.endpoint = Endpoint(endpoint.host, port)
         """Address that they listen on."""
         serve = config.serve
         self._ring = None if ring is None else os.dup(ring.fd)
@@ -248,6 +257,8 @@ class Replicas:
             self._ring,
             config.model.name,
             token,
+            self.endpoint,
+            [*listed_hosts(serve), f"[{address}]:{port}"],
             parse_bytes(serve.max_body),
             serve.max_waiting,
             serve.max_pairs,

@@ -7,19 +7,16 @@ import importlib.resources
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tgflow.serve.answers import Answers
-from tgflow.serve.guard import STATIC, Guard, Limits, ServeFigures
+from tgflow.serve.endpoint import Hosts
+from tgflow.serve.guard import STATIC, Limits
 from tgflow.serve.questions import (
     FAULT,
     QUESTIONS,
@@ -32,10 +29,9 @@ from tgflow.text import printable
 
 _READS = 20
 """Most attempts to read metrics while files are made or removed."""
-GRACE_SECONDS = 5
-"""Seconds for requests in progress when the server is closed."""
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"model": Refusal, "description": "Missing or wrong token"},
+    403: {"model": Refusal, "description": "Host or Origin of another server"},
     404: {"model": Refusal, "description": "Unknown relation"},
     408: {"model": Refusal, "description": "The body did not arrive in time"},
     413: {"model": Refusal, "description": "The body is too large"},
@@ -53,6 +49,8 @@ class Serving(NamedTuple):
     token: str | None
     """Token that clients must send; None: none."""
     limits: Limits
+    hosts: Hosts
+    """Hosts that it answers for."""
     max_lag: int | None
     """Most events behind the run while ready; None: any number."""
 
@@ -128,72 +126,6 @@ async def exported(registry: Any) -> bytes:
             return await asyncio.to_thread(generate_latest, registry)
         await asyncio.sleep(0.02)
     return await asyncio.to_thread(generate_latest, registry)
-
-
-def make_server(
-    serving: Serving,
-    answers: Answers,
-    health: Callable[[], Health],
-    own: Any,
-    shown: Any,
-    warn: Callable[[str], None],
-) -> uvicorn.Server:
-    """Return a server; `run([listener])` lasts until SIGTERM or SIGINT, or `should_exit`.
-
-    Args:
-        serving: What is served.
-        answers: Answers the questions.
-        health: Returns the state.
-        own: Registry of prometheus-client that gets the metrics of requests.
-        shown: Registry that is exported.
-        warn: Called with a message for each fault.
-    """
-    app = make_app(serving, health, shown)
-    guarded = Guard(app, answers, serving.limits, serving.token, ServeFigures(own), warn)
-    settings = uvicorn.Config(
-        guarded,
-        http=partial(_Patience, serving.limits.timeout),  # type: ignore[arg-type]
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
-    return uvicorn.Server(settings)
-
-
-class _Patience(HttpToolsProtocol):
-    """HTTP protocol that closes a connection whose client sends its headers too slowly."""
-
-    def __init__(self, seconds: float, **given: Any) -> None:
-        super().__init__(**given)
-        self._seconds = seconds
-        self._end: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        """Start the timeout when the headers of a request are awaited."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop()
-        elif self._end is None:
-            self._end = self.loop.call_later(self._seconds, self.transport.close)
-
-    def _stop(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
 
 
 def _refuse(request: Request, error: Exception) -> Response:

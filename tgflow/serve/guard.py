@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pydantic import ValidationError
 
 from tgflow.serve.answers import Answers
+from tgflow.serve.endpoint import Hosts
 from tgflow.serve.questions import FAULT, QUESTIONS, Refused, sentence_of
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -85,10 +86,12 @@ class Guard:
         answers: Answers,
         limits: Limits,
         token: str | None,
+        hosts: Hosts,
         figures: ServeFigures,
         warn: Callable[[str], None],
     ) -> None:
         self._app, self._answers, self._figures, self._warn = app, answers, figures, warn
+        self._hosts = hosts
         self._expected = None if token is None else f"Bearer {token}".encode()
         self._max_body, self._max_waiting, self._timeout = limits
         self._num_asking = 0
@@ -112,6 +115,12 @@ class Guard:
 
     async def _pass(self, scope: Message, receive: Receive, send: _Sent) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
+        hosts, origins = (
+            [value.decode("latin-1") for name, value in scope["headers"] if name == header]
+            for header in (b"host", b"origin")
+        )
+        if why := self._hosts.refusal(hosts, origins):
+            raise Refused(403, why)
         if scope["path"] not in OPEN and not scope["path"].startswith(f"{STATIC}/"):
             self._check_token(headers.get(b"authorization", b""))
         kind = ASKING.get(scope["path"])
