@@ -352,9 +352,12 @@ def until_accepted(url):
 
 
 def test_client_that_does_not_read_is_disconnected(predictor):
-    with served(predictor, hosts=["x"], timeout=0.2) as server:
-        with Client(server.endpoint.url).raw() as connection, pytest.raises(ConnectionError):
-            send_without_end(connection, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 8)
+    with (
+        served(predictor, hosts=["x"], timeout=0.2) as server,
+        Client(server.endpoint.url).raw() as connection,
+        pytest.raises(ConnectionError),
+    ):
+        send_without_end(connection, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 8)
 
 
 def send_without_end(connection, data):

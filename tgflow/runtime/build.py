@@ -188,8 +188,11 @@ def _compose(
         batches = live.nodes.along(batches, trainer.graph, ids=ingest.ids)
 
     where, publisher = check_serving(config.serve), None
+    warn_of_serving = partial(run_log.warning, "serve")
     if where is not None and isinstance(trainer, ContinualTrainer):
-        publisher = FramePublisher(trainer, ingest.ids, lambda: ingest.classes, config.serve)
+        publisher = FramePublisher(
+            trainer, ingest.ids, lambda: ingest.classes, config.serve, warn_of_serving
+        )
         components.append(publisher)
     for component in components:
         opened.callback(close_quietly, component)
@@ -237,7 +240,7 @@ def _compose(
             config,
             where,
             publisher.ring,
-            warn=lambda text: run_log.warning("serve", text),
+            warn=warn_of_serving,
         )
         replicas.prioritize()  # where all cores are busy, answers come first
         inputs.lasting.callback(replicas.close)

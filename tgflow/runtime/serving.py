@@ -40,6 +40,7 @@ _GRACE_SECONDS = 10
 """Seconds for a replica to send its pending answers and end when serving ends."""
 _RESTART_SECONDS = 1.0
 """Seconds between the end of a replica and the start of the next one."""
+_MORE_MEMORY = "raise it, or enlarge /dev/shm (containers: --shm-size)"
 
 
 def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
@@ -81,7 +82,11 @@ class FramePublisher(Component):
         ids: Ids of the stream's nodes.
         classes: Returns the texts of relations and labels, by column.
         config: Settings.
+        warn: Called with a message if there is less shared memory than the ring should have.
         clock: Returns monotonic seconds.
+
+    Raises:
+        ConfigError: If there is too little for the parameters.
     """
 
     def __init__(
@@ -90,11 +95,13 @@ class FramePublisher(Component):
         ids: NodeIds,
         classes: Callable[[], Mapping[str, Sequence[str]]],
         config: ServeConfig,
+        warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trainer, self._ids, self._classes = trainer, ids, classes
         self._every = parse_seconds(config.parameters_every)
-        self.ring = Ring.create(parse_bytes(config.ring))
+        self._warn = warn
+        self.ring = self._make_ring(config.ring)
         self._position = trainer.position
         self.ring.begin_at(self._position)
         self._count = NodeCount(trainer.graph.log)
@@ -113,6 +120,25 @@ class FramePublisher(Component):
         self.num_bytes = 0
         """Size of all frames."""
 
+    def _make_ring(self, size: str) -> Ring:
+        least = 2 * sum(x.nbytes for x in self._trainer.model.state_dict().values())
+        try:
+            ring = Ring.create(parse_bytes(size))
+        except OSError as error:
+            raise ConfigError(f"--serve-ring {size}: {error}; {_MORE_MEMORY}") from None
+        if ring.capacity < least:
+            ring.close()
+            raise ConfigError(
+                f"--serve-ring {size}: the ring can have {ring.capacity:,} bytes, and needs "
+                f"{least:,} bytes for twice the parameters; {_MORE_MEMORY}"
+            )
+        if ring.capacity < parse_bytes(size):
+            self._warn(
+                f"--serve-ring {size}: less shared memory is free, so the ring has "
+                f"{ring.capacity:,} bytes; {_MORE_MEMORY}"
+            )
+        return ring
+
     def on_step(self, record: Mapping[str, Any]) -> None:
         """Publish the events learned since the last frame."""
         if self._trainer.position > self._position:
@@ -121,11 +147,17 @@ class FramePublisher(Component):
     def _publish(self, *, is_last: bool = False) -> None:
         started, begin, end = time.perf_counter(), self._position, self._trainer.position
         note, tensors = self._changes(begin, end, is_last)
-        self._position = end
+        self._position, usable = end, self.ring.usable
         try:
             self.num_bytes += self.ring.write(begin, end, note, tensors)
-        except OSError:  # replicas start from a checkpoint
+        except OSError as error:  # replicas start from a checkpoint
             self.num_lost += 1
+            if self.num_lost.bit_count() == 1:  # the first, and ever fewer of the next ones
+                text = f"{self.num_lost:,} frames of --serve-ring were lost: {error.strerror}"
+                self._warn(f"{text}; {_MORE_MEMORY}")
+        if self.ring.usable < usable:
+            text = f"shared memory is full: --serve-ring has {self.ring.usable:,} bytes"
+            self._warn(f"{text}; {_MORE_MEMORY}")
         self.seconds += time.perf_counter() - started
 
     @torch.no_grad()
