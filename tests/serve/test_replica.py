@@ -236,9 +236,7 @@ def test_restarted_replica_answers_once_it_has_what_the_ring_has(tmp_path):
 
 
 def test_ring_too_small_for_the_parameters_is_refused(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"--serve-ring 4KiB: the ring can have 4,096 bytes"
-    ):
+    with pytest.raises(ConfigError, match=r"--serve-ring 4KiB: the ring can have 4,096 bytes"):
         Published(tmp_path / "run", "tgn+pairs", ring="4KiB")
 
 
@@ -324,6 +322,31 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
             process.kill()
         assert process.returncode == 0
     ring.close()
+
+
+def test_metrics_of_killed_runs_are_removed_at_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    script = (
+        "import os, signal\nfrom tgflow.runtime.serving import _metrics_folder\n"
+        "print(_metrics_folder()[0], flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    variables = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=False)
+    killed = Path(found.stdout.strip())
+    assert killed.is_dir()
+    (killed / "counter_1.db").touch()
+    held, lock = serving._metrics_folder()
+    assert killed.is_dir(), "it may be about to lock it"
+    monkeypatch.setattr(serving, "_NEW_SECONDS", -1.0)
+    where, config = (Endpoint("127.0.0.1", 0), None), Config(serve=ServeConfig(replicas=1))
+    monkeypatch.setattr(Replicas, "_keep", lambda self, index: None)
+    with Replicas(tmp_path, config, where, None, print):
+        assert not killed.exists()
+        assert Path(held).is_dir(), "its process still runs"
+        assert len([*tmp_path.iterdir()]) == 2
+    assert [*tmp_path.iterdir()] == [Path(held)]
+    os.close(lock)
 
 
 def test_replica_that_ends_before_it_reads_its_job_is_started_again(tmp_path, monkeypatch):

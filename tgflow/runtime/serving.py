@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -40,6 +41,8 @@ _GRACE_SECONDS = 10
 """Seconds for a replica to send its pending answers and end when serving ends."""
 _RESTART_SECONDS = 1.0
 """Seconds between the end of a replica and the start of the next one."""
+_NEW_SECONDS = 5.0
+"""Seconds for a process to lock a folder that it has made."""
 _MORE_MEMORY = "raise it, or enlarge /dev/shm (containers: --shm-size)"
 
 
@@ -298,7 +301,7 @@ class Replicas:
             serve.max_lag,
         )
         self._log, self._ends = warn, threading.Event()
-        self._metrics = tempfile.mkdtemp(prefix="tgflow-metrics-")
+        self._metrics, self._metrics_fd = _metrics_folder()
         self._starting = threading.Lock()
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._threads = [
@@ -346,6 +349,7 @@ class Replicas:
         if self._ring is not None:
             os.close(self._ring)
         shutil.rmtree(self._metrics, ignore_errors=True)
+        os.close(self._metrics_fd)
 
     def _keep(self, index: int) -> None:
         """Start a replica, and the next one when it ends."""
@@ -401,3 +405,23 @@ class Replicas:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _metrics_folder() -> tuple[str, int]:
+    """Return a new folder for the metrics of replicas, and a descriptor that locks it.
+
+    Removes the folders of processes that were killed: those without a lock, and not just made.
+    """
+    for folder in Path(tempfile.gettempdir()).glob("tgflow-metrics-*"):
+        with suppress(OSError):  # locked, gone, or of another user
+            found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(found).st_ctime > _NEW_SECONDS:
+                    shutil.rmtree(folder)
+            finally:
+                os.close(found)
+    made = tempfile.mkdtemp(prefix="tgflow-metrics-")
+    lock = os.open(made, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return made, lock
