@@ -12,7 +12,7 @@ from helpers.made_models import X_DIM, made_events, made_model
 from tgflow.config import StreamConfig
 from tgflow.config.schema import ServeConfig
 from tgflow.ids import NodeIds
-from tgflow.serve.endpoint import Endpoint, Hosts
+from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.predictor import Predictor
 from tgflow.tables import FeatureTable
 from tgflow.train.calibration import Calibration
@@ -89,8 +89,6 @@ class Served:
         from prometheus_client import CollectorRegistry
 
         from tgflow.serve.answers import Answers
-        from tgflow.serve.app import Serving
-        from tgflow.serve.guard import Limits
         from tgflow.serve.questions import Health
         from tgflow.serve.server import make_server
 
@@ -101,8 +99,16 @@ class Served:
         self.endpoint = Endpoint(at, listener.getsockname()[1])
         self.answers = Answers(state, config.max_pairs, self.faults.append)
         registry = CollectorRegistry()
-        seconds = parse_seconds(config.timeout)
-        limited = Limits(parse_bytes(config.max_body), config.max_waiting, seconds)
+        serving = Serving(
+            "made",
+            token,
+            self.endpoint,
+            hosts,
+            parse_bytes(config.max_body),
+            config.max_waiting,
+            parse_seconds(config.timeout),
+            config.max_lag,
+        )
 
         def health() -> Health:
             position = state.predictor.position
@@ -115,7 +121,7 @@ class Served:
             )
 
         self._server = make_server(
-            Serving("made", token, limited, Hosts(self.endpoint, hosts), config.max_lag),
+            serving,
             self.answers,
             health,
             registry,

@@ -24,7 +24,7 @@ from tgflow.nn import NodeMemory
 from tgflow.runtime import serving
 from tgflow.runtime.replica import FrameReplica, LogReplica
 from tgflow.runtime.serving import FramePublisher, ReplicaJob, Replicas
-from tgflow.serve.endpoint import Endpoint
+from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.ring import Ring
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -298,15 +298,8 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
         path=str(tmp_path),
         listener=listener.fileno(),
         ring=ring.fd,
-        name="tgn",
-        token=None,
-        endpoint=("127.0.0.1", 0),
-        hosts=[],
-        max_body=1 << 20,
-        max_waiting=8,
         max_pairs=100,
-        timeout=5.0,
-        max_lag=None,
+        serving=Serving("tgn", None, Endpoint("127.0.0.1", 0), [], 1 << 20, 8, 5.0, None),
     )
     with (
         listener,

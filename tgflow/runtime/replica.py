@@ -34,9 +34,7 @@ from tgflow.runtime.files import read_health
 from tgflow.runtime.saved_run import Run, open_run
 from tgflow.runtime.serving import ReplicaJob
 from tgflow.serve.answers import Answers
-from tgflow.serve.app import Serving
-from tgflow.serve.endpoint import Endpoint, Hosts
-from tgflow.serve.guard import Limits
+from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.questions import Health
 from tgflow.serve.ring import Frame, Lapped, Ring
 from tgflow.serve.server import make_server
@@ -362,9 +360,8 @@ def main() -> None:
     path = Path(job.path)
     replica = LogReplica(path) if job.ring is None else FrameReplica(path, Ring(job.ring), _warn)
     answers = Answers(replica, job.max_pairs, _warn)
-    limits = Limits(job.max_body, job.max_waiting, job.timeout)
-    hosts = Hosts(Endpoint(*job.endpoint), job.hosts)
-    serving = Serving(job.name, job.token, limits, hosts, job.max_lag)
+    serving = Serving(*job.serving)
+    serving = serving._replace(endpoint=Endpoint(*serving.endpoint))
     server = make_server(serving, answers, replica.health, own, shown, _warn)
     servers.append(server)
     threading.Thread(target=_observe, args=(own, replica, answers), daemon=True).start()

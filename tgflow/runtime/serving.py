@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any, Self
@@ -30,7 +31,7 @@ from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds
 from tgflow.nn import NodeMemory
 from tgflow.runtime.checkpoints import Component
-from tgflow.serve.endpoint import Endpoint, Hosts, read_token
+from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import parse_bytes, parse_seconds
@@ -43,7 +44,7 @@ _RESTART_SECONDS = 1.0
 """Seconds between the end of a replica and the start of the next one."""
 _NEW_SECONDS = 5.0
 """Seconds for a process to lock a folder that it has made."""
-_MORE_MEMORY = "raise it, or enlarge /dev/shm (containers: --shm-size)"
+_MORE_MEMORY = "a larger --serve-ring needs as large a /dev/shm (containers: --shm-size)"
 
 
 def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
@@ -56,17 +57,9 @@ def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
         token = read_token(endpoint, serve.token_file)
     except ValueError as error:
         raise ConfigError(f"--serve: {error}") from None
-    try:
-        import fastapi
-        import fastapi_offline
-        import httptools
-        import prometheus_client
-        import uvicorn
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"serving needs {error.name}; {install_command('serve')}"
-        ) from None
-    del fastapi, fastapi_offline, httptools, prometheus_client, uvicorn
+    for name in ("httptools", "prometheus_client", "uvicorn"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"serving needs {name}; {install_command('serve')}")
     return endpoint, token
 
 
@@ -123,7 +116,7 @@ class FramePublisher(Component):
         self.num_bytes = 0
         """Size of all frames."""
 
-    def _make_ring(self, size: str) -> Ring:
+    def _make_ring(self, size: int | str) -> Ring:
         least = 2 * sum(x.nbytes for x in self._trainer.model.state_dict().values())
         try:
             ring = Ring.create(parse_bytes(size))
@@ -244,15 +237,8 @@ class ReplicaJob:
     """Descriptor of the socket that it listens on."""
     ring: int | None
     """Descriptor of the ring; None: it follows the checkpoints of the directory."""
-    name: str
-    token: str | None
-    endpoint: tuple[str, int]
-    hosts: list[str]
-    max_body: int
-    max_waiting: int
     max_pairs: int
-    timeout: float
-    max_lag: int | None
+    serving: Serving
 
 
 class Replicas:
@@ -290,15 +276,17 @@ class Replicas:
             str(path.absolute()),
             self._listener.fileno(),
             self._ring,
-            config.model.name,
-            token,
-            self.endpoint,
-            [*listed_hosts(serve), f"[{address}]:{port}"],
-            parse_bytes(serve.max_body),
-            serve.max_waiting,
             serve.max_pairs,
-            parse_seconds(serve.timeout),
-            serve.max_lag,
+            Serving(
+                config.model.name,
+                token,
+                self.endpoint,
+                [*listed_hosts(serve), f"[{address}]:{port}"],
+                parse_bytes(serve.max_body),
+                serve.max_waiting,
+                parse_seconds(serve.timeout),
+                serve.max_lag,
+            ),
         )
         self._log, self._ends = warn, threading.Event()
         self._metrics, self._metrics_fd = _metrics_folder()

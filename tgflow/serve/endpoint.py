@@ -154,6 +154,26 @@ def _other_host(header: str, value: str) -> str:
     )
 
 
+class Serving(NamedTuple):
+    """What a server serves, and its limits."""
+
+    name: str
+    """Name of the model."""
+    token: str | None
+    """Token that clients must send; None: none."""
+    endpoint: Endpoint
+    hosts: Sequence[str]
+    """Further hosts that it answers for, see `Hosts`."""
+    max_body: int
+    """Most bytes of a body."""
+    max_waiting: int
+    """Most requests that wait for an answer."""
+    timeout: float
+    """Timeout in seconds for a request, and for its answer."""
+    max_lag: int | None
+    """Most events behind the run while ready; None: any number."""
+
+
 def read_token(endpoint: Endpoint, file: str | None) -> str | None:
     """Return the bearer token that clients must send; None if none is required.
 

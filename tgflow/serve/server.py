@@ -11,8 +11,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from tgflow.serve.answers import Answers
-from tgflow.serve.app import Serving, make_app
-from tgflow.serve.guard import Guard, ServeFigures
+from tgflow.serve.app import App, ServeFigures
+from tgflow.serve.endpoint import Serving
 from tgflow.serve.questions import Health, Refused
 
 GRACE_SECONDS = 5
@@ -48,13 +48,9 @@ def make_server(
         shown: Registry that is exported.
         warn: Called with a message for each fault.
     """
-    app = make_app(serving, health, shown)
-    guarded = Guard(
-        app, answers, serving.limits, serving.token, serving.hosts, ServeFigures(own), warn
-    )
     settings = uvicorn.Config(
-        guarded,
-        http=partial(_Connection, serving.limits.timeout),  # type: ignore[arg-type]
+        App(serving, answers, health, ServeFigures(own), shown, warn),
+        http=partial(_Connection, serving.timeout),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
