@@ -7,7 +7,7 @@ import pytest
 from benchmarks import serve
 from helpers.live_runs import SMALL, write_events
 
-pytest.importorskip("fastapi", reason="fastapi is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_examples_run(script, args, text, monkeypatch, capsys):
     if script == "own_loop.py":
         pytest.importorskip("torch_geometric", reason="PyTorch Geometric is not installed")
     if script == "ask_over_http.py":
-        pytest.importorskip("fastapi", reason="fastapi is not installed")
+        pytest.importorskip("uvicorn", reason="uvicorn is not installed")
     path = ROOT / "examples" / script
     monkeypatch.setattr("sys.argv", [str(path), *map(str, args)])
     runpy.run_path(str(path), run_name="__main__")

@@ -136,7 +136,7 @@ class Repeated:
         self.positions.append(step.stop)
         model, ids = copy.deepcopy(trainer.model), ids_of(run)
         engine = make_engine(trainer.config, model, trainer.graph)
-        version = Version(engine, ids, trainer._labels, step.stop)
+        version = Version(engine, ids, trainer.labels, step.stop)
         asked.sort(key=lambda each: each.answer["parameters"])
         loaded = None
         for each in asked:

@@ -12,7 +12,7 @@ from helpers.made_models import X_DIM, made_events, made_model
 from tgflow.config import StreamConfig
 from tgflow.config.schema import ServeConfig
 from tgflow.ids import NodeIds
-from tgflow.serve.endpoint import Endpoint
+from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.predictor import Predictor
 from tgflow.tables import FeatureTable
 from tgflow.train.calibration import Calibration
@@ -83,23 +83,32 @@ class Held:
 class Served:
     """A server of a state in a thread of this process."""
 
-    def __init__(self, state: Any, token: str | None, **limits: Any) -> None:
+    def __init__(
+        self, state: Any, token: str | None, hosts: Any = (), at: str = "127.0.0.1", **limits: Any
+    ) -> None:
         from prometheus_client import CollectorRegistry
 
         from tgflow.serve.answers import Answers
-        from tgflow.serve.app import Serving, make_server
-        from tgflow.serve.guard import Limits
         from tgflow.serve.questions import Health
+        from tgflow.serve.server import make_server
 
         self.state, self.faults = state, []
         self.behind = 0
         config = ServeConfig(**limits)
         listener = Endpoint("127.0.0.1", 0).listen()
-        self.endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        self.endpoint = Endpoint(at, listener.getsockname()[1])
         self.answers = Answers(state, config.max_pairs, self.faults.append)
         registry = CollectorRegistry()
-        seconds = parse_seconds(config.timeout)
-        limited = Limits(parse_bytes(config.max_body), config.max_waiting, seconds)
+        serving = Serving(
+            "made",
+            token,
+            self.endpoint,
+            hosts,
+            parse_bytes(config.max_body),
+            config.max_waiting,
+            parse_seconds(config.timeout),
+            config.max_lag,
+        )
 
         def health() -> Health:
             position = state.predictor.position
@@ -112,7 +121,7 @@ class Served:
             )
 
         self._server = make_server(
-            Serving("made", token, limited, config.max_lag),
+            serving,
             self.answers,
             health,
             registry,

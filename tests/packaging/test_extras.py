@@ -15,7 +15,7 @@ from tgflow.extras import install_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = (
-    "fastapi>=0.115; extra == 'serve'",
+    "httptools>=0.6; extra == 'serve'",
     'uvicorn>=0.30 ; (os_name == "posix") and extra == "serve"',
 )
 
@@ -52,12 +52,12 @@ def test_wheel_is_named_while_it_exists(installed_from, tmp_path):
     installed_from({"url": wheel.as_uri(), "archive_info": {}})
     assert install_command("serve") == f"pip install '{wheel}[serve]'"
     wheel.unlink()
-    assert install_command("serve") == "pip install 'fastapi>=0.115' 'uvicorn>=0.30'"
+    assert install_command("serve") == "pip install 'httptools>=0.6' 'uvicorn>=0.30'"
 
 
 def test_without_an_origin_packages_are_named(installed_from):
     installed_from(None)
-    assert install_command("serve") == "pip install 'fastapi>=0.115' 'uvicorn>=0.30'"
+    assert install_command("serve") == "pip install 'httptools>=0.6' 'uvicorn>=0.30'"
     with pytest.raises(ValueError, match="no extra 'nothing'"):
         install_command("nothing")
 

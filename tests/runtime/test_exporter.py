@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tgflow.runtime.metrics import METRICS, RunCollector, open_exporter
+from tgflow.serve.endpoint import Endpoint
 
 prometheus = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 PROCESS = {
@@ -25,15 +26,21 @@ PROCESS = {
 DASHBOARD = Path(__file__).resolve().parents[2] / "examples" / "grafana" / "tgflow.json"
 
 
-def scrape(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+def scrape(port, **headers):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
+    with urllib.request.urlopen(request, timeout=5) as answer:
         return answer.read().decode()
 
 
 def page_of(figures, labels):
     with ExitStack() as opened:
-        port = open_exporter(RunCollector(lambda: figures, labels), 0, "127.0.0.1", opened)
+        at = Endpoint("127.0.0.1", 0)
+        port = open_exporter(RunCollector(lambda: figures, labels), at, ["run"], opened)
         page = scrape(port)
+        assert scrape(port, Host="run:9400")
+        for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                scrape(port, **headers)
     with pytest.raises(urllib.error.URLError):
         scrape(port)
     return page

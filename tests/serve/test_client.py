@@ -9,7 +9,6 @@ import pytest
 import tgflow as tg
 from helpers.served import made_predictor, served
 
-pytest.importorskip("fastapi", reason="fastapi is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 TOKEN = "0123456789abcdef"

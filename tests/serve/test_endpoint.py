@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tgflow.serve.endpoint import Endpoint, read_token
+from tgflow.serve.endpoint import Endpoint, Hosts, read_token
 
 TOKEN = "0123456789abcdef"
 
@@ -39,6 +39,37 @@ def test_address_is_a_port_or_host_and_port(text, host, port, is_own, url):
 def test_invalid_address_is_refused_with_an_example(text):
     with pytest.raises(ValueError, match=r"neither a port nor HOST:PORT; give one such as 8080"):
         Endpoint.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("at", "listed", "accepted", "refused"),
+    [
+        ("8080", [], "localhost:8080 127.0.0.1:8080 [::1]:8080", "localhost 127.0.0.1:80 a:8080"),
+        (
+            "localhost:80",
+            [],
+            "localhost LOCALHOST:80 127.0.0.1",
+            "localhost:81 localhost.evil",
+        ),
+        ("[::1]:9", [], "[0:0:0:0:0:0:0:1]:9 localhost:9", "::1 [::1] [::1]:9:9"),
+        ("a.b:8080", ["c", "d:1"], "a.b:8080 A.B:8080 c c:9 d:1", "a.b localhost:8080 d d:2"),
+        ("0.0.0.0:8080", [], "10.0.0.1:9 [::5] localhost:1", "a 10.0.0.1.evil 127.0.0.1@a a:8080"),
+        ("8080", ["*"], "anything 1.1.1.1", ""),
+    ],
+)
+def test_hosts_are_the_bound_address_and_listed_names(at, listed, accepted, refused):
+    hosts = Hosts(Endpoint.parse(at), listed)
+    for host in accepted.split():
+        assert hosts.refusal([host], []) is None, host
+        assert hosts.refusal([host], [f"http://{host}"]) is None, "its own page"
+    for host in refused.split():
+        assert "the header Host has" in hosts.refusal([host], []), host
+    if listed != ["*"]:
+        assert "Origin has 'http://6.6.6.6'" in hosts.refusal(
+            accepted.split()[:1], ["http://6.6.6.6"]
+        )
+    with pytest.raises(ValueError, match="'http://a' is neither HOST nor HOST:PORT: --serve-hosts"):
+        Hosts(Endpoint.parse(at), ["http://a"])
 
 
 def test_token_is_required_unless_listening_on_localhost(tmp_path, monkeypatch):

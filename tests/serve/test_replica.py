@@ -18,13 +18,13 @@ import torch
 
 import tgflow as tg
 from helpers.effort import cases
-from tgflow.config import Config
+from tgflow.config import Config, ConfigError
 from tgflow.config.schema import ServeConfig
 from tgflow.nn import NodeMemory
 from tgflow.runtime import serving
 from tgflow.runtime.replica import FrameReplica, LogReplica
 from tgflow.runtime.serving import FramePublisher, ReplicaJob, Replicas
-from tgflow.serve.endpoint import Endpoint
+from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.ring import Ring
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
@@ -58,9 +58,12 @@ class Published:
         self.path = path
         self.trainer.ids = self.stream.ids
         self.trainer.save(path)
+        self.said: list[str] = []
         config = ServeConfig(parameters_every=f"{every}s", ring=ring)
         clock = lambda: self.trainer.position / BATCH  # noqa: E731
-        self.publisher = FramePublisher(self.trainer, self.stream.ids, dict, config, clock)
+        self.publisher = FramePublisher(
+            self.trainer, self.stream.ids, dict, config, self.said.append, clock
+        )
         self.states = {0: copy.deepcopy(model.state_dict())}
 
     def steps(self):
@@ -113,7 +116,7 @@ def same_answers(replica, published, seed):
 @pytest.mark.parametrize("every", [1, 4])
 def test_answers_equal_the_trainer_bit_for_bit_at_each_version(tmp_path, name, every):
     published = Published(tmp_path / "run", name, every, names=True)
-    replica = FrameReplica(tmp_path / "run", published.publisher.ring)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
     for stop in published.steps():
         replica.advance()
         assert replica.parameters == 20 + (stop - 20) // BATCH // every * every * BATCH
@@ -134,7 +137,7 @@ def test_scaled_features_and_several_frames_at_once(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs", 2, x_dim=2)
     published.trainer.graph.feature_scale = tg.graph.FeatureScale("auto", freeze_at=150)
     published.trainer.save(tmp_path / "scaled")
-    replica = FrameReplica(tmp_path / "scaled", published.publisher.ring)
+    replica = FrameReplica(tmp_path / "scaled", published.publisher.ring, published.said.append)
     for number, stop in enumerate(published.steps()):
         if number % 3 == 2:
             assert replica.health().behind > 0
@@ -147,7 +150,7 @@ def test_scaled_features_and_several_frames_at_once(tmp_path):
 
 def test_replica_whose_frames_were_overwritten_starts_from_a_checkpoint(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs", ring="64KiB")
-    replica = FrameReplica(tmp_path / "run", published.publisher.ring)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
     stops = published.steps()
     next(stops)
     replica.advance()
@@ -170,6 +173,73 @@ def test_replica_whose_frames_were_overwritten_starts_from_a_checkpoint(tmp_path
         same_answers(replica, published, stop)
 
 
+def test_answers_do_not_go_back_after_a_lost_frame_and_its_age_counts(tmp_path):
+    """The ring still has all frames since an older checkpoint but the lost one."""
+    published = Published(tmp_path / "run", "tgn+pairs")
+    ring, stops = published.publisher.ring, published.steps()
+    replica = FrameReplica(tmp_path / "run", ring, published.said.append)
+    for stop in stops:
+        replica.advance()
+        if stop == 100:
+            published.trainer.save(tmp_path / "run")
+        if stop == 160:
+            break
+    ring.usable = 0  # there is no memory for the next frame
+    next(stops)
+    assert published.said.pop().startswith("1 frames of --serve-ring were lost: a frame of")
+    lost_at = time.time()
+    for _ in range(2):
+        next(stops)
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        replica.advance()
+        assert replica.predictor.position == 160
+    health = replica.health()
+    assert health.behind == 60
+    assert time.time() - lost_at <= health.age < 10
+    assert replica.num_restarts == 1
+    assert published.publisher.is_asked()
+    published.trainer.save(tmp_path / "run")
+    for stop in stops:
+        while replica.predictor.position < stop:
+            replica.advance()
+        same_answers(replica, published, stop)
+    replica.advance()
+    assert (replica.num_restarts, replica.health().age) == (1, 0.0)
+    [line] = published.said
+    assert line.startswith("a replica answers as of event 160 until a checkpoint is loaded: ")
+
+
+def test_replica_behind_while_it_applies_frames_has_their_age(tmp_path, monkeypatch):
+    monkeypatch.setattr("tgflow.runtime.replica.MOST_FRAMES", 1)
+    published = Published(tmp_path / "run", "tgn+pairs")
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
+    stops = published.steps()
+    next(stops)
+    published_at = time.time()
+    time.sleep(0.3)
+    next(stops)
+    replica.advance()
+    health = replica.health()
+    assert health.behind == BATCH
+    assert health.age >= 0.3, "not the time since a frame was applied"
+    assert health.age <= time.time() - published_at + 5
+    replica.advance()
+    assert replica.health().age == 0.0
+
+
+def test_restarted_replica_answers_once_it_has_what_the_ring_has(tmp_path):
+    published = Published(tmp_path / "run", "tgn+pairs")
+    stop = [*published.steps()][-1]
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
+    same_answers(replica, published, stop)
+
+
+def test_ring_too_small_for_the_parameters_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"--serve-ring 4KiB: the ring can have 4,096 bytes"):
+        Published(tmp_path / "run", "tgn+pairs", ring="4KiB")
+
+
 def test_replica_without_a_ring_takes_over_newer_checkpoints(tmp_path, monkeypatch):
     monkeypatch.setattr("tgflow.runtime.replica._LOOK_SECONDS", 0.0)
     published = Published(tmp_path / "run", "tgn+pairs")
@@ -186,7 +256,7 @@ def test_replica_without_a_ring_takes_over_newer_checkpoints(tmp_path, monkeypat
 
 def test_past_questions_are_answered_as_of_then_or_refused(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs")
-    replica = FrameReplica(tmp_path / "run", published.publisher.ring)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
     kept = {}
     for stop in published.steps():
         replica.advance()
@@ -206,7 +276,7 @@ def test_past_questions_are_answered_as_of_then_or_refused(tmp_path):
 
 def test_trainer_does_not_wait_for_a_reader(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs", ring="64KiB")
-    FrameReplica(tmp_path / "run", published.publisher.ring)  # and never reads on
+    FrameReplica(tmp_path / "run", published.publisher.ring, print)  # and never reads on
     assert [*published.steps()][-1] == 300
     report = published.publisher.report()["serving"]
     assert report["frames"] == 15
@@ -228,13 +298,8 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
         path=str(tmp_path),
         listener=listener.fileno(),
         ring=ring.fd,
-        name="tgn",
-        token=None,
-        max_body=1 << 20,
-        max_waiting=8,
         max_pairs=100,
-        timeout=5.0,
-        max_lag=None,
+        serving=Serving("tgn", None, Endpoint("127.0.0.1", 0), [], 1 << 20, 8, 5.0, None),
     )
     with (
         listener,
@@ -250,6 +315,31 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
             process.kill()
         assert process.returncode == 0
     ring.close()
+
+
+def test_metrics_of_killed_runs_are_removed_at_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    script = (
+        "import os, signal\nfrom tgflow.runtime.serving import _metrics_folder\n"
+        "print(_metrics_folder()[0], flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    variables = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", script]
+    found = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=False)
+    killed = Path(found.stdout.strip())
+    assert killed.is_dir()
+    (killed / "counter_1.db").touch()
+    held, lock = serving._metrics_folder()
+    assert killed.is_dir(), "it may be about to lock it"
+    monkeypatch.setattr(serving, "_NEW_SECONDS", -1.0)
+    where, config = (Endpoint("127.0.0.1", 0), None), Config(serve=ServeConfig(replicas=1))
+    monkeypatch.setattr(Replicas, "_keep", lambda self, index: None)
+    with Replicas(tmp_path, config, where, None, print):
+        assert not killed.exists()
+        assert Path(held).is_dir(), "its process still runs"
+        assert len([*tmp_path.iterdir()]) == 2
+    assert [*tmp_path.iterdir()] == [Path(held)]
+    os.close(lock)
 
 
 def test_replica_that_ends_before_it_reads_its_job_is_started_again(tmp_path, monkeypatch):

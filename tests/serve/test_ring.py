@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from errno import ENOSPC
 
 import pytest
 import torch
@@ -58,7 +60,7 @@ def test_overwritten_frames_and_unknown_positions_raise(ring):
     size = write(ring, 1)
     for number in range(2, 3 * 4_096 // size):
         write(ring, number)
-    with pytest.raises(Lapped, match="no frame from event 10 on"):
+    with pytest.raises(Lapped, match="not have all frames from event 10 on"):
         ring.find(10)
     with pytest.raises(Lapped):
         ring.read(1)
@@ -69,13 +71,42 @@ def test_overwritten_frames_and_unknown_positions_raise(ring):
 
 def test_frame_larger_than_the_ring_is_skipped(ring):
     write(ring, 1)
-    write(ring, 2, size=2_000)
+    with pytest.raises(OSError, match="larger than the ring"):
+        write(ring, 2, size=2_000)
     write(ring, 3)
     assert ring.read(1) is not None
+    with pytest.raises(Lapped):
+        ring.find(10)  # a reader would stop at the second
     with pytest.raises(Lapped):
         ring.read(2)
     assert ring.read(3).begin == 30
     assert ring.head.position == 40
+
+
+def test_full_memory_makes_the_ring_smaller(ring, monkeypatch):
+    """Memory ends after two frames and a half: later ones take the place of the first two."""
+    size, plain, begin = write(ring, 1), os.pwritev, ring_module._DATA
+
+    def pwritev(fd, parts, at):
+        room = begin + 5 * size // 2 - at
+        if room < sum(map(len, parts)):
+            raise OSError(ENOSPC, "no space")
+        return plain(fd, parts, at)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    for number in range(2, 9):
+        write(ring, number)
+        reader = Ring(ring.fd)
+        assert reader.read(number).tensors["x"].tolist() == [number] * 8
+        assert reader.find(10 * number) == number
+        if number > 2:
+            assert ring.usable == 2 * size
+            for old in range(1, number - 1):
+                with pytest.raises(Lapped):
+                    reader.read(old)
+    with pytest.raises(OSError, match="larger than the ring"):
+        write(ring, 9, size=3 * size)
+    write(ring, 10)
 
 
 def test_index_of_frames_wraps(monkeypatch):

@@ -258,6 +258,9 @@ class ServeConfig(Checked):
     token_file: Annotated[str | None, Setting(flags=("--serve-token-file",))] = None
     """File with the token that clients must send; unset: environment variable TGFLOW_SERVE_TOKEN.
     An address that other machines can reach requires one."""
+    hosts: Annotated[tuple[str, ...] | None, Setting(flags=("--serve-hosts",))] = None
+    """Further values of the header Host that are answered, as of a proxy or probe: HOST or
+    HOST:PORT, or "*" for any; may be given several times. Else only the server's address is."""
     max_body: Annotated[Size, Setting(flags=("--serve-max-body",))] = "1MiB"
     """Maximum size of a request."""
     max_pairs: Annotated[int, Ge(1), Setting(flags=("--serve-max-pairs",))] = 20_000

@@ -61,9 +61,10 @@ from tgflow.runtime.restore import current_build, make_trainer, open_newest
 from tgflow.runtime.runner import Runner, RunStatus
 from tgflow.runtime.saved_run import find_initial, start_of
 from tgflow.runtime.scores import open_scores
-from tgflow.runtime.serving import FramePublisher, Replicas, check_serving
+from tgflow.runtime.serving import FramePublisher, Replicas, check_serving, listed_hosts
 from tgflow.runtime.stream import FlowControl, MemoryGuard, PacedStream, SteppedStream
 from tgflow.runtime.uploads import Uploads
+from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
@@ -187,8 +188,11 @@ def _compose(
         batches = live.nodes.along(batches, trainer.graph, ids=ingest.ids)
 
     where, publisher = check_serving(config.serve), None
+    warn_of_serving = partial(run_log.warning, "serve")
     if where is not None and isinstance(trainer, ContinualTrainer):
-        publisher = FramePublisher(trainer, ingest.ids, lambda: ingest.classes, config.serve)
+        publisher = FramePublisher(
+            trainer, ingest.ids, lambda: ingest.classes, config.serve, warn_of_serving
+        )
         components.append(publisher)
     for component in components:
         opened.callback(close_quietly, component)
@@ -224,9 +228,10 @@ def _compose(
     labels = {"model": name, "stream": source.name, "run": str(path)}
     collector = RunCollector(metrics.metrics, labels)
     if operate.metrics_port is not None:
-        port = open_exporter(collector, operate.metrics_port, operate.metrics_host, opened)
-        at = f"http://{operate.metrics_host}:{port}/metrics"
-        run_log.info("metrics", f"metrics at {at}", port=port)
+        at = Endpoint(operate.metrics_host, operate.metrics_port)
+        port = open_exporter(collector, at, listed_hosts(config.serve), opened)
+        text = f"metrics at {at._replace(port=port).url}/metrics"
+        run_log.info("metrics", text, port=port)
     if where is not None and publisher is not None:
         if checkpoints.saved != position:
             checkpoints.take()  # replicas start from it
@@ -235,7 +240,7 @@ def _compose(
             config,
             where,
             publisher.ring,
-            warn=lambda text: run_log.warning("serve", text),
+            warn=warn_of_serving,
         )
         replicas.prioritize()  # where all cores are busy, answers come first
         inputs.lasting.callback(replicas.close)

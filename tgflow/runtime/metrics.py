@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import itemgetter
@@ -19,6 +19,7 @@ from tgflow.runtime.gpu import device_figures
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.runner import RunStatus
 from tgflow.runtime.stream import FlowControl
+from tgflow.serve.endpoint import Endpoint, Hosts
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.train.reducer import RankControl
@@ -172,7 +173,9 @@ class RunCollector:
         return registry
 
 
-def open_exporter(collector: RunCollector, port: int, host: str, opened: ExitStack) -> int:
+def open_exporter(
+    collector: RunCollector, at: Endpoint, hosts: Sequence[str], opened: ExitStack
+) -> int:
     """Serve `METRICS` over HTTP until `opened` is closed; returns the port."""
     try:
         import prometheus_client as prometheus
@@ -180,7 +183,18 @@ def open_exporter(collector: RunCollector, port: int, host: str, opened: ExitSta
         raise ModuleNotFoundError(
             f"--metrics-port needs prometheus-client; {install_command('metrics')}"
         ) from None
-    server, thread = prometheus.start_http_server(port, host, collector.registry())
+    server, thread = prometheus.start_http_server(at.port, at.host, collector.registry())
+    accepted = Hosts(at._replace(port=server.server_port), hosts)
+    answer: Any = server.get_app()
+
+    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        headers = ([environ[key]] if key in environ else [] for key in ("HTTP_HOST", "HTTP_ORIGIN"))
+        if why := accepted.refusal(*headers):
+            start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [why.encode()]
+        return answer(environ, start)
+
+    server.set_app(app)
     opened.callback(thread.join, timeout=2)
     opened.callback(server.server_close)
     opened.callback(server.shutdown)

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ from tgflow.runtime.files import read_health
 from tgflow.runtime.saved_run import Run, open_run
 from tgflow.runtime.serving import ReplicaJob
 from tgflow.serve.answers import Answers
-from tgflow.serve.app import Serving, make_server
-from tgflow.serve.guard import Limits
+from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.questions import Health
 from tgflow.serve.ring import Frame, Lapped, Ring
+from tgflow.serve.server import make_server
 
 _LOOK_SECONDS = 0.5
 """Seconds between looks for a newer checkpoint."""
@@ -77,7 +78,8 @@ class Replica(ABC):
         """Apply what the run has done meanwhile, or a newer checkpoint that has been loaded."""
         if self._coming is not None and self._coming.done():
             coming, self._coming = self._coming, None
-            self._take(coming.result())
+            if (run := coming.result()).position >= self.predictor.position:
+                self._take(run)
         self._follow()
 
     def health(self) -> Health:
@@ -112,7 +114,6 @@ class Replica(ABC):
         self.parameters = run.position
         self._keep_updated()
         run.warm()
-        self._current_at = time.time()
 
     def _keep_updated(self) -> None:
         """Update the memory of a node once, until its row or the parameters change."""
@@ -139,18 +140,23 @@ class FrameReplica(Replica):
     Args:
         path: Directory of the run.
         ring: Frames of the run.
+        warn: Called with a message if frames were lost.
 
     Raises:
         FileNotFoundError: If the run ends without a checkpoint.
         CheckpointError: Likewise, if its checkpoints are damaged, or belong to a comparison.
     """
 
-    def __init__(self, path: Path, ring: Ring) -> None:
+    def __init__(self, path: Path, ring: Ring, warn: Callable[[str], None]) -> None:
         super().__init__(path)
-        self._ring = ring
+        self._ring, self._warn = ring, warn
         self._next: int | None = None
         """Number of the frame that follows; None: not published yet."""
-        self._take(self._load())
+        self._take(self._load(0))
+        end = ring.head.position
+        while self.predictor.position < end:  # as a replica before this one may have answered
+            self.advance()
+            time.sleep(0 if self._coming is None else 0.01)
 
     @property
     def run_position(self) -> int:
@@ -165,11 +171,18 @@ class FrameReplica(Replica):
     def _follow(self) -> None:
         if self._coming is not None:
             return
+        now, position = time.time(), self.predictor.position
         try:
-            self._apply(self._frames())
-        except Lapped:
+            frames = self._frames()
+        except Lapped as error:
             self.num_restarts += 1
-            self._load_beside(self._load)
+            text = f"a replica answers as of event {position:,} until a checkpoint is loaded"
+            self._warn(f"{text}: {error}")
+            self._load_beside(partial(self._load, position))
+            return
+        if not frames and position >= self._ring.head.position:
+            self._current_at = now
+        self._apply(frames)
 
     def _frames(self) -> list[Frame]:
         """Return the frames that follow, in order."""
@@ -223,7 +236,7 @@ class FrameReplica(Replica):
         if "calibration" in latest:
             run.calibration.load_state_dict(latest["calibration"])
         self.num_frames += len(frames)
-        self._current_at = time.time()
+        self._current_at = max(self._current_at, frames[-1].time)
 
     def _take(self, run: Run) -> None:
         super()._take(run)
@@ -231,8 +244,8 @@ class FrameReplica(Replica):
         if run.graph.node_x is not None:
             run.graph.node_scale = None  # rows come as they are stored
 
-    def _load(self) -> Run:
-        """Return the run at a checkpoint from which on the ring has all frames."""
+    def _load(self, least: int) -> Run:
+        """Return the run at a checkpoint from `least` on, after which the ring has all frames."""
         ring, asked_at = self._ring, -1
         while True:
             there = list_checkpoints(self._path / "checkpoints")
@@ -241,7 +254,8 @@ class FrameReplica(Replica):
                     ring.find(there[-1].step)
                     run = open_run(self._path)
                     ring.find(run.position)
-                    return run
+                    if run.position >= least:
+                        return run
             except Lapped:
                 if asked_at < (newest := there[-1].step):
                     ring.ask_for_checkpoint()
@@ -295,10 +309,10 @@ class LogReplica(Replica):
         if now - self._read_at < _READ_SECONDS:
             return
         self._read_at = now  # also if that raises
-        if self.predictor.advance(self.run_position):
+        if self.predictor.advance(end := self.run_position):
             self.num_frames += 1
             self._read_at = 0.0
-        else:
+        if self.predictor.position >= end:
             self._current_at = now
 
     def _newest(self) -> Run:
@@ -344,10 +358,10 @@ def main() -> None:
         shown = CollectorRegistry()
         MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
     path = Path(job.path)
-    replica = LogReplica(path) if job.ring is None else FrameReplica(path, Ring(job.ring))
+    replica = LogReplica(path) if job.ring is None else FrameReplica(path, Ring(job.ring), _warn)
     answers = Answers(replica, job.max_pairs, _warn)
-    limits = Limits(job.max_body, job.max_waiting, job.timeout)
-    serving = Serving(job.name, job.token, limits, job.max_lag)
+    serving = Serving(*job.serving)
+    serving = serving._replace(endpoint=Endpoint(*serving.endpoint))
     server = make_server(serving, answers, replica.health, own, shown, _warn)
     servers.append(server)
     threading.Thread(target=_observe, args=(own, replica, answers), daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +31,7 @@ from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds
 from tgflow.nn import NodeMemory
 from tgflow.runtime.checkpoints import Component
-from tgflow.serve.endpoint import Endpoint, read_token
+from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import parse_bytes, parse_seconds
@@ -40,29 +42,30 @@ _GRACE_SECONDS = 10
 """Seconds for a replica to send its pending answers and end when serving ends."""
 _RESTART_SECONDS = 1.0
 """Seconds between the end of a replica and the start of the next one."""
+_NEW_SECONDS = 5.0
+"""Seconds for a process to lock a folder that it has made."""
+_MORE_MEMORY = "a larger --serve-ring needs as large a /dev/shm (containers: --shm-size)"
 
 
 def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
     """Return the endpoint of a run and its token; None if it is not served."""
-    if serve.at is None:
-        return None
     try:
+        Hosts(Endpoint("127.0.0.1", 0), listed_hosts(serve))
+        if serve.at is None:
+            return None
         endpoint = Endpoint.parse(serve.at)
         token = read_token(endpoint, serve.token_file)
     except ValueError as error:
         raise ConfigError(f"--serve: {error}") from None
-    try:
-        import fastapi
-        import fastapi_offline
-        import httptools
-        import prometheus_client
-        import uvicorn
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"serving needs {error.name}; {install_command('serve')}"
-        ) from None
-    del fastapi, fastapi_offline, httptools, prometheus_client, uvicorn
+    for name in ("httptools", "prometheus_client", "uvicorn"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"serving needs {name}; {install_command('serve')}")
     return endpoint, token
+
+
+def listed_hosts(serve: ServeConfig) -> list[str]:
+    """Return the names in `--serve-hosts`, which may be separated by commas."""
+    return [name.strip() for text in serve.hosts or () for name in text.split(",")]
 
 
 class FramePublisher(Component):
@@ -75,7 +78,11 @@ class FramePublisher(Component):
         ids: Ids of the stream's nodes.
         classes: Returns the texts of relations and labels, by column.
         config: Settings.
+        warn: Called with a message if there is less shared memory than the ring should have.
         clock: Returns monotonic seconds.
+
+    Raises:
+        ConfigError: If there is too little for the parameters.
     """
 
     def __init__(
@@ -84,11 +91,13 @@ class FramePublisher(Component):
         ids: NodeIds,
         classes: Callable[[], Mapping[str, Sequence[str]]],
         config: ServeConfig,
+        warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trainer, self._ids, self._classes = trainer, ids, classes
         self._every = parse_seconds(config.parameters_every)
-        self.ring = Ring.create(parse_bytes(config.ring))
+        self._warn = warn
+        self.ring = self._make_ring(config.ring)
         self._position = trainer.position
         self.ring.begin_at(self._position)
         self._count = NodeCount(trainer.graph.log)
@@ -107,6 +116,25 @@ class FramePublisher(Component):
         self.num_bytes = 0
         """Size of all frames."""
 
+    def _make_ring(self, size: int | str) -> Ring:
+        least = 2 * sum(x.nbytes for x in self._trainer.model.state_dict().values())
+        try:
+            ring = Ring.create(parse_bytes(size))
+        except OSError as error:
+            raise ConfigError(f"--serve-ring {size}: {error}; {_MORE_MEMORY}") from None
+        if ring.capacity < least:
+            ring.close()
+            raise ConfigError(
+                f"--serve-ring {size}: the ring can have {ring.capacity:,} bytes, and needs "
+                f"{least:,} bytes for twice the parameters; {_MORE_MEMORY}"
+            )
+        if ring.capacity < parse_bytes(size):
+            self._warn(
+                f"--serve-ring {size}: less shared memory is free, so the ring has "
+                f"{ring.capacity:,} bytes; {_MORE_MEMORY}"
+            )
+        return ring
+
     def on_step(self, record: Mapping[str, Any]) -> None:
         """Publish the events learned since the last frame."""
         if self._trainer.position > self._position:
@@ -115,11 +143,17 @@ class FramePublisher(Component):
     def _publish(self, *, is_last: bool = False) -> None:
         started, begin, end = time.perf_counter(), self._position, self._trainer.position
         note, tensors = self._changes(begin, end, is_last)
-        self._position = end
+        self._position, usable = end, self.ring.usable
         try:
             self.num_bytes += self.ring.write(begin, end, note, tensors)
-        except OSError:  # replicas start from a checkpoint
+        except OSError as error:  # replicas start from a checkpoint
             self.num_lost += 1
+            if self.num_lost.bit_count() == 1:  # the first, and ever fewer of the next ones
+                text = f"{self.num_lost:,} frames of --serve-ring were lost: {error.strerror}"
+                self._warn(f"{text}; {_MORE_MEMORY}")
+        if self.ring.usable < usable:
+            text = f"shared memory is full: --serve-ring has {self.ring.usable:,} bytes"
+            self._warn(f"{text}; {_MORE_MEMORY}")
         self.seconds += time.perf_counter() - started
 
     @torch.no_grad()
@@ -203,13 +237,8 @@ class ReplicaJob:
     """Descriptor of the socket that it listens on."""
     ring: int | None
     """Descriptor of the ring; None: it follows the checkpoints of the directory."""
-    name: str
-    token: str | None
-    max_body: int
-    max_waiting: int
     max_pairs: int
-    timeout: float
-    max_lag: int | None
+    serving: Serving
 
 
 class Replicas:
@@ -238,7 +267,8 @@ class Replicas:
     ) -> None:
         endpoint, token = where
         self._listener: socket.socket = endpoint.listen()
-        self.endpoint = Endpoint(endpoint.host, self._listener.getsockname()[1])
+        address, port = self._listener.getsockname()[:2]
+        self.endpoint = Endpoint(endpoint.host, port)
         """Address that they listen on."""
         serve = config.serve
         self._ring = None if ring is None else os.dup(ring.fd)
@@ -246,16 +276,20 @@ class Replicas:
             str(path.absolute()),
             self._listener.fileno(),
             self._ring,
-            config.model.name,
-            token,
-            parse_bytes(serve.max_body),
-            serve.max_waiting,
             serve.max_pairs,
-            parse_seconds(serve.timeout),
-            serve.max_lag,
+            Serving(
+                config.model.name,
+                token,
+                self.endpoint,
+                [*listed_hosts(serve), f"[{address}]:{port}"],
+                parse_bytes(serve.max_body),
+                serve.max_waiting,
+                parse_seconds(serve.timeout),
+                serve.max_lag,
+            ),
         )
         self._log, self._ends = warn, threading.Event()
-        self._metrics = tempfile.mkdtemp(prefix="tgflow-metrics-")
+        self._metrics, self._metrics_fd = _metrics_folder()
         self._starting = threading.Lock()
         self._processes: dict[int, subprocess.Popen[str]] = {}
         self._threads = [
@@ -303,6 +337,7 @@ class Replicas:
         if self._ring is not None:
             os.close(self._ring)
         shutil.rmtree(self._metrics, ignore_errors=True)
+        os.close(self._metrics_fd)
 
     def _keep(self, index: int) -> None:
         """Start a replica, and the next one when it ends."""
@@ -358,3 +393,23 @@ class Replicas:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _metrics_folder() -> tuple[str, int]:
+    """Return a new folder for the metrics of replicas, and a descriptor that locks it.
+
+    Removes the folders of processes that were killed: those without a lock, and not just made.
+    """
+    for folder in Path(tempfile.gettempdir()).glob("tgflow-metrics-*"):
+        with suppress(OSError):  # locked, gone, or of another user
+            found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(found).st_ctime > _NEW_SECONDS:
+                    shutil.rmtree(folder)
+            finally:
+                os.close(found)
+    made = tempfile.mkdtemp(prefix="tgflow-metrics-")
+    lock = os.open(made, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return made, lock

@@ -1,120 +1,209 @@
-"""The paths of a server, the page that documents them, and the process that serves them."""
+"""The application of a server: answers to questions, state, metrics, and pages that document it."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.resources
+import json
+import secrets
 import struct
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
-from functools import partial
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
-import uvicorn
-from fastapi import FastAPI, Request, Response
-from fastapi_offline import FastAPIOffline
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from jinja2 import Environment
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
+from pydantic import ValidationError
 
 from tgflow.serve.answers import Answers
-from tgflow.serve.guard import STATIC, Guard, Limits, ServeFigures
-from tgflow.serve.questions import (
-    FAULT,
-    QUESTIONS,
-    Health,
-    Question,
-    Refusal,
-    Refused,
-)
+from tgflow.serve.endpoint import Hosts, Serving
+from tgflow.serve.questions import FAULT, QUESTIONS, Health, Refused, sentence_of
 from tgflow.text import printable
 
 _READS = 20
 """Most attempts to read metrics while files are made or removed."""
-GRACE_SECONDS = 5
-"""Seconds for requests in progress when the server is closed."""
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    401: {"model": Refusal, "description": "Missing or wrong token"},
-    404: {"model": Refusal, "description": "Unknown relation"},
-    408: {"model": Refusal, "description": "The body did not arrive in time"},
-    413: {"model": Refusal, "description": "The body is too large"},
-    422: {"model": Refusal, "description": "Invalid question"},
-    429: {"model": Refusal, "description": "Too many requests are waiting"},
-    503: {"model": Refusal, "description": "The answer took too long"},
-}
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+ASKING = {question.path: question for question in QUESTIONS}
+READING = ("/healthz", "/ready", "/metrics")
+PAGES = ("/", "/docs", "/openapi.json")
+OPEN = (*PAGES, "/healthz", "/ready")
+"""Paths that need no token: they reveal nothing about the data."""
+_JSON, _HTML = "application/json", "text/html; charset=utf-8"
 
 
-class Serving(NamedTuple):
-    """What a server serves, and its limits."""
+class ServeFigures:
+    """Prometheus metrics of requests."""
 
-    name: str
-    """Name of the run."""
-    token: str | None
-    """Token that clients must send; None: none."""
-    limits: Limits
-    max_lag: int | None
-    """Most events behind the run while ready; None: any number."""
-
-
-def make_app(serving: Serving, health: Callable[[], Health], registry: Any) -> FastAPI:
-    """Return the application of all paths; `Guard` answers the questions that it declares."""
-    app: FastAPI = FastAPIOffline(  # its page needs no other server
-        title=f"tgflow: {serving.name}",
-        version=version("tgflow-learn"),
-        description="Scores, rankings and embeddings of a run, by the ids and times of its stream.",
-        redoc_url=None,
-        static_url=STATIC,
-    )
-    page = importlib.resources.files("tgflow.serve").joinpath("page.html").read_bytes()
-
-    def declared(kind: type[Question]) -> Callable[..., None]:
-        def question(question: Question) -> None: ...
-
-        question.__annotations__["question"] = kind
-        return question
-
-    async def healthz() -> Health:
-        return health()
-
-    async def ready(response: Response) -> Health:
-        found = health()
-        if serving.max_lag is not None and found.behind > serving.max_lag:
-            response.status_code = 503
-        return found
-
-    async def metrics() -> Response:
-        return Response(await exported(registry), media_type=CONTENT_TYPE_LATEST)
-
-    async def home() -> Response:
-        return Response(page, media_type="text/html; charset=utf-8")
-
-    for kind, (model, summary) in QUESTIONS.items():
-        app.add_api_route(
-            kind.path,
-            declared(kind),
-            methods=["POST"],
-            response_model=model,
-            responses=_REFUSALS,
-            summary=summary,
+    def __init__(self, registry: Any) -> None:
+        self._requests = Counter(
+            "tgflow_serve_requests",
+            "Requests by path and status.",
+            ["path", "status"],
+            registry=registry,
         )
-    app.add_api_route("/", home, include_in_schema=False)
-    app.add_api_route("/healthz", healthz, summary="Version of the answers, distance from the run")
-    app.add_api_route("/ready", ready, summary="The same; 503 while too far behind the run")
-    app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus")
-    for error in (HTTPException, Exception):
-        app.add_exception_handler(error, _refuse)
-    plain = app.openapi
+        self._seconds = Histogram(
+            "tgflow_serve_seconds",
+            "Time from the headers of a request to the end of its answer.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.waiting = Gauge(
+            "tgflow_serve_waiting",
+            "Questions that wait for their answers.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        """Requests in progress, including those being read."""
 
-    def openapi() -> dict[str, Any]:
-        # not a dependency, which would be resolved anew for each request: see `Guard`
-        schemes = {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
-        schema = plain()
-        schema["components"]["securitySchemes"] = schemes
-        return schema | {"security": [{name: [] for name in schemes}]}
+    def count(self, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
 
-    app.openapi = openapi  # type: ignore[method-assign]
-    return app
+
+class App:
+    """An ASGI application that answers questions and serves pages, within limits.
+
+    Args:
+        serving: What is served.
+        answers: Answers the questions.
+        health: Returns the state.
+        figures: Metrics of requests.
+        registry: Registry of prometheus-client that is exported.
+        warn: Called with a message for each fault.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        answers: Answers,
+        health: Callable[[], Health],
+        figures: ServeFigures,
+        registry: Any,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._serving, self._answers, self._health = serving, answers, health
+        self._figures, self._registry, self._warn = figures, registry, warn
+        token = serving.token
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._hosts = Hosts(serving.endpoint, serving.hosts)
+        self._num_asking = 0
+        folder = importlib.resources.files("tgflow.serve")
+        page, docs, text = (
+            folder.joinpath(name).read_text("utf-8")
+            for name in ("page.html", "docs.html", "openapi.json")
+        )
+        api = json.loads(text)
+        api["info"] |= {"title": f"tgflow: {serving.name}", "version": version("tgflow-learn")}
+        about = {"api": api, "url": serving.endpoint.url, "has_token": token is not None}
+        docs = Environment(autoescape=True, trim_blocks=True).from_string(docs).render(about)
+        self._pages = {
+            "/": (page.encode(), _HTML),
+            "/docs": (docs.encode(), _HTML),
+            "/openapi.json": (json.dumps(api).encode(), _JSON),
+        }
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request, or reject it."""
+        began, sent = time.perf_counter(), _Sent(send)
+        path = scope["path"]
+        try:
+            await self._pass(scope, receive, sent)
+        except Refused as refused:
+            await sent.refuse(refused)
+        except _Gone:
+            return
+        except Exception as error:
+            self._warn(f"{path} failed: {type(error).__name__}: {error}")
+            await sent.refuse(Refused(500, FAULT))
+        finally:
+            known = path if path in ASKING or path in READING or path in PAGES else "other"
+            self._figures.count(known, sent.status, time.perf_counter() - began)
+
+    async def _pass(self, scope: Message, receive: Receive, send: _Sent) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        hosts, origins = (
+            [value.decode("latin-1") for name, value in scope["headers"] if name == header]
+            for header in (b"host", b"origin")
+        )
+        if why := self._hosts.refusal(hosts, origins):
+            raise Refused(403, why)
+        path, method = scope["path"], scope["method"]
+        if path not in OPEN:
+            self._check_token(headers.get(b"authorization", b""))
+        what = f"{method} {printable(path, 60)}"
+        if (kind := ASKING.get(path)) is None and path not in READING and path not in PAGES:
+            raise Refused(404, f"{what}: Not Found; /docs shows what can be asked")
+        allowed = ("GET", "HEAD") if kind is None else ("POST",)
+        if method not in allowed:
+            text = f"{what}: Method Not Allowed; /docs shows what can be asked"
+            raise Refused(405, text, {"Allow": ", ".join(allowed)})
+        if kind is None:
+            await self._show(path, send)
+            return
+        if self._num_asking >= self._serving.max_waiting:
+            text = f"{self._num_asking} requests are waiting already; ask again in a second"
+            raise Refused(429, text, {"Retry-After": "1"})
+        self._num_asking += 1
+        self._figures.waiting.set(self._num_asking)
+        body: bytes | None = None
+        try:
+            async with asyncio.timeout(self._serving.timeout):
+                body = await self._body(receive, headers.get(b"content-length", b"0"))
+                question = kind.model_validate_json(body)
+                answer = await asyncio.wrap_future(self._answers.ask(question))
+                await send.respond(200, answer)
+        except ValidationError as error:
+            raise Refused(422, sentence_of(error.errors(include_url=False))) from None
+        except TimeoutError:
+            seconds = f"{self._serving.timeout:g} s"
+            if body is None:
+                raise Refused(408, f"the body did not arrive within {seconds}") from None
+            raise Refused(503, f"no answer within {seconds}; ask again, or for less") from None
+        finally:
+            self._num_asking -= 1
+            self._figures.waiting.set(self._num_asking)
+
+    async def _show(self, path: str, send: _Sent) -> None:
+        """Send a page, the state or the metrics."""
+        if path in self._pages:
+            page, kind = self._pages[path]
+            await send.respond(200, page, {"Content-Type": kind})
+        elif path == "/metrics":
+            text = await exported(self._registry)
+            await send.respond(200, text, {"Content-Type": CONTENT_TYPE_LATEST})
+        else:
+            found, most = self._health(), self._serving.max_lag
+            is_late = path == "/ready" and most is not None and found.behind > most
+            await send.respond(503 if is_late else 200, json.dumps(found._asdict()).encode())
+
+    def _check_token(self, shown: bytes) -> None:
+        if self._expected is not None and not secrets.compare_digest(shown, self._expected):
+            text = "this address needs a token; send the header Authorization: Bearer TOKEN"
+            raise Refused(401, text, {"WWW-Authenticate": "Bearer"})
+
+    async def _body(self, receive: Receive, length: bytes) -> bytes:
+        """Return the body, up to the size limit."""
+        size, most, body, more = int(length), self._serving.max_body, bytearray(), True
+        while more and size <= most:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            size = max(size, len(body))
+        if size > most:
+            raise Refused(413, f"the body has more than {most:,} bytes; ask about less at a time")
+        return bytes(body)
 
 
 async def exported(registry: Any) -> bytes:
@@ -130,77 +219,29 @@ async def exported(registry: Any) -> bytes:
     return await asyncio.to_thread(generate_latest, registry)
 
 
-def make_server(
-    serving: Serving,
-    answers: Answers,
-    health: Callable[[], Health],
-    own: Any,
-    shown: Any,
-    warn: Callable[[str], None],
-) -> uvicorn.Server:
-    """Return a server; `run([listener])` lasts until SIGTERM or SIGINT, or `should_exit`.
-
-    Args:
-        serving: What is served.
-        answers: Answers the questions.
-        health: Returns the state.
-        own: Registry of prometheus-client that gets the metrics of requests.
-        shown: Registry that is exported.
-        warn: Called with a message for each fault.
-    """
-    app = make_app(serving, health, shown)
-    guarded = Guard(app, answers, serving.limits, serving.token, ServeFigures(own), warn)
-    settings = uvicorn.Config(
-        guarded,
-        http=partial(_Patience, serving.limits.timeout),  # type: ignore[arg-type]
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
-    return uvicorn.Server(settings)
+class _Gone(Exception):
+    """Raised if the client disconnects before the request is complete."""
 
 
-class _Patience(HttpToolsProtocol):
-    """HTTP protocol that closes a connection whose client sends its headers too slowly."""
+class _Sent:
+    """Sends a response, and records its status."""
 
-    def __init__(self, seconds: float, **given: Any) -> None:
-        super().__init__(**given)
-        self._seconds = seconds
-        self._end: asyncio.TimerHandle | None = None
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        """Status of the response; 0 before there is one."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch()
+    async def refuse(self, why: Refused) -> None:
+        """Send a rejection; if part of a response was already sent, close the connection."""
+        if not self.status:
+            await self.respond(why.status, why.body, why.headers)
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        """Start the timeout when the headers of a request are awaited."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop()
-        elif self._end is None:
-            self._end = self.loop.call_later(self._seconds, self.transport.close)
-
-    def _stop(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
-
-
-def _refuse(request: Request, error: Exception) -> Response:
-    """Return the error response; a fault of the server is passed to the guard, which logs it."""
-    refused = Refused(500, FAULT)
-    if isinstance(error, HTTPException):
-        what = f"{request.method} {printable(request.url.path, 60)}"
-        text = f"{what}: {error.detail}; /docs shows what can be asked"
-        refused = Refused(error.status_code, text)
-    return Response(refused.body, refused.status, media_type="application/json")
+    async def respond(
+        self, status: int, body: bytes, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Send a response, of JSON unless the headers have another type."""
+        self.status = status
+        headers = {"Content-Type": _JSON, "Content-Length": str(len(body)), **headers}
+        named = [(k.lower().encode(), v.encode()) for k, v in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": named})
+        await self._send({"type": "http.response.body", "body": body})

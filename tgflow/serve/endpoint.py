@@ -1,4 +1,4 @@
-"""The address of a server, and the token that it requires."""
+"""The address of a server, the hosts that it answers for, and the token that it requires."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from tgflow.text import printable
 
 TOKEN_VARIABLE = "TGFLOW_SERVE_TOKEN"
 LEAST_TOKEN = 16
 """Least characters of a token: shorter ones can be guessed."""
 _BACKLOG = 512
+_HOST, _PORT = r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)", r"(?P<port>\d{1,5})"
 
 
 class Endpoint(NamedTuple):
@@ -33,7 +37,7 @@ class Endpoint(NamedTuple):
         Raises:
             ValueError: If it is neither.
         """
-        found = re.fullmatch(r"(?:(?P<host>\[[^\[\]]+\]|[^:\[\]]+):)?(?P<port>\d{1,5})", text)
+        found = re.fullmatch(rf"(?:{_HOST}:)?{_PORT}", text)
         if found is None or int(found["port"]) > 65_535:
             raise ValueError(
                 f"{text!r} is neither a port nor HOST:PORT; give one such as 8080, 0.0.0.0:8080 or "
@@ -46,10 +50,8 @@ class Endpoint(NamedTuple):
         """Whether only processes of this machine can reach it."""
         if self.host == "localhost":
             return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # a host name, which may resolve to any address
-            return False
+        # a host name may resolve to any address
+        return _is_ip(self.host) and ipaddress.ip_address(self.host).is_loopback
 
     @property
     def url(self) -> str:
@@ -75,6 +77,101 @@ class Endpoint(NamedTuple):
         except OSError as error:
             why = error.strerror or error
             raise OSError(f"cannot listen on {self.url}: {why}; choose another: --serve") from None
+
+
+class Hosts:
+    """Values of the headers Host and Origin that a server accepts.
+
+    A web page can reach a local server by a DNS name of its own that it redirects to 127.0.0.1; its
+    requests then have that name as Host. A server on all addresses accepts any IP address, for
+    which no name was looked up.
+
+    Args:
+        endpoint: Address that the server listens on.
+        listed: Further names, HOST or HOST:PORT, such as that of a proxy; "*": any.
+
+    Raises:
+        ValueError: If a listed name is neither.
+    """
+
+    def __init__(self, endpoint: Endpoint, listed: Sequence[str] = ()) -> None:
+        host, self._any = _canonical(endpoint.host), "*" in listed
+        self._is_wide = host in ("0.0.0.0", "::")
+        self._named: set[tuple[str, int | None]] = {(host, endpoint.port)}
+        if endpoint.is_own:
+            self._named |= {(name, endpoint.port) for name in ("localhost", "127.0.0.1", "::1")}
+        for name in listed:
+            found = _authority(name)
+            if found is None and name != "*":
+                raise ValueError(f"{name!r} is neither HOST nor HOST:PORT: --serve-hosts")
+            self._named |= {found} if found else set()
+
+    def refusal(self, hosts: Sequence[str], origins: Sequence[str]) -> str | None:
+        """Return why a request with these headers is refused; None if it is not."""
+        if self._any:
+            return None
+        host = _authority(hosts[0]) if len(hosts) == 1 else None
+        if host is None or not self._has(*host):
+            return _other_host("Host", ", ".join(hosts))
+        for origin in origins:
+            at = _authority(origin.partition("://")[2])
+            if at is None or (at != host and not self._lists(*at)):
+                return _other_host("Origin", origin)
+        return None
+
+    def _has(self, host: str, port: int | None) -> bool:
+        return self._lists(host, port) or (self._is_wide and (host == "localhost" or _is_ip(host)))
+
+    def _lists(self, host: str, port: int | None) -> bool:
+        return not self._named.isdisjoint(((host, port or 80), (host, None)))
+
+
+def _authority(text: str) -> tuple[str, int | None] | None:
+    """Return host and port of HOST or HOST:PORT; None if it is neither."""
+    found = re.fullmatch(rf"{_HOST}(?::{_PORT})?", text)
+    if found is None:
+        return None
+    port = found["port"]
+    return _canonical(found["host"].strip("[]")), None if port is None else int(port)
+
+
+def _canonical(host: str) -> str:
+    return str(ipaddress.ip_address(host)) if _is_ip(host) else host.lower()
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _other_host(header: str, value: str) -> str:
+    return (
+        f"the header {header} has {printable(value, 80)!r}, which is not this server's address; if "
+        "it is that of a proxy or probe, start the server with --serve-hosts NAME"
+    )
+
+
+class Serving(NamedTuple):
+    """What a server serves, and its limits."""
+
+    name: str
+    """Name of the model."""
+    token: str | None
+    """Token that clients must send; None: none."""
+    endpoint: Endpoint
+    hosts: Sequence[str]
+    """Further hosts that it answers for, see `Hosts`."""
+    max_body: int
+    """Most bytes of a body."""
+    max_waiting: int
+    """Most requests that wait for an answer."""
+    timeout: float
+    """Timeout in seconds for a request, and for its answer."""
+    max_lag: int | None
+    """Most events behind the run while ready; None: any number."""
 
 
 def read_token(endpoint: Endpoint, file: str | None) -> str | None:

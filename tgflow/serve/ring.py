@@ -9,6 +9,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ _ENTRY_SIZE = 64
 _DATA = _INDEX + NUM_ENTRIES * _ENTRY_SIZE
 _AT_ONCE = 512
 """Buffers per write, of which systems accept 1,024."""
+_SHARE = 0.75
+"""Share of the free memory that a ring may take: other processes need shared memory, too."""
 _PAD = bytes(8)
 _KINDS = {
     str(kind).removeprefix("torch."): kind
@@ -58,6 +61,8 @@ class Frame(NamedTuple):
     end: int
     note: dict[str, Any]
     """JSON of the writer."""
+    time: float
+    """Time of publication, in seconds since 1970."""
     tensors: dict[str, Tensor]
 
 
@@ -75,17 +80,28 @@ class Ring:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.capacity = os.fstat(fd).st_size - _DATA
+        self.usable = self.capacity
+        """Bytes that the writer uses: fewer than `capacity` if no more memory was left."""
         self._head = Head(0, 0, 0, 0.0, 0)
 
     @classmethod
     def create(cls, capacity: int) -> Ring:
-        """Return an empty ring for `capacity` bytes of frames, which are taken as they are used."""
+        """Return an empty ring for `capacity` bytes of frames, which are taken as they are used.
+
+        It is smaller if less memory is free.
+
+        Raises:
+            OSError: If there is no memory even for its index.
+        """
         shared = Path("/dev/shm")
         folder = str(shared) if os.access(shared, os.W_OK) else None
         with tempfile.TemporaryFile(dir=folder) as file:
-            fd = os.dup(file.fileno())
-        os.ftruncate(fd, _DATA + capacity)
-        return cls(fd)
+            _written(file.fileno(), [bytes(_DATA)], 0)
+            found = os.fstatvfs(file.fileno())
+            if found.f_blocks:  # 0: any number
+                capacity = min(capacity, int(_SHARE * found.f_bavail * found.f_frsize))
+            os.ftruncate(file.fileno(), _DATA + capacity)
+            return cls(os.dup(file.fileno()))
 
     def close(self) -> None:
         """Close this process's descriptor."""
@@ -102,10 +118,10 @@ class Ring:
     def write(self, begin: int, end: int, note: object, tensors: Mapping[str, Tensor]) -> int:
         """Publish a frame and return its size; copies the tensors, which are on the CPU.
 
-        A frame larger than the ring is skipped: readers then start from a checkpoint.
+        If no more memory is left, the ring wraps at what it has taken so far.
 
         Raises:
-            OSError: If there is no memory for it. Readers start from a checkpoint then, too.
+            OSError: If the frame is larger than the ring. Readers start from a checkpoint then.
         """
         layout, size = [], 0
         parts: list[memoryview | bytes] = []
@@ -114,25 +130,31 @@ class Ring:
             layout.append((name, str(x.dtype).removeprefix("torch."), list(x.shape)))
             parts += [data, _PAD[: -len(data) % 8]]
             size += len(data) + -len(data) % 8
-        text = json.dumps({"end": end, "note": note, "layout": layout}).encode()
+        now = time.time()
+        text = json.dumps({"end": end, "note": note, "layout": layout, "time": now}).encode()
         text += b" " * (-len(text) % 8)
         parts = [memoryview(struct.pack("<Q", len(text))), memoryview(text), *parts]
         size += 8 + len(text)
-        head = self._head
-        start, number = head.end, head.number + 1
-        if start % self.capacity + size > self.capacity:
-            start += self.capacity - start % self.capacity
-        try:
-            if size <= self.capacity:
-                # readers must see that the place is taken before its bytes change
-                self._set(head._replace(end=start + size))
-                at = _DATA + start % self.capacity
+        number, is_written = self._head.number + 1, False
+        while size <= self.usable and not is_written:
+            start = self._head.end
+            if (place := start % self.capacity) + size > self.usable:
+                start, place = start + self.capacity - place, 0
+            # readers must see that the place is taken before its bytes change
+            self._set(self._head._replace(end=start + size))
+            try:
+                at = _DATA + place
                 for first in range(0, len(parts), _AT_ONCE):
                     some = [part for part in parts[first : first + _AT_ONCE] if part]
                     at += _written(self.fd, some, at)
                 self._pwrite(_entry_at(number), _ENTRY.pack(number, start, size, begin))
-        finally:
-            self._set(self._head._replace(number=number, position=end, time=time.time()))
+                is_written = True
+            except OSError:
+                self.usable = place
+        self._set(self._head._replace(number=number, position=end, time=now))
+        if not is_written:
+            self.usable = self.capacity  # there may be more memory for the next one
+            raise OSError(ENOSPC, f"a frame of {size:,} bytes is larger than the ring")
         return size
 
     @property
@@ -156,11 +178,11 @@ class Ring:
             return None
         for number in range(head.number, max(0, head.number - NUM_ENTRIES), -1):
             entry = self._entry(number)
-            if entry is not None and entry[3] <= position:
-                if entry[3] == position and head.end - entry[1] <= self.capacity:
-                    return number
-                break
-        raise Lapped(f"the ring has no frame from event {position:,} on")
+            if entry is None or head.end - entry[1] > self.capacity or entry[3] < position:
+                break  # lost or overwritten, as all before it are
+            if entry[3] == position:
+                return number
+        raise Lapped(f"the ring does not have all frames from event {position:,} on")
 
     def read(self, number: int) -> Frame | None:
         """Return a copy of a frame; None if it is not there yet.
@@ -187,7 +209,7 @@ class Ring:
             flat = torch.frombuffer(data, dtype=dtype, count=numel, offset=at) if numel else None
             tensors[name] = torch.empty(shape, dtype=dtype) if flat is None else flat.view(shape)
             at += numel * dtype.itemsize + -numel * dtype.itemsize % 8
-        return Frame(number, begin, made["end"], made["note"], tensors)
+        return Frame(number, begin, made["end"], made["note"], made["time"], tensors)
 
     def ask_for_checkpoint(self) -> None:
         """Ask the writer for a checkpoint, from which a reader can start."""
@@ -224,5 +246,5 @@ def _written(fd: int, parts: Sequence[memoryview | bytes], at: int) -> int:
     """Write buffers one after the other, and return their size."""
     size = sum(map(len, parts))
     if os.pwritev(fd, parts, at) != size:
-        raise OSError(28, "no memory is left for the frames of a served run")
+        raise OSError(ENOSPC, "no memory is left for the frames of a served run")
     return size
