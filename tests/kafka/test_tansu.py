@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 from contextlib import closing
+from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from helpers.campaign import (
@@ -42,8 +44,11 @@ def tansu():
 def publish_with_kcat(broker, topic, values, partition=0, compression_type="none"):
     if shutil.which("kcat") is None:
         pytest.skip("there is no kcat; on Debian: apt-get install kcat")
+    # Debian 12's librdkafka 2.0.2 cannot parse tansu's ApiVersions response; this one can.
+    (library,) = Path(confluent_kafka.__file__).parents[1].glob("confluent_kafka.libs/librdkafka*")
     to = ["-b", broker.servers[0], "-t", topic, "-p", str(partition), "-z", compression_type]
-    subprocess.run(["kcat", "-P", *to], input=b"\n".join(values), check=True)
+    environment = os.environ | {"LD_PRELOAD": str(library)}
+    subprocess.run(["kcat", "-P", *to], input=b"\n".join(values), env=environment, check=True)
 
 
 @pytest.mark.parametrize("send", [publish, publish_with_kcat])
