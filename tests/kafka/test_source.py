@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,7 +37,7 @@ from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import FIXED_OPTIONS, client_values, parse_url
-from tgflow.streams.kafka.consumer import ConsumerConnection
+from tgflow.streams.kafka.consumer import ConsumerConnection, Cursor
 from tgflow.testing.broker import OFFSET_COMMIT
 
 pytestmark = pytest.mark.timeout(60)
@@ -157,6 +159,12 @@ def test_failed_commit_does_not_stop_reading(broker, topic):
     wait_for(lambda: source.counters()["group_commit_failures"] >= 1)
     source.close()
     assert reading.src() == list(range(50))
+
+
+def test_position_after_a_record_without_a_timestamp_is_valid():
+    record = SimpleNamespace(offset=4, key=None, value=b"{}", timestamp=None)  # of a 0.9 broker
+    cursor = Cursor(4).after(record)
+    assert Cursor.from_position(asdict(cursor)) == cursor
 
 
 def test_url_options_and_features_are_parsed():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from importlib.metadata import PathDistribution
+from importlib.metadata import PathDistribution, distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from tgflow import extras
 from tgflow.extras import install_command
@@ -79,3 +81,12 @@ def test_named_extras_exist_and_texts_are_made_in_one_place():
         named.update(*(found.split(",") for found in re.findall(r"'\.\[([\w,]+)\]'", text)))
     assert {"serve", "kafka", "cuda", "wandb"} <= named
     assert not named - project["optional-dependencies"].keys()
+
+
+def test_pinned_packages_that_are_installed_admit_the_python_of_debian_12():
+    lines = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()[1:]
+    pins = {canonicalize_name(line.partition("==")[0]) for line in lines}
+    needs = {canonicalize_name(d.name): d.metadata["Requires-Python"] for d in distributions()}
+    assert len(pins & needs.keys()) > 50
+    found = {name: needs[name] for name in pins & needs.keys() if needs[name]}
+    assert {n: need for n, need in found.items() if "3.11.2" not in SpecifierSet(need)} == {}
