@@ -23,7 +23,7 @@ EXIT_CODES = {
     IO: "read or write error",
     UNAVAILABLE: "source, store or rank unreachable (retry)",
     CORRUPT: "damaged log, checkpoint or source",
-    UNTRUSTED: "untrusted file",
+    UNTRUSTED: "untrusted file, or one that needs code of your own",
 }
 
 _CODES = {
@@ -47,6 +47,7 @@ _CODES = {
     "ModuleNotFoundError": USAGE,
     "Locked": LOCKED,
     "UntrustedCheckpoint": UNTRUSTED,
+    "CodeNotGiven": UNTRUSTED,
     "CheckpointError": CORRUPT,
     "LogCorrupt": CORRUPT,
     "ScoresLost": CORRUPT,

@@ -28,10 +28,12 @@ from uvicorn import Server
 
 from tgflow.checkpoint import CheckpointError, list_checkpoints
 from tgflow.events import COLUMNS, EventBatch, NewNodes, concat
+from tgflow.model import TemporalModel
 from tgflow.nn import MemoryUpdater, NodeMemory
+from tgflow.own_code import load
 from tgflow.runtime.files import read_health
 from tgflow.runtime.saved_run import Run, open_run
-from tgflow.runtime.serving import ReplicaJob
+from tgflow.runtime.serving import FAILURE, ReplicaJob
 from tgflow.serve.answers import Answers
 from tgflow.serve.app import Serving, make_server
 from tgflow.serve.guard import Limits
@@ -49,8 +51,8 @@ MOST_FRAMES = 64
 class Replica(ABC):
     """A copy of a run that follows it, for queries. One thread uses it, except for `health`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, model: type[TemporalModel] | None = None) -> None:
+        self._path, self._model = path, model
         self._coming: Future[Run] | None = None
         self._current_at = time.time()
         self.num_frames = self.num_restarts = 0
@@ -139,14 +141,15 @@ class FrameReplica(Replica):
     Args:
         path: Directory of the run.
         ring: Frames of the run.
+        model: As in `open_run`.
 
     Raises:
         FileNotFoundError: If the run ends without a checkpoint.
         CheckpointError: Likewise, if its checkpoints are damaged, or belong to a comparison.
     """
 
-    def __init__(self, path: Path, ring: Ring) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, ring: Ring, model: type[TemporalModel] | None = None) -> None:
+        super().__init__(path, model)
         self._ring = ring
         self._next: int | None = None
         """Number of the frame that follows; None: not published yet."""
@@ -239,7 +242,7 @@ class FrameReplica(Replica):
             try:
                 if there:
                     ring.find(there[-1].step)
-                    run = open_run(self._path)
+                    run = open_run(self._path, self._model)
                     ring.find(run.position)
                     return run
             except Lapped:
@@ -261,16 +264,17 @@ class LogReplica(Replica):
 
     Args:
         path: Directory of the run.
+        model: As in `open_run`.
 
     Raises:
         FileNotFoundError: If there is no run, or it has no checkpoint yet.
         CheckpointError: If its checkpoints are damaged, or belong to a comparison.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, model: type[TemporalModel] | None = None) -> None:
+        super().__init__(path, model)
         self._looked_at = self._read_at = 0.0
-        self._take(open_run(path))
+        self._take(open_run(path, model))
 
     @property
     def run_position(self) -> int:
@@ -303,7 +307,7 @@ class LogReplica(Replica):
 
     def _newest(self) -> Run:
         """Return the run at its newest checkpoint, with the events of the present answers."""
-        run = open_run(self._path)
+        run = open_run(self._path, self._model)
         while run.position < (position := self.predictor.position) and run.advance(position):
             pass
         return run
@@ -344,7 +348,19 @@ def main() -> None:
         shown = CollectorRegistry()
         MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
     path = Path(job.path)
-    replica = LogReplica(path) if job.ring is None else FrameReplica(path, Ring(job.ring))
+    replica: Replica
+    try:
+        model = None if job.model is None else load(job.model)
+        if job.ring is None:
+            replica = LogReplica(path, model)
+        else:
+            replica = FrameReplica(path, Ring(job.ring), model)
+    except OSError:
+        raise  # the run may have removed a file meanwhile
+    except Exception as error:
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        _warn(FAILURE + json.dumps([kinds, str(error)]))
+        raise
     answers = Answers(replica, job.max_pairs, _warn)
     limits = Limits(job.max_body, job.max_waiting, job.timeout)
     serving = Serving(job.name, job.token, limits, job.max_lag)
