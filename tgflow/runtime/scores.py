@@ -291,7 +291,7 @@ def check_scores(to: str | None) -> None:
 
 def _columns_of(path: Path) -> list[str] | None:
     """Return the columns of a file of scores; None if it is another file."""
-    with suppress(OSError, ValueError):  # pyarrow's errors are ValueErrors
+    with suppress(OSError, TypeError, ValueError):  # pyarrow's errors are ValueErrors
         if format_of(path) == "parquet":
             return list(pq.read_schema(path).names)
         with path.open("rb") as file:

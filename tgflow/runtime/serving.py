@@ -221,7 +221,7 @@ class ReplicaJob:
     max_pairs: int
     timeout: float
     max_lag: int | None
-    model: str | None
+    model: str | None = None
     """Reference to the class of the run's model, if the caller of the parent has given it."""
 
 
