@@ -33,8 +33,8 @@ COMMANDS = {
     "score": ["score", "run"],
     "info": ["info", "run"],
     "serve": ["serve", "run", "--serve", "0"],
-    "resume": ["run", "--resume", "-o", "run"],
     "init": ["run", "later.csv", *FEATURES, "--init-from", "run", "-o", "new", *SMALL],
+    "resume": ["run", "--resume", "-o", "run"],  # last, as it changes the run
 }
 NEEDS_MODEL = [name for name in COMMANDS if name not in ("score", "info")]
 PAYLOADS = ("subprocess:Popen", "evil:Evil")
@@ -143,6 +143,7 @@ def test_model_named_by_a_checkpoint_is_never_imported(forged, command, payload)
     ran = forged(*COMMANDS[command])
     assert ran.code == 77, ran.err
     assert f"the model {payload!r} is not built in" in ran.err
+    assert "a checkpoint has content" not in ran.err
     assert "-m (--model) path/to/file.py:Class" in ran.err
     with pytest.raises(own_code.CodeNotGiven, match="model=Class"):
         tg.open_run("run")
@@ -248,13 +249,12 @@ def forge(file, place, text):
 
 
 def assert_harmless(forged, where, text, commands):
+    forged.copied()
+    forge(*where, text)
     for command in commands:
-        forged.copied()
-        forge(*where, text)
         ran = forged(*COMMANDS[command])
-        is_served = command == "serve" and ran.code == 0
         assert ran.code in EXIT_CODES, (where, command, ran.err)
-        assert is_served or ran.code != INTERNAL, (where, text, command, ran.err)
+        assert ran.code != INTERNAL, (where, text, command, ran.err)
 
 
 def test_strings_of_files_run_nothing(forged):
@@ -269,6 +269,7 @@ def test_strings_of_files_run_nothing(forged):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_every_string_of_every_file_runs_nothing(forged, payload):
     commands, chance = [name for name in COMMANDS if name != "serve"], random.Random(4)

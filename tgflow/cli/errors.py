@@ -122,6 +122,8 @@ def explain(error: BaseException) -> str:
         text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
     elif _lacks_host_memory(cause):
         text = f"{text}; {_HOST_WAY_OUT}"
+    if type(error).__name__ == "CodeNotGiven":
+        return text
     if exit_code(error) == UNTRUSTED:  # its keys may coincide with names of settings
         return f"{text} ({_UNTRUSTED_WAY_OUT})"
     if (place := _place_outside(error)) is not None:
