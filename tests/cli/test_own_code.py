@@ -280,13 +280,18 @@ def test_every_string_of_every_file_runs_nothing(forged, payload):
         assert_harmless(forged, where, payload, ["serve"])
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize(
-    "command",
-    [pytest.param(x, marks=pytest.mark.slow) if x == "serve" else x for x in NEEDS_MODEL],
+    ("command", "part", "value"),
+    [
+        *((command, "model", float("nan")) for command in NEEDS_MODEL if command != "serve"),
+        pytest.param("serve", "model", float("nan"), marks=pytest.mark.slow),
+        ("predict", "model", float("inf")),
+        ("predict", "state", float("inf")),
+        ("resume", "optimizer", float("nan")),
+    ],
 )
-def test_parameters_that_are_not_finite_are_refused(forged, command, value):
-    file, manifest = newest() / "model.safetensors", read_manifest(newest())
+def test_values_that_are_not_finite_are_refused(forged, command, part, value):
+    file, manifest = newest() / f"{part}.safetensors", read_manifest(newest())
     tensors = load_file(file)
     name = next(name for name, x in tensors.items() if x.is_floating_point() and x.numel() > 1)
     tensors[name].view(-1)[1] = value
@@ -295,4 +300,4 @@ def test_parameters_that_are_not_finite_are_refused(forged, command, value):
     forged.patience = 60
     ran = forged(*COMMANDS[command])
     assert ran.code == 76, ran.err
-    assert f"model: {name} has values that are not finite" in ran.err
+    assert f"{part}: {name} has values that are not finite" in ran.err
