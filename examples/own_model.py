@@ -1,7 +1,7 @@
 """Plug in a model of your own: a TemporalModel is all that trainers and the command line ask for.
 
     python examples/own_model.py [--limit EVENTS]
-    tgflow run --stream examples/data/collegemsg.csv.gz --model examples.own_model:Activity
+    tgflow run --stream examples/data/collegemsg.csv.gz -m examples/own_model.py:Activity
 
 Shows: a model without memory that reads the times of recent events, in 20 lines.
 Protocol: prequential, one random negative an event.

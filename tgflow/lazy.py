@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -34,30 +33,6 @@ def lazy_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[
         return value
 
     return sorted(homes), find, lambda: sorted({*vars(sys.modules[package]), *homes})
-
-
-def import_named(name: str) -> Any:
-    """Import `module:Class` from the working directory or the path.
-
-    Later imports in functions of the module do not search the working directory.
-
-    Raises:
-        ValueError: If there is no such module or class.
-    """
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise  # error of an import within the module
-        raise ValueError(str(error)) from None
-    except AttributeError as error:
-        if not str(error).startswith(f"module {module!r}"):
-            raise
-        raise ValueError(str(error)) from None
-    finally:
-        sys.path.pop(0)
 
 
 def _homes(source: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tgflow import _native
 from tgflow.choices import METRIC_TITLES
-from tgflow.lazy import import_named
+from tgflow.own_code import CodeNotGiven, find
 
 HITS = (1, 10)
 """The `k` of each Hits@k."""
@@ -87,30 +87,35 @@ def register(name: str, metric: Callable[[], BatchMetric]) -> None:
 
 
 def find_metrics(names: Sequence[str]) -> Metrics:
-    """Return the metrics of registered names, or of classes as `module:Class`.
+    """Return the metrics of registered names, or of the caller's classes as `module:Class`.
+
+    A class that `--metric` has given takes precedence over one registered as `Class`.
 
     Raises:
-        ValueError: If a metric does not exist, or two have the same name.
+        CodeNotGiven: If the caller has neither given nor registered a metric.
+        ValueError: If two have the same name, or one is not a metric.
     """
     found: dict[str, Callable[[], BatchMetric]] = {}
     for each in names:
         name = each.rpartition(":")[2]
         if name in found:
             raise ValueError(f"two metrics are named {name!r}; rename one")
-        if ":" in each:
-            _check_name(name)
-            found[name] = import_named(each)
-        elif each in _registered:
-            found[name] = _registered[each]
-        else:
+        _check_name(name)
+        kind: Any = find(each) or _registered.get(name)
+        if kind is None:
+            if ":" in each:
+                way_out = f"tg.metrics.register({name!r}, ...)"
+                raise CodeNotGiven.of(f"the metric {each!r}", "--metric", way_out)
             known = ", ".join(_registered) or "none"
-            raise ValueError(
-                f"there is no metric {each!r} (registered: {known}); give module:Class, or call "
-                "tg.metrics.register first"
+            raise CodeNotGiven(
+                f"there is no metric {each!r} (registered: {known}); give --metric "
+                "path/to/file.py:Class, or call tg.metrics.register first"
             )
-        methods = (getattr(found[name](), method, None) for method in ("update", "compute"))
-        if not all(map(callable, methods)):
+        # only a class shows its methods before it is called
+        made = kind if isinstance(kind, type) else kind()
+        if not all(callable(getattr(made, method, None)) for method in ("update", "compute")):
             raise ValueError(f"metric {each!r} must have the methods update and compute")
+        found[name] = kind
     return found
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -116,15 +117,16 @@ class DeadLetterFiles:
         for later in reversed(self._segments()):  # a crash in between leaves no gap
             if later > segment:
                 self._fs.unlink(self._path(later))
-        if size > byte:
-            self._fs.truncate(path, byte)
         found = [*self._crc32, *[0] * (segment - self._segment)][:segment]
-        found.append(self._checksum(segment))
+        found.append(self._checksum(segment, byte))
+        if size > byte and found[-1] == expected[-1]:  # otherwise it is damaged, or another file
+            self._fs.truncate(path, byte)
         for number, (is_, was) in enumerate(zip(found, expected, strict=True)):
             if is_ != was and self._path(number).exists() and (number < segment or size >= byte):
                 text = "%s is damaged: its dead letters are not those that were written"
                 _log.warning(text, self._path(number))
         if size >= byte and found[-1] != expected[-1]:
+            found[-1] = self._checksum(segment)
             segment, byte = segment + 1, 0
         elif size < byte:
             text = "%s holds %d bytes, but %d had been written: dead letters are missing"
@@ -153,13 +155,13 @@ class DeadLetterFiles:
         names = (path.stem for path in self._directory.iterdir() if path.suffix == ".jsonl")
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def _checksum(self, segment: int) -> int:
-        """Return the checksum of a file, 0 without one."""
+    def _checksum(self, segment: int, left: int = sys.maxsize) -> int:
+        """Return the checksum of the first bytes of a file, 0 without one."""
         crc, path = 0, self._path(segment)
         if path.exists():
             with path.open("rb") as file:
-                while data := file.read(CHUNK_BYTES):
-                    crc = zlib.crc32(data, crc)
+                while data := file.read(min(left, CHUNK_BYTES)):
+                    crc, left = zlib.crc32(data, crc), left - len(data)
         return crc
 
     def _path(self, segment: int) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import os
 import random
@@ -15,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from helpers.forged import flip_bit, sign_manifest
+from helpers.forged import flip_bit, sign_checkpoint
 from helpers.live_runs import SMALL, write_features
 from tgflow.checkpoint import read_manifest
 from tgflow.cli import main
@@ -105,14 +104,6 @@ def changed(tensor, chance):
     return chance.choice(ways)(tensor.reshape(-1).clone() if tensor.ndim == 0 else tensor.clone())
 
 
-def sign(checkpoint, manifest):
-    """Write a manifest with valid digests."""
-    for name, entry in manifest["files"].items():
-        data = (checkpoint / name).read_bytes()
-        entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (checkpoint / "manifest.json").write_bytes(sign_manifest(manifest))
-
-
 def spoil(checkpoint, chance):
     """Change one value of a checkpoint and recompute all digests; return the changed value."""
     manifest = read_manifest(checkpoint)
@@ -131,7 +122,7 @@ def spoil(checkpoint, chance):
             tensors[key] = changed(tensors[key], chance).contiguous()
         save_file(tensors, checkpoint / name)
         what = f"{name}, {key}: {tensors.get(key)!r:.60}"
-    sign(checkpoint, manifest)
+    sign_checkpoint(checkpoint, manifest)
     return what
 
 

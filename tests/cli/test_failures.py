@@ -282,7 +282,7 @@ class Own(tg.TGAT):
 def test_fault_of_an_own_model_names_its_file_and_line(tgflow, made, monkeypatch, fault, text):
     monkeypatch.delitem(sys.modules, "own", raising=False)
     Path("own.py").write_text(OWN_MODEL.format(fault=fault))
-    ran = tgflow("run", "-s", made / "made.csv", "-m", "own:Own", "-o", "out", "--threads", 1)
+    ran = tgflow("run", "-s", made / "made.csv", "-m", "./own.py:Own", "-o", "out", "--threads", 1)
     said = ran.err.splitlines()[-1]
     assert ran.code == 70
     assert f"{Path('own.py').absolute()}, line 7: {text}" in said
@@ -292,7 +292,7 @@ def test_fault_of_an_own_model_names_its_file_and_line(tgflow, made, monkeypatch
 def test_own_model_without_a_required_attribute_is_refused(tgflow, made, monkeypatch):
     monkeypatch.delitem(sys.modules, "bare", raising=False)
     Path("bare.py").write_text("import tgflow as tg\n\nclass Bare(tg.TemporalModel):\n    pass\n")
-    ran = tgflow("run", "-s", made / "made.csv", "-m", "bare:Bare", "-o", "out")
+    ran = tgflow("run", "-s", made / "made.csv", "-m", "./bare.py:Bare", "-o", "out")
     assert ran.code == 2
     assert "bare:Bare lacks fanouts and strategy; see tgflow.TemporalModel" in ran.err
 

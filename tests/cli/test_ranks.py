@@ -172,7 +172,7 @@ class Whole(TGN):
         ("run", "--rank-memory halved", "--rank-memory"),
         ("run", "--interface nowhere0", r"interface 'nowhere0' is none .*; there are .*127\.0\.0"),
         ("run", "--slices 1", "--slices: a batch has 1, so at most 1 of 2 .*or pass --slices 2"),
-        ("run", "--model own:Whole", "Whole overrides commit.*: define messages and store"),
+        ("run", "--model ./own.py:Whole", "Whole overrides commit.*: define messages and store"),
         ("run", "--features f* --edge-table auto", "--edge-table auto: 2 ranks would use a file"),
         ("train", "--slices 1", "--slices: a batch has 1"),
         ("train", "--features f* --edge-table auto", "--edge-table auto: 2 ranks would use a file"),

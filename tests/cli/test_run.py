@@ -94,17 +94,17 @@ class Reciprocal:
     def compute(self):
         return float(self.ranks.reciprocal().mean())
 """
-METRIC = ("--metric", "own_parts:Reciprocal")
+METRIC = ("--metric", "./own_parts.py:Reciprocal")
 
 
 def test_run_accepts_a_user_defined_model_and_metric(tgflow, resume, events_csv, tmp_path):
     (tmp_path / "own_parts.py").write_text(OWN)
-    own = ("-m", "own_parts:Mine", *METRIC, "--batch-size", 200, "-o", "out")
+    own = ("-m", "./own_parts.py:Mine", *METRIC, "--batch-size", 200, "-o", "out")
     ran = tgflow("run", "-s", events_csv, *own, "--limit", 200)
     assert ran.code == 0, ran.err
     assert re.search(r"Reciprocal +0\.\d+ +0\.\d+", ran.out)
     assert "Reciprocal 0." in ran.err
-    ran = resume("--limit", 400, "--json")
+    ran = resume("--limit", 400, "--json", "-m", tmp_path / "own_parts.py:Mine", *METRIC)
     assert ran.code == 0, ran.err
     assert ran.json["model"] == "own_parts:Mine"
     assert ran.json["prequential.Reciprocal"] == ran.json["prequential.mrr"]
@@ -129,9 +129,9 @@ def test_train_and_compare_show_a_user_defined_metric(tgflow, events_csv, tmp_pa
     assert ran.code == 0, ran.err
     assert "Reciprocal" in ran.out
     assert "<th>Reciprocal" in (tmp_path / "all/report.html").read_text()
-    ran = tgflow("run", "-s", events_csv, "--metric", "own_parts:Other")
+    ran = tgflow("run", "-s", events_csv, "--metric", "./own_parts.py:Other")
     assert ran.code == 2
-    assert "--metric: module 'own_parts' has no attribute 'Other'" in ran.err
+    assert "own_parts.py has no class 'Other'" in ran.err
 
 
 @pytest.fixture

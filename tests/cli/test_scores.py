@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -102,6 +103,22 @@ def test_rows_of_a_killed_run_stay_in_its_file_when_it_resumes_with_another(
     tables = [pq.read_table(path)["position"].to_pylist() for path in (first, second)]
     assert len(tables[0]) in (50, 100)  # the newest checkpoint that was complete
     assert tables[0] + tables[1] == [*range(SIZE)]
+
+
+@pytest.mark.parametrize("name", ["s.csv", "s.jsonl", "s.parquet"])
+@pytest.mark.parametrize("counted", [True, False])
+def test_file_of_another_owner_keeps_every_byte(run, resume, name, counted):
+    """A resume looks at a file of its scores before it truncates or replaces it."""
+    assert run("--scores", name, "--limit", 100).code == 0
+    if not counted:  # as where the run was killed before its first checkpoint
+        shutil.rmtree("out/checkpoints")
+        shutil.rmtree("out/log")
+    Path(name).write_bytes(foreign := b"mine alone,1\n" * 50_000)
+    ran = resume("--limit", 200)
+    text = "its checksum differs" if ran.code == 76 else "exists already, with rows that are not"
+    assert ran.code == (76 if counted and name != "s.parquet" else 74), ran.err
+    assert text in ran.err
+    assert Path(name).read_bytes() == foreign
 
 
 def test_damaged_rows_of_scores_are_refused(run, resume):

@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the ground up: the packages and modules of a room, and the rooms that it may import.
 ROOMS = {
     "base": (
-        "choices counts describe events extras _id_columns ids iso keys lazy _native metrics peers "
-        "resampling sampler schedule setting text tree_sum units _core",
+        "choices counts describe events extras _id_columns ids iso keys lazy _native metrics "
+        "own_code peers resampling sampler schedule setting text tree_sum units _core",
         "",
     ),
     "log": ("durable", ""),

@@ -11,6 +11,7 @@ import pytest
 from helpers.effort import cases
 from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint, save
+from tgflow.durable.errors import LogCorrupt
 from tgflow.runtime import files, log
 from tgflow.runtime.files import (
     NUMBER,
@@ -169,6 +170,13 @@ def test_damaged_line_does_not_discard_good_ones(path):
     write(file, 10, 11)
     assert numbers(path) == [0, 1, 2, 9, 4, 5, 6, 7, 8, 9, 10]
     assert read_records(path).num_damaged == 2
+
+
+def test_file_without_a_record_is_not_truncated(path):
+    path.write_text(text := "mine alone\n" * 9)
+    with pytest.raises(LogCorrupt, match="has no record of this run"):
+        RecordFile(path).rewind(3)
+    assert path.read_text() == text
 
 
 def test_health_distinguishes_running_from_dead_processes(tmp_path, monkeypatch):

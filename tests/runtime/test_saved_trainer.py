@@ -107,15 +107,17 @@ def test_user_model_class_reopens_or_is_refused_with_a_fix(tmp_path):
     class Local(tg.TGAT):
         pass
 
-    trainer = trainer_of(Own())
-    trainer.save(tmp_path / "own")
-    opened = tg.open_run(tmp_path / "own")
-    assert torch.equal(
-        opened.score("ann", "cy").logit, tg.open_run(trainer).score("ann", "cy").logit
-    )
-    for model in (NeedsMore(8), Local(embedding_dim=8, time_dim=4, neighbors=2)):
-        with pytest.raises(ValueError, match=r"needs a model that can be built again.*tg\.save"):
-            trainer_of(model).save(tmp_path / "other")
+    for model in (Own(), Local(embedding_dim=8, time_dim=4, neighbors=2)):
+        trainer, path, kind = trainer_of(model), tmp_path / type(model).__name__, type(model)
+        trainer.save(path)
+        opened = tg.open_run(path, kind)
+        expected = tg.open_run(trainer).score("ann", "cy").logit
+        assert torch.equal(opened.score("ann", "cy").logit, expected)
+        for wrong, text in ((None, r"tg\.open_run\(path, model=Class\)"), (NeedsMore, "got Needs")):
+            with pytest.raises(ValueError, match=text):
+                tg.open_run(path, wrong)
+    with pytest.raises(ValueError, match=r"needs a model that can be built again.*tg\.save"):
+        trainer_of(NeedsMore(8)).save(tmp_path / "other")
     with pytest.raises(ValueError, match=r"cannot hold loss of this trainer.*tg\.save"):
         trainer_of(tg.TGN(memory_dim=8), loss="bpr").save(tmp_path / "other")
     assert not (tmp_path / "other").exists()

@@ -190,16 +190,16 @@ def test_continual_training_and_resume_measure_a_registered_metric():
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("Unknown",), r"there is no metric 'Unknown' \(registered: Reciprocal\)"),
-        (("math:Unknown",), "has no attribute 'Unknown'"),
-        (("no_such_module:Unknown",), "No module named 'no_such_module'"),
+        (("Unknown",), "there is no metric 'Unknown' .registered: Reciprocal"),
+        (("math:Unknown",), "code that a file names is never imported"),
         (("Reciprocal", "Reciprocal"), "two metrics are named 'Reciprocal'"),
         (("math:loss",), "a metric's name must be an identifier other than"),
         (("math:hits@5",), "a metric's name must be an identifier other than"),
-        (("train.test_metrics:Incomplete",), "must have the methods update and compute"),
+        (("Unfinished",), "must have the methods update and compute"),
     ],
 )
 def test_invalid_metrics_are_refused(names, message):
+    metrics.register("Unfinished", Incomplete)
     with pytest.raises(ValueError, match=message):
         metrics.find_metrics(names)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tgflow.checkpoint.checkpoint import Checkpoint, Tensors, part_section
 from tgflow.checkpoint.directory import SUFFIX, opened_section
 from tgflow.checkpoint.names import CheckpointError, UntrustedCheckpoint
-from tgflow.checkpoint.tensors import check_like
+from tgflow.checkpoint.tensors import check_finite, check_like
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.ids import NodeIds
 from tgflow.peers import PARTS
@@ -59,7 +59,10 @@ class Parameters:
 
     def load(self, reader: Checkpoint) -> None:
         """Load the parameters into the module; RuntimeError if it has other parameters."""
-        self._module.load_state_dict(reader.get(self.name))
+        found = reader.get(self.name)
+        buffers = {name for name, _ in self._module.named_buffers()}  # masks may have infinities
+        check_finite(self.name, found, limits=buffers)
+        self._module.load_state_dict(found)
 
 
 class Optimizer:
@@ -105,6 +108,7 @@ class Optimizer:
                 step = torch.empty((), dtype=torch.float32)
                 expected[f"{i}.{key}"] = step if key == "step" else parameter
         check_like(self.name, found, expected)
+        check_finite(self.name, found)
         settings = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": settings})
 
@@ -201,9 +205,18 @@ class ModelState:
         if state is None:
             return
         if self.parts_name not in reader.meta:
-            state.load_state_dict(reader.get(self.name))
+            found = reader.get(self.name)
+            check_finite(self.name, found, limits=() if isinstance(state, PartedState) else found)
+            state.load_state_dict(found)
         elif isinstance(state, PartedState):
-            state.load_parted(lambda part: reader.get(part_section(self.parts_name, part)))
+
+            def read(part: int) -> Tensors:
+                section = part_section(self.parts_name, part)
+                found = reader.get(section)
+                check_finite(section, found)
+                return found
+
+            state.load_parted(read)
         else:
             raise ValueError("the checkpoint has a node memory, but the model has none")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tgflow.checkpoint.checkpoint import Tensors
-from tgflow.checkpoint.names import CheckpointDamaged, UntrustedCheckpoint
+from tgflow.checkpoint.names import CheckpointDamaged, CheckpointError, UntrustedCheckpoint
 
 DTYPES = {
     "F64": torch.float64,
@@ -137,6 +138,22 @@ def check(what: str, descriptor: int, size: int) -> tuple[int, Tensors]:
                 f"{what}: tensor {name!r:.80} is {kind} of {len(shape)} dimensions, no tgflow's"
             )
     return 8 + length, {name: torch.empty(shape, dtype=DTYPES[kind]) for name, kind, shape in kinds}
+
+
+def check_finite(what: str, found: Tensors, *, limits: Container[str] = ()) -> None:
+    """Raise CheckpointError if a tensor has NaN, or an infinity where its name is not in `limits`.
+
+    A run saves no such values, as it ends before.
+    """
+    for name, x in found.items():
+        if x.is_floating_point() and x.numel():
+            low, high = (float(each) for each in x.aminmax())
+            is_limited = math.isinf(low) or math.isinf(high)
+            if math.isnan(low) or (is_limited and name not in limits):
+                raise CheckpointError(
+                    f"{what}: {name} has values that are not finite: bring the checkpoint back "
+                    "from a copy, or move it away to continue from the one before"
+                )
 
 
 def check_like(what: str, found: Tensors, expected: Tensors) -> None:

@@ -36,7 +36,7 @@ from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import features_report
 from tgflow.runtime.files import DamagedJson, RunFiles, read_figures, run_name, to_json
 from tgflow.runtime.gpu import execution_config, graph_gpu
-from tgflow.runtime.model_maker import make_model, own_model
+from tgflow.runtime.model_maker import make_model, model_class
 from tgflow.runtime.restore import current_build, open_saves
 from tgflow.runtime.stream import FlowControl, StopSignals
 from tgflow.streams import playback
@@ -288,7 +288,7 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
         if ":" not in name and name not in MODELS:
             raise ConfigError(
                 f"--models: there is no model {name!r}; there are {', '.join(MODELS)}, and your "
-                "own as module:Class"
+                "own as path/to/file.py:Class or package.module:Class"
             )
         if label in models:
             raise ConfigError(
@@ -297,7 +297,7 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
         models[label] = name
     if not models:
         raise ConfigError("--models requires names, such as --models recency,tgn,tgn+pairs")
-    kinds = [MODELS[x].model if x in MODELS else own_model(x) for x in models.values()]
+    kinds = [model_class(name) for name in models.values()]
     if config.task.has_decoder and not any(map(embeds, kinds)):
         raise ConfigError(
             f"--task {config.task.kind}: none of the models makes embeddings of single nodes, "

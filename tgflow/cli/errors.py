@@ -23,7 +23,7 @@ EXIT_CODES = {
     IO: "read or write error",
     UNAVAILABLE: "source, store or rank unreachable (retry)",
     CORRUPT: "damaged log, checkpoint or source",
-    UNTRUSTED: "untrusted file",
+    UNTRUSTED: "untrusted file, or one that needs code of your own",
 }
 
 _CODES = {
@@ -47,6 +47,7 @@ _CODES = {
     "ModuleNotFoundError": USAGE,
     "Locked": LOCKED,
     "UntrustedCheckpoint": UNTRUSTED,
+    "CodeNotGiven": UNTRUSTED,
     "CheckpointError": CORRUPT,
     "LogCorrupt": CORRUPT,
     "ScoresLost": CORRUPT,
@@ -121,6 +122,8 @@ def explain(error: BaseException) -> str:
         text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
     elif _lacks_host_memory(cause):
         text = f"{text}; {_HOST_WAY_OUT}"
+    if type(error).__name__ == "CodeNotGiven":
+        return text
     if exit_code(error) == UNTRUSTED:  # its keys may coincide with names of settings
         return f"{text} ({_UNTRUSTED_WAY_OUT})"
     if (place := _place_outside(error)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from tgflow.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
+from tgflow.own_code import give, load, one_command
 from tgflow.setting import alternatives
 
 STREAM_OF_FILES, RANKS_IN_STEP = (
@@ -38,6 +40,17 @@ COMMON = frozenset(
 """Settings and parameters shown by `--help` for commands with many of them."""
 FILE, STREAM, HELP_ALL = "file", "stream.path", "tgflow.help_all"
 
+_OWN = {"model.name", "compare.models", "continual.metrics", "offline.metrics"}
+"""Settings whose flags, and nothing else, take code of the caller's own."""
+
+OwnModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m",
+        help="Class of the run's model if it is your own: path/to/file.py:Class, or "
+        "package.module:Class",
+    ),
+]  # fmt: skip
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON to stdout.", rich_help_panel="Output")
 ]
@@ -87,6 +100,7 @@ def with_config(
         signature = inspect.signature(command, eval_str=True)
 
         @functools.wraps(command)
+        @one_command()
         def run(config: Path | None, **values: Any) -> None:
             values.pop("help_all", None)
             flags = {field.key: _given(field, values.pop(_name(field))) for field in chosen}
@@ -96,6 +110,9 @@ def with_config(
                         f"FILE is {file}, and --stream {flags[STREAM]}; give one of them"
                     )
                 flags[STREAM] = file
+            for field in chosen:
+                if field.key in _OWN and flags[field.key] is not None:
+                    flags[field.key] = _own(field, flags[field.key])
             if "stated" in signature.parameters:
                 values["stated"] = stated_settings(config, flags)
             command(config=load_config(config, flags), **values)
@@ -213,6 +230,26 @@ def _given(field: Field, value: Any) -> Any:
         with suppress(ValueError):  # text that is not JSON stays text
             pairs[key.strip()] = json.loads(found)
     return pairs
+
+
+def given_model(reference: str | None) -> Any:
+    """Return the class that `OwnModel` names; None without one."""
+    try:
+        return None if reference is None else load(reference)
+    except ValueError as error:
+        raise ConfigError(f"--model: {error}") from None
+
+
+def _own(field: Field, value: Any) -> Any:
+    """Return the value of a flag with the caller's classes by name; they are imported."""
+    if not isinstance(value, str):
+        return [_own(field, text) for text in value]
+    try:
+        if field.key == "compare.models":  # LABEL=NAME,NAME
+            return re.sub(r"[^=,]*:[^=,]*", lambda found: give(found[0].strip()), value)
+        return give(value) if ":" in value else value
+    except ValueError as error:
+        raise ConfigError(f"{field.flags[0]}: {error}") from None
 
 
 def _has_numbers(field: Field) -> bool:

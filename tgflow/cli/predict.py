@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from tgflow.cli.errors import USAGE, CliError
-from tgflow.cli.options import Json
+from tgflow.cli.options import Json, OwnModel, given_model
 from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.report.formatting import score
 from tgflow.report.table_text import print_table
@@ -69,6 +69,7 @@ def predict(
     at: At = None,
     relation: RelationText = None,
     to: To = None,
+    model: OwnModel = None,
     json: Json = False,
 ) -> None:
     """Predict with a run: rank the next destinations of a source, or score pairs.
@@ -89,7 +90,7 @@ def predict(
         raise CliError("--dst and --exclude-known require --src; --pairs contains both ends", USAGE)
     from tgflow.runtime.saved_run import open_run
 
-    opened, time = open_run(run), _checked_time(at)
+    opened, time = open_run(run, given_model(model)), _checked_time(at)
     related = _relation(opened, relation)
     if pairs is not None:
         found = opened.score(_read_pairs(pairs, opened), at=time, relation=related)
@@ -126,6 +127,7 @@ def explain(
         Path | None,
         typer.Option("--out", help="File for a page with the events around the pair: .html"),
     ] = None,
+    model: OwnModel = None,
     json: Json = False,
 ) -> None:
     """Explain a score: what each group of inputs contributes, and the past events behind it.
@@ -146,7 +148,7 @@ def explain(
     from tgflow.report.explanation import explanation_page, halving, signed
     from tgflow.runtime.saved_run import open_run
 
-    opened, time = open_run(run), _checked_time(at)
+    opened, time = open_run(run, given_model(model)), _checked_time(at)
     source, destination = _ids(opened, [src, dst])
     found = opened.explain(source, destination, time, _relation(opened, relation))
     unit = opened.config.stream.unit
@@ -185,6 +187,7 @@ def embed(
         list[str] | None, typer.Option("--id", help="Node to embed, unset: all; may be repeated")
     ] = None,
     at: At = None,
+    model: OwnModel = None,
 ) -> None:
     """Write the embeddings of a run's nodes: one row per node, with its id and e0, e1, ...
 
@@ -198,7 +201,7 @@ def embed(
     from tgflow.runtime.saved_run import open_run
     from tgflow.streams.write import encode_rows
 
-    opened, when = open_run(run), _checked_time(at)
+    opened, when = open_run(run, given_model(model)), _checked_time(at)
     batches = opened.embeddings(_ids(opened, ids) if ids else None, when)
     if to is None:
         for number, batch in enumerate(batches):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from rich.console import Console
 
 from tgflow.cli.errors import INTERNAL, CliError
-from tgflow.cli.options import with_config
+from tgflow.cli.options import OwnModel, given_model, with_config
 from tgflow.cli.predict import RunPath
-from tgflow.config import Config, load_config
+from tgflow.config import Config
 
 PORT = "8080"
 CHECK_SECONDS = 1.0
@@ -17,7 +17,7 @@ CHECK_SECONDS = 1.0
 
 
 @with_config(("serve",))
-def serve(config: Config, *, run: RunPath) -> None:
+def serve(config: Config, *, run: RunPath, model: OwnModel = None) -> None:
     """Serve scores, rankings and embeddings of a run over HTTP.
 
     Without --serve it listens on port 8080 of this machine only. POST /score, /top-k, /embedding,
@@ -39,7 +39,8 @@ def serve(config: Config, *, run: RunPath) -> None:
       curl -H 'Content-Type: application/json' -d '{"src": ["acc_9"], "k": 3}' localhost:8080/top-k
     """
     from tgflow.cli.assemble import printer
-    from tgflow.runtime.saved_run import find_checkpoint
+    from tgflow.runtime.model_maker import model_class
+    from tgflow.runtime.saved_run import find_checkpoint, saved_config
     from tgflow.runtime.serving import Replicas, check_serving
     from tgflow.runtime.stream import FlowControl, StopSignals
 
@@ -49,13 +50,16 @@ def serve(config: Config, *, run: RunPath) -> None:
     say, flow = printer(Console(stderr=True)), FlowControl()
     with StopSignals(flow.stop_for):
         home, found = find_checkpoint(run)
-        config = replace(load_config(home / "config.toml", unknown=[]), serve=serving)
+        config = replace(saved_config(home, found), serve=serving)
+        model_class(config.model.name, given_model(model))
         warn = lambda text: say(f"tgflow: {text}")  # noqa: E731
-        with Replicas(run, config, where, None, warn) as replicas:
+        with Replicas(run, config, where, None, warn, model) as replicas:
             url, position = replicas.endpoint.url, found.meta.get("position", 0)
             say(f"{config.model.name} of {run}, {position:,} events, answers at {url}")
             say(f"{url}/docs documents the API; Ctrl-C stops it")
             while replicas.is_alive and not flow.stopped:
                 flow.sleep(CHECK_SECONDS)
+            if replicas.failure is not None:
+                raise replicas.failure
     if not flow.stopped:
         raise CliError("the server ended unexpectedly: a fault in tgflow", INTERNAL)

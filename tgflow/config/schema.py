@@ -92,7 +92,8 @@ class ModelConfig:
     name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn+pairs"
     """tgn, tgat, jodie, graphmixer, or these with +pairs (tgn+pairs, tgat+pairs, jodie+pairs,
     graphmixer+pairs) to read pair history; dygformer, tpnet, craft, counts; baselines recency,
-    poptrack, edgebank, edgebank-tw; or module:Class."""
+    poptrack, edgebank, edgebank-tw; or your own, only by this flag: path/to/file.py:Class or
+    package.module:Class."""
     dim: Annotated[int, Ge(1)] | None = None
     """Width of memory, embedding and time encoding; unset: the model's default (100)."""
     heads: Annotated[int, Ge(1)] | None = None
@@ -308,8 +309,8 @@ class CompareConfig(Checked):
     """A comparison of models."""
 
     models: Annotated[tuple[str, ...], Setting(flags=("--models", "-m"))] = ("auto",)
-    """Models, comma-separated or repeated: NAME, LABEL=NAME or module:Class; auto, or quick for
-    baselines."""
+    """Models, comma-separated or repeated: NAME, LABEL=NAME or your own as in tgflow run -m; auto,
+    or quick for baselines."""
     protocol: Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"] | None = None
     """Named protocol, which sets defaults; all but prequential/1 train offline, in epochs."""
     seeds: Annotated[int, Ge(1)] = 3

@@ -25,6 +25,7 @@ from typing import Any, Literal
 from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config, to_toml
+from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.fs import AppendedFile, replace_file, replacing
 
 LATEST = 1 << 14
@@ -66,17 +67,23 @@ class RecordFile:
         return self._next
 
     def rewind(self, num: int) -> None:
-        """Truncate to the first `num` records; a file with fewer stays unchanged."""
+        """Truncate to the first `num` records; a file with fewer stays unchanged.
+
+        Raises:
+            LogCorrupt: If no line is a record: it is another file, which stays unchanged.
+        """
         self.close()
-        self._numbers, end, number = array("q"), 0, -1
+        self._numbers, end, number, is_own = array("q"), 0, -1, False
         for line in whole_lines(self.path):
             number += 1  # damaged lines count too
             with suppress(DamagedJson):
-                number = int(read_checked(line).get(NUMBER, number))
+                number, is_own = int(read_checked(line).get(NUMBER, number)), True
             if number >= num:
                 break
             self._numbers.append(number)
             end += len(line)
+        if number >= 0 and not is_own:
+            raise LogCorrupt(f"{self.path} has no record of this run; move it away")
         self._file.rewind(end)
         self._next = num
 

@@ -12,10 +12,10 @@ import torch
 
 from tgflow.config import Config, ConfigError, model_settings, validate_model
 from tgflow.config.load import WIDTHS
-from tgflow.lazy import import_named
 from tgflow.metrics import find_metrics
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
+from tgflow.own_code import CodeNotGiven, find
 from tgflow.runtime.gpu import CPU
 from tgflow.sampling import Sampler
 from tgflow.tasks.labels import check_embeds, embeds, freeze, make_task
@@ -32,8 +32,11 @@ def make_model(
     *,
     node_x_dim: int = 0,
     must_embed: bool = True,
+    own: type[Any] | None = None,
 ) -> TemporalModel:
     """Build the model named in `config`, with parameters initialized by the trainer's seed.
+
+    `own` is the caller's class, for a name that is not built in; see `model_class`.
 
     They are initialized on the CPU, so that every device starts with the same values. A model
     without embeddings is refused by a task that needs them, or if not `must_embed` gets no decoder.
@@ -44,14 +47,8 @@ def make_model(
         find_metrics(training.metrics)
     name = config.model.name
     stated = model_settings(config.model)
-    if ":" in name:
-        kind = own_model(name)
-    elif name not in MODELS:
-        known = ", ".join(MODELS)
-        raise ConfigError(
-            f"--model: model.name must be one of {known}, or module:Class, got {name!r}"
-        )
-    else:
+    kind = model_class(name, own)
+    if name in MODELS:
         fixed = MODELS[name].settings
         for key, value in fixed.items():
             if stated.get(key, value) != value:
@@ -59,13 +56,11 @@ def make_model(
                 raise ConfigError(
                     f"[model] {key} goes with the name: --model {base}+pairs or {base}"
                 )
-        kind, stated = MODELS[name].model, {**fixed, **stated}
+        stated = {**fixed, **stated}
     derived = {"edge_x_dim": edge_x_dim} | ({"node_x_dim": node_x_dim} if node_x_dim else {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
-        model = _build(kind, name, stated, derived)
-        if not isinstance(model, TemporalModel):
-            raise ConfigError(f"{name!r} made a {type(model).__name__}, not a tgflow.TemporalModel")
+        model: TemporalModel = _build(kind, name, stated, derived)
         missing = [key for key in ("fanouts", "strategy") if not hasattr(model, key)]
         if missing:
             raise ConfigError(f"{name} lacks {' and '.join(missing)}; see tgflow.TemporalModel")
@@ -90,7 +85,7 @@ def make_model(
 def _refusing(text: str) -> Iterator[None]:
     try:
         yield
-    except ConfigError:
+    except (ConfigError, CodeNotGiven):
         raise
     except ValueError as error:
         raise ConfigError(text.format(error)) from error
@@ -112,6 +107,33 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
     return kind(**{k: v for k, v in values.items() if takes_all or k in parameters})
 
 
-def own_model(name: str) -> Any:
-    with _refusing(f"cannot build model {name!r}: {{}}"):
-        return import_named(name)
+def model_class(name: str, own: type[Any] | None = None) -> Any:
+    """Return the built-in model of a name, or the caller's class, and import nothing else.
+
+    Args:
+        name: Name of the model, possibly from a file.
+        own: Class given by the caller; None: the one that the command line has given, if any.
+
+    Raises:
+        CodeNotGiven: If the name is that of a class, and the caller has given none.
+        ConfigError: If there is no such model, or the class is no model.
+    """
+    if name in MODELS:
+        if own is not None:
+            raise ConfigError(f"--model: the run has the built-in model {name}; leave out --model")
+        return MODELS[name].model
+    if ":" not in name:
+        known = ", ".join(MODELS)
+        raise ConfigError(
+            f"--model: model.name must be one of {known}, or your own as path/to/file.py:Class or "
+            f"package.module:Class, got {name!r}"
+        )
+    kind = find(name) if own is None else own
+    if kind is None:
+        in_python = "tg.open_run(path, model=Class)"
+        raise CodeNotGiven.of(f"the model {name!r}", "-m (--model)", in_python)
+    if not (isinstance(kind, type) and issubclass(kind, TemporalModel)):
+        raise ConfigError(f"--model: {name} is no subclass of tgflow.TemporalModel")
+    if kind.__qualname__ != name.rpartition(":")[2]:
+        raise ConfigError(f"--model: the run has the model {name}, got {kind.__qualname__}")
+    return kind

@@ -29,10 +29,12 @@ from uvicorn import Server
 
 from tgflow.checkpoint import CheckpointError, list_checkpoints
 from tgflow.events import COLUMNS, EventBatch, NewNodes, concat
+from tgflow.model import TemporalModel
 from tgflow.nn import MemoryUpdater, NodeMemory
+from tgflow.own_code import load
 from tgflow.runtime.files import read_health
 from tgflow.runtime.saved_run import Run, open_run
-from tgflow.runtime.serving import ReplicaJob
+from tgflow.runtime.serving import FAILURE, ReplicaJob
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.questions import Health
@@ -50,8 +52,8 @@ MOST_FRAMES = 64
 class Replica(ABC):
     """A copy of a run that follows it, for queries. One thread uses it, except for `health`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, model: type[TemporalModel] | None = None) -> None:
+        self._path, self._model = path, model
         self._coming: Future[Run] | None = None
         self._current_at = time.time()
         self.num_frames = self.num_restarts = 0
@@ -141,14 +143,21 @@ class FrameReplica(Replica):
         path: Directory of the run.
         ring: Frames of the run.
         warn: Called with a message if frames were lost.
+        model: As in `open_run`.
 
     Raises:
         FileNotFoundError: If the run ends without a checkpoint.
         CheckpointError: Likewise, if its checkpoints are damaged, or belong to a comparison.
     """
 
-    def __init__(self, path: Path, ring: Ring, warn: Callable[[str], None]) -> None:
-        super().__init__(path)
+    def __init__(
+        self,
+        path: Path,
+        ring: Ring,
+        warn: Callable[[str], None],
+        model: type[TemporalModel] | None = None,
+    ) -> None:
+        super().__init__(path, model)
         self._ring, self._warn = ring, warn
         self._next: int | None = None
         """Number of the frame that follows; None: not published yet."""
@@ -252,7 +261,7 @@ class FrameReplica(Replica):
             try:
                 if there:
                     ring.find(there[-1].step)
-                    run = open_run(self._path)
+                    run = open_run(self._path, self._model)
                     ring.find(run.position)
                     if run.position >= least:
                         return run
@@ -275,16 +284,17 @@ class LogReplica(Replica):
 
     Args:
         path: Directory of the run.
+        model: As in `open_run`.
 
     Raises:
         FileNotFoundError: If there is no run, or it has no checkpoint yet.
         CheckpointError: If its checkpoints are damaged, or belong to a comparison.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, model: type[TemporalModel] | None = None) -> None:
+        super().__init__(path, model)
         self._looked_at = self._read_at = 0.0
-        self._take(open_run(path))
+        self._take(open_run(path, model))
 
     @property
     def run_position(self) -> int:
@@ -317,7 +327,7 @@ class LogReplica(Replica):
 
     def _newest(self) -> Run:
         """Return the run at its newest checkpoint, with the events of the present answers."""
-        run = open_run(self._path)
+        run = open_run(self._path, self._model)
         while run.position < (position := self.predictor.position) and run.advance(position):
             pass
         return run
@@ -358,7 +368,19 @@ def main() -> None:
         shown = CollectorRegistry()
         MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
     path = Path(job.path)
-    replica = LogReplica(path) if job.ring is None else FrameReplica(path, Ring(job.ring), _warn)
+    replica: Replica
+    try:
+        model = None if job.model is None else load(job.model)
+        if job.ring is None:
+            replica = LogReplica(path, model)
+        else:
+            replica = FrameReplica(path, Ring(job.ring), _warn, model)
+    except OSError:
+        raise  # the run may have removed a file meanwhile
+    except Exception as error:
+        kinds = [kind.__name__ for kind in type(error).__mro__]
+        _warn(FAILURE + json.dumps([kinds, str(error)]))
+        raise
     answers = Answers(replica, job.max_pairs, _warn)
     serving = Serving(*job.serving)
     serving = serving._replace(endpoint=Endpoint(*serving.endpoint))

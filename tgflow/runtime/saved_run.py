@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property, partial
@@ -39,7 +40,7 @@ from tgflow.runtime.ingestion import (
     save_ingest,
     save_relations,
 )
-from tgflow.runtime.model_maker import make_model
+from tgflow.runtime.model_maker import make_model, model_class
 from tgflow.runtime.node_features import FeaturedStream
 from tgflow.runtime.restore import current_build
 from tgflow.serve.predictor import Predictor
@@ -61,6 +62,7 @@ class Run(Predictor):
         path: The run's directory.
         config: Its settings.
         checkpoint: Checkpoint of the run.
+        model: As in `open_run`.
 
     Raises:
         CheckpointError: If the checkpoint is not of `tgflow run` or `train`, or is incompatible.
@@ -74,8 +76,15 @@ class Run(Predictor):
         3
     """
 
-    def __init__(self, path: Path, config: Config, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        checkpoint: Checkpoint,
+        model: type[TemporalModel] | None = None,
+    ) -> None:
         self.path, self.config, self._checkpoint = path, config, checkpoint
+        self._own = model_class(config.model.name, model) and model  # before events are read
         ids, graph = NodeIds(), graph_of(checkpoint)
         Ids(ids).load(checkpoint)
         self.calibration = Calibration()
@@ -142,7 +151,13 @@ class Run(Predictor):
         if state.log is None:
             return None
         settings = replace(
-            self.config.continual, protocol=None, updates=0, slices=1, mrr_negatives=1, warmup=0
+            self.config.continual,
+            protocol=None,
+            updates=0,
+            slices=1,
+            mrr_negatives=1,
+            warmup=0,
+            metrics=(),
         )
         trainer = ContinualTrainer(self.model, self.graph, settings)
         trainer.ids, position = self.ids, self.position
@@ -185,7 +200,8 @@ class Run(Predictor):
 
     def _new_model(self, graph: TemporalGraph) -> TemporalModel:
         edge_x_dim, node_x_dim = feature_widths(graph).values()
-        return make_model(self.config, self._training(), edge_x_dim, node_x_dim=node_x_dim)
+        training = replace(self._training(), metrics=())  # queries measure nothing
+        return make_model(self.config, training, edge_x_dim, node_x_dim=node_x_dim, own=self._own)
 
 
 def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:
@@ -198,23 +214,28 @@ def open_run(path: ContinualTrainer) -> Predictor: ...
 
 
 @overload
-def open_run(path: str | os.PathLike[str]) -> Run: ...
+def open_run(path: str | os.PathLike[str], model: type[TemporalModel] | None = None) -> Run: ...
 
 
-def open_run(path: str | os.PathLike[str] | ContinualTrainer) -> Predictor:
+def open_run(
+    path: str | os.PathLike[str] | ContinualTrainer, model: type[TemporalModel] | None = None
+) -> Predictor:
     """Open a run for queries: from a directory, or from a trainer that keeps learning.
 
-    The directory is not changed, and may belong to an active run. All events are read.
+    The directory is not changed, and may belong to an active run. All events are read. Nothing in
+    the directory is trusted: no code that its files name is imported.
 
     Args:
         path: The directory written by `tgflow run`, `tgflow train` or `trainer.save`; for `train`
             with several seeds such as `runs/x/checkpoint/0`. Or a trainer: answers then reflect
             its progress, with the ids of its streams.
+        model: Class of the run's model, if it is not one of tgflow's.
 
     Raises:
         FileNotFoundError: If there is no run, or it has no checkpoint yet.
         CheckpointError: If its checkpoints are damaged, or belong to a comparison.
-        ConfigError: If its model cannot be built, such as an own model that is missing.
+        CodeNotGiven: If its model is not one of tgflow's, and `model` is not given.
+        ConfigError: If its model cannot be built, or `model` is another class.
 
     Example:
         >>> run = tg.open_run("runs/pay")
@@ -229,8 +250,13 @@ def open_run(path: str | os.PathLike[str] | ContinualTrainer) -> Predictor:
         run.follow(path, engine)
         return run
     home, found = find_checkpoint(path)
-    saved = saved_model(found) | run_note(found.meta).settings
-    return Run(home, replaced(load_config(home / "config.toml", unknown=[]), saved), found)
+    return Run(home, saved_config(home, found), found, model)
+
+
+def saved_config(home: Path, checkpoint: Checkpoint) -> Config:
+    """Return the settings of a run at one of its checkpoints."""
+    saved = saved_model(checkpoint) | run_note(checkpoint.meta).settings
+    return replaced(load_config(home / "config.toml", unknown=[]), saved)
 
 
 def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
@@ -265,7 +291,10 @@ def _config_of(trainer: ContinualTrainer) -> Config:
     name = name_of(model)
     fixed: Mapping[str, Any] = MODELS[name].settings if name in MODELS else {}
     if name not in MODELS:
-        name = f"{type(model).__module__}:{type(model).__qualname__}"
+        module = type(model).__module__
+        if module == "__main__":
+            module = Path(getattr(sys.modules[module], "__file__", None) or module).stem
+        name = f"{module}:{type(model).__qualname__}"
     own: Any = getattr(model, "config", None)
     left_out = {"edge_x_dim", "node_x_dim", *fixed}
     settings = {
@@ -284,8 +313,9 @@ def _config_of(trainer: ContinualTrainer) -> Config:
     )
     edge_x_dim, node_x_dim = feature_widths(graph).values()
     try:
-        again = make_model(config, trainer.config, edge_x_dim, node_x_dim=node_x_dim)
-    except (ConfigError, ImportError, TypeError) as error:
+        kind = None if name in MODELS else type(model)
+        again = make_model(config, trainer.config, edge_x_dim, node_x_dim=node_x_dim, own=kind)
+    except (ConfigError, TypeError) as error:
         raise ValueError(
             f"a run directory needs a model that can be built again: {error}; use {_BY_HAND}"
         ) from None

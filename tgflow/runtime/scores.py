@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from torch import Tensor
 
 from tgflow._id_columns import list_array
@@ -93,25 +94,25 @@ class FileScores:
         self._file.sync()
 
     def rewind(self, mark: ScoreMark) -> None:
-        """Truncate to `mark`, and verify the rest; a missing file is created."""
-        file = self._file
+        """Truncate to `mark` once what it counts is verified; a missing file is created."""
+        file, left, crc32 = self._file, mark.num_bytes, 0
         way_out = "bring the file back from a copy, or name another one for new rows: --scores"
-        if file.size < mark.num_bytes:
+        if file.size < left:
             raise ScoresLost(
-                f"{file.path} has {file.size:,} bytes, and the run has written {mark.num_bytes:,}: "
+                f"{file.path} has {file.size:,} bytes, and the run has written {left:,}: "
                 f"rows of scores are missing; {way_out}"
+            )
+        with file.path.open("rb") if left else nullcontext() as written:
+            while written is not None and (data := written.read(min(left, 1 << 20))):
+                crc32, left = zlib.crc32(data, crc32), left - len(data)
+        if mark.crc32 != crc32:
+            raise ScoresLost(
+                f"{file.path} is damaged: its checksum differs, so rows of scores are lost, and "
+                f"nothing in it was changed; {way_out}"
             )
         file.rewind(mark.num_bytes)
         file.write(b"")
-        self.crc32 = 0
-        with file.path.open("rb") as written:
-            while data := written.read(1 << 20):
-                self.crc32 = zlib.crc32(data, self.crc32)
-        if mark.crc32 != self.crc32:
-            raise ScoresLost(
-                f"{file.path} is damaged: its checksum differs, so rows of scores are lost; "
-                f"{way_out}"
-            )
+        self.crc32 = crc32
 
     def finish(self) -> None:
         if not self._is_parquet or not self._file.size:
@@ -288,6 +289,19 @@ def check_scores(to: str | None) -> None:
         )
 
 
+def _columns_of(path: Path) -> list[str] | None:
+    """Return the columns of a file of scores; None if it is another file."""
+    with suppress(OSError, TypeError, ValueError):  # pyarrow's errors are ValueErrors
+        if format_of(path) == "parquet":
+            return list(pq.read_schema(path).names)
+        with path.open("rb") as file:
+            first = file.readline(1 << 16).decode()
+        if format_of(path) == "jsonl":
+            return list(json.loads(first))
+        return first.rstrip("\r\n").replace("\t", ",").split(",")
+    return None
+
+
 def open_scores(
     directory: RunDirectory, ingest: Ingest, trainer: StreamTrainer, checkpoint: Checkpoint | None
 ) -> SavedScores | None:
@@ -328,13 +342,18 @@ def open_scores(
             f"{to} was completed when the run continued with {owned}; name that one, or a "
             "third: --scores"
         )
+    is_own = is_counted
     if is_file and not is_counted:
         is_own = owner.get("to") == to and trainer.position <= owner["from"]
-        if Path(to).exists() and not is_own:
+    # a checksum shows whose rows a file has, but a Parquet file or uncounted rows have none
+    if is_file and (not mark.num_bytes or format_of(Path(to)) == "parquet"):
+        is_there = Path(to).exists() and Path(to).stat().st_size
+        if is_there and not (is_own and _columns_of(Path(to)) == rows.columns):
             raise FileExistsError(
                 f"{to} exists already, with rows that are not this run's; remove "
                 "it, or name another file: --scores"
             )
+    if is_file and not is_counted:
         directory.files.write_json(OWNER, {"to": to, "from": trainer.position})
     sink: FileScores | TopicScores
     if is_file:

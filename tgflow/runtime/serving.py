@@ -30,6 +30,7 @@ from tgflow.extras import install_command
 from tgflow.graph.log import NodeCount
 from tgflow.ids import NodeIds
 from tgflow.nn import NodeMemory
+from tgflow.own_code import reference_of
 from tgflow.runtime.checkpoints import Component
 from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
 from tgflow.serve.ring import Ring
@@ -40,6 +41,8 @@ NICE = 5
 """Priority of a run beside replicas; 0 is usual, and 19 the lowest."""
 _GRACE_SECONDS = 10
 """Seconds for a replica to send its pending answers and end when serving ends."""
+FAILURE = "failure: "
+"""Before the arguments of `ReplicaFailed`, as JSON, in a replica's line of standard error."""
 _RESTART_SECONDS = 1.0
 """Seconds between the end of a replica and the start of the next one."""
 _NEW_SECONDS = 5.0
@@ -227,6 +230,14 @@ class FramePublisher(Component):
         self.ring.close()
 
 
+class ReplicaFailed(RuntimeError):
+    """Raised if replicas cannot open a run; `kinds` are the class names of their error."""
+
+    def __init__(self, kinds: Sequence[str], text: str) -> None:
+        super().__init__(text)
+        self.kinds = kinds
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaJob:
     """What a process of `tgflow.runtime.replica` gets as JSON."""
@@ -239,6 +250,8 @@ class ReplicaJob:
     """Descriptor of the ring; None: it follows the checkpoints of the directory."""
     max_pairs: int
     serving: Serving
+    model: str | None = None
+    """Reference to the class of the run's model, if the caller of the parent has given it."""
 
 
 class Replicas:
@@ -252,6 +265,7 @@ class Replicas:
         where: Result of `check_serving`.
         ring: Frames of the run; None: they follow its checkpoints.
         warn: Called with each message of a replica, from other threads.
+        model: Reference to the caller's class of the run's model; None: what the command was given.
 
     Raises:
         OSError: If the address is in use.
@@ -264,6 +278,7 @@ class Replicas:
         where: tuple[Endpoint, str | None],
         ring: Ring | None,
         warn: Callable[[str], None],
+        model: str | None = None,
     ) -> None:
         endpoint, token = where
         self._listener: socket.socket = endpoint.listen()
@@ -287,7 +302,10 @@ class Replicas:
                 parse_seconds(serve.timeout),
                 serve.max_lag,
             ),
+            reference_of(config.model.name) if model is None else model,
         )
+        self.failure: ReplicaFailed | None = None
+        """Why a replica of a directory could not open it; all end then."""
         self._log, self._ends = warn, threading.Event()
         self._metrics, self._metrics_fd = _metrics_folder()
         self._starting = threading.Lock()
@@ -318,7 +336,7 @@ class Replicas:
     @property
     def is_alive(self) -> bool:
         """Whether replicas are kept."""
-        return any(thread.is_alive() for thread in self._threads)
+        return self.failure is None and any(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
         """Stop accepting requests, and answer those in progress, within a time limit."""
@@ -353,7 +371,10 @@ class Replicas:
                 process.stdin.write(job)
                 process.stdin.flush()  # and stays open as long as this process lives
             for line in process.stderr:
-                self._warn(line.rstrip())
+                if line.startswith(FAILURE) and self._ring is None:
+                    self.failure = ReplicaFailed(*json.loads(line.removeprefix(FAILURE)))
+                else:
+                    self._warn(line.rstrip())
             code = process.wait()
             with suppress(OSError):  # of a job that it did not read
                 process.stdin.close()

@@ -146,8 +146,8 @@ class TrainingConfig:
     destinations, the source's last ones, the last ones of all; or past pairs, alone or as in
     random:1,historical:1; unset: the model's (random:1)."""
     metrics: Annotated[tuple[str, ...], Setting(flags=("--metric",), resume="from_now")] = ()
-    """Custom metrics beside AP, AUC, MRR and Hits@k: module:Class, or a name given to
-    tg.metrics.register."""
+    """Custom metrics beside AP, AUC, MRR and Hits@k: path/to/file.py:Class,
+    package.module:Class, or in Python a name given to tg.metrics.register."""
     mrr_negatives: Annotated[int, Ge(1), Le(1_000_000)] | Literal["all"] = 20
     """Negatives per event to rank it among, or all known destinations; AP and AUC use the first."""
     max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 100_000

@@ -309,7 +309,7 @@ def _load(parts: list[Part], checkpoint: Checkpoint) -> None:
     try:
         for part in parts:
             part.load(checkpoint)
-    except UntrustedCheckpoint:
+    except CheckpointError:
         raise
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(
