@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import date, timedelta
@@ -434,10 +435,11 @@ class Reader:
                 text = f"no feature column starts with {prefix!r}; the columns are {listed(names)}"
                 raise StreamError(where, "schema", text)
         categorical = self._categorical
-        for name in features:
-            _require(where, names, {"features": name})
-        for name in categorical:
-            _require(where, names, {"categorical": name})
+        counts = Counter(names)
+        for role, given in (("features", features), ("categorical", categorical)):
+            for name in given:
+                if counts[name] != 1:
+                    _require(where, names, {role: name})
         return Columns.of(
             options,
             features=tuple(name for name in features if name not in categorical),

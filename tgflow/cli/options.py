@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from tgflow.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
+from tgflow.secret import check_url
 from tgflow.setting import alternatives
 
 STREAM_OF_FILES, RANKS_IN_STEP = (
@@ -92,6 +94,7 @@ def with_config(
             flags = {field.key: _given(field, values.pop(_name(field))) for field in chosen}
             if (file := values.pop(FILE, None)) is not None:
                 if flags[STREAM] not in (None, file):
+                    check_url(f"{file} {flags[STREAM]}")
                     raise ConfigError(
                         f"FILE is {file}, and --stream {flags[STREAM]}; give one of them"
                     )
@@ -208,10 +211,12 @@ def _given(field: Field, value: Any) -> Any:
     for text in value:
         key, equals, found = text.partition("=")
         if not (equals and key.strip()):
-            raise ConfigError(f"{field.flags[0]}: {text!r} is not of the form KEY=VALUE")
+            shown = re.match(r"\w*", text)[0]  # type: ignore[index]  # the rest may be a secret
+            raise ConfigError(f"{field.flags[0]}: {shown!r} is not of the form KEY=VALUE")
         pairs[key.strip()] = found.strip()
-        with suppress(ValueError):  # text that is not JSON stays text
-            pairs[key.strip()] = json.loads(found)
+        if field.key == "model.settings":  # clients convert their options themselves
+            with suppress(ValueError):  # text that is not JSON stays text
+                pairs[key.strip()] = json.loads(found)
     return pairs
 
 
