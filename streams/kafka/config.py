@@ -206,7 +206,7 @@ def client_values(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
             with suppress(ValueError):  # the client accepts some words, such as acks=all
                 value = json.loads(value)
         if key in ("proxy_url", "socks5_proxy") and "://" not in str(value):
-            raise ValueError(f"the option {key} must be a URL with a scheme")  # kafka-python quotes it
+            raise ValueError(f"the option {key} must be a URL")  # kafka-python would quote it
         found[key] = tuple(value) if isinstance(value, list) else value
     return found
 

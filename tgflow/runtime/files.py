@@ -25,6 +25,7 @@ from typing import Any, Literal
 from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config, to_toml
+from tgflow.config.schema import RunConfig
 from tgflow.durable.fs import AppendedFile, replace_file, replacing
 
 LATEST = 1 << 14
@@ -35,6 +36,16 @@ STEP = 1 << 13
 """Records between two thinnings of the file."""
 NUMBER = "number"
 """Key of the number of records written before this one."""
+
+
+def keep_private(run: RunConfig) -> None:
+    """Let only the owner read what this process creates from now on, unless the run shares it.
+
+    The umask is that of the whole process, so that loggers and replicas keep to it; `cli.main`
+    restores it.
+    """
+    if not run.share_files:
+        os.umask(0o077)
 
 
 class RecordFile:
@@ -68,11 +79,8 @@ class RecordFile:
     def rewind(self, num: int) -> None:
         """Truncate to the first `num` records; a file with fewer stays unchanged."""
         self.close()
-        self._numbers, end, number = array("q"), 0, -1
-        for line in whole_lines(self.path):
-            number += 1  # damaged lines count too
-            with suppress(DamagedJson):
-                number = int(read_checked(line).get(NUMBER, number))
+        self._numbers, end = array("q"), 0
+        for number, line in _numbered(self.path):
             if number >= num:
                 break
             self._numbers.append(number)
@@ -94,6 +102,23 @@ class RecordFile:
             return
         self._file.replace(compress(lines, kept))
         self._numbers = array("q", compress(self._numbers, kept))
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the complete lines with the numbers of their records; damaged lines count too."""
+    number = -1
+    for line in whole_lines(path):
+        number += 1
+        with suppress(DamagedJson):
+            number = int(read_checked(line).get(NUMBER, number))
+        yield number, line
+
+
+def lost_records(path: Path, num: int) -> str:
+    """Describe the loss of records if the first or the last of `num` is gone; empty without."""
+    if not num or {0, num - 1} <= {number for number, _ in _numbered(path)}:
+        return ""
+    return f"{path.name} was removed or cut: records are gone of the {num:,} that were written"
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
@@ -173,8 +198,13 @@ class RunFiles:
         paths = (Path("runs") / (f"{name}-{i}" if i > 1 else name) for i in count(1))
         return cls(next(filter(_is_free, paths)))
 
-    def make(self) -> None:
+    def make(self, run: RunConfig) -> None:
+        """Create the directory; private unless the run shares its files, as all files are then."""
+        keep_private(run)
         self.path.mkdir(parents=True, exist_ok=True)
+        if not run.share_files:
+            with suppress(OSError):  # of another user's directory
+                self.path.chmod(0o700)
 
     def clear(self) -> None:
         """Remove the files of a run; requires the lock."""
