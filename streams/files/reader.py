@@ -254,10 +254,7 @@ def find_files(
         return _of_pipe(sys.stdin.buffer, "stdin", open_file, options.format, comments)
     if _is_path(source):
         path = file_path(source)
-        if isinstance(path, Path) and path.is_fifo():
-            if follow:
-                text = "is a pipe, which is read until its writers close it: leave out follow=True"
-                raise ValueError(f"{path} {text}")
+        if isinstance(path, Path) and is_pipe(path):
             return _of_pipe(path, path.name, open_file, options.format, comments)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
@@ -282,6 +279,11 @@ def find_files(
         raise ValueError("follow=True is for files and folders; a table does not grow")
     features = ("x",) if isinstance(source, tuple) and len(source) == 4 else ()
     return Files([table_decoder(table, features)], ["table"])
+
+
+def is_pipe(path: str | os.PathLike[str]) -> bool:
+    """Return whether a stream is stdin or a named pipe, which can be opened only once."""
+    return str(path) == STDIN or Path(path).is_fifo()
 
 
 def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
