@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from tgflow.secret import check_url
 from tgflow.streams.files.urls import FILE_SCHEMES
 from tgflow.streams.rows.row_batch import PartitionedSource
 
@@ -58,8 +59,9 @@ def find_transport(address: str) -> Transport | None:
     """Return the transport of the stream at `address`, None for files.
 
     Raises:
-        ValueError: If the scheme is unknown; the message lists the known ones.
+        ValueError: If the scheme is unknown, or the address holds credentials.
     """
+    check_url(address)
     scheme = scheme_of(address)
     if scheme is None:
         return None

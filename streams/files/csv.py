@@ -22,7 +22,7 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import groupby, takewhile
 from statistics import mode
 from typing import Any
 
@@ -205,6 +205,9 @@ class CsvDecoder(TextDecoder):
         where = f"{self.name}, line {self.num_header_lines}"
         if fault := undecodable(lines[0]):
             raise StreamError(where, *fault)
+        if len(lines[0]) >= BLOCK_BYTES:
+            text = f"the header has more than {BLOCK_BYTES:,} bytes; leave columns out of the file"
+            raise StreamError(where, "too_large", text)
         names = split_values(lines[0], self._delimiter)
         if not names:
             what, _ = _quote_fault(lines[0], self._delimiter)
@@ -297,10 +300,14 @@ def csv_parser(
 
     decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
     others = {name for name, kind in types.items() if kind != pa.string()}
-    numbers = [names.index(name) for name in others - set(columns.features if fills else ())]
+    others -= set(columns.features if fills else ())
+    numbers = [place for place, name in enumerate(names) if name in others]
 
     between = re.escape(delimiter.encode())
-    plain = re.compile(between.join(_plain(types.get(n), between) for n in names) + rb"\r?\n?")
+    # Neighbors of one kind share a pattern: one for each of many columns takes minutes to compile.
+    first, *rest = (_plain(types.get(name), between) for name in names)
+    runs = (b"(?:%b%b){%d}" % (between, each, len([*run])) for each, run in groupby(rest))
+    plain = re.compile(first + b"".join(runs) + rb"\r?\n?")
 
     def is_tiny(line: Text) -> bool:
         values = split_values(line, delimiter)

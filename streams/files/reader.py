@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import re
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import date, timedelta
@@ -43,6 +47,8 @@ from tgflow.streams.rows.validate import (
 )
 from tgflow.units import parse_bytes
 
+_log = logging.getLogger(__name__)
+
 STDIN = "-"
 PARTITION = 0
 DEPTH = 2
@@ -50,6 +56,8 @@ POLL_SECONDS = 0.2
 URL_POLL_SECONDS = 5.0
 """Seconds between two lists of a folder at a URL that is followed."""
 CHUNK_BYTES = 1 << 16
+NOTICE_SECONDS = 2.0
+"""Seconds without a row after which the wait for one is reported."""
 ENOUGH_LINES = 2
 """Minimum lines that are not comments: a header and a row."""
 
@@ -97,7 +105,7 @@ class Spool(FileTail):
     The file is deleted when the process ends.
     """
 
-    def __init__(self, pipe: IO[bytes], name: str) -> None:
+    def __init__(self, pipe: IO[bytes] | Path, name: str) -> None:
         super().__init__()
         self._folder = TemporaryDirectory(prefix="tgflow-")
         self.path = Path(self._folder.name) / name
@@ -123,8 +131,10 @@ class Spool(FileTail):
         while self.path.stat().st_size < size and not self.ended.wait(POLL_SECONDS / 4):
             pass
 
-    def _copy(self, pipe: IO[bytes]) -> None:
+    def _copy(self, pipe: IO[bytes] | Path) -> None:
         try:
+            if isinstance(pipe, Path):
+                pipe = pipe.open("rb")  # which blocks until there is a writer
             with self.path.open("wb", buffering=0) as file:
                 while chunk := pipe.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
                     file.write(chunk)
@@ -241,9 +251,11 @@ def find_files(
     comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
     growth = FileTail() if follow else None
     if _is_path(source) and str(source) == STDIN:
-        return _of_stdin(open_file, options.format, comments)
+        return _of_pipe(sys.stdin.buffer, "stdin", open_file, options.format, comments)
     if _is_path(source):
         path = file_path(source)
+        if isinstance(path, Path) and is_pipe(path):
+            return _of_pipe(path, path.name, open_file, options.format, comments)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
         if growth is not None and isinstance(path, UrlPath):
@@ -267,6 +279,11 @@ def find_files(
         raise ValueError("follow=True is for files and folders; a table does not grow")
     features = ("x",) if isinstance(source, tuple) and len(source) == 4 else ()
     return Files([table_decoder(table, features)], ["table"])
+
+
+def is_pipe(path: str | os.PathLike[str]) -> bool:
+    """Return whether a stream is stdin or a named pipe, which can be opened only once."""
+    return str(path) == STDIN or Path(path).is_fifo()
 
 
 def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
@@ -295,30 +312,41 @@ def _of_paths(
     return Files(decoders, [path.name for path in paths], growth)
 
 
-def _of_stdin(open_file: OpenFile, format: str | None, comments: tuple[bytes, ...]) -> Files:
-    """Return the files for stdin, as CSV if no format is given."""
-    ending = next((end for end, name in EXTENSIONS.items() if name == format), ".csv")
-    spool = Spool(sys.stdin.buffer, f"stdin{ending}")
+def _of_pipe(
+    pipe: IO[bytes] | Path,
+    name: str,
+    open_file: OpenFile,
+    format: str | None,
+    comments: tuple[bytes, ...],
+) -> Files:
+    """Return the files for stdin or a named pipe, as CSV if neither format nor name is known."""
+    ending = next((end for end, kind in EXTENSIONS.items() if kind == format), ".csv")
+    known = format_of(Path(name))
+    spool = Spool(pipe, name if known else name + ending)
     _wait_for_rows(spool.path, spool, comments)
+    format = format or known
     if format in FORMATS and not FORMATS[format].is_text:
         spool.ended.wait()
     decoder = open_file(spool.path)
-    decoder.first_place = decoder.first_place.replace(decoder.name, "stdin")
-    decoder.name = "stdin"
+    decoder.first_place = decoder.first_place.replace(decoder.name, name)
+    decoder.name = name
     if isinstance(decoder, TextDecoder):
         decoder.let_grow()
-    return Files([decoder], [STDIN], spool)
+    return Files([decoder], [name if isinstance(pipe, Path) else STDIN], spool)
 
 
 def _wait_for_rows(path: Path, growth: FileTail, comments: tuple[bytes, ...]) -> None:
     """Wait until a growing file holds a header and a row, or is complete."""
-    forever = Event()
+    forever, notice = Event(), time.monotonic() + NOTICE_SECONDS
     while not growth.is_complete and growth.wait(forever):
         with path.open("rb") as file:
             lines = (line for line in file if line.endswith(b"\n"))
             rows = (line for line in lines if not line.startswith(comments))
             if sum(1 for _, _ in zip(rows, range(ENOUGH_LINES), strict=False)) == ENOUGH_LINES:
                 return
+        if time.monotonic() > notice:
+            notice = math.inf
+            _log.warning("%s: waiting for a writer, a header and a row", path.name)
 
 
 class Reader:
@@ -434,10 +462,11 @@ class Reader:
                 text = f"no feature column starts with {prefix!r}; the columns are {listed(names)}"
                 raise StreamError(where, "schema", text)
         categorical = self._categorical
-        for name in features:
-            _require(where, names, {"features": name})
-        for name in categorical:
-            _require(where, names, {"categorical": name})
+        counts = Counter(names)
+        for role, given in (("features", features), ("categorical", categorical)):
+            for name in given:
+                if counts[name] != 1:
+                    _require(where, names, {role: name})
         return Columns.of(
             options,
             features=tuple(name for name in features if name not in categorical),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 
 from tgflow.extras import install_command
+from tgflow.secret import check_options, check_url, resolve
 from tgflow.setting import Setting, check_ranges
 from tgflow.streams.rows.schema import Checks, ColumnNames, Columns, IdKind, Scale
 
@@ -59,7 +62,8 @@ class KafkaClientConfig:
     options: Annotated[Mapping[str, Any], Setting(flags=("--kafka-option", "--options"))] = field(
         default_factory=dict
     )
-    """Options of kafka-python's consumer, such as security_protocol=SSL; may be repeated."""
+    """Options of kafka-python's consumer, such as security_protocol=SSL; may be repeated. Values
+    may be env:NAME, a variable of the environment, or file:PATH; secrets must be."""
     on_expired: Literal["fail", "skip"] = "fail"
     """When retention has deleted the next records: fail, or skip them and record a gap."""
     connect_timeout: Annotated[float, Gt(0)] = 60.0
@@ -83,6 +87,7 @@ class KafkaClientConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        check_options(self.options)
         for key in self.options:
             if key in FIXED_OPTIONS:
                 text = f"is always {FIXED_OPTIONS[key]!r}, so that no event is lost or read twice"
@@ -154,8 +159,9 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         return RowSchema(columns, self.id_kind, time, widths, self.checks)
 
     def client_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `kafka.KafkaConsumer`."""
-        chosen = {**_CONSUMER_DEFAULTS, **client_values(self.options), **FIXED_OPTIONS}
+        """Return the keyword arguments of `kafka.KafkaConsumer`, with secrets."""
+        given = client_values(self.options, kafka_client().KafkaConsumer.DEFAULT_CONFIG)
+        chosen = {**_CONSUMER_DEFAULTS, **given, **FIXED_OPTIONS}
         if chosen.get("api_version") and tuple(chosen["api_version"]) < FIRST_WITH_TRANSACTIONS:
             chosen["isolation_level"] = "read_uncommitted"  # every record, as all are committed
         return {"bootstrap_servers": self.servers, **chosen}
@@ -163,6 +169,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
 
 def parse_url(url: str) -> tuple[list[str], str]:
     """Return the servers and the topic of a `kafka://` URL."""
+    check_url(url)
     match = _URL.fullmatch(url)
     servers = match.group(1).split(",") if match else []
     if match is None or not all(_SERVER.fullmatch(server) for server in servers):
@@ -179,9 +186,29 @@ def feature_width(feature: str) -> tuple[str, int]:
     return (match.group(1), int(match.group(2))) if match else (feature, 1)
 
 
-def client_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options for kafka-python: lists, as TOML and JSON have them, become tuples."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+_NOT_TEXT = ("api_version", "receive_buffer_bytes", "send_buffer_bytes")
+"""Options whose default is None and that are not texts."""
+
+
+def client_values(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Resolve references, and convert options to the types that the client has by default.
+
+    Numbers become texts where the client expects text. Texts, as flags give them, are parsed as
+    JSON elsewhere, and lists become tuples.
+    """
+    found: dict[str, Any] = {}
+    for key, given in options.items():
+        value, default = resolve(key, given), defaults.get(key, 0)
+        is_text = isinstance(default, str | None) and key not in _NOT_TEXT
+        if is_text and isinstance(value, int | float):
+            value = str(value)
+        elif not is_text and isinstance(value, str):
+            with suppress(ValueError):  # the client accepts some words, such as acks=all
+                value = json.loads(value)
+        if key in ("proxy_url", "socks5_proxy") and "://" not in str(value):
+            raise ValueError(f"the option {key} must be a URL")  # kafka-python would quote it
+        found[key] = tuple(value) if isinstance(value, list) else value
+    return found
 
 
 def kafka_client() -> Any:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
+from tgflow.secret import check_options
 from tgflow.streams.kafka.config import (
     CLIENT_DEFAULTS,
     CODECS,
@@ -72,11 +73,13 @@ class Topic:
         timeout: float = FLUSH_SECONDS,
         connect_timeout: float = FLUSH_SECONDS,
     ) -> None:
+        check_options(options or {})
         kafka = kafka_client()
         servers, self.name = parse_url(url)
         known, most_ms = kafka.KafkaProducer.DEFAULT_CONFIG, int(connect_timeout * 1000)
-        given = {k: v for k, v in client_values(options or {}).items() if k in known}
+        own = {k: v for k, v in (options or {}).items() if k in known}
         blocked = {"max_block_ms": most_ms, "bootstrap_timeout_ms": most_ms}
+        given = client_values(own, known)
         settings = {**_PRODUCER_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
         self._timeout = timeout
         self._failure: Exception | None = None

@@ -42,6 +42,8 @@ class KafkaSource:
 
     Raises:
         ImportError: If kafka-python is not installed.
+        ValueError: If an option refers to a variable that is not set, or an empty file.
+        OSError: If it refers to a file that cannot be read.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class KafkaSource:
         retry: RetryPolicy | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        kafka_client()
+        config.client_options()  # secrets that are missing are found before a broker is asked
         self.stop = stop
         schema = config.schema
         self.name = f"topic {config.topic}"

@@ -172,7 +172,7 @@ def test_url_options_and_features_are_parsed():
         with pytest.raises(ValueError, match="is not kafka://HOST"):
             parse_url(url)
     assert parse_url("kafka://a:1,[::1]:2/edges") == (["a:1", "[::1]:2"], "edges")
-    assert client_values({"api_version": [2, 3], "a": "b"}) == {"api_version": (2, 3), "a": "b"}
+    assert client_values({"api_version": [2, 3], "a": "b"}, {}) == {"api_version": (2, 3), "a": "b"}
     with pytest.raises(ValueError, match="name each, or the width"):
         KafkaConfig(url="kafka://h:1/t", features=["f*"])
 

@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {
     "base": (
         "choices counts describe events extras _id_columns ids iso keys lazy _native metrics "
-        "own_code peers resampling sampler schedule setting text tree_sum units _core",
+        "own_code peers resampling sampler schedule secret setting text tree_sum units _core",
         "",
     ),
-    "log": ("durable", ""),
+    "log": ("durable", "base"),
     "streams": ("streams", "base log"),
     "tables": ("tables cache cuda", "base"),
     "graph": ("graph sampling batch", "base tables"),

@@ -12,6 +12,7 @@ from helpers.effort import cases
 from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint, save
 from tgflow.durable.errors import LogCorrupt
+from tgflow.config.schema import RunConfig
 from tgflow.runtime import files, log
 from tgflow.runtime.files import (
     NUMBER,
@@ -68,7 +69,7 @@ def test_modified_metrics_are_refused(tmp_path):
 def test_directory_of_a_run_that_learned_nothing_can_be_reused(tmp_path):
     def left(name, position):
         rundir = RunFiles(tmp_path / name)
-        rundir.make()
+        rundir.make(RunConfig(share_files=True))
         rundir.write_json("metrics.json", {"num_events": position})
         (rundir.path / "log").mkdir()
         checkpoint = Checkpoint({})

@@ -16,15 +16,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; None takes the process's.
 
     Returns:
-        One of `tgflow.cli.errors.EXIT_CODES`, or 130 after a second Ctrl-C. Thread counts are
-        restored.
+        One of `tgflow.cli.errors.EXIT_CODES`, or 130 after a second Ctrl-C. Thread counts and
+        the umask are restored.
     """
     from tgflow.cli import app, errors
 
     args = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in args or bool(os.environ.get("TGFLOW_TRACEBACK"))
     args = [arg for arg in args if arg != "--traceback"]
-    restore_threads = _thread_restorer()
+    restore_threads, umask = _thread_restorer(), os.umask(0o077)
+    os.umask(umask)  # which cannot be read otherwise
     try:
         app.app(args, prog_name="tgflow", obj=args)
     except SystemExit as done:
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return errors.report(error)
     finally:
         restore_threads()
+        os.umask(umask)
     return 0
 
 

@@ -49,7 +49,7 @@ from tgflow.runtime.serving import check_serving
 from tgflow.runtime.uploads import check_store
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import TooManyBadRecords
-from tgflow.streams.files.reader import STDIN, FileSource
+from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import YEARS
@@ -185,7 +185,7 @@ def check_together(config: Config) -> None:
     transport = find_transport(stream.path)
     if stream.sort and stream.follow:
         raise ConfigError("--sort: a file that is followed has no end; use --allowed-lateness")
-    if stream.follow and (transport is not None or stream.path == STDIN):
+    if stream.follow and (transport is not None or is_pipe(stream.path)):
         raise ConfigError("--follow requires files or folders; leave it out")
     if stream.sort and transport is not None and not transport.ends:
         raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
@@ -442,7 +442,7 @@ FIRST_SECOND, LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in Y
 def warn_of_first(config: Config) -> None:
     """Warn of anomalies in the first events of files, unless they cannot be read."""
     path = config.stream.path
-    if path in {"", STDIN} or find_transport(path) is not None:
+    if not path or is_pipe(path) or find_transport(path) is not None:
         return
     source = _opened(config, open_stream, quiet=True)
     try:

@@ -102,7 +102,8 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
     """Compare models in one pass; return the analysis, and the report of the stream."""
     flow, console = FlowControl(), Console(stderr=True)
     with StopSignals(flow.stop_for):
-        live = assemble.open_live(directory)
+        with flow.opening():
+            live = assemble.open_live(directory)
         config = directory.config
         facts = stream_facts(config)
         choices, cut = chosen(config, facts), cuts_at_steps(config, facts)

@@ -27,6 +27,7 @@ EXIT_CODES = {
 }
 
 _CODES = {
+    "Stopped": 0,
     "ConfigError": USAGE,
     "SourceExpired": NO_INPUT,
     "SourceTruncated": NO_INPUT,

@@ -20,7 +20,7 @@ from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.config import Config, load_config, plain
 from tgflow.report.formatting import num_bytes, rank_line, stream_time
 from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
-from tgflow.runtime.files import DamagedJson, read_figures, read_health, read_records
+from tgflow.runtime.files import DamagedJson, lost_records, read_figures, read_health, read_records
 from tgflow.text import printable
 from tgflow.units import duration, seconds_per_tick
 
@@ -88,6 +88,9 @@ def _read_run(path: Path) -> dict[str, Any]:
     if num_damaged := read_records(path / "metrics.jsonl", most=1).num_damaged:
         problems["metrics.jsonl"] = f"{num_damaged:,} lines are damaged, and ignored"
     checkpoints, log = _checkpoints(path / "checkpoints"), path / "log"
+    num_records = max((each.pop("records", 0) for each in checkpoints), default=0)
+    if lost := lost_records(path / "metrics.jsonl", num_records):
+        problems.setdefault("metrics.jsonl", lost)
     segments = list(log.iterdir()) if log.exists() else []
     elapsed = next((each["elapsed"] for each in checkpoints if each.get("elapsed")), None)
     config, metrics = load_config(path / "config.toml"), _figures(path / "metrics.json", problems)
@@ -127,6 +130,8 @@ def _checkpoints(directory: Path) -> list[dict[str, Any]]:
             entry["trainer"] = read_as(str, manifest["meta"].get("trainer"), "trainer")
             entry["state_sha256"] = manifest["state_sha256"]
             run = read_as(dict[str, Any], manifest["meta"].get("run", {}), "run")
+            records = read_as(dict[str, int], manifest["meta"].get("records", {}), "records")
+            entry["records"] = records.get("lines", 0)
             entry["elapsed"] = read_as(float | None, run.get("elapsed"), "run.elapsed")
             entry["age_seconds"] = time.time() - (path / "manifest.json").stat().st_mtime
             load(path)

@@ -62,7 +62,8 @@ def run_ranks(
         return entries[-1].path.name if entries else None
 
     _warn_of_cores(nproc)
-    max_restarts = 0 if config.stream.path == "-" else max_restarts
+    path = config.stream.path
+    max_restarts = 0 if path == "-" or Path(path).is_fifo() else max_restarts
     return supervise(
         command, nproc, max_restarts=max_restarts, progress=newest_checkpoint, say=_say
     )

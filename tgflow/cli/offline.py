@@ -146,7 +146,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 
             def parts(newest: Checkpoint | None) -> list[Component]:
                 seeds.load(newest)
-                return [SavedRecords(directory.files, newest), seeds]
+                return [SavedRecords(directory.files, newest, run_log), seeds]
 
             saves = open_saves(directory, graph, COMMAND, build, run_log, parts)
         results = []

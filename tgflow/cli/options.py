@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 
 from tgflow.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
 from tgflow.own_code import give, load, one_command
+from tgflow.secret import check_url
 from tgflow.setting import alternatives
 
 STREAM_OF_FILES, RANKS_IN_STEP = (
@@ -106,6 +107,7 @@ def with_config(
             flags = {field.key: _given(field, values.pop(_name(field))) for field in chosen}
             if (file := values.pop(FILE, None)) is not None:
                 if flags[STREAM] not in (None, file):
+                    check_url(f"{file} {flags[STREAM]}")
                     raise ConfigError(
                         f"FILE is {file}, and --stream {flags[STREAM]}; give one of them"
                     )
@@ -225,10 +227,12 @@ def _given(field: Field, value: Any) -> Any:
     for text in value:
         key, equals, found = text.partition("=")
         if not (equals and key.strip()):
-            raise ConfigError(f"{field.flags[0]}: {text!r} is not of the form KEY=VALUE")
+            shown = re.match(r"\w*", text)[0]  # type: ignore[index]  # the rest may be a secret
+            raise ConfigError(f"{field.flags[0]}: {shown!r} is not of the form KEY=VALUE")
         pairs[key.strip()] = found.strip()
-        with suppress(ValueError):  # text that is not JSON stays text
-            pairs[key.strip()] = json.loads(found)
+        if field.key == "model.settings":  # clients convert their options themselves
+            with suppress(ValueError):  # text that is not JSON stays text
+                pairs[key.strip()] = json.loads(found)
     return pairs
 
 

@@ -88,9 +88,8 @@ def predict(
         raise CliError("pass either --src or --pairs", USAGE)
     if pairs is not None and (dst or exclude_known):
         raise CliError("--dst and --exclude-known require --src; --pairs contains both ends", USAGE)
-    from tgflow.runtime.saved_run import open_run
 
-    opened, time = open_run(run, given_model(model)), _checked_time(at)
+    opened, time = _opened(run, model), _checked_time(at)
     related = _relation(opened, relation)
     if pairs is not None:
         found = opened.score(_read_pairs(pairs, opened), at=time, relation=related)
@@ -146,9 +145,8 @@ def explain(
         raise CliError(f"--out: {out} must end in .html", USAGE)
     from tgflow.inference.explain import age_text
     from tgflow.report.explanation import explanation_page, halving, signed
-    from tgflow.runtime.saved_run import open_run
 
-    opened, time = open_run(run, given_model(model)), _checked_time(at)
+    opened, time = _opened(run, model), _checked_time(at)
     source, destination = _ids(opened, [src, dst])
     found = opened.explain(source, destination, time, _relation(opened, relation))
     unit = opened.config.stream.unit
@@ -198,10 +196,9 @@ def embed(
       tgflow embed runs/pay --to embeddings.parquet
       tgflow embed runs/pay --id acc_1 --id acc_2
     """
-    from tgflow.runtime.saved_run import open_run
     from tgflow.streams.write import encode_rows
 
-    opened, when = open_run(run, given_model(model)), _checked_time(at)
+    opened, when = _opened(run, model), _checked_time(at)
     batches = opened.embeddings(_ids(opened, ids) if ids else None, when)
     if to is None:
         for number, batch in enumerate(batches):
@@ -209,6 +206,16 @@ def embed(
         return
     count = _write(to, batches, batches.schema)
     Console(stderr=True, highlight=False).print(f"wrote {count:,} embeddings to {to}")
+
+
+def _opened(path: Path, model: str | None) -> Run:
+    """Return a run; files written later are private if its own are."""
+    from tgflow.runtime.files import keep_private
+    from tgflow.runtime.saved_run import open_run
+
+    run = open_run(path, given_model(model))
+    keep_private(run.config.run)
+    return run
 
 
 def _ids(run: Run, texts: Sequence[str]) -> list[Any]:

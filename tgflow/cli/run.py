@@ -151,7 +151,8 @@ def _learn(
     from tgflow.runtime import build
     from tgflow.runtime.model_maker import make_model
 
-    live = assemble.open_live(directory)
+    with flow.opening():
+        live = assemble.open_live(directory)
     config, x_dim, width = directory.config, live.source.x_dim, assemble.dim_of(live.nodes)
     if not directory.resumed:
         assemble.warn_of_first(config)

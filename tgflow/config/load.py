@@ -15,6 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from tgflow.config.fields import by_key, describe_type, fields, flag_of, sections
 from tgflow.config.schema import Config, ModelConfig
+from tgflow.secret import check_url
 from tgflow.setting import field_hints
 from tgflow.text import shortened
 from tgflow.train.protocols import PROTOCOLS
@@ -178,10 +179,23 @@ def _adapter() -> TypeAdapter[Config]:
 
 
 def _validate(table: dict[str, Any], file: Path | None, flags: Mapping[str, Any]) -> Config:
+    _check_urls(table, file, flags)
     try:
         return _adapter().validate_json(json.dumps(table, default=str))
     except ValidationError as error:
         raise ConfigError(_explain(error, file, flags)) from None
+
+
+def _check_urls(table: dict[str, Any], file: Path | None, flags: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for credentials in a URL, which other messages would quote."""
+    for section, settings in table.items():
+        for name, value in settings.items() if isinstance(settings, dict) else [("", settings)]:
+            key = f"{section}.{name}"
+            try:
+                check_url(json.dumps(value, default=str))
+            except ValueError as error:
+                origin = flag_of(key) if key in flags else f"{file or 'configuration'}: {key}"
+                raise ConfigError(f"{origin}: {error}") from None
 
 
 def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]) -> str:

@@ -152,6 +152,9 @@ class RunConfig:
 
     out: Annotated[str | None, Setting(flags=("--out", "-o"))] = None
     """Run directory; unset: runs/STREAM-MODEL."""
+    share_files: bool = False
+    """Give the run's files the permissions of the umask; unset: only their owner can read them, as
+    they hold rows of the stream."""
     threads: Annotated[int, Ge(1)] | None = None
     """CPU threads of a rank; unset: one per core at the start, less one for each replica, divided
     by the ranks of the host."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import pyarrow as pa
 from pyarrow import fs
+
+from tgflow.secret import check_url
 
 
 def open_url(url: str) -> tuple[fs.FileSystem, str]:
@@ -15,11 +15,7 @@ def open_url(url: str) -> tuple[fs.FileSystem, str]:
         ValueError: If the URL is invalid, holds credentials, or its file system is not supported
             by this pyarrow.
     """
-    if re.match(r"[\w+]+://[^/]*@", url):
-        raise ValueError(
-            "a URL must not hold credentials, as it is written to files; set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or the variables of the store's own tools"
-        )
+    check_url(url)
     try:
         system, path = fs.FileSystem.from_uri(url)
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -161,7 +161,7 @@ def _compose(
     shown = watch.Shown(config, what, stream.num_events, console, run_log)
     components: list[Component] = [
         settings,
-        SavedRecords(directory.files, newest),
+        SavedRecords(directory.files, newest, run_log),
         SavedIngest(ingest, trainer, start.state, directory, store, log, run_log),
         RunLoggers(config.operate.log_to, path, position),
         RunFigures(trainer, settings, stream, live, ingest.ids, control),

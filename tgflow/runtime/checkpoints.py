@@ -26,7 +26,7 @@ from tgflow.durable.fs import AppendedFile
 from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.peers import Shard
 from tgflow.runtime.directory import fixed_settings
-from tgflow.runtime.files import RunFiles, RunNote
+from tgflow.runtime.files import RunFiles, RunNote, lost_records
 from tgflow.runtime.log import RunLog
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.train.observe import StepRecord
@@ -233,12 +233,14 @@ def save_run_note(
 class SavedRecords(Component):
     """The lines of metrics.jsonl: checkpoints store their number; newer ones are truncated."""
 
-    def __init__(self, files: RunFiles, newest: Checkpoint | None) -> None:
+    def __init__(self, files: RunFiles, newest: Checkpoint | None, run_log: RunLog) -> None:
         self._files, lines = files, 0
         if newest is not None:
             noted = read_as(dict[str, int], newest.meta.get("records"), "records")
             lines = read_natural(noted, "lines")
         files.record_file.rewind(lines)
+        if lost := lost_records(files.records, lines):
+            run_log.warning("records", f"{lost}; the report lacks them, and the model does not")
 
     def on_step(self, record: Mapping[str, Any]) -> None:
         self._files.log(record)

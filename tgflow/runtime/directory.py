@@ -153,7 +153,7 @@ class RunDirectory:
 
         Idempotent.
         """
-        self.files.make()
+        self.files.make(self.config.run)
         if self.lock is None:
             self.lock = RunLock(self.path / LOCK, say=_say)
             self.files.clear()

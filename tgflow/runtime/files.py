@@ -26,6 +26,7 @@ from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config, to_toml
 from tgflow.durable.errors import LogCorrupt
+from tgflow.config.schema import RunConfig
 from tgflow.durable.fs import AppendedFile, replace_file, replacing
 
 LATEST = 1 << 14
@@ -36,6 +37,16 @@ STEP = 1 << 13
 """Records between two thinnings of the file."""
 NUMBER = "number"
 """Key of the number of records written before this one."""
+
+
+def keep_private(run: RunConfig) -> None:
+    """Let only the owner read what this process creates from now on, unless the run shares it.
+
+    The umask is that of the whole process, so that loggers and replicas keep to it; `cli.main`
+    restores it.
+    """
+    if not run.share_files:
+        os.umask(0o077)
 
 
 class RecordFile:
@@ -74,10 +85,8 @@ class RecordFile:
         """
         self.close()
         self._numbers, end, number, is_own = array("q"), 0, -1, False
-        for line in whole_lines(self.path):
-            number += 1  # damaged lines count too
-            with suppress(DamagedJson):
-                number, is_own = int(read_checked(line).get(NUMBER, number)), True
+        for number, line, is_record in _numbered(self.path):
+            is_own |= is_record
             if number >= num:
                 break
             self._numbers.append(number)
@@ -101,6 +110,23 @@ class RecordFile:
             return
         self._file.replace(compress(lines, kept))
         self._numbers = array("q", compress(self._numbers, kept))
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield number, text and soundness of each complete line; damaged lines count too."""
+    number = -1
+    for line in whole_lines(path):
+        number, is_record = number + 1, False
+        with suppress(DamagedJson):
+            number, is_record = int(read_checked(line).get(NUMBER, number)), True
+        yield number, line, is_record
+
+
+def lost_records(path: Path, num: int) -> str:
+    """Describe the loss of records if the first or the last of `num` is gone; empty without."""
+    if not num or {0, num - 1} <= {number for number, _, _ in _numbered(path)}:
+        return ""
+    return f"{path.name} was removed or cut: records are gone of the {num:,} that were written"
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
@@ -180,8 +206,13 @@ class RunFiles:
         paths = (Path("runs") / (f"{name}-{i}" if i > 1 else name) for i in count(1))
         return cls(next(filter(_is_free, paths)))
 
-    def make(self) -> None:
+    def make(self, run: RunConfig) -> None:
+        """Create the directory; private unless the run shares its files, as all files are then."""
+        keep_private(run)
         self.path.mkdir(parents=True, exist_ok=True)
+        if not run.share_files:
+            with suppress(OSError):  # of another user's directory
+                self.path.chmod(0o700)
 
     def clear(self) -> None:
         """Remove the files of a run; requires the lock."""

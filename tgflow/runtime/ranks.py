@@ -33,7 +33,7 @@ from tgflow.distributed.saves import FollowingStore, LeadingStore
 from tgflow.events import EventBatch
 from tgflow.peers import PeerLost, Peers
 from tgflow.runtime.directory import RunDirectory, SettingChange
-from tgflow.runtime.files import RunFiles
+from tgflow.runtime.files import RunFiles, keep_private
 from tgflow.runtime.stream import FlowControl, MemoryGuard, Stopped, rank_at_limit
 from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
@@ -86,6 +86,7 @@ class Briefing:
 
     def directory(self) -> RunDirectory:
         """Return the run's directory, which rank 0 has locked."""
+        keep_private(self.config.run)
         changed = [SettingChange(*change) for change in self.changed]
         files = RunFiles(Path(self.path), resumed=True)
         return RunDirectory(files, self.config, changed, resumed=self.resumed)

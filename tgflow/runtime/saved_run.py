@@ -268,6 +268,7 @@ def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> Non
     if any(entry.step > position for entry in list_checkpoints(home / "checkpoints")):
         raise FileExistsError(f"{home} holds a later state; choose another path, or remove it")
     config = _config_of(trainer)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)  # private, as those of `tgflow run`
     checkpoint, start = trainer.checkpoint(), trainer.stream_start
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from types import FrameType
 from typing import Any, Self
@@ -38,6 +39,7 @@ class FlowControl:
         """Name of the signal that requested the stop, if any."""
         self.error: BaseException | None = None
         """The error that stops it; None for a signal, or while it runs."""
+        self._is_opening = False
         self._paused_since: float | None = None
         self._paused_seconds = 0.0
 
@@ -58,6 +60,17 @@ class FlowControl:
     def stop_for(self, signal: str) -> None:
         self.signal = signal
         self.stop()
+        if self._is_opening:
+            raise Stopped(f"stopped by {signal} before the stream began; nothing was read")
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """While entered, `stop_for` raises `Stopped`: a pipe may have no writer for long."""
+        self._is_opening = True
+        try:
+            yield
+        finally:
+            self._is_opening = False
 
     def pause(self) -> None:
         if self._paused_since is None:

@@ -14,6 +14,7 @@ from tgflow.durable.lock import RunLock
 from tgflow.runtime.checkpoints import ENDS_FILE, Component
 from tgflow.runtime.directory import LOCK, SETTINGS, RunDirectory
 from tgflow.runtime.features import EDGE_ROWS
+from tgflow.runtime.files import RunFiles
 from tgflow.runtime.ingestion import DEAD_LETTERS, FILE
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.scores import OWNER, ROWS
@@ -47,7 +48,7 @@ def fetch_run(config: Config, directory: Path, warn: Callable[[str], None]) -> N
     if (directory / SETTINGS).exists():
         return
     remote = open_remote(config, warn)
-    directory.mkdir(parents=True, exist_ok=True)
+    RunFiles(directory, resumed=True).make(config.run)
     with RunLock(directory / LOCK, say=warn) as lock:
         try:
             remote.acquire(directory)

@@ -9,6 +9,8 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from tgflow.secret import check_url
+
 Id = int | str
 """An id as in the stream."""
 Time = float | str
@@ -37,6 +39,7 @@ class Client:
     """
 
     def __init__(self, url: str, token: str | None = None, timeout: float = 10.0) -> None:
+        check_url(url)
         at = urlsplit(url)
         if at.scheme not in ("http", "https") or at.hostname is None:
             raise ValueError(f"{url!r} is no address: give one such as http://127.0.0.1:8080")
