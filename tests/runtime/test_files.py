@@ -11,8 +11,8 @@ import pytest
 from helpers.effort import cases
 from helpers.forged import flip_bit
 from tgflow.checkpoint import Checkpoint, save
-from tgflow.durable.errors import LogCorrupt
 from tgflow.config.schema import RunConfig
+from tgflow.durable.errors import LogCorrupt
 from tgflow.runtime import files, log
 from tgflow.runtime.files import (
     NUMBER,

@@ -25,8 +25,8 @@ from typing import Any, Literal
 from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import Config, to_toml
-from tgflow.durable.errors import LogCorrupt
 from tgflow.config.schema import RunConfig
+from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.fs import AppendedFile, replace_file, replacing
 
 LATEST = 1 << 14
