@@ -39,7 +39,7 @@ WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
   --durations=25
 
-FLOATS := tests/train tests/nn tests/models tests/inference tests/compare tests/distributed
+FLOATS := tests/train tests/nn tests/models tests/serve/inference tests/report/compare tests/ranks
 
 test: ready
 	$(call say,running the tests that guard a change)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tgflow as tg
 import torch
-from tgflow.metrics import average_precision
+from tgflow.base.metrics import average_precision
 from tgflow.nn import TimeEncoding
 from tgflow.streams import rebatch
 from torch import Tensor, nn

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tgflow.lazy import lazy_names
+from tgflow.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tgflow.model import TemporalModel as TemporalModel
+    from tgflow.nn.model import TemporalModel as TemporalModel
     from tgflow.models.counts import SmoothedCounts as SmoothedCounts
     from tgflow.models.counts import SmoothedCountsConfig as SmoothedCountsConfig
     from tgflow.models.craft import CRAFT as CRAFT

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import torch
 
-from tgflow import _native
-from tgflow.batch import Batch
-from tgflow.counts import Count, Number, latest
-from tgflow.messages import Messages, NewEvents
-from tgflow.metrics import ranks
-from tgflow.model import Embeddings, Scores, TemporalModel
+from tgflow.base import _native
+from tgflow.graph.batch import Batch
+from tgflow.graph.counts import Count, Number, latest
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.base.metrics import ranks
+from tgflow.nn.model import Embeddings, Scores, TemporalModel
 from tgflow.nn.choice import Choice
 
 PairDirection = Literal["forward", "both"]

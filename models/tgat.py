@@ -23,10 +23,10 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from torch import nn
 
-from tgflow.batch import Batch
-from tgflow.choices import Strategy
-from tgflow.describe import described
-from tgflow.model import Embeddings, TemporalModel, make_config
+from tgflow.graph.batch import Batch
+from tgflow.base.choices import Strategy
+from tgflow.base.describe import described
+from tgflow.nn.model import Embeddings, TemporalModel, make_config
 from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
 
 
@@ -40,7 +40,7 @@ class TGATConfig(AttentionConfig):
     neighbors: Annotated[int, Ge(1)] = 20
     """Neighbors per node and layer."""
     strategy: Strategy = "recent"
-    """Neighbor sampling strategy; see `tgflow.sampling.Sampler`."""
+    """Neighbor sampling strategy; see `tgflow.graph.sampling.Sampler`."""
 
 
 class TGAT(TemporalModel):

@@ -21,10 +21,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from tgflow.batch import Batch
-from tgflow.describe import described
-from tgflow.messages import Messages, NewEvents
-from tgflow.model import Embeddings, Scores, TemporalModel, make_config
+from tgflow.graph.batch import Batch
+from tgflow.base.describe import described
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn import (
     AttentionConfig,
     AttentionStack,
@@ -37,7 +37,7 @@ from tgflow.nn.linear import Linear
 from tgflow.nn.mail import Aggregator, UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.updater import Cell
-from tgflow.setting import Size
+from tgflow.base.setting import Size
 
 
 @described

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tgflow.text import shortened
+from tgflow.base.text import shortened
 
 CODES = {
     "too_large": "longer than max_record_bytes",

@@ -10,16 +10,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from tgflow.describe import described
-from tgflow.events import EventBatch, concat
-from tgflow.ids import NodeIds
+from tgflow.base.describe import described
+from tgflow.graph.events import EventBatch, concat
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.reader import FileSource, Reader, find_files
 from tgflow.streams.files.text import BLOCK_BYTES
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.rows.row_batch import EventColumns, RowBatch, to_batch
 from tgflow.streams.rows.schema import Checks
-from tgflow.units import INT64_MAX, INT64_MIN
+from tgflow.base.units import INT64_MAX, INT64_MIN
 
 MAX_BATCH = 1 << 16
 """Maximum events per batch."""
@@ -48,7 +48,7 @@ class Source(Protocol):
 
     @property
     def unit(self) -> str:
-        """Unit of a tick, one of `tgflow.units.UNITS`."""
+        """Unit of a tick, one of `tgflow.base.units.UNITS`."""
         ...
 
     @property

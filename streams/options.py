@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from tgflow.iso import check_format
-from tgflow.setting import Setting, Size, check_ranges, check_text
+from tgflow.base.iso_time import check_format
+from tgflow.base.setting import Setting, Size, check_ranges, check_text
 from tgflow.streams.rows.schema import ColumnNames, IdKind
-from tgflow.units import parse_bytes
+from tgflow.base.units import parse_bytes
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from tgflow.durable.fs import replacing
-from tgflow.events import concat
+from tgflow.checkpoint.durable.fs import replacing
+from tgflow.graph.events import concat
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.csv import JodieDecoder
 from tgflow.streams.files.formats import decoder_for

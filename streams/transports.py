@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from tgflow.secret import check_url
+from tgflow.base.secret import check_url
 from tgflow.streams.files.urls import FILE_SCHEMES
 from tgflow.streams.rows.row_batch import PartitionedSource
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tgflow.durable.fs import replacing
+from tgflow.checkpoint.durable.fs import replacing
 from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.files.text import COMPRESSION
 from tgflow.streams.open import EventSource, Source

@@ -29,7 +29,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tgflow.lazy import lazy_names
+from tgflow.base.lazy import lazy_names
 
 # Read by torch's OpenMP when torch is imported, so import tgflow first: an idle thread spins for
 # about 0.1 ms, which bridges the gaps between operators, and then sleeps. With longer spins, two
@@ -37,42 +37,42 @@ from tgflow.lazy import lazy_names
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:
-    from tgflow import cache as cache
-    from tgflow import callbacks as callbacks
+    from tgflow.graph import cache as cache
+    from tgflow.report import callbacks as callbacks
     from tgflow import checkpoint as checkpoint
-    from tgflow import compare as compare
-    from tgflow import counts as counts
-    from tgflow import datasets as datasets
-    from tgflow import distributed as distributed
+    from tgflow.report import compare as compare
+    from tgflow.graph import counts as counts
+    from tgflow.streams import datasets as datasets
+    from tgflow import ranks as ranks
     from tgflow import graph as graph
     from tgflow import inference as inference
-    from tgflow import messages as messages
-    from tgflow import metrics as metrics
+    from tgflow.nn import messages as messages
+    from tgflow.base import metrics as metrics
     from tgflow import models as models
     from tgflow import nn as nn
-    from tgflow import peers as peers
+    from tgflow.base import peers as peers
     from tgflow import plan as plan
-    from tgflow import runtime as runtime
-    from tgflow import sampling as sampling
+    from tgflow import run as run
+    from tgflow.graph import sampling as sampling
     from tgflow import serve as serve
     from tgflow import streams as streams
-    from tgflow import tables as tables
-    from tgflow import tasks as tasks
+    from tgflow.graph import tables as tables
+    from tgflow.train import tasks as tasks
     from tgflow import testing as testing
     from tgflow import train as train
-    from tgflow._native import num_threads as num_threads
-    from tgflow._native import set_num_threads as set_num_threads
-    from tgflow.batch import Batch as Batch
+    from tgflow.base._native import num_threads as num_threads
+    from tgflow.base._native import set_num_threads as set_num_threads
+    from tgflow.graph.batch import Batch as Batch
     from tgflow.checkpoint import load as load
     from tgflow.checkpoint import save as save
-    from tgflow.distributed.join import join as join
-    from tgflow.events import NO_NODE as NO_NODE
-    from tgflow.events import EventBatch as EventBatch
+    from tgflow.ranks.join import join as join
+    from tgflow.graph.events import NO_NODE as NO_NODE
+    from tgflow.graph.events import EventBatch as EventBatch
     from tgflow.graph import TemporalGraph as TemporalGraph
-    from tgflow.ids import NodeIds as NodeIds
-    from tgflow.inference import Inference as Inference
-    from tgflow.model import Scores as Scores
-    from tgflow.model import TemporalModel as TemporalModel
+    from tgflow.graph.ids import NodeIds as NodeIds
+    from tgflow.train.inference import Inference as Inference
+    from tgflow.nn.model import Scores as Scores
+    from tgflow.nn.model import TemporalModel as TemporalModel
     from tgflow.models import CRAFT as CRAFT
     from tgflow.models import JODIE as JODIE
     from tgflow.models import TGAT as TGAT
@@ -87,11 +87,11 @@ if TYPE_CHECKING:
     from tgflow.models import TPNet as TPNet
     from tgflow.plan import Loader as Loader
     from tgflow.plan import Plan as Plan
-    from tgflow.prequential import evaluate as evaluate
-    from tgflow.runtime.node_features import NodeFeatures as NodeFeatures
-    from tgflow.runtime.saved_run import open_run as open_run
-    from tgflow.sampling import Sampler as Sampler
-    from tgflow.sampling import sample_hops as sample_hops
+    from tgflow.train.prequential import evaluate as evaluate
+    from tgflow.run.node_features import NodeFeatures as NodeFeatures
+    from tgflow.run.saved import open_run as open_run
+    from tgflow.graph.sampling import Sampler as Sampler
+    from tgflow.graph.sampling import sample_hops as sample_hops
     from tgflow.streams import open_stream as open_stream
     from tgflow.streams import playback as playback
     from tgflow.testing.check_model import check_model as check_model

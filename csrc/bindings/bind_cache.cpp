@@ -99,7 +99,7 @@ py::array_t<int64_t> misses(const Lookup& started) {
   return py::array_t<int64_t>(static_cast<py::ssize_t>(miss.size()), miss.data());
 }
 
-/// The fields of `CacheCounters` of tgflow/cache/contents.py, in order.
+/// The fields of `CacheCounters` of tgflow/graph/cache/contents.py, in order.
 std::vector<int64_t> counts(const RowCache& cache) {
   const tgflow::CacheCounts found = cache.counts();
   return {found.hits,     found.misses,    found.admitted, found.evicted,

@@ -10,7 +10,7 @@ using Counter = unsigned long long;
 
 constexpr int64_t kWays = 8;  ///< Slots of a set; the last set may have fewer.
 
-/// The cache; tgflow/cache/device.py has the same fields. An id is only in the set of its hash.
+/// The cache; tgflow/graph/cache/device.py has the same fields. An id is only in the set of its hash.
 struct ClockCache {
   int64_t* id;     ///< Per slot; -1: free.
   int64_t* used;   ///< Per slot: last gather that used it; 0: unused since the hand passed.

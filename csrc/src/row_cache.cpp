@@ -10,10 +10,10 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kPeriodSlots = 4;  // as in lfu_period of tgflow/cache/contents.py
+constexpr int64_t kPeriodSlots = 4;  // as in lfu_period of tgflow/graph/cache/contents.py
 constexpr int64_t kMaxSlots = 1 << 30;
 constexpr int64_t kPlacesPerSlot = 4;
-constexpr uint8_t kMostUses = 255;  // equals LFU_MOST of tgflow/cache/contents.py
+constexpr uint8_t kMostUses = 255;  // equals LFU_MOST of tgflow/graph/cache/contents.py
 constexpr int64_t kMaxIds = INT32_MAX - 2;
 constexpr int64_t kAhead = 16;
 constexpr int64_t kGrain = 4096;  // least number of ids or rows for another thread

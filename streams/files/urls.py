@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from pyarrow import fs
 
-from tgflow.durable.urls import open_url
+from tgflow.checkpoint.durable.urls import open_url
 from tgflow.streams.errors import SourceMismatch, SourceUnavailable
 
 FILE_SCHEMES = ("s3", "gs", "file")

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from tgflow.setting import Setting, Size, check_ranges
-from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes
+from tgflow.base.setting import Setting, Size, check_ranges
+from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes
 
 Late = Literal["dead_letter", "drop", "error"]
 

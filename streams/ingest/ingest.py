@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tgflow.durable.errors import DiskFull
-from tgflow.durable.log import DurableLog, LogPosition
-from tgflow.events import EventBatch
-from tgflow.ids import NodeIds
+from tgflow.checkpoint.durable.errors import DiskFull
+from tgflow.checkpoint.durable.log import DurableLog, LogPosition
+from tgflow.graph.events import EventBatch
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
 from tgflow.streams.ingest.admission import Admission, PartitionState, Seen
@@ -36,7 +36,7 @@ from tgflow.streams.ingest.ordering import (
     partitions,
     sequence,
 )
-from tgflow.streams.ingest.state import IngestState
+from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.rows.row_batch import (
     BadRow,
     PartitionedSource,

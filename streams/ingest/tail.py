@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tgflow.durable.log import read_written
-from tgflow.events import EventBatch
-from tgflow.ids import NodeIds
+from tgflow.checkpoint.durable.log import read_written
+from tgflow.graph.events import EventBatch
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.ingest.ordering import ReorderBuffer, Rows
-from tgflow.streams.ingest.state import IngestState
+from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.rows.row_batch import to_batch
 from tgflow.streams.rows.validate import saved_classes
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 
-from tgflow.extras import install_command
-from tgflow.secret import check_options, check_url, resolve
-from tgflow.setting import Setting, check_ranges
+from tgflow.base.extras import install_command
+from tgflow.base.secret import check_options, check_url, resolve
+from tgflow.base.setting import Setting, check_ranges
 from tgflow.streams.rows.schema import Checks, ColumnNames, Columns, IdKind, Scale
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tgflow.ids import NodeIds
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
 from tgflow.streams.kafka.consumer import Cursor

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from tgflow.events import COLUMNS, EventBatch
-from tgflow.ids import NodeIds
+from tgflow.graph.events import COLUMNS, EventBatch
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import RowFault
 from tgflow.streams.rows.schema import IdKind
 
@@ -180,7 +180,7 @@ class PartitionedSource(Protocol):
     name: str
     """Name in messages and reports."""
     unit: str
-    """Unit of a tick, one of `tgflow.units.UNITS`."""
+    """Unit of a tick, one of `tgflow.base.units.UNITS`."""
     x_dim: int
     """Width of the edge features, 0 without them."""
     id_kind: IdKind

@@ -10,17 +10,10 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from tgflow.iso import has_zone, time_seconds
-from tgflow.setting import Setting, Size, check_ranges
-from tgflow.text import printable
-from tgflow.units import (
-    INT64_MAX,
-    INT64_MIN,
-    check_unit,
-    exact_number,
-    parse_bytes,
-    ticks_per_unit,
-)
+from tgflow.base.iso_time import has_zone, time_seconds
+from tgflow.base.setting import Setting, Size, check_ranges
+from tgflow.base.text import printable
+from tgflow.base.units import INT64_MAX, INT64_MIN, check_unit, exact_number, parse_bytes, ticks_per_unit
 
 IdKind = Literal["int", "string"]
 

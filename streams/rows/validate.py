@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tgflow.events import NUM_RELATIONS
-from tgflow.iso import CLOCK, DAY, EXAMPLE, time_seconds
+from tgflow.graph.events import NUM_RELATIONS
+from tgflow.base.iso_time import CLOCK, DAY, EXAMPLE, time_seconds
 from tgflow.streams.errors import RowFault, shown
 from tgflow.streams.rows.row_batch import (
     EventColumns,
@@ -31,7 +31,7 @@ from tgflow.streams.rows.row_batch import (
     nowhere,
 )
 from tgflow.streams.rows.schema import UNSCALED, Checks, Columns, IdKind, Scale
-from tgflow.units import INT64_MAX, exact_decimal, ticks_per_unit
+from tgflow.base.units import INT64_MAX, exact_decimal, ticks_per_unit
 
 Bools = npt.NDArray[np.bool_]
 

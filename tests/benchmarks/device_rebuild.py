@@ -9,12 +9,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from tgflow.bench.graph import CALL, MICRO, GrowingGraph, K
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options, PowerLaw, seconds_of
+from tgflow.cli.benchmarks.graph import CALL, MICRO, GrowingGraph, K
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options, PowerLaw, seconds_of
 from tgflow.cuda.device import Device
-from tgflow.events import EventBatch
-from tgflow.sampling import recent_neighbors
+from tgflow.graph.events import EventBatch
+from tgflow.graph.sampling import recent_neighbors
 
 LOOP_SIZE = 10_000_000
 TARGET = 21.0

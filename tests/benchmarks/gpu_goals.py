@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.results import FOLDER, Result, load, record, row_of
-from tgflow.bench.row import COSTS, Params, Row
+from tgflow.cli.benchmarks.row import COSTS, Params, Row
 from tgflow.report.formatting import compact
 
 PREFIX = "gpu-"

@@ -20,13 +20,13 @@ from benchmarks.race import take_turns
 from benchmarks.results import skipped
 from benchmarks.static_csr import StaticCsr
 from tgflow import _core
-from tgflow.bench import graph as bench
-from tgflow.bench.graph import CALL, MICRO, MICRO_NAME, ROOTS, STRATEGIES, GrowingGraph, K
-from tgflow.bench.row import COSTS, Params, Row
-from tgflow.bench.setup import Options, restored_threads, seconds_of
-from tgflow.events import EventBatch
+from tgflow.cli.benchmarks import graph as bench
+from tgflow.cli.benchmarks.graph import CALL, MICRO, MICRO_NAME, ROOTS, STRATEGIES, GrowingGraph, K
+from tgflow.cli.benchmarks.row import COSTS, Params, Row
+from tgflow.cli.benchmarks.setup import Options, restored_threads, seconds_of
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Neighbors, recent_neighbors
+from tgflow.graph.sampling import Neighbors, recent_neighbors
 
 OWN = "tgflow"
 PEER_BATCH = 200

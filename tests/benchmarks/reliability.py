@@ -1,7 +1,7 @@
 """Counts of kills, crash states, faults and the soak test in `make test-all`.
 
 A failure is an error, not a row. TGFLOW_KILLS is the number of kills on odd machines: with full and
-read-only disks, clocks that jump and second runs (`tests/runtime/test_odd_kills.py`).
+read-only disks, clocks that jump and second runs (`tests/run/test_odd_kills.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options
 
 TESTS = Path(__file__).parents[1]
 CAMPAIGNS = (

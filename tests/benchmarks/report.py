@@ -26,8 +26,8 @@ from benchmarks.__main__ import DEVELOPERS
 from benchmarks.race import OWN
 from benchmarks.results import FOLDER, Result, load, record
 from benchmarks.train import SETTINGS
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options
 from tgflow.report.formatting import compact
 
 ROOT = Path(__file__).parents[2]

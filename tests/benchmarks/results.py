@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tgflow.bench.row import Params, Row
+from tgflow.cli.benchmarks.row import Params, Row
 
 FOLDER = Path(__file__).parent / "results"
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import QUICK_EVENTS, THREADS, X_DIM, set_threads
-from tgflow.events import EventBatch
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options, restored_threads
+from tgflow.cli.benchmarks.train import QUICK_EVENTS, THREADS, X_DIM, set_threads
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT, TGATConfig
 from tgflow.plan.loader import Loader

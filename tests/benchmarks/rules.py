@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import THREADS, set_threads
-from tgflow.events import EventBatch
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options, restored_threads
+from tgflow.cli.benchmarks.train import THREADS, set_threads
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.model import TemporalModel
+from tgflow.nn.model import TemporalModel
 from tgflow.models import EdgeBank, Recency, SmoothedCounts
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer

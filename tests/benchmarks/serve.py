@@ -20,9 +20,9 @@ import pyarrow as pa
 import torch
 
 from benchmarks import serve_clients
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options
-from tgflow.datasets import FOLDER
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options
+from tgflow.streams.datasets import FOLDER
 from tgflow.streams import open_stream
 from tgflow.streams.write import write_rows
 

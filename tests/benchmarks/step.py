@@ -25,15 +25,15 @@ from torch.profiler import ProfilerActivity, profile
 
 import tgflow as tg
 from tgflow import _core
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options, wikipedia
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options, wikipedia
 from tgflow.cuda.device import register_device
 from tgflow.cuda.structs import Totals
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import linear
 from tgflow.plan.plan import DevicePreparer, Plan
-from tgflow.tables import FeatureTable
+from tgflow.graph.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.stepper import Stepper
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from benchmarks.race import take_turns
 from tgflow import _core
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options
-from tgflow.cache import cached
-from tgflow.tables import FeatureTable
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options
+from tgflow.graph.cache import cached
+from tgflow.graph.tables import FeatureTable
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device

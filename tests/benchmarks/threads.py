@@ -9,10 +9,10 @@ import torch
 from benchmarks.own import Own, Task, own_tgat, own_tgn, task_of
 from benchmarks.race import Laps
 from tgflow import _core
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import TURN, training_events
-from tgflow.runtime.machine import num_cores
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options, restored_threads
+from tgflow.cli.benchmarks.train import TURN, training_events
+from tgflow.run.machine import num_cores
 
 EVENTS = 30_000
 """Number of the stream's first events that are used."""

@@ -13,9 +13,9 @@ from benchmarks.own import Task, named_task, own_tgat, own_tgn, task_of
 from benchmarks.race import OWN, contenders, race, rows_beside, speed_rows
 from benchmarks.train_device import device_rows
 from tgflow import _core
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import THREADS, TURN, set_threads, training_events
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options, restored_threads
+from tgflow.cli.benchmarks.train import THREADS, TURN, set_threads, training_events
 from tgflow.nn._native import has_bfloat16
 
 TGN_TIMES_FASTER = {"torch_geometric": 3.0, "tglite": 6.0}

@@ -14,11 +14,11 @@ from itertools import islice
 from benchmarks import peers
 from benchmarks.own import Own, Task, own_tgat, own_tgn, tgn_of
 from benchmarks.race import OWN, contenders, race, rows_beside, speed_rows
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options, seconds_of
-from tgflow.bench.train import TURN, graph_on
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options, seconds_of
+from tgflow.cli.benchmarks.train import TURN, graph_on
 from tgflow.cuda.device import Device
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer

@@ -12,10 +12,10 @@ from benchmarks import peers
 from benchmarks.own import Own, Task, model_of, named_task, tgn_of
 from benchmarks.peers import Peer
 from benchmarks.race import contenders, race, rows_beside, speed_rows
-from tgflow.bench.row import Params, Row
-from tgflow.bench.setup import Options, restored_threads
-from tgflow.bench.train import TURN, set_threads
-from tgflow.model import TemporalModel
+from tgflow.cli.benchmarks.row import Params, Row
+from tgflow.cli.benchmarks.setup import Options, restored_threads
+from tgflow.cli.benchmarks.train import TURN, set_threads
+from tgflow.nn.model import TemporalModel
 from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
 from tgflow.nn.groups import PAIR_GROUPS
 

@@ -18,9 +18,9 @@ from tgflow.checkpoint import (
     CheckpointWriter,
     NoValidCheckpoint,
 )
-from tgflow.durable.errors import DiskFull, Fenced
-from tgflow.durable.fs import RealFs
-from tgflow.durable.lock import RunLock
+from tgflow.checkpoint.durable.errors import DiskFull, Fenced
+from tgflow.checkpoint.durable.fs import RealFs
+from tgflow.checkpoint.durable.lock import RunLock
 
 PIECE = 4
 

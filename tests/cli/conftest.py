@@ -11,7 +11,7 @@ import typer
 
 from helpers.live_runs import Killed, write_events
 from tgflow.cli import main
-from tgflow.compare.offline_saves import OfflineSaves
+from tgflow.report.compare.offline_saves import OfflineSaves
 
 made_once = functools.cache(typer.main.get_command)
 

@@ -18,7 +18,7 @@ import tgflow
 from helpers.effort import slow
 from helpers.notebooks import code_cells, execute
 from tgflow.cli import app, main
-from tgflow.config import load_config
+from tgflow.run.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

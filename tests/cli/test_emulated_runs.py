@@ -11,9 +11,9 @@ import torch
 from helpers.devices import needs_apart, place_of
 from helpers.effort import slow
 from helpers.live_runs import write_features
-from tgflow.cli import assemble, offline, ranks
+from tgflow.cli import inputs as assemble, offline, rank_setup as ranks
 from tgflow.cuda.device import device_of
-from tgflow.runtime import restore
+from tgflow.run import restore
 
 pytestmark = needs_apart
 SIZE, BATCH = 40, 10

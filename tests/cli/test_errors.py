@@ -18,9 +18,9 @@ from helpers.effort import slow
 from helpers.live_runs import write_events, write_features
 from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, MEMORY, exit_code, explain
-from tgflow.config import ConfigError
+from tgflow.run.config import ConfigError
 from tgflow.plan.in_order import BatchError
-from tgflow.tables import DamagedFile
+from tgflow.graph.tables import DamagedFile
 
 NODES = "--node-features nodes.parquet --node-id who"
 PLAIN = "run plain.log --no-header --columns src,dst,amount,t --sep ;"
@@ -307,9 +307,9 @@ def test_traceback_is_shown_on_demand(tgflow, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("tgflow.config.ConfigError", 2),
-        ("tgflow.runtime.restore.StrictResume", 2),
-        ("tgflow.peers.WorldError", 2),
+        ("tgflow.run.config.ConfigError", 2),
+        ("tgflow.run.restore.StrictResume", 2),
+        ("tgflow.base.peers.WorldError", 2),
         ("tgflow.streams.errors.TooManyBadRecords", 65),
         ("tgflow.streams.errors.LateEvent", 65),
         ("tgflow.streams.errors.StreamError", 65),
@@ -319,20 +319,20 @@ def test_traceback_is_shown_on_demand(tgflow, monkeypatch):
         ("tgflow.streams.kafka.consumer.NoTopicError", 66),
         ("tgflow.streams.ingest.accounting.Unbalanced", 70),
         ("tgflow.train.finite.TrainingDiverged", 70),
-        ("tgflow.peers.RanksDisagree", 70),
-        ("tgflow.runtime.stream.MemoryLimit", 71),
-        ("tgflow.durable.errors.Locked", 73),
-        ("tgflow.durable.errors.DiskFull", 74),
+        ("tgflow.base.peers.RanksDisagree", 70),
+        ("tgflow.run.stream.MemoryLimit", 71),
+        ("tgflow.checkpoint.durable.errors.Locked", 73),
+        ("tgflow.checkpoint.durable.errors.DiskFull", 74),
         ("tgflow.checkpoint.CheckpointNotCommitted", 74),
         ("tgflow.checkpoint.CheckpointDurabilityUnknown", 74),
         ("tgflow.streams.errors.SourceUnavailable", 75),
-        ("tgflow.peers.PeerLost", 75),
+        ("tgflow.base.peers.PeerLost", 75),
         ("tgflow.streams.errors.SourceCorrupt", 76),
-        ("tgflow.durable.errors.LogCorrupt", 76),
-        ("tgflow.durable.errors.LogVersion", 76),
-        ("tgflow.runtime.checkpoints.EndsDamaged", 76),
-        ("tgflow.runtime.scores.ScoresLost", 76),
-        ("tgflow.compare.outcome.OutcomeDamaged", 76),
+        ("tgflow.checkpoint.durable.errors.LogCorrupt", 76),
+        ("tgflow.checkpoint.durable.errors.LogVersion", 76),
+        ("tgflow.run.components.EndsDamaged", 76),
+        ("tgflow.run.scores.ScoresLost", 76),
+        ("tgflow.report.compare.outcome.OutcomeDamaged", 76),
         ("tgflow.checkpoint.NoValidCheckpoint", 76),
         ("tgflow.checkpoint.CheckpointVersion", 76),
         ("tgflow.checkpoint.CheckpointDamaged", 76),

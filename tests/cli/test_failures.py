@@ -13,9 +13,9 @@ from helpers import faults
 from helpers.live_runs import SMALL, same_run, write_events, write_features
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter, load
 from tgflow.cli import main
-from tgflow.durable.errors import DiskFull
-from tgflow.durable.log import DurableLog
-from tgflow.runtime import runner, watch
+from tgflow.checkpoint.durable.errors import DiskFull
+from tgflow.checkpoint.durable.log import DurableLog
+from tgflow.run import runner, monitoring as watch
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
 from tgflow.streams.files.reader import FileSource
 from tgflow.streams.ingest import ingest
@@ -209,7 +209,7 @@ def test_run_at_its_memory_limit_exits_with_71_and_resumes_with_more(run, made, 
 
     with monkeypatch.context() as patched:
         patched.setattr(runner.Runner, "_record", recording)
-        patched.setattr("tgflow.runtime.watch.anonymous_bytes", lambda: 960 if full else 100)
+        patched.setattr("tgflow.run.monitoring.anonymous_bytes", lambda: 960 if full else 100)
         patched.setattr(watch, "GRACE_SECONDS", 0.2)
         ran = run("--memory-limit", "1000")
     assert ran.code == 71

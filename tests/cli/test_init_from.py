@@ -12,8 +12,8 @@ import torch
 import tgflow as tg
 from helpers.live_runs import SMALL, same_run
 from tgflow.cli import main
-from tgflow.config import ConfigError, load_config
-from tgflow.runtime.saved_run import find_initial
+from tgflow.run.config import ConfigError, load_config
+from tgflow.run.saved import find_initial
 
 OLD, NEW = 120, 130
 

@@ -8,8 +8,8 @@ import pytest
 
 from helpers.live_runs import figures, same_run
 from tgflow.cli import main
-from tgflow.ids import NodeIds
-from tgflow.runtime.node_types import NodeTypes
+from tgflow.graph.ids import NodeIds
+from tgflow.run.node_types import NodeTypes
 from tgflow.streams.errors import StreamError
 
 MODEL = ("--model", "counts", "--batch-size", 10, "--time-unit", "s")

@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 import tgflow as tg
 from helpers.forged import sign_checkpoint
 from helpers.live_runs import SMALL, write_features
-from tgflow import own_code
+from tgflow.base import own_code
 from tgflow.checkpoint import read_manifest
 from tgflow.cli import main
 from tgflow.cli.errors import EXIT_CODES, INTERNAL
-from tgflow.runtime import serving
-from tgflow.runtime.files import checksum
-from tgflow.runtime.stream import FlowControl
+from tgflow.run import serving
+from tgflow.run.records import checksum
+from tgflow.run.stream import FlowControl
 
 FEATURES = ("--features", "f*", "--max-bad-ratio", 0.5)
 COMMANDS = {
@@ -80,7 +80,7 @@ def forged(made, tgflow, tmp_path, monkeypatch):
 
     class Popen(subprocess.Popen):
         def __init__(self, *args, **settings):
-            if "tgflow.runtime.replica" not in args[0]:
+            if "tgflow.run.replica" not in args[0]:
                 started.append(args)
             super().__init__(*args, **settings)
 

@@ -21,7 +21,7 @@ from helpers.rank_runs import (
 )
 from tgflow.cli import main
 from tgflow.cli.errors import IO, UNAVAILABLE
-from tgflow.durable.fs import RealFs
+from tgflow.checkpoint.durable.fs import RealFs
 
 pytestmark = pytest.mark.slow
 EVENTS = 1_000

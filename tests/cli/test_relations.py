@@ -11,7 +11,7 @@ import tgflow as tg
 from helpers.live_runs import figures, same_run
 from helpers.served import Held
 from tgflow.cli import main
-from tgflow.ids import UnknownRelation
+from tgflow.graph.ids import UnknownRelation
 from tgflow.serve.answers import Answers
 from tgflow.serve.questions import ExplainQuestion, Refused, ScoreQuestion, TopQuestion
 

@@ -16,9 +16,9 @@ import tgflow as tg
 from helpers import faults
 from helpers.effort import cases
 from helpers.live_runs import SMALL, Killed, same_run, write_events
-from tgflow.cli import assemble, main
-from tgflow.report import page
-from tgflow.runtime import build, checkpoints, ingestion, runner
+from tgflow.cli import inputs as assemble, main
+from tgflow.run import page
+from tgflow.run import build, components as checkpoints, ingestion, runner
 from tgflow.streams.open import open_files
 
 STEP = ("--checkpoint-batches", 1)
@@ -135,7 +135,7 @@ def test_other_thread_count_is_reported_and_refused_in_strict_mode(tgflow, whole
 
 
 def test_resume_by_another_process_or_command_is_refused(tgflow, whole):
-    from tgflow.durable.lock import RunLock
+    from tgflow.checkpoint.durable.lock import RunLock
 
     before = (whole / "config.toml").read_bytes()
     with RunLock(whole / ".lock"):

@@ -23,8 +23,8 @@ from helpers import faults
 from helpers.live_runs import SMALL, Killed, figures, signal_at
 from helpers.records import untimed
 from tgflow.cli import main
-from tgflow.compare.outcome import Outcome
-from tgflow.runtime.scores import SavedScores
+from tgflow.report.compare.outcome import Outcome
+from tgflow.run.scores import SavedScores
 from tgflow.train.step import TrainStep
 
 SIZE, BATCH = 300, 50
@@ -111,7 +111,7 @@ def at_backward(monkeypatch):
 
 def epoch(number):
     def arm(monkeypatch):
-        from tgflow.compare.offline_saves import OfflineSaves
+        from tgflow.report.compare.offline_saves import OfflineSaves
 
         original, calls = OfflineSaves.after_epoch, []
 

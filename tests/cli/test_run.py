@@ -14,13 +14,13 @@ import pytest
 from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.live_runs import SMALL, Killed, write_features
 from tgflow.checkpoint import load
-from tgflow.checkpoint.parts import Ids
-from tgflow.config import load_config
-from tgflow.extras import install_command
-from tgflow.ids import NodeIds
-from tgflow.runtime import files, runner, watch
-from tgflow.runtime.loggers import RunLoggers
-from tgflow.runtime.metrics import METRICS
+from tgflow.checkpoint.sections import Ids
+from tgflow.run.config import load_config
+from tgflow.base.extras import install_command
+from tgflow.graph.ids import NodeIds
+from tgflow.run import records as files, runner, monitoring as watch
+from tgflow.run.loggers import RunLoggers
+from tgflow.run.metrics import METRICS
 
 
 def test_run_writes_all_documented_files_and_can_be_repeated(tgflow, events_csv, tmp_path):
@@ -222,7 +222,7 @@ def test_health_file_is_written_during_a_run(tgflow, events_csv, monkeypatch):
                 found.append(files.read_health(Path("out/health.json")))
 
     monkeypatch.setattr(runner.Runner, "_record", recording)
-    monkeypatch.setattr("tgflow.runtime.watch.HEALTH_SECONDS", 0.0)
+    monkeypatch.setattr("tgflow.run.monitoring.HEALTH_SECONDS", 0.0)
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
     assert found[-1]["alive"]
     assert found[-1]["state"] in ("running", "waiting")

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.forged import flip_bit
 from helpers.live_runs import SMALL
-from tgflow.runtime.scores import SavedScores
+from tgflow.run.scores import SavedScores
 
 SIZE = 230
 NAMES = ["position", "src", "dst", "t", "event_id", "logit", "probability", "rank", "anomaly"]

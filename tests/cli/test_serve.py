@@ -23,8 +23,8 @@ from helpers.effort import tries
 from helpers.http_client import Client
 from helpers.live_runs import SMALL, START, same_run, write_events
 from helpers.processes import children_of, environment, is_there
-from tgflow.runtime import runner
-from tgflow.runtime.serving import NICE
+from tgflow.run import runner
+from tgflow.run.serving import NICE
 
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
@@ -56,7 +56,7 @@ def until_served(process):
 def replicas_of(process):
     """Return the process ids of the replicas that a process has started."""
     children = children_of(process.pid, "cmdline")
-    return [pid for pid, words in children.items() if b"tgflow.runtime.replica" in words]
+    return [pid for pid, words in children.items() if b"tgflow.run.replica" in words]
 
 
 def until(condition, what, seconds=120, process=None):

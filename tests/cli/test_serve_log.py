@@ -13,8 +13,8 @@ import tgflow as tg
 from helpers.effort import cases
 from helpers.live_runs import SMALL, write_events
 from tgflow.checkpoint import list_checkpoints
-from tgflow.runtime import replica as replicas
-from tgflow.runtime.replica import LogReplica
+from tgflow.run import replica as replicas
+from tgflow.run.replica import LogReplica
 
 pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.emulator.device import EmulatedDevice
-from tgflow.cache import CachedTable, CacheSchedule, cached
-from tgflow.cache.device import WAYS
-from tgflow.tables import FeatureTable
+from tgflow.graph.cache import CachedTable, CacheSchedule, cached
+from tgflow.graph.cache.device import WAYS
+from tgflow.graph.tables import FeatureTable
 
 SIZE = 60
 

@@ -6,7 +6,7 @@ import torch
 from helpers.devices import needs_cuda
 from helpers.hubs import SAMPLERS, hub_events
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Neighbors, sample_neighbors
+from tgflow.graph.sampling import Neighbors, sample_neighbors
 
 pytestmark = needs_cuda
 

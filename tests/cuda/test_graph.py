@@ -11,9 +11,9 @@ from helpers.hubs import SAMPLERS, hub_events
 from helpers.strategies import graph_events
 from tgflow.cuda import sources
 from tgflow.cuda.device import register_device
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import sample_neighbors
+from tgflow.graph.sampling import sample_neighbors
 
 
 def twins(gpu: str, budget: int | None, **how) -> list[TemporalGraph]:

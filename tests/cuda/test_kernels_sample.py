@@ -10,7 +10,7 @@ from helpers.sampler_kernels import assert_equal, prepared
 from tgflow.cuda import sampling
 from tgflow.graph import TemporalGraph
 from tgflow.graph.query import relation_bits
-from tgflow.sampling import sample_neighbors
+from tgflow.graph.sampling import sample_neighbors
 from tgflow.testing import reference
 
 EVENTS = hub_events(3_000, 40, seed=3)

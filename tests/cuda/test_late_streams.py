@@ -18,7 +18,7 @@ from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.plan.loader import SideStream
 from tgflow.plan.plan import LentBatch
-from tgflow.tables import FeatureTable
+from tgflow.graph.tables import FeatureTable
 from tgflow.train import captured
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer

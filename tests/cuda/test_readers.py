@@ -10,7 +10,7 @@ from helpers.strategies import graph_events
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.store import DeviceStore
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Sampler, sample_neighbors
+from tgflow.graph.sampling import Sampler, sample_neighbors
 
 WRITER, TRAINER = 1000, 7
 

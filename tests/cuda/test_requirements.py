@@ -9,7 +9,7 @@ import torch
 
 from tgflow.cuda import CudaError, requirements
 from tgflow.cuda.requirements import require_cupy, require_device
-from tgflow.extras import install_command
+from tgflow.base.extras import install_command
 
 GPU = torch.device("cuda")
 

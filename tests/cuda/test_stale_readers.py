@@ -13,9 +13,9 @@ from helpers.sampler_kernels import assert_equal, sample
 from tgflow.cuda import store_memory, store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.cuda.structs import Snapshot
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Sampler, sample_neighbors
+from tgflow.graph.sampling import Sampler, sample_neighbors
 
 READER = 7
 """The CUDA stream of the readers."""

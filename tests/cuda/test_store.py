@@ -15,8 +15,8 @@ from helpers.sampler_kernels import assert_equal, sample
 from helpers.strategies import event_lists, every_query
 from tgflow.cuda import store_writes
 from tgflow.cuda.store import DeviceStore
-from tgflow.events import EventBatch
-from tgflow.sampling import Sampler
+from tgflow.graph.events import EventBatch
+from tgflow.graph.sampling import Sampler
 from tgflow.testing import reference
 
 WRITER = 1000

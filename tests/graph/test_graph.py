@@ -5,10 +5,10 @@ import torch
 
 from helpers.emulator.device import EmulatedDevice
 from helpers.strategies import graph_events
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import recent_neighbors
-from tgflow.tables import FeatureTable
+from tgflow.graph.sampling import recent_neighbors
+from tgflow.graph.tables import FeatureTable
 
 
 def with_x(events: EventBatch, dim: int) -> EventBatch:

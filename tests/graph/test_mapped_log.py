@@ -10,11 +10,11 @@ import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.names import list_checkpoints
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.runtime.machine import anonymous_bytes
-from tgflow.train import state
-from tgflow.train.state import graph_of, save_graph
+from tgflow.run.machine import anonymous_bytes
+from tgflow.train import trainer_state as state
+from tgflow.train.trainer_state import graph_of, save_graph
 
 PIECE = 4096
 """Events whose narrowest column, of 4 bytes, fills pages of up to 16 KiB."""

@@ -10,10 +10,10 @@ from helpers.effort import cases, tries
 from helpers.shards import growths, some_queries
 from helpers.strategies import graph_events, samplers
 from tgflow.cuda import store_writes
-from tgflow.events import NO_NODE
+from tgflow.graph.events import NO_NODE
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Shard
-from tgflow.sampling import Sampler
+from tgflow.base.peers import Shard
+from tgflow.graph.sampling import Sampler
 
 COLUMNS = ("nodes", "t", "eid", "count")
 SPREAD = graph_events((1, 40, 1), (40, 1, 2), (40, 40, 3), (2, 63, 4), (65, 104, 5))

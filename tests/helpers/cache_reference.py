@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tgflow.cache.contents import LFU_MOST, CacheCounters, CacheSchedule, Policy, lfu_period
+from tgflow.graph.cache.contents import LFU_MOST, CacheCounters, CacheSchedule, Policy, lfu_period
 
 
 @dataclass

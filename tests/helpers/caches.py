@@ -8,9 +8,9 @@ from torch import Tensor
 
 from helpers.cache_reference import ReferenceCache, distinct
 from helpers.devices import opened, place_of
-from tgflow.cache import CachedTable, CacheSchedule, cached
-from tgflow.cache.contents import POLICIES, Policy
-from tgflow.tables import FeatureTable
+from tgflow.graph.cache import CachedTable, CacheSchedule, cached
+from tgflow.graph.cache.contents import POLICIES, Policy
+from tgflow.graph.tables import FeatureTable
 
 SIZE = 12
 """Rows of generated tables: few, so that every case occurs often."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from tgflow.choices import CountOf
-from tgflow.counts import Count, Number, number
+from tgflow.base.choices import CountOf
+from tgflow.graph.counts import Count, Number, number
 
 KINDS: tuple[CountOf, ...] = get_args(CountOf)
 OF_SOURCE: tuple[CountOf, ...] = ("pair", "src", "src_new", "src_switch", "own_transition")

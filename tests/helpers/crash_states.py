@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.effort import IS_QUICK
-from tgflow.durable.fs import RealFs
+from tgflow.checkpoint.durable.fs import RealFs
 
 Tree = dict[str, bytes | None]
 """Content by path relative to the root; None for a directory."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from helpers.plan_reference import assert_same_batch
-from tgflow.batch import Batch
+from tgflow.graph.batch import Batch
 from tgflow.plan.padding import cut, shape_of
 
 

@@ -13,10 +13,10 @@ import torch
 
 from helpers.emulator import tensors
 from helpers.emulator.device import EmulatedDevice
-from tgflow import sampling
+from tgflow.graph import sampling
 from tgflow.cuda.device import Device, register_device
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Neighbors
+from tgflow.graph.sampling import Neighbors
 
 HAS_CUDA = torch.cuda.is_available()
 

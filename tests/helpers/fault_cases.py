@@ -9,8 +9,8 @@ from helpers import faults
 from helpers.crash_states import Quick, of
 from helpers.pieces import check_is_whole, checkpoint_of
 from tgflow.checkpoint import CheckpointDurabilityUnknown, CheckpointStore
-from tgflow.durable.fs import RealFs
-from tgflow.durable.log import DurableLog
+from tgflow.checkpoint.durable.fs import RealFs
+from tgflow.checkpoint.durable.log import DurableLog
 
 TRIES = 3
 

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-FS = "tgflow.durable.fs:RealFs"
-LOG = "tgflow.durable.log:DurableLog"
+FS = "tgflow.checkpoint.durable.fs:RealFs"
+LOG = "tgflow.checkpoint.durable.log:DurableLog"
 DIRECTORY = "tgflow.checkpoint.directory"
 STORE = "tgflow.checkpoint.store:CheckpointStore"
 
@@ -69,7 +69,7 @@ DURABLE = {
     "checkpoint.before_set_aside": Point(f"{FS}.rename", "CheckpointStore._set_aside"),
 }
 """Fault points of the log and the checkpoints; a test injects every kind at each."""
-RANKS, SAVES = "tgflow.distributed.ranks:Ranks", "tgflow.distributed.saves"
+RANKS, SAVES = "tgflow.ranks.group:Ranks", "tgflow.ranks.saves"
 BETWEEN_RANKS = {
     f"ranks.{when}_{name}": Point(target, is_after=when == "after")
     for when in ("before", "after")

@@ -35,7 +35,7 @@ BACKEND = {"scikit_build_core": "scikit-build-core>=0.11", "pybind11": "pybind11
 """Packages that build the core, by the modules that Python imports."""
 ON_GPU = re.compile(r"needs_cuda|for_each_(device|gpu|kind|place)|mark\.gpu")
 """Pattern of test files with GPU tests."""
-NEED_SETTINGS = ("tests/cli", "tests/runtime", "tests/config")
+NEED_SETTINGS = ("tests/cli", "tests/run", "tests/run/config")
 """Folders whose tests need pydantic."""
 KERNEL = re.compile(r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\(")
 BENCHES = (  # name, options, seconds; the sizes rise, so that the small ones are there

@@ -2,8 +2,8 @@
 
 import torch
 
-from tgflow.events import EventBatch
-from tgflow.sampling import Sampler
+from tgflow.graph.events import EventBatch
+from tgflow.graph.sampling import Sampler
 
 SAMPLERS = [
     Sampler.recent(),

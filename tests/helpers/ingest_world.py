@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 
 from helpers.partitioned import ListSource, Row
-from tgflow.durable.log import LogPosition
-from tgflow.events import concat
-from tgflow.ids import NodeIds
+from tgflow.checkpoint.durable.log import LogPosition
+from tgflow.graph.events import concat
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.state import IngestState
+from tgflow.streams.ingest.ingest_state import IngestState
 
 
 class MemoryLog:

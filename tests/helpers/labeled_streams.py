@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from helpers.made_streams import made_events
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 
 
 def with_labels(events: EventBatch, label: Tensor) -> EventBatch:

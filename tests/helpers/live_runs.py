@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 from helpers.records import untimed
-from tgflow.runtime import runner
+from tgflow.run import runner
 
 SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", 50, "--threads", 1)
 """Options that keep a run of the command line small."""

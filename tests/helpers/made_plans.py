@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tgflow.counts import Count
+from tgflow.graph.counts import Count
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
 

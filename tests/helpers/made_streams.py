@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.models.counts import SmoothedCounts
 from tgflow.models.tgat import TGAT, TGATConfig
 from tgflow.models.tgn import TGN, TGNConfig

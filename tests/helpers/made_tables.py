@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.devices import needs_apart, needs_cuda, opened, place_of
-from tgflow.tables import FeatureTable
+from tgflow.graph.tables import FeatureTable
 
 EVERYWHERE = [
     ("host", None),

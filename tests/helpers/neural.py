@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tgflow.batch import Block
+from tgflow.graph.batch import Block
 from tgflow.nn import TimeEncoding
 from tgflow.nn._native import gru_step, has_bfloat16
 from tgflow.nn.attention import Attended

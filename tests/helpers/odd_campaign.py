@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from helpers.campaign import Campaign
 from helpers.processes import stat_of
 from helpers.warm import WarmProcess
-from tgflow.durable.errors import Locked
-from tgflow.durable.lock import RunLock
+from tgflow.checkpoint.durable.errors import Locked
+from tgflow.checkpoint.durable.lock import RunLock
 
 ODD = ("clock", "full", "read-only")
 LOCKED, DISK = 73, 74

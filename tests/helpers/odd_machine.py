@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tgflow.durable.fs import AppendedFile, RealFs
+from tgflow.checkpoint.durable.fs import AppendedFile, RealFs
 
 WRITES = ("create", "write", "sync", "make_directory", "link", "rename", "sync_directory")
 """Operations of `RealFs` that a disk can fail."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
+from tgflow.graph.batch import Batch
 from tgflow.plan.padding import BatchShape, paddings
 
 

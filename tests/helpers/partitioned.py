@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tgflow.ids import NodeIds
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import RowFault
 from tgflow.streams.rows.row_batch import (
     EventColumns,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import Batch, Block, HostEvents, ReusedRows, ReuseRecord
-from tgflow.events import EventBatch
+from tgflow.graph.batch import Batch, Block, HostEvents, ReusedRows, ReuseRecord
+from tgflow.graph.events import EventBatch
 
 Query = tuple[int, int, int]
 """(node, time in ticks, log position at which its event's batch started)."""

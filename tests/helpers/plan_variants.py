@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from helpers.plan_reference import PlanSpec
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan.negatives import MixedNegatives, NegativeSampler
 from tgflow.plan.plan import Plan

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from helpers import faults
 from helpers.live_runs import SMALL
 from helpers.worlds import run_apart
-from tgflow.cli import assemble, main
-from tgflow.runtime import runner
+from tgflow.cli import inputs as assemble, main
+from tgflow.run import runner
 
 _STOPPED_SECONDS = 25
 SOON = 5.0

@@ -8,7 +8,7 @@ import torch
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
-from tgflow.distributed.control import checksum
+from tgflow.ranks.control import checksum
 
 
 def train_with_ray(config: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tgflow.report.display import Display
-from tgflow.runtime.files import read_figures, read_records
+from tgflow.run.records import read_figures, read_records
 
 WIDTH = 96
 """Columns of the terminal."""

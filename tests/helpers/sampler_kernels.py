@@ -9,7 +9,7 @@ import torch
 from tgflow import _core
 from tgflow.cuda import structs
 from tgflow.cuda.structs import NeighborRows, QueryArgs
-from tgflow.sampling import Neighbors
+from tgflow.graph.sampling import Neighbors
 
 EVERYTHING = 2**63 - 1
 

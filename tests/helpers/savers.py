@@ -11,10 +11,10 @@ import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, WriterStats
 from tgflow.checkpoint.checkpoint import part_section
-from tgflow.checkpoint.parts import put_pieces
-from tgflow.distributed.saves import FollowingStore, LeadingStore
-from tgflow.durable.fs import RealFs
-from tgflow.peers import PARTS, Peers, Shard
+from tgflow.checkpoint.sections import put_pieces
+from tgflow.ranks.saves import FollowingStore, LeadingStore
+from tgflow.checkpoint.durable.fs import RealFs
+from tgflow.base.peers import PARTS, Peers, Shard
 
 PIECE = 4
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import strategies as st
 
 from tgflow.checkpoint import Checkpoint
-from tgflow.distributed.memory import ShardedMemory
-from tgflow.events import EventBatch
+from tgflow.ranks.memory import ShardedMemory
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn import NodeMemory
-from tgflow.peers import Peers, Shard
+from tgflow.base.peers import Peers, Shard
 
 STRIDE = 19
 """Distance of node ids, so that every rank owns some of a few nodes."""

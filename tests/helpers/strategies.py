@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from hypothesis import strategies as st
 
-from tgflow.events import EventBatch
-from tgflow.sampling import Sampler
+from tgflow.graph.events import EventBatch
+from tgflow.graph.sampling import Sampler
 
 RELATIONS = (0, 1, 63, 64, 65_535)
 

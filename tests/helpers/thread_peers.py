@@ -11,7 +11,7 @@ from typing import TypeVar, get_args
 import torch
 from torch import Tensor
 
-from tgflow.peers import Group, PeerLost, Peers, Shard, check_buffers, check_chunks
+from tgflow.base.peers import Group, PeerLost, Peers, Shard, check_buffers, check_chunks
 
 Answer = TypeVar("Answer")
 _PATIENCE = 20.0

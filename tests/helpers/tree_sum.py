@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tgflow.tree_sum import TreeSum
+from tgflow.base.tree_sum import TreeSum
 
 
 def tree_sum(values: Sequence[Tensor]) -> Tensor:

@@ -24,8 +24,8 @@ from helpers.processes import environment
 
 IMPORTED_FIRST = (
     "torch._dynamo",  # imports at the creation of an optimizer take seconds
-    "tgflow.distributed.join",
-    "tgflow.cli.assemble",
+    "tgflow.ranks.join",
+    "tgflow.cli.inputs",
     "tgflow.cli.app",
 )
 

@@ -18,9 +18,9 @@ from helpers.made_models import (
     plan_for,
     scores_of,
 )
-from tgflow.counts import Count
+from tgflow.graph.counts import Count
 from tgflow.graph import TemporalGraph
-from tgflow.model import Scores, TemporalModel
+from tgflow.nn.model import Scores, TemporalModel
 from tgflow.testing.check_model import CHECKS, ContractViolation, check_model
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from helpers.made_models import batches_of, made_events, made_model, plan_for
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn.groups import numbers_of, recency_weights
-from tgflow.plan.counts import CountHistory
+from tgflow.plan.count_lookup import CountHistory
 
 STREAM = made_events(24)
 TAU = 50.0

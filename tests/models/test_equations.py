@@ -12,7 +12,7 @@ from torch import Tensor
 
 from helpers.batches import Slot, made_batch, neighbors
 from helpers.made_models import X_DIM, made_events, made_model
-from tgflow.batch import Batch
+from tgflow.graph.batch import Batch
 
 EVENTS, SIZE = made_events(60), 20
 NODE_DIM = 3

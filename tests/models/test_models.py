@@ -9,10 +9,10 @@ import torch
 
 from helpers.batches import made_batch
 from helpers.made_models import made_events, made_model
-from tgflow.batch import Batch
-from tgflow.events import EventBatch
+from tgflow.graph.batch import Batch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.model import TemporalModel
+from tgflow.nn.model import TemporalModel
 from tgflow.models import MODELS, TGN, EdgeBank, Recency, TGATConfig, TGNConfig
 from tgflow.streams import open_stream, playback
 from tgflow.train import ContinualTrainer

@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.effort import tries
 from helpers.neural import NUM_EVENTS, check_close, made_block
 from tgflow import _core
-from tgflow.batch import Block
+from tgflow.graph.batch import Block
 from tgflow.nn import AttentionLayer, TemporalAttention, TimeEncoding, attention
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers.batches import made_batch
-from tgflow.events import EventBatch
-from tgflow.messages import NewEvents
+from tgflow.graph.events import EventBatch
+from tgflow.nn.messages import NewEvents
 from tgflow.nn import Pairs
 from tgflow.nn.walks import (
     WalkProjection,

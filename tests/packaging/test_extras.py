@@ -12,8 +12,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tgflow import extras
-from tgflow.extras import install_command
+from tgflow.base import extras
+from tgflow.base.extras import install_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = (

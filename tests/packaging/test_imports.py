@@ -51,20 +51,20 @@ BINARY = {".gz", ".npy", ".png", ".parquet", ".arrow", ".safetensors", ".log"}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,
 # and ids must not lie in what a gather fills.
 KNOW_ADDRESSES = [
-    *("tgflow.cuda", "tgflow.tables.gpu_rows", "tgflow.cache.device"),
-    *("tgflow.tables.host", "tgflow.tables.table"),
-    "tgflow.bench",
+    *("tgflow.cuda", "tgflow.graph.tables.gpu_rows", "tgflow.graph.cache.device"),
+    *("tgflow.graph.tables.host", "tgflow.graph.tables.table"),
+    "tgflow.cli.benchmarks",
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|(?<!safetensors\.)torch\.(save|load)\b"
 # Imported within a function by what they are built on: `ContinualTrainer.save` and `curve`.
 WITHIN = {
-    ("tgflow.train.continual", "tgflow.runtime.saved_run"),
+    ("tgflow.train.continual", "tgflow.run.saved"),
     ("tgflow.train.continual", "tgflow.report.curve"),
 }
 
 
 ONLY_IN = {
-    "torch.distributed": ["tgflow.distributed"],
+    "torch.distributed": ["tgflow.ranks"],
     "tgflow.cli": ["tgflow.cli", "tgflow.__main__"],
     "typer": ["tgflow.cli"],
 }
@@ -94,7 +94,7 @@ def imports(name, path):
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level])
             module = ".".join(filter(None, [base if node.level else "", node.module]))
-            # `from tgflow import streams` names a module, `from tgflow.ids import Side` does not.
+            # `from tgflow import streams` names a module, `from tgflow.graph.ids import Side` does not.
             found |= {
                 f"{module}.{alias.name}" if is_module(f"{module}.{alias.name}") else module
                 for alias in node.names
@@ -176,7 +176,7 @@ def test_ranks_import_only_torch_and_use_no_pickle_or_unordered_sums():
     """Neither pickle (executes code), nor torch functions based on it, nor its reductions."""
     strange = {"pickle", "marshal", "shelve", "multiprocessing", "torch.distributed.rpc"}
     for _, name, path in modules():
-        if within(name, ["tgflow.distributed", "tgflow.peers"]):
+        if within(name, ["tgflow.ranks", "tgflow.base.peers"]):
             known = imports(name, path)
             assert not known & strange, f"{name} imports {known & strange}"
             roots = {module.partition(".")[0] for module in known}

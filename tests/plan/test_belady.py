@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tgflow.cache.contents import CacheSchedule
+from tgflow.graph.cache.contents import CacheSchedule
 from tgflow.plan.loader import BeladyPlanner
 
 

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from helpers.made_streams import made_events
 from tgflow.graph import TemporalGraph
-from tgflow.ids import NodeIds
+from tgflow.graph.ids import NodeIds
 from tgflow.plan.negatives import FixedNegatives, NegativeSampler
 from tgflow.plan.plan import Plan
 

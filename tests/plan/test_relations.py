@@ -13,7 +13,7 @@ import tgflow as tg
 from helpers.effort import tries
 from helpers.made_streams import made_events
 from helpers.strategies import event_lists
-from tgflow.events import with_inverses
+from tgflow.graph.events import with_inverses
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.replay import ExperienceReplay
 

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from tgflow.config import load_config
+from tgflow.run.config import load_config
 from tgflow.report.chart import MAX_POINTS, Chart, Line
-from tgflow.report.page import continual_report
+from tgflow.run.page import continual_report
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from report.test_page import METRICS, config, records
 
-from tgflow.report.page import continual_report
+from tgflow.run.page import continual_report
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

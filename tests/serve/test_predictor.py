@@ -9,7 +9,7 @@ import tgflow as tg
 from helpers.effort import cases
 from helpers.made_models import made_events
 from helpers.served import live_predictor, made_predictor
-from tgflow.ids import UnknownNode
+from tgflow.graph.ids import UnknownNode
 
 EVENTS = made_events(200)
 BATCH = 20

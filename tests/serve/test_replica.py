@@ -18,12 +18,12 @@ import torch
 
 import tgflow as tg
 from helpers.effort import cases
-from tgflow.config import Config, ConfigError
-from tgflow.config.schema import ServeConfig
+from tgflow.run.config import Config, ConfigError
+from tgflow.run.config.schema import ServeConfig
 from tgflow.nn import NodeMemory
-from tgflow.runtime import serving
-from tgflow.runtime.replica import FrameReplica, LogReplica
-from tgflow.runtime.serving import FramePublisher, ReplicaJob, Replicas
+from tgflow.run import serving
+from tgflow.run.replica import FrameReplica, LogReplica
+from tgflow.run.serving import FramePublisher, ReplicaJob, Replicas
 from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.ring import Ring
 
@@ -211,7 +211,7 @@ def test_answers_do_not_go_back_after_a_lost_frame_and_its_age_counts(tmp_path):
 
 
 def test_replica_behind_while_it_applies_frames_has_their_age(tmp_path, monkeypatch):
-    monkeypatch.setattr("tgflow.runtime.replica.MOST_FRAMES", 1)
+    monkeypatch.setattr("tgflow.run.replica.MOST_FRAMES", 1)
     published = Published(tmp_path / "run", "tgn+pairs")
     replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
     stops = published.steps()
@@ -241,7 +241,7 @@ def test_ring_too_small_for_the_parameters_is_refused(tmp_path):
 
 
 def test_replica_without_a_ring_takes_over_newer_checkpoints(tmp_path, monkeypatch):
-    monkeypatch.setattr("tgflow.runtime.replica._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("tgflow.run.replica._LOOK_SECONDS", 0.0)
     published = Published(tmp_path / "run", "tgn+pairs")
     replica = LogReplica(tmp_path / "run")
     for stop in published.steps():
@@ -304,7 +304,7 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
     with (
         listener,
         subprocess.Popen(
-            [sys.executable, "-m", "tgflow.runtime.replica"],
+            [sys.executable, "-m", "tgflow.run.replica"],
             stdin=subprocess.PIPE,
             pass_fds=(ring.fd, listener.fileno()),
         ) as process,
@@ -320,7 +320,7 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
 def test_metrics_of_killed_runs_are_removed_at_the_next_start(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     script = (
-        "import os, signal\nfrom tgflow.runtime.serving import _metrics_folder\n"
+        "import os, signal\nfrom tgflow.run.serving import _metrics_folder\n"
         "print(_metrics_folder()[0], flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     variables = os.environ | {"TMPDIR": str(tmp_path)}

@@ -18,7 +18,7 @@ import torch
 
 from helpers.http_client import Client, read_all
 from helpers.served import Held, made_predictor, served
-from tgflow.runtime.machine import rss_bytes
+from tgflow.run.machine import rss_bytes
 from tgflow.serve.answers import Answers
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import QUESTIONS, Refused, ScoreQuestion, TopQuestion

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from tgflow.events import concat
-from tgflow.ids import NodeIds
+from tgflow.graph.events import concat
+from tgflow.graph.ids import NodeIds
 from tgflow.streams import Source, StreamError, open_stream, write_events
 
 ENDINGS = ["csv", "tsv", "csv.gz", "csv.zst", "jsonl", "jsonl.gz", "parquet", "arrow", "feather"]

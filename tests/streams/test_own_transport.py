@@ -11,9 +11,9 @@ import pytest
 
 from helpers.partitioned import ListSource, Row
 from tgflow.cli import main
-from tgflow.cli.assemble import open_partitioned
-from tgflow.config import StreamConfig
-from tgflow.config.schema import Config
+from tgflow.cli.inputs import open_partitioned
+from tgflow.run.config import StreamConfig
+from tgflow.run.config.schema import Config
 from tgflow.streams import transports
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.events import EventBatch, concat
-from tgflow.ids import NodeIds
+from tgflow.graph.events import EventBatch, concat
+from tgflow.graph.ids import NodeIds
 from tgflow.streams import playback, rebatch
 
 

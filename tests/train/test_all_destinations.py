@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from helpers.made_streams import made_events, pieces, small_counts, small_tgat, small_tgn
-from tgflow.compare import Comparison, Entrant
+from tgflow.report.compare import Comparison, Entrant
 from tgflow.graph import TemporalGraph
-from tgflow.metrics import ranks
+from tgflow.base.metrics import ranks
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan

@@ -15,7 +15,7 @@ from helpers.records import assert_same_state
 from tgflow import _core
 from tgflow.graph import TemporalGraph
 from tgflow.nn import linear
-from tgflow.train.beside import BesideLearning
+from tgflow.train.concurrent_prediction import BesideLearning
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged

@@ -11,11 +11,11 @@ from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.records import assert_same_state, state_of, untimed
 from tgflow import checkpoint as ckpt
-from tgflow.events import EventBatch, concat
+from tgflow.graph.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.models import SmoothedCounts
 from tgflow.streams import open_stream
-from tgflow.train import state
+from tgflow.train import trainer_state as state
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged

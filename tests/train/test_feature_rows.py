@@ -14,16 +14,16 @@ import torch
 from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow import checkpoint as ckpt
-from tgflow.cache import CachedTable, cached
+from tgflow.graph.cache import CachedTable, cached
 from tgflow.checkpoint import CheckpointError, RowsLost
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.tables import FeatureTable
-from tgflow.tables.table import Table
-from tgflow.train import state
+from tgflow.graph.tables import FeatureTable
+from tgflow.graph.tables.table import Table
+from tgflow.train import trainer_state as state
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.state import graph_of
+from tgflow.train.trainer_state import graph_of
 
 EVENTS = made_events(280)
 CUT = 160

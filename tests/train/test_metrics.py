@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 import tgflow as tg
 from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.records import untimed
-from tgflow import metrics
+from tgflow.base import metrics
 from tgflow.train.observe import Callback
 
 scores = st.lists(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 0.5, 3.0, math.inf]), min_size=1)

@@ -21,7 +21,7 @@ from tgflow.train.config import OfflineConfig
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.plans import make_plan
 from tgflow.train.reuse import TrainingReuse, reuse_of
-from tgflow.train.state import load_learner, save_learner
+from tgflow.train.trainer_state import load_learner, save_learner
 from tgflow.train.step import TrainStep
 
 EVENTS = made_events(280)

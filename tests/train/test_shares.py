@@ -1,6 +1,6 @@
 """Batches in slices: their sum, and independence of the ranks that compute them.
 
-Ranks are threads here; `tests/distributed/test_training.py` has real ones.
+Ranks are threads here; `tests/ranks/test_training.py` has real ones.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from helpers.made_models import X_DIM, made_events, made_model, plan_for
 from helpers.records import Losses
 from helpers.thread_peers import in_threads
 from tgflow.graph import TemporalGraph
-from tgflow.model import Scores, TemporalModel
+from tgflow.nn.model import Scores, TemporalModel
 from tgflow.models import MODELS
-from tgflow.peers import Peers, Shard
+from tgflow.base.peers import Peers, Shard
 from tgflow.plan import ExperienceReplay
 from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
 from tgflow.train.finite import TrainingDiverged

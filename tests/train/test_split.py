@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.made_streams import made_events
-from tgflow.events import EventBatch, empty_events
+from tgflow.graph.events import EventBatch, empty_events
 from tgflow.train.split import chronological_split
 
 

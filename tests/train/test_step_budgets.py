@@ -15,7 +15,7 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.cuda.device import register_device
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Plan
-from tgflow.tables import FeatureTable
+from tgflow.graph.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.step import TrainStep

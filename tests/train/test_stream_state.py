@@ -9,11 +9,11 @@ from helpers.effort import slow
 from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.records import Losses
 from tgflow import checkpoint as ckpt
-from tgflow.checkpoint.parts import Ids
+from tgflow.checkpoint.sections import Ids
 from tgflow.graph import TemporalGraph
-from tgflow.ids import NodeIds
+from tgflow.graph.ids import NodeIds
 from tgflow.models import TGAT, TGN
-from tgflow.tables import FeatureTable
+from tgflow.graph.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer

@@ -13,7 +13,7 @@ from helpers.decoding import CODECS, arrow, decode
 from helpers.live_runs import SMALL, figures, same_run
 from helpers.made_streams import made_events, small_tgn
 from tgflow.cli import main
-from tgflow.model import Scores
+from tgflow.nn.model import Scores
 from tgflow.train.losses import LOSSES
 from tgflow.train.step import TrainStep
 

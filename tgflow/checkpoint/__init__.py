@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tgflow.lazy import lazy_names
+from tgflow.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tgflow.checkpoint.checkpoint import Checkpoint as Checkpoint

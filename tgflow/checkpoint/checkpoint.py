@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tgflow.describe import described
-from tgflow.peers import Shard
+from tgflow.base.describe import described
+from tgflow.base.peers import Shard
 
 Tensors = dict[str, Tensor]
 
@@ -30,7 +30,7 @@ def part_section(name: str, part: int) -> str:
 class Checkpoint:
     """Contents of a checkpoint: tensors by section and name, and JSON metadata.
 
-    Parts save themselves to it and load from it (see `tgflow.checkpoint.parts`). While a
+    Parts save themselves to it and load from it (see `tgflow.checkpoint.sections`). While a
     `CheckpointWriter` holds it, its tensors must not change.
 
     Example:

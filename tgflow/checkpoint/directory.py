@@ -29,8 +29,8 @@ from tgflow.checkpoint.names import (
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.typed import read_as
-from tgflow.durable.errors import FULL, DiskFull
-from tgflow.durable.fs import RealFs, make_directories
+from tgflow.checkpoint.durable.errors import FULL, DiskFull
+from tgflow.checkpoint.durable.fs import RealFs, make_directories
 
 FORMAT = 2
 MANIFEST = "manifest.json"

@@ -26,8 +26,8 @@ from tgflow.checkpoint.names import (
     list_checkpoints,
 )
 from tgflow.cuda.device import StreamEvent, device_of, has_device
-from tgflow.durable.fs import RealFs, make_directories
-from tgflow.durable.lock import RunLock, read_token
+from tgflow.checkpoint.durable.fs import RealFs, make_directories
+from tgflow.checkpoint.durable.lock import RunLock, read_token
 
 CORRUPT = "corrupt-"
 _Kept = TypeVar("_Kept")

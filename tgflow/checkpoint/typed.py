@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tgflow.checkpoint.names import UntrustedCheckpoint
-from tgflow.units import INT64_MAX
+from tgflow.base.units import INT64_MAX
 
 
 def read_as(kind: Any, value: Any, key: str) -> Any:

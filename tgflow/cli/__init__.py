@@ -45,7 +45,7 @@ def _thread_restorer() -> Callable[[], None]:
     torch = sys.modules.get("torch")
     if torch is None:  # in a shell there is nothing to restore
         return lambda: None
-    from tgflow import _native
+    from tgflow.base import _native
 
     torch_threads, core_threads = torch.get_num_threads(), _native.num_threads()
 

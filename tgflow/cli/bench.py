@@ -20,8 +20,8 @@ from tgflow.report.formatting import compact
 from tgflow.report.table_text import print_table
 
 if TYPE_CHECKING:
-    from tgflow.bench.row import Row
-    from tgflow.bench.setup import Options
+    from tgflow.cli.benchmarks.row import Row
+    from tgflow.cli.benchmarks.setup import Options
 
 
 class Benchmark(NamedTuple):
@@ -41,17 +41,17 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "sample": Benchmark(
-        "tgflow.bench.graph:sample",
+        "tgflow.cli.benchmarks.graph:sample",
         "temporal neighbor sampling: recent and uniform, one hop and two",
     ),
     "store": Benchmark(
-        "tgflow.bench.graph:store", "inserting batches of events into the block store"
+        "tgflow.cli.benchmarks.graph:store", "inserting batches of events into the block store"
     ),
-    "log": Benchmark("tgflow.bench.log:log", "memory of a rank while its log grows", is_slow=True),
+    "log": Benchmark("tgflow.cli.benchmarks.log:log", "memory of a rank while its log grows", is_slow=True),
     "prepare": Benchmark(
-        "tgflow.bench.train:prepare", "preparing whole batches for TGN and TGAT, on one thread"
+        "tgflow.cli.benchmarks.train:prepare", "preparing whole batches for TGN and TGAT, on one thread"
     ),
-    "train": Benchmark("tgflow.bench.train:train", "training TGN and TGAT", is_slow=True),
+    "train": Benchmark("tgflow.cli.benchmarks.train:train", "training TGN and TGAT", is_slow=True),
 }
 
 WIDTH = 110
@@ -105,7 +105,7 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
         only_device: OnlyDevice = False,
         json: Json = False,
     ) -> None:
-        from tgflow.bench.setup import Options
+        from tgflow.cli.benchmarks.setup import Options
 
         chosen = _choose(names, benchmarks)
         console = Console(stderr=True, highlight=False)
@@ -160,7 +160,7 @@ def _choose(names: list[str] | None, benchmarks: Mapping[str, Benchmark]) -> Seq
 
 
 def _sizes(entries: str | None) -> tuple[int, ...]:
-    from tgflow.bench.setup import LEAST_SIZE
+    from tgflow.cli.benchmarks.setup import LEAST_SIZE
 
     try:
         sizes = tuple(int(float(size)) for size in entries.split(",")) if entries else ()

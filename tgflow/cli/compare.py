@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tgflow.cli.options import MetricsJson, Overwrite, Resume, with_config
-from tgflow.config import Config, fields
+from tgflow.run.config import Config, fields
 
 CONTINUAL = tuple(
     field.key
@@ -77,7 +77,7 @@ def compare(
       tgflow compare --report runs/compared
     """
     from tgflow.cli.comparing import compare_stream, draw_again
-    from tgflow.runtime.directory import ResumeOptions
+    from tgflow.run.directory import ResumeOptions
 
     if report is not None:
         draw_again(report)

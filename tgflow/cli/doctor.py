@@ -24,7 +24,7 @@ def doctor(json: Json = False) -> None:
       tgflow doctor
       tgflow doctor --json
     """
-    from tgflow.doctor import report
+    from tgflow.cli.diagnosis import report
 
     checks = report()
     if json:

@@ -134,7 +134,7 @@ def explain(error: BaseException) -> str:
         return f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
     if isinstance(error, CliError):
         return text
-    from tgflow.config import in_flags
+    from tgflow.run.config import in_flags
 
     return in_flags(text)
 

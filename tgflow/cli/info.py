@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from tgflow.choices import METRIC_TITLES
+from tgflow.base.choices import METRIC_TITLES
 from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
-from tgflow.config import Config, load_config, plain
+from tgflow.run.config import Config, load_config, plain
 from tgflow.report.formatting import num_bytes, rank_line, stream_time
 from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
-from tgflow.runtime.files import DamagedJson, lost_records, read_figures, read_health, read_records
-from tgflow.text import printable
-from tgflow.units import duration, seconds_per_tick
+from tgflow.run.records import DamagedJson, lost_records, read_figures, read_health, read_records
+from tgflow.base.text import printable
+from tgflow.base.units import duration, seconds_per_tick
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tgflow.events import EventBatch
+    from tgflow.graph.events import EventBatch
 
 SETTINGS = (*STREAM_OF_FILES, "graph")
 HEADLINES = (
@@ -143,7 +143,7 @@ def _checkpoints(directory: Path) -> list[dict[str, Any]]:
 
 def _scores(path: Path, elapsed: float | None, problems: dict[str, str]) -> dict[str, Any] | None:
     """Return the location and growth of a run's file of scores; None without one."""
-    from tgflow.runtime.scores import OWNER, ROWS
+    from tgflow.run.scores import OWNER, ROWS
 
     owned = _figures(path / OWNER, problems)
     files = [] if owned is None else [Path(owned["to"]), path / ROWS]
@@ -241,9 +241,9 @@ def _shown(value: object) -> str:
 
 def _read_stream(config: Config) -> dict[str, Any]:
     """Read the whole stream of `config` and return its facts."""
-    from tgflow.cli import assemble
-    from tgflow.events import concat
-    from tgflow.presets import measure
+    from tgflow.cli import inputs as assemble
+    from tgflow.graph.events import concat
+    from tgflow.report.compare.presets import measure
     from tgflow.streams import playback
 
     source = assemble.open_source(config)

@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from tgflow.checkpoint.names import list_checkpoints
-from tgflow.config import Config
-from tgflow.distributed.launch import MEETING_VARIABLE
-from tgflow.distributed.supervise import supervise
-from tgflow.runtime.files import RunFiles, run_name
-from tgflow.runtime.machine import num_cores
+from tgflow.run.config import Config
+from tgflow.ranks.launch import MEETING_VARIABLE
+from tgflow.ranks.supervise import supervise
+from tgflow.run.records import RunFiles, run_name
+from tgflow.run.machine import num_cores
 
 RANKS = "Ranks: distributed training"
 Nproc = Annotated[

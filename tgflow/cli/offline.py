@@ -18,39 +18,39 @@ import torch
 from rich.console import Console
 
 from tgflow.checkpoint import Checkpoint, save
-from tgflow.checkpoint.parts import Ids
+from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_natural
-from tgflow.choices import METRIC_TITLES, Injection
-from tgflow.cli import assemble, ranks
+from tgflow.base.choices import METRIC_TITLES, Injection
+from tgflow.cli import inputs as assemble, rank_setup as ranks
 from tgflow.cli.errors import hint
-from tgflow.compare.offline_saves import OfflineSaves, Trained
-from tgflow.config import Config, ConfigError, flat, plain, replaced
+from tgflow.report.compare.offline_saves import OfflineSaves, Trained
+from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.cuda.device import Device
-from tgflow.distributed.feed import Feed, Followed
+from tgflow.ranks.broadcast import Feed, Followed
 from tgflow.graph import TemporalGraph
-from tgflow.ids import NodeIds
-from tgflow.model import feature_widths
-from tgflow.peers import Peers
+from tgflow.graph.ids import NodeIds
+from tgflow.nn.model import feature_widths
+from tgflow.base.peers import Peers
 from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import label_score, task_of
-from tgflow.report.page import offline_report
+from tgflow.run.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
-from tgflow.runtime import features
-from tgflow.runtime.checkpoints import Component, SavedRecords
-from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.files import SEEDS, RunFiles, read_records, run_name, to_json
-from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
-from tgflow.runtime.ingestion import save_relations
-from tgflow.runtime.loggers import RunLoggers, check_loggers
-from tgflow.runtime.model_maker import make_model
-from tgflow.runtime.node_features import NodeFeatures
-from tgflow.runtime.ranks import Lead, hear_words
-from tgflow.runtime.restore import current_build, open_saves
+from tgflow.run import features
+from tgflow.run.components import Component, SavedRecords
+from tgflow.run.directory import ResumeOptions, RunDirectory
+from tgflow.run.records import SEEDS, RunFiles, read_records, run_name, to_json
+from tgflow.run.gpu import execution_config, graph_gpu, use_device
+from tgflow.run.ingestion import save_relations
+from tgflow.run.loggers import RunLoggers, check_loggers
+from tgflow.run.model_maker import make_model
+from tgflow.run.node_features import NodeFeatures
+from tgflow.run.followers import Lead, hear_words
+from tgflow.run.restore import current_build, open_saves
 from tgflow.streams import EventSource
-from tgflow.tables import FeatureTable
-from tgflow.tasks.injection import inject
-from tgflow.tasks.labels import freeze, make_task
-from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_table
+from tgflow.graph.tables import FeatureTable
+from tgflow.train.tasks.injection import inject
+from tgflow.train.tasks.labels import freeze, make_task
+from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures, read_table
 from tgflow.train.config import OfflineConfig
 from tgflow.train.node_property import (
     PropertyLabels,
@@ -61,7 +61,7 @@ from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split
-from tgflow.units import duration, ticks_per_unit
+from tgflow.base.units import duration, ticks_per_unit
 
 COMMAND: Final = "train"
 """Name of the trainer in checkpoints."""

@@ -15,14 +15,14 @@ from rich.markup import escape
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
-from tgflow.config import Config
+from tgflow.run.config import Config
 from tgflow.report.formatting import compact, num_bytes
 from tgflow.report.table_text import print_table
 
 if TYPE_CHECKING:
     from tgflow.graph import TemporalGraph
-    from tgflow.model import TemporalModel
-    from tgflow.schedule import SliceSchedule
+    from tgflow.nn.model import TemporalModel
+    from tgflow.base.slice_schedule import SliceSchedule
     from tgflow.train.config import ContinualConfig
 
 SETTINGS = (*STREAM_OF_FILES, "graph", "model", "continual", "operate.memory_limit")
@@ -113,11 +113,11 @@ def plan(
       tgflow plan --data wikipedia.csv.gz --world 16 --events 1e10 --nodes 1e9 --mrr-negatives 1
       tgflow plan --data u.csv --world 8 --batches 0 --json | jq .loads
     """
-    from tgflow.cli import assemble
-    from tgflow.model import feature_widths
-    from tgflow.peers import WorldError
-    from tgflow.runtime.model_maker import make_model
-    from tgflow.schedule import SliceSchedule
+    from tgflow.cli import inputs as assemble
+    from tgflow.nn.model import feature_widths
+    from tgflow.base.peers import WorldError
+    from tgflow.run.model_maker import make_model
+    from tgflow.base.slice_schedule import SliceSchedule
     from tgflow.train.plans import negatives_learned
 
     slices = config.continual.slices if "continual.slices" in stated else max(world, 1)
@@ -168,7 +168,7 @@ def _loads(
     num_batches: int,
 ) -> tuple[int, dict[str, list[int]], int]:
     """Return the number of micro-batches, their loads by kind and rank, and bytes of counts."""
-    from tgflow.plan.counts import CountHistory
+    from tgflow.plan.count_lookup import CountHistory
     from tgflow.train.plans import PREDICT, micro_batch_plans
 
     counts = CountHistory(graph, model.counts)
@@ -199,14 +199,14 @@ def _structures(
     num_nodes: int,
 ) -> list[Structure]:
     """Return the memory of a rank, for a stream like `graph` scaled to the given size."""
-    from tgflow.checkpoint.parts import ID_PIECE
+    from tgflow.checkpoint.sections import ID_PIECE
     from tgflow.nn import NodeMemory
     from tgflow.nn.history import LINK_WIDTH, ORIGIN_WIDTH, ROWS_PER_EVENT
     from tgflow.nn.memory import CLOCK_WIDTH
     from tgflow.plan.negatives import PairHistory
     from tgflow.train.config import parse_negatives
     from tgflow.train.plans import negatives_learned
-    from tgflow.train.state import PIECE
+    from tgflow.train.trainer_state import PIECE
     from tgflow.train.stepper import kept_past
 
     size = graph.num_events

@@ -19,10 +19,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import with_config
-from tgflow.config import Config, flag_of, replaced
+from tgflow.run.config import Config, flag_of, replaced
 
 if TYPE_CHECKING:
-    from tgflow.events import EventBatch
+    from tgflow.graph.events import EventBatch
     from tgflow.streams.transports import Transport
     from tgflow.testing.broker import MockBroker
 
@@ -134,7 +134,7 @@ class _PlayedSource:
     """The source of a stream of files, with its limit and speed; itself a source."""
 
     def __init__(self, config: Config) -> None:
-        from tgflow.cli import assemble
+        from tgflow.cli import inputs as assemble
         from tgflow.streams.pacing import num_played
 
         self._stream = config.stream
@@ -171,7 +171,7 @@ def _publish(
     console: Console,
 ) -> None:
     """Write a stream to an address of a transport, and print the command that reads it."""
-    from tgflow.runtime.ingestion import section_of
+    from tgflow.run.ingestion import section_of
     from tgflow.streams.transports import scheme_of
 
     scheme = scheme_of(url)

@@ -13,15 +13,15 @@ from rich.console import Console
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import Json, OwnModel, given_model
-from tgflow.iso import EXAMPLE, iso_seconds
+from tgflow.base.iso_time import EXAMPLE, iso_seconds
 from tgflow.report.formatting import score
 from tgflow.report.table_text import print_table
-from tgflow.units import exact_number
+from tgflow.base.units import exact_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tgflow.runtime.saved_run import Run
+    from tgflow.run.saved import Run
 
 RunPath = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run directory of tgflow run or train")
@@ -143,7 +143,7 @@ def explain(
     """
     if out is not None and out.suffix != ".html":
         raise CliError(f"--out: {out} must end in .html", USAGE)
-    from tgflow.inference.explain import age_text
+    from tgflow.serve.explain import age_text
     from tgflow.report.explanation import explanation_page, halving, signed
 
     opened, time = _opened(run, model), _checked_time(at)
@@ -210,8 +210,8 @@ def embed(
 
 def _opened(path: Path, model: str | None) -> Run:
     """Return a run; files written later are private if its own are."""
-    from tgflow.runtime.files import keep_private
-    from tgflow.runtime.saved_run import open_run
+    from tgflow.run.records import keep_private
+    from tgflow.run.saved import open_run
 
     run = open_run(path, given_model(model))
     keep_private(run.config.run)

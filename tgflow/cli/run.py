@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from tgflow.choices import METRIC_TITLES
+from tgflow.base.choices import METRIC_TITLES
 from tgflow.cli.errors import hint
 from tgflow.cli.nproc import MaxRestarts, Nproc, is_started, run_ranks
 from tgflow.cli.options import MetricsJson, Overwrite, Resume, with_config
-from tgflow.config import Config, ConfigError
-from tgflow.distributed.launch import read_launch
-from tgflow.report import page
+from tgflow.run.config import Config, ConfigError
+from tgflow.ranks.launch import read_launch
+from tgflow.run import page
 from tgflow.report.formatting import compact, sample_note, score
 from tgflow.report.label_figures import task_of
 from tgflow.report.table_text import (
@@ -31,15 +31,15 @@ from tgflow.report.table_text import (
     print_stream,
     print_summary,
 )
-from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
+from tgflow.run.records import RunFiles, read_records, run_name, to_json
 
 if TYPE_CHECKING:
-    from tgflow.peers import Peers
-    from tgflow.runtime.directory import ResumeOptions, RunDirectory
-    from tgflow.runtime.log import RunLog
-    from tgflow.runtime.ranks import Lead
-    from tgflow.runtime.runner import RunResult
-    from tgflow.runtime.stream import FlowControl
+    from tgflow.base.peers import Peers
+    from tgflow.run.directory import ResumeOptions, RunDirectory
+    from tgflow.run.log import RunLog
+    from tgflow.run.followers import Lead
+    from tgflow.run.runner import RunResult
+    from tgflow.run.stream import FlowControl
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "task", "continual", "tables", "run",
@@ -105,10 +105,10 @@ def run(
         )
     if nproc is not None and not is_started():
         raise typer.Exit(run_ranks(config, context.obj, nproc, max_restarts, resume=resume))
-    from tgflow.cli.ranks import follow, join_ranks, with_slices
-    from tgflow.runtime.directory import ResumeOptions
-    from tgflow.runtime.saved_run import with_initial_model
-    from tgflow.runtime.stream import FlowControl, StopSignals
+    from tgflow.cli.rank_setup import follow, join_ranks, with_slices
+    from tgflow.run.directory import ResumeOptions
+    from tgflow.run.saved import with_initial_model
+    from tgflow.run.stream import FlowControl, StopSignals
 
     if config.start.init_from is not None:
         config = with_initial_model(config, stated)
@@ -125,9 +125,9 @@ def _lead(
     config: Config, options: ResumeOptions, flow: FlowControl, peers: Peers, *, as_json: bool
 ) -> None:
     """Learn as the only process, or as rank 0."""
-    from tgflow.runtime.directory import RunDirectory
-    from tgflow.runtime.ranks import Lead
-    from tgflow.runtime.uploads import fetch_run
+    from tgflow.run.directory import RunDirectory
+    from tgflow.run.followers import Lead
+    from tgflow.run.uploads import fetch_run
 
     with Lead(peers) as lead:
         if options.resume and config.store.url is not None and config.run.out is not None:
@@ -147,9 +147,9 @@ def _learn(
     directory: RunDirectory, flow: FlowControl, lead: Lead
 ) -> tuple[dict[str, Any], RunResult]:
     """Learn from the stream and write metrics and report; return the metrics and the result."""
-    from tgflow.cli import assemble, ranks
-    from tgflow.runtime import build
-    from tgflow.runtime.model_maker import make_model
+    from tgflow.cli import inputs as assemble, rank_setup as ranks
+    from tgflow.run import build
+    from tgflow.run.model_maker import make_model
 
     with flow.opening():
         live = assemble.open_live(directory)

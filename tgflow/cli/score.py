@@ -13,9 +13,9 @@ from rich.console import Console
 from tgflow.cli.errors import NO_INPUT, USAGE, CliError
 from tgflow.cli.options import Json
 from tgflow.cli.predict import RunPath
-from tgflow.config import load_config
+from tgflow.run.config import load_config
 from tgflow.report.table_text import print_table
-from tgflow.units import parse_seconds, ticks_per_unit
+from tgflow.base.units import parse_seconds, ticks_per_unit
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from rich.console import Console
 from tgflow.cli.errors import INTERNAL, CliError
 from tgflow.cli.options import OwnModel, given_model, with_config
 from tgflow.cli.predict import RunPath
-from tgflow.config import Config
+from tgflow.run.config import Config
 
 PORT = "8080"
 CHECK_SECONDS = 1.0
@@ -38,11 +38,11 @@ def serve(config: Config, *, run: RunPath, model: OwnModel = None) -> None:
       tgflow serve runs/pay --serve 0.0.0.0:8080 --serve-token-file token.txt
       curl -H 'Content-Type: application/json' -d '{"src": ["acc_9"], "k": 3}' localhost:8080/top-k
     """
-    from tgflow.cli.assemble import printer
-    from tgflow.runtime.model_maker import model_class
-    from tgflow.runtime.saved_run import find_checkpoint, saved_config
-    from tgflow.runtime.serving import Replicas, check_serving
-    from tgflow.runtime.stream import FlowControl, StopSignals
+    from tgflow.cli.inputs import printer
+    from tgflow.run.model_maker import model_class
+    from tgflow.run.saved import find_checkpoint, saved_config
+    from tgflow.run.serving import Replicas, check_serving
+    from tgflow.run.stream import FlowControl, StopSignals
 
     serving = replace(config.serve, at=PORT) if config.serve.at is None else config.serve
     where = check_serving(serving)

@@ -15,7 +15,7 @@ from tgflow.cli.options import (
     Resume,
     with_config,
 )
-from tgflow.config import Config, ConfigError
+from tgflow.run.config import Config, ConfigError
 
 SETTINGS = (
     *STREAM_OF_FILES, "graph", "model", "task", "offline", "reuse", "tables", "run",
@@ -73,6 +73,6 @@ def train(
     if (nproc is not None or memories > 1) and not is_started():
         raise typer.Exit(train_ranks(context.obj, nproc or memories))
     from tgflow.cli.offline import train_offline
-    from tgflow.runtime.directory import ResumeOptions
+    from tgflow.run.directory import ResumeOptions
 
     train_offline(config, seeds, json, ResumeOptions(resume, stated=stated, overwrite=overwrite))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tgflow.extras import install_command
+from tgflow.base.extras import install_command
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 

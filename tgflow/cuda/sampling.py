@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.choices import Strategy
+from tgflow.base.choices import Strategy
 from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.device import Device
 from tgflow.cuda.structs import NeighborRows, QueryArgs, SampleParams, SamplerArgs

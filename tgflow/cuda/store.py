@@ -27,7 +27,7 @@ from tgflow.cuda.store_memory import (
 )
 from tgflow.cuda.store_writes import ChangeArgs, Compaction, Edits, InsertionPlan, PlannedBatch
 from tgflow.cuda.structs import Fresh, FreshCursor, Snapshot, StoreView
-from tgflow.peers import PARTS, Shard
+from tgflow.base.peers import PARTS, Shard
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -22,8 +22,8 @@ from tgflow.cuda.structs import (
     Totals,
     Version,
 )
-from tgflow.peers import Shard
-from tgflow.units import INT64_MAX, INT64_MIN
+from tgflow.base.peers import Shard
+from tgflow.base.units import INT64_MAX, INT64_MIN
 
 THREADS = 256
 SMALL_PAIRS = 4096

@@ -8,17 +8,17 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from tgflow.choices import Direction
+from tgflow.base.choices import Direction
 from tgflow.cuda import sampling
 from tgflow.cuda.device import Device, translate_oom
 from tgflow.cuda.store import DeviceStats, DeviceStore
 from tgflow.cuda.store_writes import Edits
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import _native
 from tgflow.graph.host import HostGraph
 from tgflow.graph.query import Neighbors, Queries
-from tgflow.peers import Shard
-from tgflow.sampler import Sampler
+from tgflow.base.peers import Shard
+from tgflow.graph.strategies import Sampler
 
 
 class DeviceGraph:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tgflow.describe import described
+from tgflow.base.describe import described
 
 FeatureScaling = Literal["auto", "standard", "log"]
 Floats = npt.NDArray[np.float64]

@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 from tgflow.graph import _native
 from tgflow.graph.query import Neighbors, Queries
-from tgflow.peers import Shard
-from tgflow.sampler import Sampler
-from tgflow.units import INT64_MAX
+from tgflow.base.peers import Shard
+from tgflow.graph.strategies import Sampler
+from tgflow.base.units import INT64_MAX
 
 _EVERYTHING = Shard()
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.describe import Span, described
-from tgflow.events import COLUMNS, NUM_RELATIONS, EventBatch
+from tgflow.base.describe import Span, described
+from tgflow.graph.events import COLUMNS, NUM_RELATIONS, EventBatch
 from tgflow.graph import _native
 
 _BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "relation", "x"))

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
-from tgflow.events import EventBatch, NewNodes
+from tgflow.graph.events import EventBatch, NewNodes
 from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.log import EventLog, NodeCount
-from tgflow.tables.table import Table
+from tgflow.graph.tables.table import Table
 
 
 class NodeRows:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tgflow.describe import described
-from tgflow.events import NO_NODE, NUM_RELATIONS
+from tgflow.base.describe import described
+from tgflow.graph.events import NO_NODE, NUM_RELATIONS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

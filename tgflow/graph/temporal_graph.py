@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from tgflow.choices import Direction
-from tgflow.describe import described
-from tgflow.events import COLUMNS, EventBatch, concat
+from tgflow.base.choices import Direction
+from tgflow.base.describe import described
+from tgflow.graph.events import COLUMNS, EventBatch, concat
 from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.host import HostGraph
 from tgflow.graph.log import EventLog
@@ -21,10 +21,10 @@ from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mention_nodes
 from tgflow.graph.query import relation_bits
 from tgflow.graph.stats import GraphStats, graph_stats
-from tgflow.peers import Shard
-from tgflow.tables import FeatureTable
-from tgflow.tables.table import Table
-from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
+from tgflow.base.peers import Shard
+from tgflow.graph.tables import FeatureTable
+from tgflow.graph.tables.table import Table
+from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
@@ -122,7 +122,7 @@ class TemporalGraph:
             counts once. "directed": `dst` is a neighbor of `src` only. "bipartite": as undirected,
             and a node is a source or a destination but never both.
         edge_x_dim: Width of the events' features, 0 without; they are kept in host memory.
-        time_unit: Unit of the events' times, one of `tgflow.units.UNITS`.
+        time_unit: Unit of the events' times, one of `tgflow.base.units.UNITS`.
         edge_x: Instead of a width: an empty table for them, of float32 rows, in any placement.
         node_x: A table of the nodes' features, float32: row `i` is node `i`'s, and nodes beyond its
             end have zeros. Node `i` of a stream is the `i`-th to appear, whatever its original id:
@@ -136,7 +136,7 @@ class TemporalGraph:
             tiers are host memory, which emulates a GPU. None: no limit.
         shard: Store the neighbors of a rank's nodes only, `peers.shard`; the log is whole and fully
             checked. Deletes and the like count the neighbors stored here. For other ranks' nodes
-            use `tgflow.distributed.AskingSampler`. None: the neighbors of all nodes.
+            use `tgflow.ranks.AskingSampler`. None: the neighbors of all nodes.
         feature_scale: Scales the features of events as they are appended, and, by
             another instance of its kind, those of nodes that come with events. None: no
             scaling.

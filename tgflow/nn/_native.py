@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
 from tgflow import _core
-from tgflow.batch import Block
+from tgflow.graph.batch import Block
 from tgflow.cuda.device import device_of, has_device
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
+from tgflow.graph.batch import Batch
 
 
 class Choice:

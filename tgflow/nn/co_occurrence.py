@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tgflow.batch import Batch
+from tgflow.graph.batch import Batch
 from tgflow.nn.linear import Linear
 from tgflow.nn.pairs import Pairs
 

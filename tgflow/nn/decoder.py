@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tgflow.batch import Batch
-from tgflow.choices import Loss, PairGroup
-from tgflow.counts import Number
-from tgflow.model import Scores
+from tgflow.graph.batch import Batch
+from tgflow.base.choices import Loss, PairGroup
+from tgflow.graph.counts import Number
+from tgflow.nn.model import Scores
 from tgflow.nn._native import gather_rows
 from tgflow.nn.groups import recency_weights
 from tgflow.nn.layers import init_split

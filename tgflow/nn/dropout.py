@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tgflow.keys import KeyDomain, derive_key
+from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.nn._native import gelu_dropout, is_fused, keep_factors
 
 

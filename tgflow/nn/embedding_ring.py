@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.batch import Block, ReusedRows, ReuseRecord
+from tgflow.graph.batch import Block, ReusedRows, ReuseRecord
 
 
 class RingRows(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import get_args
 
-from tgflow.choices import CountClock, CountOf, PairGroup
-from tgflow.counts import TICK, Count, Number, latest, number, where
+from tgflow.base.choices import CountClock, CountOf, PairGroup
+from tgflow.graph.counts import TICK, Count, Number, latest, number, where
 
 HOUR, DAY = 3600.0, 86_400.0
 WEEK, MONTH = 7 * DAY, 30 * DAY

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tgflow.batch import Batch
+from tgflow.graph.batch import Batch
 from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
 from tgflow.nn.linear import Linear
 
 NUM_PASTS = 4
-"""Lists of earlier labels: see `tgflow.batch.Targets.past`."""
+"""Lists of earlier labels: see `tgflow.graph.batch.Targets.past`."""
 COPY_GAIN = 10.0
 """Factor of the weights of copies, which scales their Adam steps relative to others."""
 _COPIED = (2.0, 0.5, 1.0, 0.5)

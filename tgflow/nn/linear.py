@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tgflow.choices import Precision
+from tgflow.base.choices import Precision
 from tgflow.cuda.device import has_device
 from tgflow.nn._native import has_bfloat16, multiply
 

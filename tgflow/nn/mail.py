@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
+from tgflow.graph.batch import Batch
 from tgflow.cuda.device import device_of
-from tgflow.messages import Messages, NewEvents, by_receiver
+from tgflow.nn.messages import Messages, NewEvents, by_receiver
 from tgflow.nn.memory import MemoryRows, NodeMemory
 
 Aggregator = Literal["last", "mean"]

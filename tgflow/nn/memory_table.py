@@ -11,9 +11,9 @@ from tgflow.cuda.device import device_of
 from tgflow.cuda.requirements import require_device
 
 if TYPE_CHECKING:
-    from tgflow.cache import CachedTable
-    from tgflow.tables import FeatureTable
-    from tgflow.tables.placements import Placement
+    from tgflow.graph.cache import CachedTable
+    from tgflow.graph.tables import FeatureTable
+    from tgflow.graph.tables.placements import Placement
 
 MemoryPlacement = Literal["model", "auto", "device", "uva", "host"]
 
@@ -72,8 +72,8 @@ class PlacedTable(nn.Module):
     @property
     def table(self) -> FeatureTable | CachedTable:
         if self._table is None:
-            from tgflow.cache import cached  # other models need neither
-            from tgflow.tables import FeatureTable
+            from tgflow.graph.cache import cached  # other models need neither
+            from tgflow.graph.tables import FeatureTable
 
             at = self._device.device
             gpu = None if at.type == "cpu" else device_of(at)

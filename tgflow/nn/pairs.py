@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tgflow.batch import Batch
-from tgflow.choices import PairGroup
-from tgflow.model import Scores
+from tgflow.graph.batch import Batch
+from tgflow.base.choices import PairGroup
+from tgflow.nn.model import Scores
 from tgflow.nn.groups import numbers_of
 
 

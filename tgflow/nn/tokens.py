@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tgflow.batch import Block
+from tgflow.graph.batch import Block
 from tgflow.nn._native import gather_rows
 from tgflow.nn.linear import Linear, product
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
-from tgflow.messages import Messages, NewEvents
+from tgflow.graph.batch import Batch
+from tgflow.nn.messages import Messages, NewEvents
 from tgflow.nn.mail import aggregate, input_rows
 from tgflow.nn.memory import MemoryRows, NodeMemory
 from tgflow.nn.memory_table import MemoryTable

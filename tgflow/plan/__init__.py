@@ -1,6 +1,6 @@
 """The plan: batches as pure functions of (seed, epoch, index), prefetched by threads."""
 
-from tgflow.plan.counts import CountHistory
+from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.in_order import BatchError
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import MixedNegatives, NegativeSampler

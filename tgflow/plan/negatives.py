@@ -13,12 +13,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tgflow.choices import NegativeKind
-from tgflow.describe import described
+from tgflow.base.choices import NegativeKind
+from tgflow.base.describe import described
 from tgflow.graph.log import EventLog
-from tgflow.ids import NodeIds
-from tgflow.keys import derive_key
-from tgflow.peers import Shard
+from tgflow.graph.ids import NodeIds
+from tgflow.base.keys import derive_key
+from tgflow.base.peers import Shard
 from tgflow.plan._native import EventCounts, PairIndex, choose_positions
 
 
@@ -33,7 +33,7 @@ class PairHistory:
         log: Log to follow; not modified. None: the events passed to `append`, without pairs.
         types: Types of nodes, as `EventLog.node_types`; None: those of the log.
         shard: Keep the table of the pairs of a rank's sources only, `peers.shard`; all ranks read
-            pairs together, by `tgflow.distributed.counts.read_pairs`. None: all pairs.
+            pairs together, by `tgflow.ranks.sharded_counts.read_pairs`. None: all pairs.
     """
 
     def __init__(
@@ -332,7 +332,7 @@ class NegativeSampler:
 
         Args:
             history: Destinations and pairs of the log; reads on in the log if needed.
-            key: Key of the batch; see `tgflow.keys`.
+            key: Key of the batch; see `tgflow.base.keys`.
             src: Sources, int64 `[B]`.
             dst: Destinations, int64 `[B]`.
             start: Log position at which each event's batch started, int64 `[B]`; for a source with

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tgflow.batch import Batch, Block
+from tgflow.graph.batch import Batch, Block
 from tgflow.cuda.row_lists import RowLists
 from tgflow.plan._native import padded_rows
 

@@ -20,23 +20,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch, BatchSlice, Block, HostEvents, Share
-from tgflow.cache import CachedTable, cache_of
-from tgflow.choices import Strategy, Visibility
-from tgflow.counts import Number
+from tgflow.graph.batch import Batch, BatchSlice, Block, HostEvents, Share
+from tgflow.graph.cache import CachedTable, cache_of
+from tgflow.base.choices import Strategy, Visibility
+from tgflow.graph.counts import Number
 from tgflow.cuda import frontier
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
-from tgflow.describe import described
-from tgflow.events import NO_EVENT, NO_NODE, EventBatch
+from tgflow.base.describe import described
+from tgflow.graph.events import NO_EVENT, NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.graph._native import NATIVE_STRATEGIES
 from tgflow.graph.host import HostGraph
-from tgflow.keys import KeyDomain, derive_key
+from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.plan import _native
 from tgflow.plan._native import Preparer, Slab, SlabPool, unique_events
-from tgflow.plan.counts import CountedPairs, CountHistory
+from tgflow.plan.count_lookup import CountedPairs, CountHistory
 from tgflow.plan.negatives import (
     Negatives,
     NegativeSampler,
@@ -47,19 +47,19 @@ from tgflow.plan.negatives import (
 from tgflow.plan.padding import BatchShape, Padding, cut, paddings, rounded, shape_of
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.plan.slot_lists import with_slot_lists
-from tgflow.sampler import SamplerFunction
-from tgflow.sampling import Frontier, Sampler
-from tgflow.sampling.expand import distinct
-from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
-from tgflow.sampling.rows import check_samplable
-from tgflow.schedule import rows_of_slice
-from tgflow.tables import FeatureTable
-from tgflow.tables.row_view import RowView
-from tgflow.tables.table import Table
-from tgflow.units import INT64_MAX
+from tgflow.graph.strategies import SamplerFunction
+from tgflow.graph.sampling import Frontier, Sampler
+from tgflow.graph.sampling.expand import distinct
+from tgflow.graph.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
+from tgflow.graph.sampling.rows import check_samplable
+from tgflow.base.slice_schedule import rows_of_slice
+from tgflow.graph.tables import FeatureTable
+from tgflow.graph.tables.row_view import RowView
+from tgflow.graph.tables.table import Table
+from tgflow.base.units import INT64_MAX
 
 if TYPE_CHECKING:
-    from tgflow.model import TemporalModel
+    from tgflow.nn.model import TemporalModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ class Plan:
         """Return some slices of a batch, of which the plan has `slices`.
 
         A slice has its share of the new rows and of the replayed ones, with their negatives; see
-        `tgflow.schedule.rows_of_slice`. It has a frontier and draws of its own, independent of the
+        `tgflow.base.slice_schedule.rows_of_slice`. It has a frontier and draws of its own, independent of the
         thread and of the other slices wanted.
         The slice of a plan with `slices=1` is the batch. Thread-safe.
 
@@ -440,7 +440,7 @@ class Plan:
     def draw(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Roots:
         """Return the queries of batch `index` in `epoch`. Never waits for a device.
 
-        Without counts if the graph is a shard: `tgflow.distributed.counts.AskingCounts` adds them.
+        Without counts if the graph is a shard: `tgflow.ranks.sharded_counts.AskingCounts` adds them.
 
         Args:
             epoch: Epoch of the batch.
@@ -701,7 +701,7 @@ def for_each_negative(column: Tensor, m: int) -> Tensor:
 
 
 def walk_of(plan: Plan, roots: Roots) -> HopWalk:
-    """Return the hops of a batch, as a generator of `tgflow.sampling.hops`."""
+    """Return the hops of a batch, as a generator of `tgflow.graph.sampling.hops`."""
     if plan.with_nodes:
         top, rows = distinct(roots.queries, plan.gpu)
     else:
@@ -719,7 +719,7 @@ def assemble(plan: Plan, roots: Roots, hops: Hops | None = None) -> PendingBatch
     if plan.counts.asked and roots.counts is None:
         raise ValueError(
             "counts of past events are sharded with the graph: ask all ranks together "
-            "(tgflow.distributed.counts.AskingCounts), or make the graph without shard="
+            "(tgflow.ranks.sharded_counts.AskingCounts), or make the graph without shard="
         )
     if hops is None:
         hops = walk_here(plan.graph, walk_of(plan, roots), plan.sampler)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tgflow.describe import described
+from tgflow.base.describe import described
 from tgflow.plan import _native
 
 

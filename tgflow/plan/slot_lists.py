@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch, Block
+from tgflow.graph.batch import Batch, Block
 from tgflow.cuda.row_lists import row_lists
 from tgflow.nn.pairs import Pairs
 from tgflow.plan.padding import rounded

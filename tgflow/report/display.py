@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tgflow.report.formatting import compact, num_bytes, score
-from tgflow.units import duration
+from tgflow.base.units import duration
 
 Record = Mapping[str, Any]
 SECONDS_PER_LINE = 5.0

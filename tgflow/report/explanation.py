@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from tgflow.inference import EventEffect, Explanation
-from tgflow.inference.explain import age_text
+from tgflow.serve.explain import EventEffect, Explanation
+from tgflow.serve.explain import age_text
 from tgflow.report.formatting import score
-from tgflow.report.page import Card, render_page
+from tgflow.run.page import Card, render_page
 
 MAX_DRAWN = 60
 """Most events drawn: those with the largest effects."""

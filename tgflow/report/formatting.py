@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tgflow.units import duration, seconds_per_tick
+from tgflow.base.units import duration, seconds_per_tick
 
 
 def compact(value: float) -> str:

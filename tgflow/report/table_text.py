@@ -17,7 +17,7 @@ from rich.text import Text
 
 from tgflow.report.formatting import num_bytes
 from tgflow.report.label_figures import label_table
-from tgflow.report.rejections import rejections
+from tgflow.run.rejections import rejections
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
 _WHERE = {"disk": "on disk"}
@@ -83,7 +83,7 @@ def print_feature_tables(tables: Mapping[str, Any]) -> None:
 
 
 def describe_table(figures: Mapping[str, Any]) -> str:
-    """Return a description of `tgflow.runtime.features.table_figures` of a table."""
+    """Return a description of `tgflow.run.features.table_figures` of a table."""
     size = num_bytes(figures["rows"] * figures["row_bytes"])
     placement = figures.get("placement", "host")
     where = _WHERE.get(placement, f"in {placement} memory")

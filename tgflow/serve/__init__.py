@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tgflow.lazy import lazy_names
+from tgflow.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tgflow.serve.client import AnswerError as AnswerError

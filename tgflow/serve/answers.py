@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from tgflow.ids import UnknownNode, UnknownRelation
-from tgflow.inference.explain import MAX_EVENTS
+from tgflow.graph.ids import UnknownNode, UnknownRelation
+from tgflow.serve.explain import MAX_EVENTS
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import (
     EmbeddingQuestion,

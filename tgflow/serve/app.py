@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Hosts, Serving
 from tgflow.serve.questions import FAULT, QUESTIONS, Health, Refused, sentence_of
-from tgflow.text import printable
+from tgflow.base.text import printable
 
 _READS = 20
 """Most attempts to read metrics while files are made or removed."""

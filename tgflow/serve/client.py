@@ -9,7 +9,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from tgflow.secret import check_url
+from tgflow.base.secret import check_url
 
 Id = int | str
 """An id as in the stream."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tgflow.text import printable
+from tgflow.base.text import printable
 
 TOKEN_VARIABLE = "TGFLOW_SERVE_TOKEN"
 LEAST_TOKEN = 16

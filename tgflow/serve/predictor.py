@@ -16,24 +16,25 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from tgflow._id_columns import list_array
-from tgflow.choices import Side
-from tgflow.config import StreamConfig
-from tgflow.describe import described
-from tgflow.events import NUM_RELATIONS
+from tgflow.graph.id_columns import list_array
+from tgflow.base.choices import Side
+from tgflow.run.config import StreamConfig
+from tgflow.base.describe import described
+from tgflow.graph.events import NUM_RELATIONS
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.log import NodeCount, RelationsSeen
-from tgflow.ids import NodeIds, UnknownNode, UnknownRelation
-from tgflow.inference import Explainer, Explanation, Inference
-from tgflow.inference.engine import Ranking, check_reach
-from tgflow.iso import EXAMPLE, iso_seconds
-from tgflow.sampling import recent_neighbors
+from tgflow.graph.ids import NodeIds, UnknownNode, UnknownRelation
+from tgflow.serve.explain import Explainer, Explanation
+from tgflow.train.inference import Inference
+from tgflow.train.inference import Ranking, check_reach
+from tgflow.base.iso_time import EXAMPLE, iso_seconds
+from tgflow.graph.sampling import recent_neighbors
 from tgflow.serve.scored_pairs import ScoredPairs
-from tgflow.tasks.labels import EventLabels
-from tgflow.tasks.targets import NO_LABEL
+from tgflow.train.tasks.labels import EventLabels
+from tgflow.train.tasks.targets import NO_LABEL
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
-from tgflow.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
+from tgflow.base.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
 
 EMBEDDED_AT_ONCE = 4096
 """Nodes per batch of rows."""
@@ -256,7 +257,7 @@ class Predictor:
             relation: A relation; see `score`.
 
         Returns:
-            The explanation, see `tgflow.inference.Explainer`; for an id or a relation without
+            The explanation, see `tgflow.train.inference.Explainer`; for an id or a relation without
             events only its `note`.
 
         Raises:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-from tgflow.choices import Side
-from tgflow.text import printable
+from tgflow.base.choices import Side
+from tgflow.base.text import printable
 
 FAULT = "a fault in tgflow; see the server's log"
 

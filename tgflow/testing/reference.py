@@ -12,9 +12,9 @@ from decimal import Context, Decimal
 import torch
 from torch import Tensor
 
-from tgflow.choices import Direction
-from tgflow.events import NO_NODE, EventBatch
-from tgflow.sampling import Neighbors, Sampler
+from tgflow.base.choices import Direction
+from tgflow.graph.events import NO_NODE, EventBatch
+from tgflow.graph.sampling import Neighbors, Sampler
 
 Item = tuple[int, int, int]
 """(t, eid, neighbor)."""
@@ -61,7 +61,7 @@ def sample_neighbors(
     as_of: int | Tensor | None = None,
     relations: Collection[int] | None = None,
 ) -> Neighbors:
-    """Sample like the function of `tgflow.sampling` for `sampler`."""
+    """Sample like the function of `tgflow.graph.sampling` for `sampler`."""
     if as_of is None:
         as_of = graph.size
     limits = as_of.tolist() if isinstance(as_of, Tensor) else [as_of] * len(nodes)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tgflow.cache import CachedTable, cache_of
+from tgflow.graph.cache import CachedTable, cache_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan.plan import Feature, Plan, feature_inputs
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tgflow.batch import Batch, LentTensors
+from tgflow.graph.batch import Batch, LentTensors
 from tgflow.cuda.device import CapturedWork, Device
-from tgflow.model import Scores
+from tgflow.nn.model import Scores
 
 WARM_UPS = 3
 """Eager calls with a shape before it is captured: it recurs, and everything is compiled. Not of a

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from tgflow.choices import ListKind, Loss, NegativeKind, Precision, Strategy, Visibility
-from tgflow.describe import described
-from tgflow.setting import Parsed, Setting, Size, check_ranges
+from tgflow.base.choices import ListKind, Loss, NegativeKind, Precision, Strategy, Visibility
+from tgflow.base.describe import described
+from tgflow.base.setting import Parsed, Setting, Size, check_ranges
 
 OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop", "adagrad": "Adagrad"}

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tgflow.batch import AnyBatch
+from tgflow.graph.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.model import TemporalModel, device_of_model
-from tgflow.peers import Peers, Shard
-from tgflow.plan.counts import CountHistory
+from tgflow.nn.model import TemporalModel, device_of_model
+from tgflow.base.peers import Peers, Shard
+from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.loader import BatchSource
-from tgflow.state import SpreadState
-from tgflow.tables.table import Table
-from tgflow.tasks.labels import LabelTask
+from tgflow.graph.stream_state import SpreadState
+from tgflow.graph.tables.table import Table
+from tgflow.train.tasks.labels import LabelTask
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
 from tgflow.train.finite import TrainingDiverged
@@ -29,7 +29,7 @@ from tgflow.train.losses import LossLike
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import RankControl, reducer_of
-from tgflow.train.state import graph_of, load_learner, save_state
+from tgflow.train.trainer_state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
 
@@ -236,7 +236,7 @@ class ContinualTrainer(StreamTrainer):
             >>> tg.open_run("runs/saved").score("ann", "cy").dst
             ['cy']
         """
-        from tgflow.runtime.saved_run import save_trainer  # it imports the trainers
+        from tgflow.run.saved import save_trainer  # it imports the trainers
 
         save_trainer(self, path)
 
@@ -286,7 +286,7 @@ class ContinualTrainer(StreamTrainer):
             device_budget: As in `TemporalGraph`.
             keep_model: False keeps the parameters of `model` and starts with an empty memory;
                 events and metrics so far are loaded.
-            edge_x: Table to load the edge features into, see `tgflow.train.state.graph_of`; None:
+            edge_x: Table to load the edge features into, see `tgflow.train.trainer_state.graph_of`; None:
                 host memory. Results are the same wherever they are.
             node_x: Table to load the node features into, likewise.
             shard: As in `TemporalGraph`; may differ from run to run.

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tgflow.batch import HostEvents
-from tgflow.describe import described
-from tgflow.metrics import ranks
-from tgflow.tasks.labels import EventLabels
-from tgflow.tasks.targets import NO_LABEL
+from tgflow.graph.batch import HostEvents
+from tgflow.base.describe import described
+from tgflow.base.metrics import ranks
+from tgflow.train.tasks.labels import EventLabels
+from tgflow.train.tasks.targets import NO_LABEL
 from tgflow.train.calibration import Calibration
 
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from torch import Tensor
 
-from tgflow.batch import AnyBatch, HostEvents, JointBatch
+from tgflow.graph.batch import AnyBatch, HostEvents, JointBatch
 
 _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from tgflow.choices import Loss
-from tgflow.model import Scores
+from tgflow.base.choices import Loss
+from tgflow.nn.model import Scores
 from tgflow.nn._native import link_bce
 
 _TINY = torch.finfo(torch.float32).tiny

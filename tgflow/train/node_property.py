@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from tgflow.graph import TemporalGraph
-from tgflow.ids import NodeIds
-from tgflow.inference import Inference
-from tgflow.metrics import ndcg_at_k
-from tgflow.model import TemporalModel, device_of_model
+from tgflow.graph.ids import NodeIds
+from tgflow.train.inference import Inference
+from tgflow.base.metrics import ndcg_at_k
+from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.nn.linear import Linear
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.resampling import Interval, Resampling
-from tgflow.tasks.baselines import WINDOW
-from tgflow.tasks.node_labels import check_columns, found_nodes
+from tgflow.base.resampling import Interval, Resampling
+from tgflow.train.tasks.baselines import WINDOW
+from tgflow.train.tasks.node_labels import check_columns, found_nodes
 from tgflow.train.config import OfflineConfig
 from tgflow.train.plans import make_plan
 from tgflow.train.split import Split

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from tgflow.describe import described
+from tgflow.base.describe import described
 
 if TYPE_CHECKING:
     from torch import Tensor

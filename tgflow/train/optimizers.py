@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from tgflow.checkpoint.parts import check_schedule
+from tgflow.checkpoint.sections import check_schedule
 from tgflow.train.config import LR_SCHEDULERS, OPTIMIZERS, TrainingConfig, parse_named
 
 OptimizerLike: TypeAlias = (

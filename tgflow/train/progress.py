@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from tgflow.metrics import MEAN_OVER_BATCHES
+from tgflow.base.metrics import MEAN_OVER_BATCHES
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
 
-from tgflow.choices import METRIC_TITLES
+from tgflow.base.choices import METRIC_TITLES
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, StepRecord
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.batch import AnyBatch, Batch
+from tgflow.graph.batch import AnyBatch, Batch
 from tgflow.checkpoint import Checkpoint
-from tgflow.model import TemporalModel
+from tgflow.nn.model import TemporalModel
 from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
 from tgflow.plan._native import ReuseMap
 from tgflow.plan.plan import Plan
@@ -26,7 +26,7 @@ from tgflow.plan.reuse import (
 )
 from tgflow.train.config import Reuse
 from tgflow.train.step import StepResult, TrainStep
-from tgflow.units import parse_bytes
+from tgflow.base.units import parse_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tgflow.events import EventBatch
-from tgflow.keys import derive_key
+from tgflow.graph.events import EventBatch
+from tgflow.base.keys import derive_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,21 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tgflow.batch import AnyBatch, Batch, JointBatch, Share
+from tgflow.graph.batch import AnyBatch, Batch, JointBatch, Share
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import device_of, has_device
-from tgflow.keys import KeyDomain, derive_key
-from tgflow.messages import Messages, NewEvents
-from tgflow.model import Scores, TemporalModel, device_of_model
+from tgflow.base.keys import KeyDomain, derive_key
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.nn.model import Scores, TemporalModel, device_of_model
 from tgflow.nn._native import note_non_finite
 from tgflow.nn.dropout import DropoutKeys, seeded_draws
 from tgflow.nn.linear import check_precision, product_precision
-from tgflow.state import DeviceState
-from tgflow.tasks.labels import LabelTask
+from tgflow.graph.stream_state import DeviceState
+from tgflow.train.tasks.labels import LabelTask
 from tgflow.train.captured import CapturedCalls, cloned, is_capturable, tensors_of
 from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
-from tgflow.train.leaves import Leaves
+from tgflow.train.flat_gradients import Leaves
 from tgflow.train.losses import LossLike, loss_of, parameters_of
 from tgflow.train.optimizers import (
     OptimizerLike,
@@ -36,7 +36,7 @@ from tgflow.train.optimizers import (
 )
 from tgflow.train.reducer import AnyScores, ShareScores, SliceReducer
 from tgflow.train.results import Results
-from tgflow.tree_sum import TreeSum
+from tgflow.base.tree_sum import TreeSum
 
 _WHY_GIVEN = {
     "weight": ("the events have weights", "read the stream without weight=..."),
@@ -62,7 +62,7 @@ class TrainStep:
 
     An `Execution` computes a batch: plain; captured, which replays recurring shapes as CUDA graphs;
     joint, for a `JointBatch`; or sliced, for a `Share`. Each slice is computed separately, with its
-    own dropout key; gradients and losses are added over slices in one order (`tgflow.tree_sum`),
+    own dropout key; gradients and losses are added over slices in one order (`tgflow.base.tree_sum`),
     followed by one optimizer step. The result is therefore the same whichever ranks compute which
     slices.
 

@@ -12,23 +12,15 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from tgflow.batch import AnyBatch, Batch, Share
+from tgflow.graph.batch import AnyBatch, Batch, Share
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
-from tgflow.metrics import (
-    average_precision,
-    find_metrics,
-    measure,
-    mrr,
-    pair_metrics,
-    rank_metrics,
-    ranks,
-)
-from tgflow.model import TemporalModel
+from tgflow.base.metrics import average_precision, find_metrics, measure, mrr, pair_metrics, rank_metrics, ranks
+from tgflow.nn.model import TemporalModel
 from tgflow.plan.negatives import chosen_events
 from tgflow.plan.plan import Plan
-from tgflow.tasks.labels import EventFigures
-from tgflow.train.beside import BesideLearning
+from tgflow.train.tasks.labels import EventFigures
+from tgflow.train.concurrent_prediction import BesideLearning
 from tgflow.train.config import ContinualConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged

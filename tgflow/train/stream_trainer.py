@@ -11,32 +11,32 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import AnyBatch, Batch, Share
+from tgflow.graph.batch import AnyBatch, Batch, Share
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
-from tgflow.describe import described
-from tgflow.distributed.asking import AskingSampler
-from tgflow.distributed.control import Order
-from tgflow.distributed.counts import AskingCounts, read_pairs
-from tgflow.distributed.feed import MOST_BATCHES, read_by_rank_0
-from tgflow.events import MICRO_BATCH_END, EventBatch
+from tgflow.base.describe import described
+from tgflow.ranks.requests import AskingSampler
+from tgflow.ranks.control import Order
+from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
+from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
+from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.graph.node_rows import check_ids
-from tgflow.ids import NodeIds
-from tgflow.locks import OneThread
-from tgflow.model import TemporalModel
-from tgflow.peers import Peers
-from tgflow.plan.counts import CountHistory
+from tgflow.graph.ids import NodeIds
+from tgflow.base.locks import OneThread
+from tgflow.nn.model import TemporalModel
+from tgflow.base.peers import Peers
+from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.negatives import PairHistory
 from tgflow.plan.plan import Slabs, check_unplanned
-from tgflow.plan.turns import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
-from tgflow.schedule import SliceSchedule
-from tgflow.state import SpreadState
+from tgflow.plan.shared_batches import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
+from tgflow.base.slice_schedule import SliceSchedule
+from tgflow.graph.stream_state import SpreadState
 from tgflow.streams.open import is_table, open_stream
-from tgflow.tasks.labels import EventLabels, LabelTask
+from tgflow.train.tasks.labels import EventLabels, LabelTask
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.plans import (
@@ -201,7 +201,7 @@ class StreamTrainer(ABC):
             stream: Batches of any size, in order; read as needed, from another thread. With several
                 ranks only the stream of rank 0 is read. A path, data frame, Arrow table or dict of
                 columns is opened by `tgflow.open_stream`, with times in the graph's unit.
-            observer: A callback for each step, such as a `tgflow.callbacks.CSVLogger`; or several.
+            observer: A callback for each step, such as a `tgflow.report.callbacks.CSVLogger`; or several.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Raises:
@@ -235,7 +235,7 @@ class StreamTrainer(ABC):
         returns. If left early, up to `lookahead` micro-batches of the stream stay in the graph, on
         a GPU 7 more: they come first when this is called again.
 
-        Where the stream yields `tgflow.events.MICRO_BATCH_END`, a micro-batch ends before it is
+        Where the stream yields `tgflow.graph.events.MICRO_BATCH_END`, a micro-batch ends before it is
         full, as at the end of the stream. Several ranks need the same stream.
 
         Other threads may query the model meanwhile (`tgflow.Inference`), which changes no bit; a

@@ -10,7 +10,7 @@
 
 namespace tgflow {
 
-/// Moves of a cache at each access of a batch, written by the planner; see tgflow/cache/contents.py.
+/// Moves of a cache at each access of a batch, written by the planner; see tgflow/graph/cache/contents.py.
 struct PlannedMoves {
   int64_t* id;     ///< Accessed id, in the order observed.
   int32_t* hit;    ///< Slot that holds the row, -1 if not cached.

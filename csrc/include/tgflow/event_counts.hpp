@@ -17,7 +17,7 @@
 
 namespace tgflow {
 
-/// Kinds of counts; see tgflow/counts.py.
+/// Kinds of counts; see tgflow/graph/counts.py.
 enum class CountOf : uint8_t {
   kPair,
   kReverse,

@@ -8,7 +8,7 @@
 
 namespace tgflow {
 
-/// What a step computes; see `Number` in tgflow/counts.py.
+/// What a step computes; see `Number` in tgflow/graph/counts.py.
 enum class Op : uint8_t {
   kNum,  // of a count
   kAge,

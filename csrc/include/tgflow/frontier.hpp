@@ -39,7 +39,7 @@ struct NeighborsIn {
   int64_t k;
 };
 
-/// Columns of a block for its targets and their neighbors; see tgflow/batch.py.
+/// Columns of a block for its targets and their neighbors; see tgflow/graph/batch.py.
 struct BlockOut {
   int64_t* target;    ///< [size]
   int64_t* neighbor;  ///< [size, k]

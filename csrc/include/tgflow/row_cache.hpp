@@ -12,7 +12,7 @@
 
 namespace tgflow {
 
-/// The policies of tgflow/cache/contents.py, in that order. kGiven: a schedule determines which rows are
+/// The policies of tgflow/graph/cache/contents.py, in that order. kGiven: a schedule determines which rows are
 /// admitted, and where.
 enum class CachePolicy : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
 
@@ -50,7 +50,7 @@ struct CacheLookup {
   static std::size_t miss_of(int32_t from) { return static_cast<std::size_t>(-2 - from); }
 };
 
-/// A batch's moves from a planner; see tgflow/cache/contents.py.
+/// A batch's moves from a planner; see tgflow/graph/cache/contents.py.
 struct CacheSchedule {
   const int64_t* id;
   const int32_t* hit;

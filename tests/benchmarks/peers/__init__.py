@@ -7,8 +7,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from tgflow.choices import Visibility
-from tgflow.extras import install_command
+from tgflow.base.choices import Visibility
+from tgflow.base.extras import install_command
 
 
 class Peer(NamedTuple):

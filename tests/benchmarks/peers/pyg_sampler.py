@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn.models.tgn import LastNeighborLoader
 
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 
 
 class PygSampler:

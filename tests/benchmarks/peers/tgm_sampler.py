@@ -10,7 +10,7 @@ from tgm.data import DGData
 from tgm.hooks import RecencyNeighborHook
 from torch import Tensor
 
-from tgflow.events import EventBatch
+from tgflow.graph.events import EventBatch
 
 
 class TgmSampler:

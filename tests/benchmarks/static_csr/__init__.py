@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.choices import Direction
-from tgflow.events import EventBatch
+from tgflow.base.choices import Direction
+from tgflow.graph.events import EventBatch
 from tgflow.graph.log import EventLog
-from tgflow.sampling import Neighbors
+from tgflow.graph.sampling import Neighbors
 
 _EVERYTHING = 2**63 - 1
 
@@ -36,11 +36,11 @@ class StaticCsr:
         self._native.insert(*(x.cpu().contiguous() for x in (events.src, events.dst, events.t)))
 
     def recent(self, nodes: Tensor, t: Tensor, k: int) -> Neighbors:
-        """Return the same as `tgflow.sampling.recent_neighbors`."""
+        """Return the same as `tgflow.graph.sampling.recent_neighbors`."""
         return self._sample(nodes, t, k, None)
 
     def uniform(self, nodes: Tensor, t: Tensor, k: int, *, key: int) -> Neighbors:
-        """Return the same as `tgflow.sampling.uniform_neighbors`, draw for draw."""
+        """Return the same as `tgflow.graph.sampling.uniform_neighbors`, draw for draw."""
         return self._sample(nodes, t, k, key)
 
     def _sample(self, nodes: Tensor, t: Tensor, k: int, key: int | None) -> Neighbors:

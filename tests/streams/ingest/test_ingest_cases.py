@@ -17,13 +17,13 @@ from helpers.ingest_world import (
     made_partitions,
 )
 from helpers.partitioned import ListSource, Row
-from tgflow.durable.errors import DiskFull
+from tgflow.checkpoint.durable.errors import DiskFull
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.ingest import ingest as ingest_module
 from tgflow.streams.ingest.accounting import Unbalanced
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.state import IngestState
+from tgflow.streams.ingest.ingest_state import IngestState
 
 
 def rows_at(times, **columns):

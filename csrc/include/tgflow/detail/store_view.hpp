@@ -9,7 +9,7 @@ namespace tgflow {
 constexpr int64_t kParts = 64;  ///< Node v is in part v mod kParts; ranks own whole parts.
 constexpr int64_t kNotHeld = -1;
 
-/// The `Shard` of tgflow/peers.py, with the same local ids. All zeros: every node is held, and is its own
+/// The `Shard` of tgflow/base/peers.py, with the same local ids. All zeros: every node is held, and is its own
 /// local id.
 struct Shard {
   int64_t first_part = 0;

@@ -1,0 +1,137 @@
+"""Ingestion state between two polls, saved for resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from tgflow.checkpoint.durable.log import LogPosition
+from tgflow.streams.ingest.accounting import Counts
+from tgflow.streams.ingest.admission import DedupWindow, PartitionState, Seen
+from tgflow.streams.ingest.config import BEFORE_ALL
+from tgflow.streams.ingest.dead_letters import Length
+from tgflow.streams.ingest.ordering import ReorderBuffer, Rows, SortedRun, merged
+from tgflow.streams.rows.row_batch import Position
+from tgflow.streams.rows.validate import saved_classes
+
+
+@dataclass(frozen=True, slots=True)
+class IngestState:
+    """Immutable state of `Ingest` after a poll. Shares memory with other states.
+
+    Args:
+        num_released: Number of events released.
+        watermark: All events before this time have been released.
+        last_t: Time of the last one.
+        partitions: State of each partition.
+        held: Buffered events.
+        windows: Deduplication windows, by partition.
+        counts: Row counts of each partition; see `Counts`.
+        letters: Length of the dead letters.
+        log: Log position after everything up to this state.
+    """
+
+    num_released: int = 0
+    watermark: int = BEFORE_ALL
+    last_t: int = BEFORE_ALL
+    partitions: Mapping[int, PartitionState] = field(default_factory=dict)
+    held: tuple[SortedRun, ...] = ()
+    windows: Mapping[int, DedupWindow] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
+    letters: Length | None = None
+    log: LogPosition | None = None
+
+    @property
+    def positions(self) -> dict[int, Position]:
+        """Positions at which the source resumes; partitions at their beginning are omitted."""
+        found = ((p, state.position) for p, state in self.partitions.items())
+        return {p: position for p, position in found if position is not None}
+
+    @property
+    def classes(self) -> dict[str, list[str]]:
+        """Texts of the relations and labels 0, 1, ... so far, by column: "relation", "label"."""
+        return next(filter(None, map(saved_classes, self.positions.values())), {})
+
+    @property
+    def num_held(self) -> int:
+        """Number of buffered events."""
+        return sum(map(len, self.held))
+
+    def held_rows(self) -> Rows | None:
+        """Return the buffered events in order, None if there are none."""
+        return merged([run.rows for run in self.held]) if self.held else None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the tensors of the state.
+
+        Returns:
+            Optionally `rows` (uint8, the buffered events as an Arrow IPC stream) and `seen` (int64
+            `[3, n]`: partition, row and event id).
+        """
+        tensors = {}
+        if (rows := self.held_rows()) is not None:
+            batch, sink = rows.to_batch(), pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as writer:
+                writer.write_batch(batch)
+            tensors["rows"] = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
+        if self.windows:
+            all_seen = [(p, window.seen()) for p, window in self.windows.items()]
+            columns = [np.stack([np.full(len(s.seq), p), s.seq, s.ids]) for p, s in all_seen]
+            tensors["seen"] = torch.from_numpy(np.concatenate(columns, axis=1))
+        return tensors
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON-serializable remainder of the state."""
+        return {
+            "num_released": self.num_released,
+            "watermark": self.watermark,
+            "last_t": self.last_t,
+            "partitions": {str(p): asdict(state) for p, state in self.partitions.items()},
+            "counts": dict(self.counts),
+            "letters": self.letters,
+            "log": None if self.log is None else self.log.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> IngestState:
+        """Return the state for the results of `to_json()` and `state_dict()`.
+
+        Raises:
+            ValueError: If they are invalid.
+        """
+        try:
+            buffer = ReorderBuffer()
+            if "rows" in tensors:
+                with pa.ipc.open_stream(pa.py_buffer(tensors["rows"].numpy())) as reader:
+                    batch = reader.read_next_batch()
+                batch.validate(full=True)
+                buffer.add(Rows.from_batch(batch))
+            partitions = meta["partitions"].items()
+            return cls(
+                num_released=meta["num_released"],
+                watermark=meta["watermark"],
+                last_t=meta["last_t"],
+                partitions={int(p): PartitionState(**value) for p, value in partitions},
+                held=buffer.held(),
+                windows=_windows(tensors["seen"]) if "seen" in tensors else {},
+                counts=meta["counts"],
+                letters=meta["letters"],
+                log=None if meta["log"] is None else LogPosition.from_json(meta["log"]),
+            )
+        except (LookupError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise ValueError(f"this is not a state of ingestion: {error!r}") from None
+
+
+def _windows(tensor: Tensor) -> dict[int, DedupWindow]:
+    partition, seq, ids = tensor.numpy()
+    windows = {}
+    for p in np.unique(partition).tolist():
+        own = partition == p
+        windows[p] = DedupWindow([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
+    return windows

@@ -1,0 +1,100 @@
+"""Python samplers match native ones and cannot return events a query must not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import tgflow as tg
+from helpers.devices import opened
+from helpers.made_streams import made_events
+from helpers.plan_reference import assert_same_batch
+from helpers.plan_variants import each_variant, plan_of
+from helpers.strategies import event_lists, every_query
+from tgflow.graph import TemporalGraph
+from tgflow.base.peers import Shard
+from tgflow.plan.loader import Loader
+from tgflow.graph.sampling import Sampler, sample_neighbors
+from tgflow.testing.reference import ReferenceGraph
+
+
+def recent(
+    graph: TemporalGraph, nodes: Tensor, t: Tensor, before: Tensor, k: int, key: int
+) -> Tensor:
+    """Find the latest events of each node in plain Python, oldest first."""
+    log = ReferenceGraph(graph.log.read(0, graph.num_events), graph.direction)
+    rows = []
+    for node, time, limit in zip(nodes.tolist(), t.tolist(), before.tolist(), strict=True):
+        eids = [eid for _, eid, _ in log.seen(node, time, limit)][-k:]
+        rows.append([-1] * (k - len(eids)) + eids)
+    return torch.tensor(rows, dtype=torch.int64).view(len(rows), k)
+
+
+@given(event_lists(), st.integers(1, 4), st.sampled_from(["undirected", "directed"]), st.data())
+def test_function_equal_to_recent_returns_its_neighbors(events, k, direction, data):
+    graph = TemporalGraph.from_events(events, direction=direction)
+    nodes, t = every_query(events)
+    limits = st.integers(0, len(events) + 3)
+    each = st.lists(limits, min_size=len(nodes), max_size=len(nodes)).map(torch.tensor)
+    as_of: Any = data.draw(st.none() | limits | each.map(lambda column: column.to(torch.int64)))
+    found = sample_neighbors(graph, Sampler.of(recent), nodes, t, k, as_of=as_of)
+    native = sample_neighbors(graph, Sampler.recent(), nodes, t, k, as_of=as_of)
+    for name in ("nodes", "t", "eid", "count"):
+        assert torch.equal(getattr(found, name), getattr(native, name)), name
+
+
+@each_variant
+def test_batches_of_a_function_match_the_strategy(variant: dict[str, Any]) -> None:
+    graph = TemporalGraph.from_events(made_events(90))
+    native = plan_of(graph, **variant | {"strategy": "recent"})
+    plan = plan_of(graph, **variant | {"strategy": recent})
+    for batch in Loader(plan, num_threads=2):
+        assert_same_batch(batch, native.batch(0, batch.index))
+
+
+EVENTS = tg.EventBatch(*torch.tensor([[0, 1, 0, 0], [1, 2, 2, 1], [10, 20, 30, 30]]))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([[2, -1]], "event 2 for query 0, which is not earlier than the query's time"),
+        ([[3, -1]], "event 3 for query 0, which is not below the query's cut-off"),
+        ([[99, 0]], "event 99 for query 0, which is not below the query's cut-off"),
+        ([[0, 1]], "event 1 for query 0, which is not an edge of the query's node"),
+        ([[0, 0]], "event 0 for query 0, more than once"),
+        ([[0, -2]], "event -2 for query 0, which is not a log position"),
+        ([[0]], r"must return int64 \[1, 2\], got torch.int64 \[1, 1\]"),
+        ([[0.0, 1.0]], r"must return int64 \[1, 2\], got torch.float32 \[1, 2\]"),
+        (None, r"must return int64 \[1, 2\], got NoneType"),
+    ],
+)
+def test_function_that_returns_a_wrong_event_is_refused(returned: Any, message: str) -> None:
+    graph = TemporalGraph.from_events(EVENTS)
+    answer: Any = None if returned is None else torch.tensor(returned)
+    sampler = Sampler.of(lambda graph, nodes, t, before, k, key: answer)
+    with pytest.raises(ValueError, match=message):
+        sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([30]), 2, as_of=3)
+
+
+def test_function_is_refused_where_unsupported() -> None:
+    graph, one = TemporalGraph.from_events(EVENTS), torch.tensor([0])
+    there = TemporalGraph.from_events(EVENTS, device=opened("emulated"))
+    shard = TemporalGraph.from_events(EVENTS, shard=Shard(0, 2))
+    for other, message in ((there, "requires a graph on the CPU"), (shard, "the whole graph")):
+        with pytest.raises(ValueError, match=message):
+            plan_of(other, strategy=recent)
+        with pytest.raises(ValueError, match=message):
+            sample_neighbors(other, Sampler.of(recent), one, one, 1)
+    with pytest.raises(ValueError, match="takes no span, got 5"):
+        plan_of(graph, strategy=recent, span=5)
+    for limits in ({"relations": [1]}, {"rows": one}):
+        with pytest.raises(ValueError, match="takes neither relations= nor rows="):
+            sample_neighbors(graph, Sampler.of(recent), one, one, 1, **limits)
+    with pytest.raises(ValueError, match="strategy"):
+        tg.train.ContinualConfig(strategy=recent)  # type: ignore[arg-type]

@@ -1,0 +1,216 @@
+"""Every sampler, with and without a type filter, against plain Python; errors."""
+
+import threading
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.devices import for_each_device, opened, sample_neighbors
+from helpers.effort import cases
+from helpers.strategies import RELATIONS, event_lists, every_query, graph_events, samplers
+from tgflow import _core
+from tgflow.cuda.sampling import KERNELS
+from tgflow.graph.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.graph.sampling import STRATEGIES, Neighbors, Sampler, decayed_neighbors, recent_neighbors, uniform_neighbors, window_neighbors
+from tgflow.testing import reference
+from tgflow.testing.reference import ReferenceGraph
+
+ALL = [
+    Sampler.recent(),
+    Sampler.uniform(),
+    Sampler.window(width=500),
+    Sampler.decayed(half_life=90),
+]
+by_name = pytest.mark.parametrize("sampler", ALL, ids=lambda sampler: sampler.strategy)
+
+
+def assert_equal(got: Neighbors, expected: Neighbors) -> None:
+    for name in ("nodes", "t", "eid", "count"):
+        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
+
+
+def related(*rows: tuple[int, int, int, int]) -> TemporalGraph:
+    """A graph of (src, dst, t, relation)."""
+    src, dst, t, relation = torch.tensor(rows).unbind(1)
+    return TemporalGraph.from_events(EventBatch(src, dst, t, relation=relation))
+
+
+@for_each_device
+@given(
+    events=event_lists(relations=True),
+    sampler=samplers(),
+    relations=st.none() | st.sets(st.sampled_from(RELATIONS)),
+    k=st.integers(1, 5),
+    key=st.integers(0, 2**64 - 1),
+    as_of=st.none() | st.integers(0, 40) | st.just("each"),
+)
+def test_every_sampler_matches_reference(device, events, sampler, relations, k, key, as_of):
+    graph = TemporalGraph.from_events(events, device=opened(device))
+    nodes, t = every_query(events)
+    if as_of == "each":
+        generator = torch.Generator().manual_seed(key % 100)
+        as_of = torch.randint(0, len(events) + 2, nodes.shape, generator=generator)
+    options = {"key": key, "as_of": as_of, "relations": relations}
+    expected = reference.sample_neighbors(ReferenceGraph(events), sampler, nodes, t, k, **options)
+    assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
+
+
+def test_neighbors_match_a_hand_computed_example():
+    """Ties are ordered by position, and are not visible at their own time."""
+    graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 2, 5), (0, 3, 5), (0, 4, 6)))
+    nodes, t = torch.tensor([0, 0, 1]), torch.tensor([6, 5, 5])
+    found = recent_neighbors(graph, nodes, t, 2)
+    assert found.nodes.tolist() == [[3, 2], [-1, -1], [-1, -1]]
+    assert found.count.tolist() == [2, 0, 0]
+
+
+def test_sampling_while_inserting_sees_whole_batches_only():
+    """Readers see only the events below their snapshot during concurrent inserts."""
+    generator = torch.Generator().manual_seed(0)
+    size, batch = 20_000, 100
+    src = torch.randint(0, 50, (size,), generator=generator)
+    dst = torch.randint(0, 2000, (size,), generator=generator)
+    events = EventBatch(src, dst, torch.arange(size) // 3)
+    graph = TemporalGraph()
+    seen: list[tuple[int, Neighbors]] = []
+    nodes = torch.arange(50)
+    t = torch.full_like(nodes, size)
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            before = graph.num_events
+            seen.append((before, recent_neighbors(graph, nodes, t, 8, before)))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for start in range(0, size, batch):
+        graph.append(events[start : start + batch])
+    done.set()
+    reader.join()
+    for before, neighbors in seen[:: max(1, len(seen) // 50)]:
+        assert before % batch == 0
+        assert_equal(neighbors, recent_neighbors(graph, nodes, t, 8, before))
+
+
+@cache
+def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Tensor, torch.Tensor]:
+    """Return events, their graph, and query nodes and times."""
+    generator = torch.Generator().manual_seed(half_life)
+    size = 6000
+    src = torch.randint(0, 30, (size,), generator=generator) ** 3 // 900
+    dst = torch.randint(0, 30, (size,), generator=generator)
+    t = torch.randint(0, 40, (size,), generator=generator).float().pow(2).long().cumsum(0)
+    relation = torch.tensor(RELATIONS)[torch.randint(0, 5, (size,), generator=generator)]
+    events = EventBatch(src, dst, t // 100 + 1_600_000_000, relation=relation)
+    nodes = torch.randint(0, 30, (40,), generator=generator)
+    times = events.t[torch.randint(0, size, (40,), generator=generator)]
+    return events, ReferenceGraph(events), nodes, times
+
+
+@cache
+def expected_of(
+    half_life: int, relations: tuple[int, ...] | None
+) -> list[tuple[Sampler, int, Neighbors]]:
+    """Return the expected neighbors of every sampler for every k, the same on all devices."""
+    _, graph, *query = long_histories(half_life)
+    lasting = (Sampler.window(width=20 * half_life), Sampler.decayed(half_life=half_life))
+    options = {"key": 5, "relations": relations, "as_of": 5500}
+    return [
+        (sampler, k, reference.sample_neighbors(graph, sampler, *query, k, **options))
+        for k in (1, 10, 90)
+        for sampler in (*ALL[:2], *lasting)
+    ]
+
+
+@for_each_device
+@pytest.mark.parametrize("half_life", cases([1, 100, 10_000], [100]))
+@pytest.mark.parametrize("relations", cases([None, (1, 64)], [(1, 64)]))
+def test_long_histories_match_reference(device, half_life, relations):
+    """Many blocks per node, buckets of every size, and draws of the whole history."""
+    events, _, *query = long_histories(half_life)
+    graph = TemporalGraph(device=opened(device))
+    for start in range(0, len(events), 700):
+        graph.append(events[start : start + 700])
+    for sampler, k, expected in expected_of(half_life, relations):
+        found = sample_neighbors(graph, sampler, *query, k, key=5, relations=relations, as_of=5500)
+        assert_equal(found, expected)
+
+
+@by_name
+@pytest.mark.parametrize("relations", [None, (0, 2)])
+def test_answers_do_not_depend_on_threads(sampler, relations):
+    events = EventBatch(
+        torch.zeros(5000, dtype=torch.int64), torch.arange(5000), torch.arange(5000),
+        relation=torch.arange(5000) % 3,
+    )  # fmt: skip
+    graph = TemporalGraph.from_events(events)
+    nodes, t = torch.zeros(3000, dtype=torch.int64), torch.arange(3000) * 2
+    before = _core.num_threads()
+    answers = []
+    for num_threads in (1, 2, 4):
+        _core.set_num_threads(num_threads)
+        answers.append(sample_neighbors(graph, sampler, nodes, t, 7, key=3, relations=relations))
+    _core.set_num_threads(before)
+    for answer in answers[1:]:
+        assert_equal(answer, answers[0])
+
+
+@pytest.mark.parametrize("clock", [-(2**63), 2**63 - 4])
+def test_large_spans_do_not_overflow(clock):
+    graph = TemporalGraph.from_events(graph_events((0, 1, clock), (0, 2, clock + 2)))
+    node, t = torch.tensor([0]), torch.tensor([clock + 3])
+    for span in (1, 2**63 - 1):
+        seen = window_neighbors(graph, node, t, 2, width=span, key=0)
+        assert seen.nodes.tolist() == [[2, -1] if span == 1 else [2, 1]]
+        assert decayed_neighbors(graph, node, t, 2, half_life=span, key=0).nodes.tolist() == [
+            [2, 1]
+        ]
+    ends = TemporalGraph.from_events(graph_events((0, 1, -(2**63)), (0, 2, 2**63 - 2)))
+    t = torch.tensor([2**63 - 1])
+    assert decayed_neighbors(ends, node, t, 1, half_life=1, key=0).nodes.tolist() == [[2]]
+
+
+def test_mistakes_are_named():
+    graph = TemporalGraph.from_events(graph_events((0, 1, 1)))
+    query = torch.tensor([0]), torch.tensor([5])
+    expected = r"t must be int64 \[1\] on the CPU, got torch."
+    with pytest.raises(ValueError, match=expected + r"float32 \[1\]"):
+        recent_neighbors(graph, query[0], query[1].float(), 1)
+    with pytest.raises(ValueError, match=expected + r"int64 \[0\]"):
+        recent_neighbors(graph, query[0], query[1][:0], 1)
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        recent_neighbors(graph, *query, 0)
+    with pytest.raises(ValueError, match=r"as_of must be int64 \[1\]"):
+        recent_neighbors(graph, *query, 1, as_of=torch.tensor([1, 2]))
+    with pytest.raises(ValueError, match=r"key must be in \[0, 2\*\*64\), got -1"):
+        uniform_neighbors(graph, *query, 1, key=-1)
+    with pytest.raises(ValueError, match="the graph's events have no relations"):
+        recent_neighbors(graph, *query, 1, relations=[0])
+    with pytest.raises(ValueError, match=r"relations must be in \[0, 65535\], got -1"):
+        recent_neighbors(graph, *query, 1, relations=[-1])
+    with pytest.raises(ValueError, match="width must be at least 1 tick, got 0"):
+        window_neighbors(graph, *query, 1, width=0, key=0)
+    with pytest.raises(ValueError, match="half_life must be at least 1 tick, got -5"):
+        decayed_neighbors(graph, *query, 1, half_life=-5, key=0)
+    with pytest.raises(ValueError, match="strategy window needs a span: its width in ticks"):
+        Sampler("window")
+    with pytest.raises(ValueError, match="strategy uniform takes no span, got 3"):
+        Sampler("uniform", 3)
+    with pytest.raises(ValueError, match=r"strategy must be one of recent, .*, got 'newest'"):
+        Sampler("newest")
+    with pytest.raises(
+        ValueError, match=r"out.nodes must be contiguous torch.int64 \[1, 1\] on the CPU"
+    ):
+        uniform_neighbors(graph, *query, 1, key=0, out=Neighbors.empty(1, 2))
+
+
+def test_every_strategy_is_handled_everywhere():
+    """A strategy missing somewhere raises an error there."""
+    assert set(KERNELS) == set(STRATEGIES)
+    assert set(_core.Strategy.__members__) == set(STRATEGIES)
+    assert {sampler.strategy for sampler in ALL} == set(STRATEGIES)

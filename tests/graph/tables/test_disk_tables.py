@@ -1,0 +1,234 @@
+"""Disk tables return appended rows after crashes, damage and disk faults."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+import tgflow as tg
+from helpers.forged import flip_bit
+from tgflow import _core
+from tgflow.graph.tables import DamagedFile, FeatureTable
+
+
+def some_rows(size: int, dim: int = 3) -> torch.Tensor:
+    return torch.randn(size, dim, generator=torch.Generator().manual_seed(size))
+
+
+def on_disk(path: Path | None, dim: int = 3, **options) -> FeatureTable:
+    return FeatureTable(dim, placement="disk", path=path, **options)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "rows"
+
+
+@pytest.fixture(autouse=True)
+def _no_faults():
+    yield
+    for op in _core.FileOp.__members__.values():
+        _core.inject_fault(op, 0, 0, 0)
+
+
+def test_table_is_reopened_from_its_file(path):
+    rows = some_rows(100)
+    table = on_disk(path)
+    table.append(rows[:60])
+    table.close()
+    table = on_disk(str(path))
+    assert len(table) == 60
+    assert table.append(rows[60:]) == 60
+    assert torch.equal(table[torch.arange(100)], rows)
+    with pytest.raises(OSError, match="is open elsewhere"):
+        on_disk(path)
+    table.close()
+    with pytest.raises(ValueError, match=r"holds rows of float32 \[3\], not of float32 \[4\]"):
+        on_disk(path, 4)
+    with pytest.raises(ValueError, match=r"holds rows of float32 \[3\], not of int32 \[3\]"):
+        FeatureTable(3, torch.int32, "disk", path=path)
+    assert torch.equal(FeatureTable(3, path=path)[torch.arange(100)], rows)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 15, 16, 17, 160])
+def test_torn_row_is_dropped_and_rewritten(path, cut):
+    rows = some_rows(60)
+    table = on_disk(path)
+    table.append(rows[:40])
+    table.sync()
+    table.append(rows[40:50])
+    del table
+    os.truncate(path, path.stat().st_size - cut)
+    table = on_disk(path)
+    assert len(table) == 50 - -(-cut // 16)
+    table.append(rows[len(table) :])
+    assert torch.equal(table[torch.arange(60)], rows)
+
+
+def test_rows_can_be_read_ahead(path):
+    rows = some_rows(5_000, 40)
+    for table in (on_disk(path, 40), tg.tables.FeatureTable.from_tensor(rows)):
+        if len(table) == 0:
+            table.append(rows)
+        asked = [torch.randint(-1, 5_000, (300,)) for _ in range(20)]
+        readings = [table.start_gather(ids) for ids in asked]
+        for ids, reading in zip(asked, readings, strict=True):
+            assert torch.equal(reading.wait(), torch.cat([rows, torch.zeros(1, 40)])[ids])
+            assert reading.is_done
+        out = torch.empty(2, 40)
+        assert table.start_gather(torch.tensor([3, 4]), out).wait() is out
+        with pytest.raises(IndexError, match="id 5000 is not in a table of 5000 rows"):
+            table.start_gather(torch.tensor([5_000]))
+        with pytest.raises(ValueError, match="ids must be int64, got int32"):
+            table.start_gather(torch.tensor([0], dtype=torch.int32))
+        table.start_gather(asked[0])  # nobody waits
+        table.close()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_failed_append_changes_nothing(path, error):
+    rows = some_rows(40)
+    table = on_disk(path)
+    table.append(rows[:10])
+    _core.inject_fault(_core.FileOp.write, 0, 1, -error)
+    with pytest.raises(OSError, match=r"rows 10 to 39 were not added to .*which keeps") as caught:
+        table.append(rows[10:])
+    assert caught.value.errno == error
+    assert len(table) == 10
+    table.append(rows[10:])
+    assert torch.equal(table.read(0, 40), rows)
+
+
+def test_failed_sync_is_never_reported_as_success(path):
+    table = on_disk(path)
+    table.append(some_rows(10))
+    table.sync()
+    table.append(some_rows(5))
+    _core.inject_fault(_core.FileOp.sync, 0, 1, -errno.EIO)
+    with pytest.raises(OSError, match="could not be synced, and is sure to hold only its first 10"):
+        table.sync()
+    with pytest.raises(OSError, match="failed to sync before; open it again"):
+        table.append(some_rows(5))
+    with pytest.raises(OSError, match="failed to sync before"):
+        table.close()
+    assert len(on_disk(path)) == 15
+
+
+KILLED = """
+import sys, torch
+from tgflow.graph.tables import DamagedFile, FeatureTable
+table = FeatureTable(64, torch.int64, "disk", path=sys.argv[1])
+while True:
+    table.append(torch.arange(len(table), len(table) + 500).unsqueeze(1).expand(-1, 64))
+    if len(table) % 5_000 == 0:
+        table.sync()
+    print(len(table), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_killed_process_loses_no_row_whose_append_returned(path):
+    command = [sys.executable, "-c", KILLED, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        for _ in range(23):
+            told = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+    table = FeatureTable(64, torch.int64, "disk", path=path)
+    assert len(table) >= told
+    ids = torch.arange(len(table))
+    assert torch.equal(table[ids], ids.unsqueeze(1).expand(-1, 64))
+
+
+def test_forked_process_must_open_the_table_itself(path):
+    table = on_disk(path)
+    table.append(some_rows(10))
+    table[torch.tensor([1])]
+    time.sleep(0.05)  # its thread waits for the next request
+    child = os.fork()
+    if child == 0:
+        told = False
+        with suppress(OSError):
+            try:
+                table[torch.tensor([1])]
+            except OSError as error:
+                told = "was opened before the process forked" in str(error)
+                raise
+        del table
+        gc.collect()  # closes it
+        os._exit(0 if told else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    table[torch.tensor([1])]
+
+
+def test_auto_placement_continues_on_disk(path):
+    rows = some_rows(6_000, 8)
+    table = FeatureTable(8, budget=3_000 * 32, path=path)
+    placements = []
+    for part in rows.split(1_000):
+        table.append(part)
+        placements.append(table.placement)
+    assert placements == ["host"] * 3 + ["disk"] * 3
+    ids = torch.randint(6_000, (500,))
+    assert torch.equal(table[ids], rows[ids])
+    assert torch.equal(table.start_gather(ids).wait(), rows[ids])
+    table.truncate(5_500)
+    table.close()
+    assert torch.equal(FeatureTable(8, path=path).read(0, 5_500), rows[:5_500])
+
+
+def test_flipped_bit_is_an_error_or_harmless(path):
+    rows, page = some_rows(6), 8 * 4096
+    with closing(on_disk(path)) as table:
+        table.append(rows)
+        table.sync()
+    good = path.read_bytes()
+    for bit in (*range(0, 1_000, 13), *range(page, min(8 * len(good), page + 1_000), 7)):
+        path.write_bytes(flip_bit(good, bit))
+        try:
+            with closing(on_disk(path)) as table:
+                assert torch.equal(table[torch.arange(len(table))], rows), bit
+        except DamagedFile:
+            continue
+
+
+WITHOUT_THREADS = """
+import re, resource, sys
+from pathlib import Path
+import torch
+from tgflow.graph.tables.disk import DiskRows
+
+torch.ones(9) @ torch.ones(9)
+pages = int(re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (pages + (60 << 20),) * 2)
+threads = set(Path("/proc/self/task").iterdir())
+try:
+    DiskRows(64, "float32 [16]", Path(sys.argv[1]), 16 << 20, "page cache")
+except MemoryError as error:
+    print(error)
+print(set(Path("/proc/self/task").iterdir()) == threads, Path(sys.argv[1]).exists())
+"""
+
+
+def test_table_that_lacks_a_thread_raises_and_leaves_nothing_behind(path):
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THREADS, path],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    message, left = ran.stdout.splitlines()
+    assert message.startswith(f"cannot start a thread to read {path}: ")
+    assert "ulimit -v" in message
+    assert left == "True False"

@@ -1,0 +1,198 @@
+"""Settings: file, flags, and error messages."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tgflow.run.config import Config, ConfigError, StreamConfig, fields, in_flags, load_config, model_settings, to_toml, validate_model
+from tgflow.run.config.fields import by_key
+from tgflow.models import TGNConfig
+from tgflow.base.setting import alternatives
+from tgflow.streams.files.formats import FORMATS
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.rows.schema import Checks
+from tgflow.graph.tables.placements import PLACEMENTS
+from tgflow.train import ContinualConfig
+from tgflow.train.config import Reuse
+from tgflow.train.protocols import PROTOCOLS
+from tgflow.base.units import UNITS
+
+
+def test_flags_override_the_file_and_the_file_overrides_defaults(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("[continual]\nbatch_size = 7\nlearning_rate = 1\n")
+    config = load_config(file, {"continual.batch_size": 9})
+    assert config.continual.batch_size == 9
+    assert config.continual.learning_rate == 1.0
+    assert config.offline.batch_size == 200
+    assert config.model.name == "tgn+pairs"
+
+
+def test_offline_trainer_reads_the_reuse_section(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("[reuse]\nstaleness = 8\n")
+    config = load_config(file, {"reuse.refresh": 0.5})
+    assert config.offline.reuse == config.reuse == Reuse(staleness=8, refresh=0.5)
+    assert "reuse" not in to_toml(config).partition("[offline]")[2].partition("[reuse]")[0]
+    file.write_text("[offline.reuse]\nstaleness = 8\n")
+    with pytest.raises(ConfigError, match=r"reuse is a section of its own: \[reuse\]"):
+        load_config(file)
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+
+
+@settings(max_examples=20)
+@given(
+    path=texts,
+    features=st.none() | st.lists(texts),
+    speed=st.none() | st.floats(min_value=1e-300, max_value=1e300),
+    sort=st.booleans(),
+)
+def test_written_config_round_trips(tmp_path_factory, path, features, speed, sort):
+    stream = StreamConfig(path=path, features=features, speed=speed, sort=sort)
+    config = Config(stream=stream, order=OrderConfig(late="error"))
+    file = tmp_path_factory.mktemp("config") / "run.toml"
+    file.write_text(to_toml(config), encoding="utf-8")
+    assert load_config(file) == config
+
+
+def test_every_setting_is_written_with_its_description():
+    text = to_toml(Config())
+    for field in fields():
+        assert field.help
+        if field.key != "model.settings":
+            assert field.name in text
+            assert f"# {field.help}" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[continul]\na = 1", "unknown section [continul]; did you mean continual? (sections are"),
+        (
+            "[continual]\nlearning_rat = 1",
+            "unknown key continual.learning_rat; did you mean learning_rate?",
+        ),
+        ("[run]\nbatch_size = 1", "unknown key run.batch_size; did you mean continual.batch_size?"),
+        ("[offline]\nzzz = 1", "unknown key offline.zzz ([offline] has seed,"),
+        (
+            '[continual]\nlearning_rate = "a"',
+            'continual.learning_rate must be a number more than 0, got "a"',
+        ),
+        ("[model]\nheads = 1.5", "model.heads must be a whole number at least 1, got 1.5"),
+        ("[model]\ndropout = 1.0", "model.dropout must be a number at least 0 and less than 1"),
+        ("[continual]\nseed = true", "continual.seed must be a whole number at least 0, got true"),
+        ("[stream]\nfeatures = [1]", "stream.features must be a list of strings, got 1"),
+        ('[continual]\nvisibility = "all"', 'must be one of "event", "batch", got "all"'),
+        (
+            "[continual]\nlookahead = 0",
+            'continual.lookahead must be a whole number at least 1 or "auto", got 0',
+        ),
+        ("offline = 3", "[offline] must be a section, got 3"),
+        ("[offline", "is not valid TOML"),
+    ],
+)
+def test_invalid_file_is_named_with_key_value_and_fix(tmp_path, text, message):
+    file = tmp_path / "run.toml"
+    file.write_text(text + "\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert message in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_library_checks_the_same_ranges_with_the_same_messages():
+    with pytest.raises(ValueError, match=r"^batch_size must be at least 1, got 0$"):
+        ContinualConfig(batch_size=0)
+    with pytest.raises(
+        ValueError, match=r"^max_bad_ratio must be at least 0 and at most 1, got 2$"
+    ):
+        Checks(max_bad_ratio=2)
+
+
+def test_model_has_its_own_settings(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('[model]\nname = "tgn"\ndim = 8\naggregator = "mean"\n')
+    config = load_config(file, {"model.settings": {"memory_dim": 4}})
+    assert config.model.settings == {"aggregator": "mean", "memory_dim": 4}
+    settings = validate_model(TGNConfig, "tgn", model_settings(config.model), {"edge_x_dim": 3})
+    assert settings == TGNConfig(
+        memory_dim=4, time_dim=8, embedding_dim=8, aggregator="mean", edge_x_dim=3
+    )
+    file.write_text(to_toml(config))
+    assert load_config(file) == config
+
+
+@pytest.mark.parametrize(
+    ("stated", "text"),
+    [
+        ({"aggregato": "mean"}, "tgn has no setting 'aggregato'; did you mean aggregator?"),
+        ({"aggregator": "sum"}, '[model] aggregator must be one of "last", "mean", got "sum"'),
+        ({"layers": "2"}, '[model] layers must be a whole number at least 1, got "2"'),
+        ({"memory_dim": 0}, "[model] memory_dim must be a whole number at least 1, got 0"),
+        ({"heads": 3}, "tgn is inconsistent: heads must divide embedding_dim"),
+    ],
+)
+def test_wrong_setting_of_a_model_is_named(stated, text):
+    with pytest.raises(ConfigError) as caught:
+        validate_model(TGNConfig, "tgn", stated, {})
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("stream.format", FORMATS),
+        ("stream.time_unit", UNITS),
+        ("stream.tick_unit", UNITS),
+        ("tables.edge_table", PLACEMENTS),
+        ("compare.protocol", PROTOCOLS),
+    ],
+)
+def test_choices_of_a_setting_match_the_library(key, names):
+    """The schema repeats the names, as it imports neither torch nor pyarrow."""
+    assert choices(key) == set(names)
+
+
+def test_trainer_can_be_set_to_every_protocol():
+    assert choices("continual.protocol") | choices("offline.protocol") == set(PROTOCOLS)
+
+
+def choices(key):
+    kinds = [kind for kind, _ in alternatives(by_key()[key].hint) if get_origin(kind) is Literal]
+    return {name for kind in kinds for name in get_args(kind)}
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("pass id_kind='string' to take ids as text", "pass --id-kind string to take ids as text"),
+        ("pass sort=True to sort it", "pass --sort to sort it"),
+        ("choose with src=...", "choose with --src ..."),
+        ('use device="cpu"', "use --device cpu"),
+        ("allowed_lateness is 0, raise it", "--allowed-lateness is 0, raise it"),
+        ("max_time_jump is 5", "--max-time-jump is 5"),
+        ("set late to dead_letter or drop", "set late to dead_letter or drop"),
+        ("the column 'time_unit' of a.csv", "the column 'time_unit' of a.csv"),
+        ("--time-unit ms; x=3, some_name=4", "--time-unit ms; x=3, some_name=4"),
+        ("table.gather_rows(ids) failed", "table.gather_rows(ids) failed"),
+        ("rank 1 has --seed=1, rank 0 --seed=0", "rank 1 has --seed=1, rank 0 --seed=0"),
+    ],
+)
+def test_settings_are_named_by_their_flags(said, shown):
+    assert in_flags(said) == shown
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_file_and_flags_override_a_protocol(tmp_path, name):
+    section = "continual" if name.startswith("prequential") else "offline"
+    file = tmp_path / "own.toml"
+    file.write_text(f'[{section}]\nprotocol = "{name}"\nbatch_size = 100\n')
+    config = getattr(load_config(file, {f"{section}.visibility": "batch"}), section)
+    expected = {**PROTOCOLS[name], "batch_size": 100, "visibility": "batch"}
+    assert {key: getattr(config, key) for key in expected} == expected

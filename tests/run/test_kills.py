@@ -1,0 +1,131 @@
+"""A run killed repeatedly at any point ends with the same model.
+
+TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import time
+from itertools import pairwise
+
+import pyarrow.parquet as pq
+import pytest
+
+from helpers.campaign import (
+    BATCH,
+    KEPT,
+    KILLS,
+    LATE,
+    SEED,
+    SMALL,
+    Campaign,
+    compare,
+    mock_broker,
+    topic_of_rows,
+    undisturbed,
+    undisturbed_with_bad_rows,
+    write_rows,
+)
+from helpers.kafka_io import records_of
+from tgflow.run.components import MicroBatchEnds
+
+LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 30 * KILLS)]
+
+
+def killed(record_property, tmp_path, kills, flags, more=()):
+    """Kill a run `KILLS` times; compare it with an undisturbed one without `more` flags."""
+    reference = undisturbed_with_bad_rows(tmp_path, flags)
+    campaign = Campaign(tmp_path / "killed", [*flags, *more], SEED)
+    while campaign.kills < kills and campaign.kill_once():
+        pass
+    campaign.finish()
+    assert campaign.kills >= min(kills, 1), campaign
+    record_property("kills", campaign.kills)
+    compare(reference, campaign)
+
+
+def test_killed_over_kafka(record_property, tmp_path):
+    with topic_of_rows(BATCH * 6 * KILLS) as topic:
+        killed(record_property, tmp_path, KILLS, [*topic, *SMALL, *KEPT])
+
+
+def read_rows(path):
+    """Return the rows of a score file, whose last line may be truncated by a kill."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return list(csv.DictReader(whole.splitlines()))
+
+
+@pytest.mark.parametrize(("ending", "task"), [("parquet", ()), ("csv", LABELED)])
+def test_scores_are_written_exactly_once(record_property, tmp_path, ending, task):
+    kills = max(1, KILLS // 2)
+    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
+    whole, other = (tmp_path / f"{name}.{ending}" for name in ("whole", "killed"))
+    flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, *task, "--scores", str(whole)]
+    killed(record_property, tmp_path, kills, flags, ["--scores", str(other)])
+    rows = read_rows(other)
+    assert rows == read_rows(whole)
+    assert ("predicted_label" in rows[0]) == bool(task)
+    assert [int(row["position"]) for row in rows] == list(range(len(rows)))
+
+
+def test_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp_path):
+    kills = max(1, KILLS // 4)
+    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
+    with mock_broker() as broker:
+        broker.create("scores", 1)
+        version = f"api_version={json.dumps(list(broker.api_version))}"
+        flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--kafka-option", version]
+        flags += ["--scores", str(tmp_path / "whole.csv")]
+        killed(record_property, tmp_path, kills, flags, ["--scores", broker.url("scores")])
+        records = records_of(broker, "scores")
+    rows = read_rows(tmp_path / "whole.csv")
+    last = {}
+    for key, row in records:
+        assert last.setdefault(int(key), row) == row, "sent again, it says the same"
+    assert sorted(last) == list(range(len(rows)))
+    assert [last[i]["logit"] for i in range(len(rows))] == [float(row["logit"]) for row in rows]
+
+
+def test_batch_ends_set_by_the_clock_are_repeated_after_a_kill(record_property, tmp_path):
+    stream = write_rows(tmp_path / "made.csv", BATCH * 20)
+    scores = tmp_path / "scores.csv"
+    flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--speed", "1000", "--max-wait", "15ms"]
+    campaign = Campaign(tmp_path / "killed", [*flags, "--scores", str(scores)], SEED)
+    said = {}
+    while campaign.kills < KILLS and campaign.kill_once():
+        said |= {row["position"]: row for row in read_rows(scores)}
+    campaign.finish()
+    record_property("kills", campaign.kills)
+    rows = {row["position"]: row for row in read_rows(scores)}
+    assert said
+    assert {position: rows[position] for position in said} == said
+    ends = [*MicroBatchEnds(campaign.out / "micro-batches.txt", 0).to_repeat]
+    assert ends == sorted(set(ends))
+    assert all(stop - start <= BATCH for start, stop in pairwise([0, *ends]))
+
+
+def test_second_signal_ends_the_run_immediately_without_loss(tmp_path):
+    stream = write_rows(tmp_path / "made.csv", BATCH * 20)
+    flags = ["-s", str(stream), *LATE, *SMALL, "--checkpoint-batches", "1000"]
+    reference = undisturbed(tmp_path, flags)
+    campaign = Campaign(tmp_path / "stopped", flags)
+    campaign.faults = "checkpoint.before_rename:1:delay=20"  # the last checkpoint is slow
+    child = campaign.start()
+    while campaign.batches() < 3:
+        assert child.poll() is None, child.communicate()[0]
+        time.sleep(0.002)
+    child.send_signal(signal.SIGTERM)
+    while "stopping" not in (campaign.out / "health.json").read_text():
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=19)
+    assert child.returncode == 143
+    campaign.faults = ""
+    campaign.finish()
+    compare(reference, campaign)

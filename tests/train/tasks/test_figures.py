@@ -1,0 +1,115 @@
+"""Label metrics match scikit-learn, and intervals match slow formulas."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
+
+from tgflow.train.tasks import figures as scores
+from tgflow.train.tasks.figures import LabelFigures, ranks_of
+
+
+def drawn(size=300, num_classes=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.randint(num_classes - 1, (size,), generator=generator)  # the last never occurs
+    classes = torch.randn(size, num_classes, generator=generator).mul(4).round().div(4)
+    classes[torch.arange(size), label] += 0.75
+    return label, classes
+
+
+def figures_of(label, classes, *, pooled=True, pieces=3):
+    figures = LabelFigures(classes.shape[1], pooled=pooled)
+    for part in torch.arange(len(label)).chunk(pieces):
+        figures.add(label[part], classes[part])
+    return figures
+
+
+def test_multiclass_metrics_match_scikit_learn():
+    label, classes = drawn()
+    result = figures_of(label, classes).result(with_intervals=False)
+    predicted = classes.argmax(1)
+    assert result["accuracy"] == pytest.approx(accuracy_score(label, predicted), abs=1e-12)
+    expected = f1_score(label, predicted, average="macro")
+    assert result["macro_f1"] == pytest.approx(expected, abs=1e-12)
+    order = [sorted(row.tolist(), reverse=True) for row in classes]
+    middles = [
+        1 + row.index(own) + (row.count(own) - 1) / 2
+        for row, own in zip(order, classes[torch.arange(300), label].tolist(), strict=True)
+    ]
+    assert ranks_of(label, classes).tolist() == middles
+    assert result["mrr"] == pytest.approx(np.mean([1 / rank for rank in middles]), abs=1e-12)
+    assert "auc" not in result
+
+
+def test_binary_metrics_match_scikit_learn():
+    label, classes = drawn(num_classes=3)
+    label, classes = label.clamp(max=1), classes[:, :2]
+    result = figures_of(label, classes).result(with_intervals=True)
+    score = (classes[:, 1] - classes[:, 0]).double()
+    assert result["auc"] == pytest.approx(roc_auc_score(label, score), abs=1e-12)
+    assert result["ap"] == pytest.approx(average_precision_score(label, score), abs=1e-12)
+    assert result["num_positives"] == int(label.sum())
+    for name in ("accuracy", "macro_f1", "auc", "ap"):
+        assert result[f"{name}_low"] < result[name] < result[f"{name}_high"]
+
+
+def test_binned_metrics_approximate_the_exact_ones_and_round_trip_a_state():
+    generator = torch.Generator().manual_seed(1)
+    label = torch.randint(2, (2000,), generator=generator)
+    classes = torch.randn(2000, 2, generator=generator)
+    classes[:, 1] += label
+    exact = figures_of(label, classes).result(with_intervals=False)
+    binned = figures_of(label, classes, pooled=False)
+    other = LabelFigures(2, pooled=False)
+    other.load_state_dict(binned.state_dict())
+    assert other.result(with_intervals=True) == binned.result(with_intervals=True)
+    for name, value in binned.result(with_intervals=False).items():
+        assert value == pytest.approx(exact[name], abs=1e-3), name
+    with pytest.raises(ValueError, match="have 2 classes, not 3"):
+        LabelFigures(3, pooled=False).load_state_dict(binned.state_dict())
+
+
+def test_auc_error_matches_delong():
+    generator = np.random.default_rng(0)
+    positive, negative = generator.integers(0, 9, 14) + 2, generator.integers(0, 9, 23)
+    beats = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
+    by_positive, by_negative = beats.mean(1), beats.mean(0)
+    expected = math.sqrt(by_positive.var(ddof=1) / 14 + by_negative.var(ddof=1) / 23)
+    values = np.concatenate([positive, negative]).astype(float)
+    counts = scores.group_scores(values, np.arange(37) < 14)
+    assert scores.auc_error(counts) == pytest.approx(expected, abs=1e-12)
+    assert scores.auc_of(counts) == pytest.approx(beats.mean(), abs=1e-12)
+
+
+def test_undefined_metrics_are_omitted():
+    assert LabelFigures(2, pooled=True).result(with_intervals=True) == {}
+    label, classes = torch.zeros(4, dtype=torch.int64), torch.randn(4, 2)
+    assert "auc" not in figures_of(label, classes).result(with_intervals=True)
+    assert LabelFigures(2, pooled=True).add(label[:0], classes[:0]) == {}
+
+
+def test_each_batch_has_its_own_ap_if_both_classes_occur():
+    label, classes = drawn(num_classes=3)
+    label, classes = label.clamp(max=1), classes[:, :2]
+    figures = LabelFigures(2, pooled=False)
+    found = figures.add(label, classes)
+    expected = average_precision_score(label, (classes[:, 1] - classes[:, 0]).double())
+    assert found["batch_ap"] == pytest.approx(expected, abs=1e-12)
+    assert "batch_ap" not in figures.add(torch.zeros(4, dtype=torch.int64), torch.randn(4, 2))
+
+
+def test_calibration_is_the_share_of_positives_by_predicted_probability():
+    generator = torch.Generator().manual_seed(3)
+    logit = 6 * torch.rand(4000, generator=generator).double() - 3
+    chance = logit.sigmoid()
+    label = (torch.rand(4000, generator=generator) < chance).long()
+    figures = LabelFigures(2, pooled=False)
+    figures.add(label, torch.stack([torch.zeros_like(logit), logit], dim=1))
+    result = figures.result(with_intervals=True)
+    for tenth in range(1, 9):
+        inside = (chance * 10).long() == tenth
+        expected = float(label[inside].double().mean())
+        # an event within a bin's width of an edge, 0.01 in logits, may count in the next tenth
+        assert result[f"calibration.{tenth}"] == pytest.approx(expected, abs=0.02)

@@ -1,0 +1,116 @@
+"""Labels learned on a stream: never visible before their time, exact on resume."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.effort import slow
+from helpers.labeled_streams import by_feature, taking_turns
+from helpers.made_streams import pieces, small_tgn
+from tgflow.graph import TemporalGraph
+from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.tasks.labels import LabelTask
+from tgflow.train.tasks.targets import NO_LABEL
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.event_scores import EventScorer
+
+SETTINGS = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5}
+
+
+def task_of(delay=None, kind="edge", classes=3):
+    return LabelTask(TaskConfig(kind=kind, target="label", classes=classes, label_delay=delay))
+
+
+def model_of(task):
+    model = small_tgn(dropout=0.1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        task.add_decoder(model, 2)
+    return model
+
+
+def trainer_of(delay=None, *, scores=False, classes=3, **changes):
+    task = task_of(delay, classes=classes)
+    graph = TemporalGraph("undirected", 2)
+    config = ContinualConfig(**SETTINGS | changes)
+    return ContinualTrainer(model_of(task), graph, config, task=task, scores=scores)
+
+
+def said_of(events, delay=None, **changes):
+    """Return link and label logits of each event, before it was learned."""
+    trainer, said = trainer_of(delay, **changes), []
+    predict = trainer._learner.predict
+
+    def noted(batch):
+        scores = predict(batch)
+        said.append(torch.cat([scores.positive.unsqueeze(1), scores.classes], dim=1))
+        return scores
+
+    trainer._learner.predict = noted
+    trainer.run(pieces(events, 64))
+    return torch.cat(said)
+
+
+def changed_label(events, position):
+    label = events.label.clone()
+    label[position] = (label[position] + 1) % 3
+    return replace(events, label=label)
+
+
+@pytest.mark.parametrize("position", [50, slow(73)])
+def test_label_changes_no_score_before_it_is_known(position):
+    """With a delay: no score at or before its event's time plus the delay, and some later."""
+    events, delay = taking_turns(200), 600
+    before, after = (said_of(each, f"{delay}s", replay_ratio=2.0) for each in
+                     (events, changed_label(events, position)))  # fmt: skip
+    too_early = events.t <= events.t[position] + delay
+    differs = (before != after).any(1)
+    assert 60 < int(too_early.sum()) < 160
+    assert not differs[too_early].any()
+    assert differs[~too_early].any()
+
+
+def scored(events, **options):
+    """Return the predicted label of each event and its probability, by `StepRecord.scores`."""
+    found = [r.scores for r in trainer_of(scores=True, **options).steps(pieces(events, 64))]
+    columns = ("predicted_label", "label_probability")
+    return tuple(torch.cat([getattr(each, name) for each in found]) for name in columns)
+
+
+@pytest.mark.parametrize("classes", [3, slow(2)])
+def test_scores_have_the_most_likely_of_the_earlier_labels(classes):
+    events = taking_turns(200)
+    events = replace(events, label=7 * events.label - 7)
+    logits = said_of(events, classes=classes)[:, 1:].double()
+    label, probability = scored(events, classes=classes)
+    share, codes = logits.softmax(1), logits.argmax(1).tolist()
+    if classes == 2:
+        assert label.tolist() == codes
+        assert torch.equal(probability, share[:, 1])
+        return
+    kinds = list(dict.fromkeys(events.label.tolist()))
+    first = [events.t[events.label == kind][0] for kind in kinds]
+    expected = [
+        kinds[code] if first[code] < t else NO_LABEL
+        for code, t in zip(codes, events.t, strict=True)
+    ]
+    assert label.tolist() == expected
+    assert NO_LABEL in expected, "of the first events nothing is known"
+    assert torch.equal(probability, share.amax(1))
+
+
+def test_stream_anomalies_are_events_with_low_link_scores():
+    task = task_of(kind="anomaly", classes=2)
+    trainer = ContinualTrainer(
+        small_tgn(), TemporalGraph("undirected", 2), ContinualConfig(**SETTINGS), task=task
+    )
+    result = trainer.run(pieces(by_feature(200), 64))
+    assert 0 < result["prequential.anomaly.auc"] < 1
+    assert not EventScorer(labels=trainer.labels).says_labels
+
+
+def test_batches_in_slices_are_refused():
+    with pytest.raises(ValueError, match="whole batches in one process: leave slices at 1"):
+        trainer_of(slices=2)

@@ -1,0 +1,29 @@
+"""Keys of random draws, each determined by (seed, epoch, index, domain) alone."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tgflow.base import _native
+
+
+class KeyDomain(IntEnum):
+    """Purpose of a key; draws of different domains are independent."""
+
+    NEGATIVES = 1
+    REPLAY = 2
+    DROPOUT = 3
+    SLICE = 4
+    """Draws of a single slice of a batch."""
+    REUSE = 5
+    """Choice of rows that are recomputed although they could be reused."""
+    HOP = 16
+    """The first hop; hop `h` is `HOP + h`."""
+
+
+def derive_key(*words: int) -> int:
+    """Return the 64-bit key of `words`, as in `derive_key(seed, epoch, index, domain)`.
+
+    Order and number of words matter. Splitmix64 steps over the words, taken modulo 2^64.
+    """
+    return _native.derive_key(*words)

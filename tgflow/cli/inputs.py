@@ -1,0 +1,528 @@
+"""Build the parts of a run from settings: source, graph, directory; warn of unusual streams."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from tgflow.base.choices import Direction
+from tgflow.cli.errors import (
+    DATA,
+    IO,
+    NO_INPUT,
+    CliError,
+    cause_of,
+    exit_code,
+    explain,
+    hint,
+    mark_reported,
+)
+from tgflow.run.config import Config, ConfigError, in_flags, replaced
+from tgflow.cuda.device import Device
+from tgflow.ranks.launch import read_launch
+from tgflow.graph.events import EventBatch, concat, with_inverses
+from tgflow.graph import TemporalGraph
+from tgflow.graph.feature_scale import FREEZE_AT
+from tgflow.graph.ids import NodeIds
+from tgflow.run.build import LiveInputs
+from tgflow.run.directory import RunDirectory, learn_again
+from tgflow.run.features import check_tables, scale_of
+from tgflow.run.gpu import describe_device, device_figures, use_device
+from tgflow.run.ingestion import section_of
+from tgflow.run.log import RunLog
+from tgflow.run.loggers import check_loggers
+from tgflow.run.machine import describe, num_cores, peak_rss_bytes
+from tgflow.run.node_features import NodeFeatures
+from tgflow.run.node_types import NodeTypes
+from tgflow.run.restore import check_own
+from tgflow.run.scores import check_scores
+from tgflow.run.serving import check_serving
+from tgflow.run.uploads import check_store
+from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
+from tgflow.streams.errors import TooManyBadRecords
+from tgflow.streams.files.reader import FileSource, is_pipe
+from tgflow.streams.open import open_files
+from tgflow.streams.rows.row_batch import PartitionedSource
+from tgflow.streams.rows.schema import YEARS
+from tgflow.streams.transports import Transport, find_transport, scheme_of
+from tgflow.graph.tables import DamagedFile, FeatureTable
+from tgflow.train.tasks.labels import count_classes
+from tgflow.train.split import training_end
+from tgflow.base.units import seconds_per_tick
+
+_Source = TypeVar("_Source", EventSource, FileSource)
+
+
+def open_source(config: Config) -> EventSource:
+    """Open the stream of `config` as a whole; CliError if it is not named or does not exist."""
+    return _opened(config, open_stream, sort=config.stream.sort)
+
+
+def _opened(
+    config: Config, opened: Callable[..., _Source], *, quiet: bool = False, **options: Any
+) -> _Source:
+    """Open files by `opened`, with further options; report detected settings unless `quiet`."""
+    c = config.stream
+    if not c.path:
+        raise CliError("no stream given; name a file of events: --stream events.csv", NO_INPUT)
+    try:
+        source = opened(
+            c.path,
+            bipartite=True if config.graph.direction == "bipartite" else None,
+            **{each.name: getattr(c, each.name) for each in fields(StreamOptions)},
+            **options,
+        )
+        if isinstance(source, FileSource) and source.refusal is not None:
+            raise source.refusal
+    except FileNotFoundError as error:
+        raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
+    except StreamError as error:
+        if config.task.target is None or "label=..." not in str(error):
+            raise
+        raise CliError(in_flags(str(error).replace("label=", "target=")), DATA) from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    for note in () if quiet else source.notes:
+        hint(in_flags(note))
+    return source
+
+
+def settle(config: Config, source: object) -> Config:
+    """Return settings with the columns and the units of time inferred from the first rows."""
+    if not isinstance(source, FileSource | EventSource):
+        return config
+    found: dict[str, object] = {f"stream.{role}": name for role, name in source.columns.items()}
+    if config.stream.time_unit is None:
+        tick = None if source.unit == source.time_unit else source.unit
+        found |= {"stream.time_unit": source.time_unit, "stream.tick_unit": tick}
+    return replaced(config, found)
+
+
+def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
+    """Read the configured node features, keyed by the stream's ids; None without."""
+    c = config.graph
+    if c.node_features is None:
+        for flag, is_set in (("--node-columns", c.node_columns), ("--node-side", c.node_side)):
+            if is_set:
+                raise ConfigError(f"{flag} requires --node-features nodes.parquet")
+        return None
+    try:
+        nodes = NodeFeatures(
+            c.node_features,
+            id=c.node_id,
+            columns=c.node_columns,
+            side=c.node_side,
+            fill_missing=config.stream.fill_missing,
+        )
+        nodes.check_sides(bipartite=ids.bipartite)
+        return nodes
+    except FileNotFoundError as error:
+        text = f"{error}; --node-features takes a path from {os.getcwd()}"
+        raise CliError(text, NO_INPUT) from None
+    except StreamError as error:
+        text = re.sub(r"\b(id|columns|side)=", r"node_\1=", error.text)
+        raise type(error)(error.where, error.code, text) from None
+
+
+def open_node_types(directory: RunDirectory) -> NodeTypes | None:
+    """Read the configured node types; None without. A resumed run refuses other types.
+
+    The digest of the types becomes a setting of the directory.
+    """
+    c = directory.config.graph
+    types = None
+    if c.node_types is not None:
+        try:
+            types = NodeTypes(c.node_types)
+        except FileNotFoundError as error:
+            text = f"{error}; --node-types takes a path from {os.getcwd()}"
+            raise CliError(text, NO_INPUT) from None
+    digest = None if types is None else types.digest
+    if directory.resumed and digest != c.node_types_digest:
+        raise ConfigError(
+            f"--node-types: {c.node_types} has other types than the run was started with; give the "
+            "same file, or start over with another --out"
+        )
+    directory.config = replaced(directory.config, {"graph.node_types_digest": digest})
+    return types
+
+
+def open_partitioned(config: Config) -> PartitionedSource:
+    """Open the stream of `config`, of files or of a transport, as a resumable source."""
+    try:
+        transport = find_transport(config.stream.path)
+    except ValueError as error:
+        raise ConfigError(f"--stream: {error}") from None
+    if transport is not None:
+        return _open_transport(config, transport)
+    if config.stream.path and config.kafka.dead_letter_topic is not None:
+        raise ConfigError("--dead-letter-topic requires a Kafka stream")
+    return _opened(
+        config,
+        open_files,
+        event_id=config.stream.event_id,
+        checks=config.checks,
+        follow=config.stream.follow,
+    )
+
+
+def check_together(config: Config) -> None:
+    """Raise `ConfigError` for contradictory settings of a run, before anything is created."""
+    order, stream = config.order, config.stream
+    if order.idle_timeout is not None and not config.checkpoint.log:
+        raise ConfigError(
+            "--idle-timeout requires the log, which records when it expired; leave out --no-log"
+        )
+    transport = find_transport(stream.path)
+    if stream.sort and stream.follow:
+        raise ConfigError("--sort: a file that is followed has no end; use --allowed-lateness")
+    if stream.follow and (transport is not None or is_pipe(stream.path)):
+        raise ConfigError("--follow requires files or folders; leave it out")
+    if stream.sort and transport is not None and not transport.ends:
+        raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
+    if stream.sort and (order.allowed_lateness or order.late != "error" or order.idle_timeout):
+        raise ConfigError(
+            "--sort sorts all events, so none is late; leave out --sort, or else "
+            "--allowed-lateness, --late and --idle-timeout"
+        )
+    if order.dedup_window and stream.event_id is None:
+        raise ConfigError("--dedup-window requires event ids: --event-id COLUMN")
+    check_scores(config.scores.to)
+    check_store(config)
+    check_serving(config.serve)
+    check_loggers(config.operate.log_to)
+    if config.task.freeze and config.start.init_from is None:
+        raise ConfigError("--freeze requires a model that has learned links: --init-from RUN")
+    check_task(config)
+
+
+def check_task(config: Config) -> None:
+    """Raise `ConfigError` if the task has labels that only `tgflow train` measures."""
+    if config.task.node_labels is not None or config.task.inject is not None:
+        flag = "--inject" if config.task.node_labels is None else "--node-labels"
+        raise ConfigError(f"{flag} is measured at the end of a training; use tgflow train")
+
+
+def with_classes(config: Config, graph: TemporalGraph) -> Config:
+    """Return settings with the number of classes of the task's labels, counted if not given."""
+    if not config.task.has_decoder or config.task.classes is not None:
+        return config
+    return replaced(config, {"task.classes": count_classes(graph)})
+
+
+def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
+    if config.order.max_time_jump is None and not transport.ends:
+        raise ConfigError(
+            "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
+            "one event far in the future would make all after it late: ticks, or none for any"
+        )
+    for flag, given in (
+        ("--categorical", config.stream.categorical),
+        ("--time-format", config.stream.time_format),
+    ):
+        if given is not None:
+            raise ConfigError(f"{flag} is for files; convert the values before they are published")
+    values: dict[str, Any] = {"url": config.stream.path, "checks": config.checks}
+    values["bipartite"] = config.graph.direction == "bipartite"
+    for section in (section_of(config, config.stream.path), config.stream):
+        if section is not None:
+            values = {f.name: getattr(section, f.name) for f in fields(section)} | values
+    known = {field.name for field in fields(transport.config)}
+    taken = {k: v for k, v in values.items() if k in known and v is not None}
+    try:
+        return transport.open(transport.config(**taken))
+    except ValueError as error:
+        scheme = scheme_of(config.stream.path)
+        raise ConfigError(f"[stream] and [{scheme}] are inconsistent: {error}") from None
+
+
+def read_graph(
+    config: Config,
+    source: EventSource,
+    edge_x: FeatureTable | None = None,
+    gpu: Device | None = None,
+    nodes: NodeFeatures | None = None,
+) -> TemporalGraph:
+    """Return a graph of all events of `source`, up to the limit of `config`; see `grow_graph`."""
+    stream, direction = play_source(config, source, nodes), direction_of(config, source)
+    graph = grow_graph(config, source, direction, stream, edge_x, gpu, dim_of(nodes))
+    check_events(config, graph.num_events)
+    return graph
+
+
+def check_events(config: Config, num_events: int) -> None:
+    """Raise CliError if the whole stream had no event."""
+    if not num_events:
+        raise CliError(
+            f"{config.stream.path} has no events: there is nothing to learn from", NO_INPUT
+        )
+
+
+def play_source(
+    config: Config, source: EventSource, nodes: NodeFeatures | None
+) -> Iterable[EventBatch]:
+    """Return the events of `source` up to the limit of `config`, with node features."""
+    stream: Iterable[EventBatch] = playback(source, limit=config.stream.limit)
+    if config.offline.inverse:
+        stream = map(with_inverses, stream)
+    return stream if nodes is None else nodes.along(stream, ids=source.ids)
+
+
+def dim_of(nodes: NodeFeatures | None) -> int:
+    return 0 if nodes is None else nodes.dim
+
+
+class EventShape(Protocol):
+    """Unit and width of a stream's events: of a source, or of rank 0's."""
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def x_dim(self) -> int: ...
+
+
+def grow_graph(
+    config: Config,
+    shape: EventShape,
+    direction: Direction,
+    stream: Iterable[EventBatch],
+    edge_x: FeatureTable | None = None,
+    gpu: Device | None = None,
+    node_x_dim: int = 0,
+) -> TemporalGraph:
+    """Return a graph of all events of a stream."""
+    freeze_at, x_dim = FREEZE_AT, shape.x_dim + node_x_dim
+    if x_dim and config.graph.feature_scale != "none":
+        freeze_at, stream = _training_part(config, stream)
+    graph = TemporalGraph(
+        direction,
+        shape.x_dim,
+        time_unit=shape.unit,
+        edge_x=edge_x,
+        node_x=FeatureTable(node_x_dim) if node_x_dim else None,
+        device="cpu" if gpu is None else gpu,
+        device_budget=config.graph.device_budget,
+        feature_scale=scale_of(config.graph.feature_scale, x_dim, freeze_at),
+    )
+    for batch in stream:
+        graph.append(batch)
+    return graph
+
+
+def _training_part(
+    config: Config, stream: Iterable[EventBatch]
+) -> tuple[int, Iterable[EventBatch]]:
+    """Return the event count at which the feature scale is frozen, and the stream.
+
+    It lies within the training part; a short stream is read completely to find its end.
+    """
+    c = config.offline
+    enough = FREEZE_AT / (1 - c.val_ratio - c.test_ratio)
+    batches = iter(stream)
+    first: list[EventBatch] = []
+    while sum(len(batch) for batch in first) <= enough:
+        batch = next(batches, None)
+        if batch is None:
+            end = training_end(concat(first).t, c.val_ratio, c.test_ratio)
+            return max(1, min(FREEZE_AT, end)), first
+        first.append(batch)
+    return FREEZE_AT, chain(first, batches)
+
+
+def direction_of(config: Config, source: EventSource) -> Direction:
+    """Return the mapping of events to edges: bipartite if the source's ids are."""
+    return "bipartite" if source.ids.bipartite else config.graph.direction
+
+
+def open_live(directory: RunDirectory) -> LiveInputs:
+    """Validate the settings of a run together with its stream, and open its inputs."""
+    config = directory.config
+    check_together(config)
+    device = use_device(config)
+    config, threads = use_threads(config)
+    source = open_partitioned(config)
+    directory.config = config = settle(config, source)
+    check_tables(config, source.x_dim, live=True)
+    check_own(directory)
+    direction: Direction = "bipartite" if source.ids.bipartite else config.graph.direction
+    nodes, types = open_node_features(config, source.ids), open_node_types(directory)
+    return LiveInputs(source, direction, device, threads, nodes, types)
+
+
+def open_offline(
+    directory: RunDirectory,
+) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
+    """Open the inputs of an offline training: stream, node features, device and threads."""
+    device = use_device(directory.config)
+    config, threads = use_threads(directory.config)
+    source = open_source(config)
+    directory.config = config = settle(config, source)
+    check_tables(config, source.x_dim, live=False)
+    return source, open_node_features(config, source.ids), device, threads
+
+
+def use_threads(config: Config) -> tuple[Config, int]:
+    """Set the CPU threads of torch and the core; return settings with their number, and it.
+
+    By default the cores of this host are divided among its ranks. The number is a setting of the
+    run from then on, as bits depend on it: a resume has it too, with any number of ranks.
+    """
+    from tgflow import set_num_threads
+
+    launch = read_launch(os.environ)
+    num_ranks = 1 if launch is None else launch.local_world
+    serving = 0 if config.serve.at is None else config.serve.replicas  # each computes on a core
+    threads = config.run.threads or max(1, num_cores() // num_ranks - serving)
+    torch.set_num_threads(threads)
+    set_num_threads(threads)
+    return replaced(config, {"run.threads": threads}), threads
+
+
+def machine_figures(threads: int, device: torch.device) -> dict[str, Any]:
+    """Return the metrics of a run that describe the machine and its memory."""
+    return {
+        "threads": threads,
+        "peak_rss_bytes": peak_rss_bytes(),
+        **device_figures(device),
+        "machine": describe() | describe_device(device),
+    }
+
+
+def printer(console: Console) -> Callable[[str], None]:
+    """Return a function that prints an unformatted line above a live display."""
+    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[RunLog]:
+    """Lock the directory and yield its log, which records the error that ends the command."""
+    path, way_out = directory.path, f"tgflow {command} --resume --out {directory.path}"
+    with directory:
+        run_log = RunLog(path / "run.log", directory.config.operate.log_format, printer(console))
+        try:
+            yield run_log
+        except KeyboardInterrupt:
+            console.print(f"stopped; resume with: {way_out}", markup=False, soft_wrap=True)
+            raise
+        except Exception as error:
+            text = explain(error)
+            if exit_code(error) == IO:
+                text += f"; once that is fixed, resume with: {way_out}"
+            if isinstance(error, TooManyBadRecords):
+                text += f"; the rows and their faults are in {path / 'dead-letters'}"
+            if isinstance(cause_of(error), DamagedFile):
+                text += f"; bring it back from a copy, or {learn_again(path, 'it')}"
+            run_log.error("end", text, exit_code=exit_code(error))
+            mark_reported(error, text)
+            raise
+        run_log.close()
+
+
+FIRST_EVENTS = 1_000
+"""Events that are checked if the stream is not read as a whole."""
+HUGE = 1_000.0
+"""Absolute value at which a feature dominates the others."""
+UNEQUAL = 3
+"""Ratio of the numbers of ids on both sides that suggests two kinds, such as users and items."""
+OTHER_UNITS = ("s", "ms", "us", "ns")
+FIRST_SECOND, LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in YEARS)
+"""Range since 1970; a first time outside of it is likely misread."""
+
+
+def warn_of_first(config: Config) -> None:
+    """Warn of anomalies in the first events of files, unless they cannot be read."""
+    path = config.stream.path
+    if not path or is_pipe(path) or find_transport(path) is not None:
+        return
+    source = _opened(config, open_stream, quiet=True)
+    try:
+        events = source.first(FIRST_EVENTS)
+    except StreamError:  # reported by the actual read
+        return
+    warn(config, events, source)
+
+
+def warn(config: Config, events: EventBatch, source: EventSource) -> None:
+    """Print a yellow line for each anomaly in events of `source`."""
+    if not len(events):
+        return
+    found = [time_guard(int(events.t[0]), source.unit)]
+    if not source.ids.bipartite:
+        found.append(sides_guard(events.src, events.dst))
+    if events.x is not None:
+        is_scaled, names = config.graph.feature_scale != "none", source.feature_names
+        found += [None if is_scaled else huge_guard(events.x, names)]
+        found += [constant_guard(events.x, names)] if len(events) > 1 else []
+    for text in filter(None, found):
+        hint(text, "yellow")
+
+
+def time_guard(first: int, unit: str) -> str | None:
+    """Return a warning for a first time in ticks before 1980 or after 2100, except 0."""
+
+    def is_recent(unit: str) -> bool:
+        return FIRST_SECOND <= first * seconds_per_tick(unit) < LAST_SECOND
+
+    if unit == "tick" or first == 0 or is_recent(unit):
+        return None
+    others = (u for u in OTHER_UNITS if u != unit and is_recent(u))
+    meant = next((f"--time-unit {u}?" for u in others), "is --t the right column?")
+    is_early = first * seconds_per_tick(unit) < FIRST_SECOND
+    side = "before 1980" if is_early else "after 2100"
+    return f"the first time, {first:,} {unit}, is {side} if it counts from 1970: {meant}"
+
+
+def sides_guard(src: Tensor, dst: Tensor) -> str | None:
+    """Return a warning if sources and destinations look like two kinds that share ids.
+
+    That is if one side has several times the ids of the other, most ids of the smaller are on both
+    sides, and hardly any pair occurs in both directions.
+    """
+    sources, destinations = torch.unique(src), torch.unique(dst)
+    few, many = sorted((sources, destinations), key=len)
+    shared = int(torch.isin(few, many).sum())
+    if len(few) < 2 or len(many) < UNEQUAL * len(few) or 2 * shared < len(few):
+        return None
+    size = int(max(sources.max(), destinations.max())) + 1
+    pairs, turned = torch.unique(src * size + dst), torch.unique(dst * size + src)
+    if 20 * int(torch.isin(pairs, turned).sum()) > len(pairs):
+        return None
+    return (
+        f"{shared:,} ids are on both sides, of {len(sources):,} sources and "
+        f"{len(destinations):,} destinations that are hardly one kind: --direction bipartite?"
+    )
+
+
+def huge_guard(x: Tensor, names: Sequence[str]) -> str | None:
+    largest = x.abs().amax(0)
+    found = (largest > HUGE).nonzero().flatten().tolist()
+    if not found:
+        return None
+    return (
+        f"{_listed(found, names)} as large as {float(largest[found].max()):,.6g}, beside which a "
+        "model sees little else: --feature-scale auto?"
+    )
+
+
+def constant_guard(x: Tensor, names: Sequence[str]) -> str | None:
+    found = (x == x[:1]).all(0).nonzero().flatten().tolist()
+    if not found:
+        return None
+    way_out = "name others with --features" if len(found) < x.shape[1] else "leave out --features"
+    return f"{_listed(found, names)} the same in all {len(x):,} events looked at: {way_out}"
+
+
+def _listed(columns: Sequence[int], names: Sequence[str]) -> str:
+    shown = ", ".join(names[i] for i in columns[:3])
+    more = f" and {len(columns) - 3} more" if len(columns) > 3 else ""
+    return f"feature {shown} is" if len(columns) == 1 else f"features {shown}{more} are"

@@ -1,0 +1,199 @@
+"""Ranks on the command line: joining, following rank 0, and validation of settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tgflow.cli import inputs as assemble
+from tgflow.cli.errors import exit_code, explain, mark_reported
+from tgflow.run.config import Config, ConfigError, flag_of, flat, in_flags, replaced
+from tgflow.ranks.broadcast import LeaderFailed
+from tgflow.ranks.launch import largest_world, read_launch
+from tgflow.base.peers import PeerLost, Peers
+from tgflow.run.build import open_follower
+from tgflow.run.directory import ResumeOptions
+from tgflow.run.features import FILED, placement_of
+from tgflow.run.gpu import graph_gpu, use_device
+from tgflow.run.log import Level, RunLog
+from tgflow.run.model_maker import make_model
+from tgflow.run.followers import RANKS, hear
+from tgflow.run.stream import FlowControl
+
+if TYPE_CHECKING:
+    from tgflow.ranks.group import Ranks
+
+_ERRORS: tuple[Level, ...] = ("error",)
+Learning = Literal["continual", "offline"]
+OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
+"""Settings that may differ between ranks: those of each host, and those sent by rank 0."""
+
+
+@contextmanager
+def join_ranks(
+    config: Config, options: ResumeOptions, learning: Learning, **flags: object
+) -> Iterator[Peers]:
+    """Join the ranks that this process was started with, if any, and leave them on exit.
+
+    If this rank fails, rank 0 reports the cause.
+    """
+    launch = read_launch(os.environ)
+    if launch is None or launch.world == 1:
+        yield Peers()
+        return
+    with report_as_rank(launch.rank) if launch.rank else nullcontext():
+        peers = _join(config, learning, _compared(config, options, learning, flags))
+        try:
+            yield peers
+        except Exception as error:
+            if not isinstance(error, PeerLost | LeaderFailed):  # raised by this rank
+                peers.say_why(explain(error))
+            raise
+        finally:
+            peers.close()
+
+
+def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ranks:
+    from tgflow.ranks.join import join
+    from tgflow.ranks.group import Ranks
+
+    device = use_device(config)
+    assemble.use_threads(config)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", RuntimeWarning)
+        peers = join(
+            compared,
+            interface=config.ranks.interface,
+            device=device,
+            timeout=config.ranks.timeout,
+            strict=config.checkpoint.strict_resume,
+        )
+    assert isinstance(peers, Ranks)
+    for warning in found:
+        print(f"tgflow: {in_flags(str(warning.message))}", file=sys.stderr)
+    return peers
+
+
+def _compared(
+    config: Config, options: ResumeOptions, learning: Learning, flags: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the values that must be equal on all ranks, by flag."""
+    unused = {"continual", "offline", "compare"} - {learning}
+    found = {
+        flag_of(key): value
+        for key, value in flat(config).items()
+        if key not in OF_A_HOST and key.partition(".")[0] not in unused
+    }
+    asked = {"resume": options.resume, "allow-config-change": options.allow_change, **flags}
+    return found | {f"--{name}": value for name, value in asked.items()}
+
+
+def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:
+    """Return settings with one slice of each batch per rank, unless `stated` has a number.
+
+    The ranks are those of the largest world that was announced, so that more of them may join.
+    """
+    launch = read_launch(os.environ)
+    most = 1 if launch is None else largest_world(launch)
+    if most == 1 or f"{learning}.slices" in stated:
+        return config
+    return replaced(config, {f"{learning}.slices": most})
+
+
+def check_ranks(
+    config: Config, learning: Learning, world: int, x_dim: int, *, resumed: bool = False
+) -> None:
+    """Refuse settings, or edge features of width `x_dim`, that need a single process."""
+    if world == 1:
+        return
+    slices, r = getattr(config, learning).slices, config.ranks
+    if learning == "offline":  # each rank has a memory and batches of its own, or shares batches
+        slices = max(slices, config.offline.memories)
+    if config.serve.at is not None:
+        raise ConfigError(
+            "--serve requires a single process with the whole model; leave out --nproc, or "
+            "serve the checkpoints of the run: tgflow serve RUN"
+        )
+    if slices < world:
+        way_out = f"--slices {world}" + (" --allow-config-change" if resumed else "")
+        raise ConfigError(
+            f"--slices: a batch has {slices}, so at most {slices} of {world} ranks can share it; "
+            f"start {slices}, or pass {way_out}"
+        )
+    if config.store.url is not None and placement_of(config) in FILED:
+        raise ConfigError(
+            "--store does not hold the files of edge features of other ranks; use --edge-table "
+            "host, or leave out --store"
+        )
+    if config.tables.cache_policy == "belady":
+        raise ConfigError("--cache-policy: belady supports one process; use lru with more ranks")
+    if config.graph.node_types is not None:
+        raise ConfigError(
+            "--node-types requires node names, which only rank 0 has; leave out --nproc"
+        )
+    if learning == "offline" and config.offline.fixed_negatives is not None:
+        raise ConfigError(
+            "--fixed-negatives requires node names, which only rank 0 has; leave out --nproc"
+        )
+    for name, held in (("graph", r.graph), ("memory", r.memory)):
+        if held == "sharded" and learning == "offline":
+            raise ConfigError(
+                f'[ranks] {name} = "sharded": offline training has all of it on every rank; leave '
+                "it out of the file, or use tgflow run"
+            )
+        if held == "sharded" and config.run.device != "cpu":
+            raise ConfigError(
+                f"--rank-{name}: sharded is for models on the CPU, and --device is "
+                f"{config.run.device}; use replicated"
+            )
+    if x_dim and placement_of(config) == "auto":
+        raise ConfigError(
+            f"--edge-table auto: {world} ranks would use a file at different times; use host or "
+            "disk, or device on a GPU"
+        )
+
+
+def follow(peers: Peers, flow: FlowControl) -> None:
+    """Learn the events of rank 0 until it ends, or until `flow` is stopped and rank 0 ends all."""
+    with report_as_rank(peers.rank):
+        briefing = hear(peers)
+        config = briefing.config
+        device = use_device(config)
+        assemble.use_threads(config)
+        model = make_model(
+            config, config.continual, briefing.x_dim, device, node_x_dim=briefing.node_x_dim
+        )
+        run_log = RunLog(
+            Path(briefing.path) / RANKS / f"{peers.rank:03}.log",
+            config.operate.log_format,
+            speaker=f"rank {peers.rank}",
+            says=_ERRORS,
+        )
+        try:
+            gpu = graph_gpu(config, device)
+            result = open_follower(briefing, peers, model, flow, run_log, gpu).run()
+        except Exception as error:
+            text = explain(flow.error or error)  # by its own limit, if rank 0 ends for that
+            run_log.error("end", text, exit_code=exit_code(error))
+            mark_reported(error, text)
+            raise
+        run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
+        run_log.close()
+
+
+@contextmanager
+def report_as_rank(rank: int) -> Iterator[None]:
+    """Report an error as that of a rank."""
+    try:
+        yield
+    except Exception as error:
+        if "reported" not in vars(error):
+            text = explain(error)
+            print(f"rank {rank}: {text}", file=sys.stderr, flush=True)
+            mark_reported(error, text)
+        raise

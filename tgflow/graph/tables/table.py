@@ -1,0 +1,214 @@
+"""Tables of rows by id: interface, base class of placements, and argument checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.device import device_of, has_device
+from tgflow.graph.tables import _native
+
+if TYPE_CHECKING:
+    from tgflow.cuda.rows import TableView
+
+
+class Table(Protocol):
+    """Rows of one width and dtype by id: the interface that a graph reads features from.
+
+    The placement never changes a result: every implementation returns the same bytes for the
+    same ids, raises the same errors, and is unchanged if it raises. Ids count from 0 in the
+    order of `append`; -1 stands for no row and reads as zeros. One thread appends, truncates or
+    closes while any number gather; the rows of a gather must exist before it starts.
+    """
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the elements."""
+
+    @property
+    def placement(self) -> str:
+        """Current placement, for display and for choices that change no result."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+
+    @property
+    def base(self) -> Table:
+        """The table that stores the rows: itself, or the one behind caches and views."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file that holds exactly these rows and outlives the process; None without one."""
+
+    def __len__(self) -> int: ...
+
+    def check(self, rows: Tensor) -> None:
+        """Raise ValueError unless `rows`, `[N, dim]`, can be appended."""
+
+    def append(self, rows: Tensor) -> int:
+        """Add rows, all or none, and return the first one's id."""
+
+    def truncate(self, size: int) -> None:
+        """Keep only the first `size` rows, for example to rewind to a checkpoint."""
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows of int64 ids `[...]` as `[..., dim]` on their device; -1 gives zeros.
+
+        Raises:
+            IndexError: If an id is not below `len(self)`; at once, or, where ids are on a GPU, at a
+                later call.
+            ValueError: If `ids` or `out` has another dtype, shape or device.
+        """
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return the rows `[start, stop)` on the CPU."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return a description of the table, JSON-serializable; sizes in bytes."""
+
+    def close(self) -> None:
+        """Release all resources, once running reads are done."""
+
+
+class PendingGather:
+    """A gather that runs asynchronously to its caller."""
+
+    def __init__(self, out: Tensor, ids: Tensor, request: _native.RowRequest | None) -> None:
+        self._request = request  # destroyed first: it waits for pending writes
+        self._ids, self._out = ids, out
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return or raise without waiting."""
+        return self._request is None or self._request.is_done
+
+    def wait(self) -> Tensor:
+        """Wait for the rows and return them.
+
+        Raises:
+            OSError: If they cannot be read; `tgflow.graph.tables.DamagedFile`, a subclass, if they are
+                not what was written.
+        """
+        if self._request is not None:
+            self._request.wait()
+        return self._out
+
+    def __del__(self) -> None:
+        self._request = None
+
+
+class RowStorage:
+    """Base class of placements: rows of `row_bytes` bytes each, by number.
+
+    One thread changes them at a time, while any number may gather rows that existed before.
+    """
+
+    placement: str
+    row_bytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        raise NotImplementedError
+
+    @property
+    def view(self) -> TableView | None:
+        """View for a GPU's kernels; None where kernels cannot read the rows."""
+        return None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the file; 0 in memory."""
+        return 0
+
+    def append(self, rows: Tensor, size: int) -> None:
+        """Append `rows`, contiguous uint8 `[N, row_bytes]` on any device, after `size` rows."""
+        raise NotImplementedError
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite the rows of `ids`, int64 `[N]`, each once."""
+        raise NotImplementedError
+
+    def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest | None:
+        """Start a gather on the CPU; None if it is already done, as for rows in memory."""
+        self.gather(ids, out, size)
+        return None
+
+    def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
+        """Copy the rows of `ids`, contiguous int64, to `out`, contiguous on the same device.
+
+        A negative id gives zeros. Raises IndexError if one is not below `size`.
+        """
+        raise NotImplementedError
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return existing rows, uint8 `[stop - start, row_bytes]` on the CPU."""
+        raise NotImplementedError
+
+    def truncate(self, size: int) -> None:
+        """Remove the rows from `size` on."""
+
+    def sync(self) -> None:
+        """Make appended rows as durable as the placement can."""
+
+    def close(self) -> None:
+        """Release everything; waits for running reads."""
+        raise NotImplementedError
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return a dtype's name without "torch."."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_ids(ids: Tensor) -> None:
+    """Raise unless `ids` is a tensor of int64."""
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"ids must be a tensor, got {type(ids).__name__}; use torch.as_tensor(ids)")
+    if ids.dtype != torch.int64:
+        raise ValueError(f"ids must be int64, got {name_of(ids.dtype)}")
+
+
+def out_for(ids: Tensor, out: Tensor | None, dim: int, dtype: torch.dtype) -> Tensor:
+    """Return the output for the rows of `ids`: `out` if it is valid, else a new tensor.
+
+    Raises:
+        ValueError: If `out` has another dtype, shape or device, or shares memory with the ids,
+            which the rows would overwrite.
+    """
+    shape = (*ids.shape, dim)
+    if out is None:
+        return torch.empty(shape, dtype=dtype, device=ids.device)
+    if out.shape != shape or out.dtype != dtype or not out.is_contiguous():
+        raise ValueError(
+            f"out must be contiguous {name_of(dtype)} {list(shape)}, "
+            f"got {name_of(out.dtype)} {list(out.shape)}"
+        )
+    if out.device != ids.device:
+        raise ValueError(f"out must be beside the ids on {ids.device}, it is on {out.device}")
+    if _share_memory(ids, out):
+        raise ValueError("out must not share memory with ids: rows would overwrite them")
+    return out
+
+
+def host_rows_like(out: Tensor) -> Tensor:
+    """Return host memory of the shape and dtype of `out`, pinned to be copied to its GPU."""
+    if not has_device(out.device):
+        return torch.empty(out.shape, dtype=out.dtype)
+    return device_of(out.device).allocate_host(out.nbytes).view(out.dtype).view(out.shape)
+
+
+def _share_memory(ids: Tensor, out: Tensor) -> bool:
+    if ids.untyped_storage().data_ptr() != out.untyped_storage().data_ptr():
+        return False
+    begin, end = out.data_ptr(), out.data_ptr() + out.nbytes
+    reach = sum((n - 1) * step for n, step in zip(ids.shape, ids.stride(), strict=True))
+    return ids.numel() > 0 and ids.data_ptr() < end and begin <= ids.data_ptr() + 8 * reach

@@ -1,0 +1,119 @@
+"""Control messages between ranks: orders of rank 0, status and requests of all, checksums."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from enum import IntFlag
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tgflow.ranks.parcel import Spec
+from tgflow.base.peers import RanksDisagree, Traffic
+
+STEP = "step"
+"""Name of the payloads, also in `Traffic`."""
+CHECKED_EVERY = 100
+"""Interval of checksums of the parameters, in payloads; the first one has it."""
+ORDER_SPEC: Spec = (torch.int64, (1,))
+FIGURES_SPEC: Spec = (torch.float64, (8,))
+CHECKSUM_SPEC: Spec = (torch.int64, (1,))
+
+
+STREAM = "feed"
+"""The kind of `Traffic` for the stream broadcast by rank 0."""
+_ROWS = ("rows", "memory", "memory queries", "memory rows", "memory clocks", "memory stored")
+_QUERIES = ("queries", "answers")
+_BESIDE = (STREAM, "json, save")
+
+
+class Order(IntFlag):
+    """Action of all ranks after a micro-batch, ordered by rank 0; or requested by a rank."""
+
+    NONE = 0
+    CHECKPOINT = 1
+    """Take a snapshot."""
+    HOLD = 2
+    """Read nothing new from the stream: a rank is short of memory."""
+    STOP = 4
+    """Stop and save, after a signal."""
+    STOP_FOR_MEMORY = 8
+    """Stop and save, as a rank reached its memory limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """Status of a rank: 64 bytes to rank 0 with each payload. Totals since its start."""
+
+    compute_seconds: float = 0.0
+    """Seconds in forward, backward and optimizer."""
+    wait_seconds: float = 0.0
+    """Seconds in collectives, except of the stream and of checkpoints: these wait for others."""
+    memory_bytes: int = 0
+    """Memory of the process now, in bytes."""
+    gradient_bytes: int = 0
+    """Bytes sent for gradients."""
+    rows_bytes: int = 0
+    """Bytes sent for memory rows and the messages stored in them."""
+    query_bytes: int = 0
+    """Bytes sent for neighbor queries and their answers."""
+    other_bytes: int = 0
+    """Bytes sent for everything else."""
+    asks: Order = Order.NONE
+    """The order that it requests from rank 0."""
+
+    @classmethod
+    def of(
+        cls, traffic: Traffic, *, compute_seconds: float, memory_bytes: int, asks: Order
+    ) -> Self:
+        """Return the status of this rank."""
+        flows = dict(traffic.flows)
+        gradient, rows, queries = (
+            sum(flows[kind].bytes for kind in kinds if kind in flows)
+            for kinds in (("gradient",), _ROWS, _QUERIES)
+        )
+        return cls(
+            compute_seconds=compute_seconds,
+            wait_seconds=sum(x.seconds for kind, x in flows.items() if kind not in _BESIDE),
+            memory_bytes=memory_bytes,
+            gradient_bytes=gradient,
+            rows_bytes=rows,
+            query_bytes=queries,
+            other_bytes=sum(flow.bytes for flow in flows.values()) - gradient - rows - queries,
+            asks=asks,
+        )
+
+    def to_tensor(self) -> Tensor:
+        """Return the status as float64 `[8]`: counts below 2^53 are exact."""
+        return torch.tensor([float(each) for each in astuple(self)], dtype=torch.float64)
+
+    @classmethod
+    def from_tensor(cls, figures: Tensor) -> Self:
+        """Return the status in `figures`, from `to_tensor`. Synchronizes with a device."""
+        compute, wait, *counts = figures.tolist()
+        memory, gradient, rows, queries, other, asks = map(int, counts)
+        return cls(compute, wait, memory, gradient, rows, queries, other, Order(asks))
+
+
+def checksum(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the CRC-32 of tensors and their names, int64 `[1]`. Synchronizes with a device."""
+    found = 0
+    for name, tensor in tensors.items():
+        found = zlib.crc32(name.encode(), found)
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        found = zlib.crc32(flat.numpy().data, found)
+    return torch.tensor([found])
+
+
+def check_alike(checksums: Sequence[Tensor], what: str) -> None:
+    """Raise if checksums differ between ranks."""
+    first, *others = (int(each.item()) for each in checksums)
+    wrong = [str(rank) for rank, each in enumerate(others, 1) if each != first]
+    if wrong:
+        raise RanksDisagree(
+            f"{what} of rank {', '.join(wrong)} are not those of rank 0: memory, a library or a "
+            "setting differs; the last checkpoint is valid"
+        )

@@ -1,0 +1,158 @@
+"""Models trained offline one after the other, and compared on the same test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tgflow.report.compare.attributes import event_facts
+from tgflow.report.compare.lineup import Entrant
+from tgflow.report.compare.offline_saves import OfflineSaves, Trained
+from tgflow.report.compare.outcome import Outcome
+from tgflow.report.compare.score_log import COLUMNS
+from tgflow.graph import TemporalGraph
+from tgflow.graph.ids import NodeIds
+from tgflow.base.metrics import ranks
+from tgflow.train.tasks.labels import EventLabels, LabelTask
+from tgflow.train.config import ExecutionConfig, OfflineConfig
+from tgflow.train.finite import TrainingDiverged
+from tgflow.train.observe import Callback
+from tgflow.train.offline import OfflineTrainer
+
+
+def compare_offline(
+    lineup: Iterable[Entrant],
+    graph: TemporalGraph,
+    config: OfflineConfig,
+    *,
+    execution: ExecutionConfig | None = None,
+    ids: NodeIds | None = None,
+    saves: OfflineSaves | None = None,
+    task: LabelTask | None = None,
+    on_result: Callable[[str, Mapping[str, Any]], None] = lambda key, result: None,
+) -> Outcome:
+    """Train each entrant and return the scores of all on the events of the test.
+
+    The split, the new nodes and the negatives are the same for all, by `config.data_seed`. An
+    entrant whose loss is not finite drops out; the others continue. With several kinds of negatives
+    the first is compared. A task is learned by the models with its decoder.
+    """
+    saves = OfflineSaves() if saves is None else saves
+    labels = None if task is None else task.labels_of(graph)
+    participants: dict[str, Any] = {}
+    for number, entrant in enumerate(lineup):
+        trained = saves.find(number, entrant.key)
+        if trained is None:
+            own = replace(config, seed=entrant.seed, **entrant.learning)
+            predicts = labels is not None and labels.are_predicted_by(entrant.model)
+            heard = _TestScores(config.test_negatives[0], labels, predicts=predicts)
+            trainer = OfflineTrainer(
+                entrant.model,
+                graph,
+                own,
+                heard,
+                execution=execution,
+                ids=ids,
+                task=task if predicts else None,
+            )
+            trained = _trained(entrant.key, trainer, heard, saves)
+        participants[entrant.key] = _participant(entrant, trained)
+        on_result(entrant.key, trained.result)
+    return _outcome(saves.trained, participants, graph, config.data_seed, labels)
+
+
+def _trained(key: str, trainer: OfflineTrainer, heard: _TestScores, saves: OfflineSaves) -> Trained:
+    """Train an entrant, resuming from its saved epoch, and store its result."""
+    saves.resume(trainer)
+    result, failure = {}, None
+    try:
+        result = trainer.fit(lambda: saves.after_epoch(trainer), progress=False)
+    except TrainingDiverged as error:
+        failure = {"at": error.events[0], "reason": str(error)}
+    rows = heard.rows(trainer.split.test_start, trainer.graph.num_events)
+    trained = Trained(key, rows, result, failure)
+    saves.add(trained)
+    return trained
+
+
+def _outcome(
+    trained: Sequence[Trained],
+    participants: Mapping[str, Any],
+    graph: TemporalGraph,
+    data_seed: int,
+    labels: EventLabels | None,
+) -> Outcome:
+    common = next((each for each in trained if each.failure is None), None)
+    if common is None:
+        raise TrainingDiverged("no model is left", (0, graph.num_events))
+    start = graph.num_events - len(common.rows)
+    shared = "protocol", "protocol_line", "tied_share", "visibility", "num_nodes", "test_negatives"
+    summary = {name: common.result[name] for name in shared} | {
+        "data_seed": data_seed,
+        "num_events": graph.num_events,
+        "test.start_event": start,
+        "participants": participants,
+    }
+    scores = {each.key: each.rows for each in trained}
+    return Outcome(event_facts(graph, start, graph.num_events, labels), scores, summary)
+
+
+class _TestScores(Callback):
+    """Keeps the scores of a test."""
+
+    def __init__(self, kind: str, labels: EventLabels | None, *, predicts: bool) -> None:
+        self._kind, self._labels, self._predicts = kind, labels, predicts
+        self._parts: list[tuple[Tensor, ...]] = []
+
+    def on_test_scores(
+        self,
+        negatives: str,
+        eid: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        classes: Tensor | None,
+    ) -> None:
+        """Add the scores of a test batch."""
+        if negatives == self._kind:
+            columns = [1 / ranks(positive, negative), positive, negative[:, 0]]
+            if self._labels is not None and self._predicts:
+                columns.append(self._labels.judged(eid, positive, classes))
+            self._parts.append((eid, *columns))
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the scores of the events at `[start, stop)`, `[N, 3 or 4]`; NaN: not scored."""
+        out = np.full((stop - start, len(COLUMNS) + (self._labels is not None)), np.nan)
+        for eid, *columns in self._parts:
+            found = np.stack([column.double().numpy() for column in columns], 1)
+            out[eid.numpy() - start, : found.shape[1]] = found
+        return out
+
+
+def _participant(entrant: Entrant, trained: Trained) -> dict[str, Any]:
+    """Return an entrant's summary; the cost of an event is that of an event of an epoch."""
+    result = trained.result
+    each = 1e6 / result["events_per_second"] if result else float("nan")
+    overhead = each * result["overhead_share"] if result else float("nan")
+    model = entrant.model
+    return {
+        "label": entrant.label,
+        "seed": entrant.seed,
+        "frozen_of": None,
+        "frozen_at": None,
+        "failure": trained.failure,
+        "num_parameters": sum(p.numel() for p in model.parameters()),
+        "microseconds": {
+            "compute": each - overhead,
+            "commit": 0.0,
+            "preparation": overhead,
+            "all": each,
+        },
+        "bytes": {"parameters": sum(p.nbytes for p in model.parameters())},
+        "learning": dict(entrant.learning),
+        **result,
+    }

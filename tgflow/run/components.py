@@ -1,0 +1,416 @@
+"""Checkpoints of a run: their schedule, and the components stored in them.
+
+The state is copied between two micro-batches and written by a background thread.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
+from tgflow.checkpoint.store import WriterStats
+from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.run.config import Config, plain
+from tgflow.run.config.schema import CheckpointConfig
+from tgflow.checkpoint.durable.errors import LogCorrupt
+from tgflow.checkpoint.durable.fs import AppendedFile
+from tgflow.graph.events import MICRO_BATCH_END, EventBatch
+from tgflow.base.peers import Shard
+from tgflow.run.directory import fixed_settings
+from tgflow.run.records import RunFiles, RunNote, lost_records
+from tgflow.run.log import RunLog
+from tgflow.streams.prefetch import Ended, Prefetcher
+from tgflow.train.observe import StepRecord
+from tgflow.train.stream_trainer import StreamTrainer
+
+
+class Component:
+    """Part of a run. Subclasses override the hooks that they need; the defaults do nothing.
+
+    The main loop calls `figures` and `on_step` after each micro-batch, and `report` after the last
+    save. Checkpoints call `changed`, `save` and `saved`. `close` is called at the end of the run.
+    """
+
+    def figures(self, step: StepRecord) -> Mapping[str, Any]:
+        """Return the fields that the component adds to the record of a micro-batch."""
+        return {}
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Process the record of a learned micro-batch."""
+
+    def changed(self) -> bool:
+        """Whether a checkpoint would differ from the newest one although no event arrived."""
+        return False
+
+    def save(self, writer: Checkpoint) -> None:
+        """Save the current state; later changes do not alter the saved copy."""
+
+    def saved(self) -> None:
+        """Called once the checkpoint of the latest `save` is on disk."""
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return final reports by name; may write them too."""
+        return {}
+
+    def close(self) -> None:
+        """Release all resources."""
+
+
+class Checkpoints:
+    """Takes checkpoints by time and by micro-batches; a context manager that waits for the last.
+
+    `announce` broadcasts whether the last checkpoint is taken, as all ranks must take part.
+    `is_asked` returns whether one is requested beside the schedule.
+    """
+
+    def __init__(
+        self,
+        trainer: StreamTrainer,
+        store: CheckpointStore,
+        writer: CheckpointWriter,
+        run_log: RunLog,
+        config: CheckpointConfig,
+        *,
+        parts: Sequence[Component] = (),
+        saved: int | None = None,
+        shard: Shard | None = None,
+        announce: Callable[[bool], object] | None = None,
+        is_asked: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._trainer, self._store, self._writer = trainer, store, writer
+        self._is_asked, self._asked = is_asked, False
+        self._run_log, self._parts, self._announce = run_log, parts, announce
+        self._config = config
+        self._shard = Shard() if shard is None else shard
+        self._taken_at = time.monotonic()
+        self._batches = 0
+        self._is_pending = False
+        self.saved = saved
+        """Events in the newest checkpoint known to be on disk; None without one."""
+        self._saved_at: float | None = None
+        self.copy_seconds = 0.0
+        """Time for which the latest checkpoint blocked the training."""
+
+    @property
+    def stats(self) -> WriterStats:
+        return self._writer.stats
+
+    @property
+    def age(self) -> float | None:
+        """Seconds of progress that a crash would lose; None before the first checkpoint."""
+        return None if self._saved_at is None else time.monotonic() - self._saved_at
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with suppress(OSError):  # already logged, or a worse error ends the run
+            self._writer.wait()
+
+    def after_step(self) -> bool:
+        """Return whether a checkpoint is due; one that is late waits for the one in progress."""
+        self._batches += 1
+        self._asked = self._is_asked() or self._asked
+        if self._writer.busy:
+            return False
+        self._settle()
+        every, every_batches = self._config.checkpoint_every, self._config.checkpoint_batches
+        by_time = every and time.monotonic() - self._taken_at >= every
+        by_batches = every_batches and self._batches >= every_batches
+        if not (by_time or by_batches or self._asked):
+            return False
+        if self._trainer.num_pending:  # every learned micro-batch must have its record
+            self._trainer.catch_up()
+            return False
+        return True
+
+    def finish(self) -> str | None:
+        """Save the final state, and return the digest of the state on disk."""
+        try:
+            self._writer.wait()
+        except OSError as error:
+            self._run_log.warning("checkpoint", str(error))
+        self._settle()
+        is_due = self.saved != self._trainer.position or any(p.changed() for p in self._parts)
+        if self._announce is not None:
+            self._announce(is_due)
+        if is_due:
+            # the other ranks take part only if it was announced
+            self._take(Shard() if self._announce is None else self._shard)
+            self._writer.wait()
+            if not self._settle():
+                raise OSError(f"the last checkpoint could not be written: {self.stats.last_error}")
+        digest = read_manifest(self._store.entries()[-1].path)["state_sha256"]
+        return None if digest is None else str(digest)
+
+    def take(self) -> None:
+        """Copy the state and start the write; all ranks that save together call this together."""
+        self._take(self._shard)
+
+    def _take(self, shard: Shard) -> None:
+        start = time.monotonic()
+        checkpoint = Checkpoint({}, shard=shard)
+        self._trainer.save_to(checkpoint)
+        for part in self._parts:
+            part.save(checkpoint)
+        self.copy_seconds = time.monotonic() - start
+        self._taken_at, self._batches, self._is_pending = start, 0, True
+        self._asked = False
+        self._writer.submit(self._trainer.position, checkpoint)
+
+    def _settle(self) -> bool:
+        """Process the checkpoint in progress; return False if it was not written."""
+        stats, is_pending = self.stats, self._is_pending
+        self._is_pending = False
+        if not is_pending:
+            return True
+        if stats.failures_in_a_row:
+            text = f"no checkpoint was written, training continues: {stats.last_error}"
+            self._run_log.warning("checkpoint", text)
+            return False
+        self.saved, self._saved_at = stats.last_step, self._taken_at
+        for part in self._parts:
+            part.saved()
+        self._run_log.info(
+            "checkpoint",
+            f"checkpoint {stats.last_step} written",
+            position=stats.last_step,
+            bytes=stats.num_bytes,
+            seconds=round(stats.seconds, 3),
+            copy_seconds=round(self.copy_seconds, 3),
+        )
+        return True
+
+
+class SavedSettings(Component):
+    """Settings, build and elapsed time of a run."""
+
+    def __init__(
+        self,
+        config: Config,
+        build: dict[str, Any],
+        *,
+        elapsed: float = 0.0,
+        history: int = 0,
+        changed: bool = True,
+    ) -> None:
+        self._config, self._build = config, build
+        self._before, self._started, self._changed = elapsed, time.monotonic(), changed
+        self._history = history
+
+    @property
+    def elapsed(self) -> float:
+        return self._before + time.monotonic() - self._started
+
+    def changed(self) -> bool:
+        """Whether the newest checkpoint has other settings, or another build."""
+        return self._changed
+
+    def save(self, writer: Checkpoint) -> None:
+        save_run_note(writer, self._config, self._build, self.elapsed, self._history)
+
+    def saved(self) -> None:
+        self._changed = False
+
+
+def save_run_note(
+    writer: Checkpoint, config: Config, build: dict[str, Any], elapsed: float, history: int
+) -> None:
+    """Save the settings of a run, and its progress."""
+    writer.note("model", plain(config)["model"])
+    writer.note("run", asdict(RunNote(build, elapsed, fixed_settings(config), history)))
+
+
+class SavedRecords(Component):
+    """The lines of metrics.jsonl: checkpoints store their number; newer ones are truncated."""
+
+    def __init__(self, files: RunFiles, newest: Checkpoint | None, run_log: RunLog) -> None:
+        self._files, lines = files, 0
+        if newest is not None:
+            noted = read_as(dict[str, int], newest.meta.get("records"), "records")
+            lines = read_natural(noted, "lines")
+        files.record_file.rewind(lines)
+        if lost := lost_records(files.records, lines):
+            run_log.warning("records", f"{lost}; the report lacks them, and the model does not")
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        self._files.log(record)
+
+    def save(self, writer: Checkpoint) -> None:
+        """Save the number of lines; they are on disk when this returns."""
+        writer.note("records", {"lines": self._files.record_file.sync()})
+
+
+ENDS_FILE = "micro-batches.txt"
+_AHEAD = 2
+_PAUSE = 0.1
+"""Seconds per poll while the current micro-batch is empty."""
+MANY = 1 << 20
+"""Size of the file in bytes from which unused ends are removed: some 60,000 ends."""
+_TORN = re.compile(rb"\d*( [0-9a-f]{0,8})?\0*")
+"""A line truncated by a crash."""
+
+
+class EndsDamaged(LogCorrupt):
+    """Raised when the file of micro-batch ends cannot be read."""
+
+
+class MicroBatchEnds(Component):
+    """A file of the log positions at which the micro-batches of a run have ended, one per line.
+
+    Each is followed by the CRC-32 of its digits. A resumed run repeats the ends beyond the newest
+    checkpoint, unless `keep` is False; those before the oldest checkpoint in `store` are removed in
+    bulk.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        position: int,
+        *,
+        keep: bool = True,
+        store: CheckpointStore | None = None,
+    ) -> None:
+        self._file, self._store = AppendedFile(path), store
+        self._writing = threading.Lock()
+        lines = _lines(path)
+        start = _first_beyond(lines, position)
+        self.to_repeat: deque[int] = deque()
+        """The ends beyond the position, in order."""
+        for number, line in enumerate(lines[start:] if keep else [], start + 1):
+            end = _end_of(line)
+            if end is not None:
+                self.to_repeat.append(end)
+            elif number < len(lines) or not _TORN.fullmatch(line):
+                raise EndsDamaged(
+                    f"{path} is damaged in line {number}, so the ends of micro-batches after "
+                    f"event {position:,} are unknown; without this file they end by the clock "
+                    "again"
+                )
+        self._file.rewind(sum(map(len, lines[: start + len(self.to_repeat)])))
+
+    def add(self, position: int) -> None:
+        """Append the end of a micro-batch, before it is learned. Thread-safe."""
+        with self._writing:
+            self._file.write(line_of(position))
+
+    def save(self, writer: Checkpoint) -> None:
+        with self._writing:
+            self._file.sync()
+
+    def saved(self) -> None:
+        """Remove the ends that no checkpoint needs any more, once there are many."""
+        if self._store is None or self._file.size < MANY:
+            return
+        oldest = self._store.oldest_kept()
+        if oldest is None:
+            return
+        with self._writing, suppress(OSError):  # a full disk is reported elsewhere
+            lines = _lines(self._file.path)
+            needed = lines[_first_beyond(lines, oldest["position"]) :]
+            if 2 * len(needed) <= len(lines):
+                self._file.replace(needed)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def line_of(position: int) -> bytes:
+    number = b"%d" % position
+    return b"%s %08x\n" % (number, zlib.crc32(number))
+
+
+def _end_of(line: bytes) -> int | None:
+    """Parse the end in a line, None if it is damaged."""
+    number = line.partition(b" ")[0]
+    return int(number) if number.isdigit() and line == line_of(int(number)) else None
+
+
+def _lines(path: Path) -> list[bytes]:
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        return list(file)
+
+
+def _first_beyond(lines: Sequence[bytes], position: int) -> int:
+    """Return the index of the line after the last whose end is not beyond `position`."""
+    ends = (_end_of(line) for line in lines)
+    return max(
+        (i for i, end in enumerate(ends, 1) if end is not None and end <= position), default=0
+    )
+
+
+class TimedStream:
+    """A stream whose micro-batches end when they are full, or after a maximum wait."""
+
+    def __init__(
+        self,
+        stream: Iterable[EventBatch],
+        ends: MicroBatchEnds,
+        position: int,
+        batch_size: int,
+        max_wait: float,
+    ) -> None:
+        self.unit = getattr(stream, "unit", None)
+        """Unit of a tick, if the stream has one."""
+        self._stream, self._ends = stream, ends
+        self._start = self._at = position
+        self._batch_size, self._max_wait = batch_size, max_wait
+        self._since = 0.0
+        """Arrival time of the first event of the current micro-batch."""
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        ahead = Prefetcher(iter(self._stream), _AHEAD)
+        try:
+            while True:
+                events = ahead.take(0.0)
+                if events is None and self._left() <= 0:
+                    self._ends.add(self._at)
+                    self._start = self._at
+                    yield MICRO_BATCH_END
+                    continue
+                if events is None:
+                    events = ahead.take(self._left())
+                if events is not None:
+                    yield from self._divided(events)
+        except Ended:
+            return
+        finally:
+            ahead.close()
+
+    def _left(self) -> float:
+        """Return the remaining seconds to wait for events; 0 or less: end the micro-batch."""
+        if self._at == self._start or self._ends.to_repeat:
+            return _PAUSE
+        return self._since + self._max_wait - time.monotonic()
+
+    def _divided(self, events: EventBatch) -> Iterator[EventBatch]:
+        """Yield events, with markers where earlier micro-batches ended or the current is full."""
+        while len(events):
+            repeated = self._ends.to_repeat
+            end = repeated[0] if repeated else self._start + self._batch_size
+            part, events = events[: end - self._at], events[end - self._at :]
+            if self._at == self._start:
+                self._since = time.monotonic()
+            self._at += len(part)
+            if self._at < end:
+                yield part
+                return
+            if repeated:
+                repeated.popleft()
+            else:
+                self._ends.add(end)
+            is_early, self._start = end - self._start < self._batch_size, end
+            yield part
+            if is_early:
+                yield MICRO_BATCH_END

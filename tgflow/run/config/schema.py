@@ -1,0 +1,420 @@
+"""Sections of the settings, where possible the library's own dataclasses.
+
+Imports neither torch nor pyarrow, as the command line's help is generated from it. A model's own
+settings are the dataclass of that model (see `validate_model`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ConfigDict
+
+from tgflow.base.choices import Direction, Precision, Preset
+from tgflow.base.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_text
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
+from tgflow.streams.options import StreamOptions
+from tgflow.streams.rows.schema import Checks
+from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
+from tgflow.base.units import parse_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Address:
+    path: Annotated[str, Setting(flags=("--stream", "--data", "-s"), resume="from_now")] = ""
+    """File or folder (CSV, Parquet, Arrow, JSONL; .gz), - for stdin, or kafka://HOST/TOPIC."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamConfig(StreamOptions, _Address):
+    """Source of the events and read options."""
+
+    columns: str | None = None
+    features: list[str] | None = None
+    categorical: list[str] | None = None
+    sort: bool = False
+    """Read all events first and sort them by time."""
+    follow: Annotated[bool, Setting(live=True, resume="any_time")] = False
+    """Read on as the file grows, or as files are moved to the folder, until the run is stopped."""
+    limit: Annotated[int, Ge(1), Setting(resume="any_time")] | None = None
+    """Stop after this many events."""
+    speed: Annotated[float, Gt(0), Setting(resume="any_time")] | None = None
+    """Play at this multiple of real time; unset: at full speed."""
+    event_id: Annotated[str | None, Setting(live=True, resume="from_now")] = None
+    """Column of an id used to drop repeated events."""
+    codec: Annotated[CodecName, Setting(live=True)] = "json"
+    """Kafka: record encoding; arrow holds many edges per record."""
+    until_end: Annotated[bool, Setting(live=True, resume="any_time")] = False
+    """Kafka: stop at the topic's end as of the start of the run, also after a crash and a resume;
+    resuming a run that stopped there reads to the end as of then."""
+
+
+ScaleKind = Literal["auto", "standard", "log", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphConfig(Checked):
+    """Mapping of events to edges."""
+
+    direction: Direction = "undirected"
+    """Direction of edges; bipartite: sources and destinations are separate name spaces."""
+    feature_scale: ScaleKind = "auto"
+    """Scale features by the events so far: standard, log (signed logarithm), auto (log for skewed
+    columns) or none, which dyglib/1, tgb/1 and tkg/1 set."""
+    node_features: Annotated[str | None, Setting(resume="any_time")] = None
+    """File of node features, one row per node, keyed by the stream's ids: CSV, TSV, JSON lines,
+    Parquet or Arrow. Nodes without a row get --fill-missing, or are an error."""
+    node_id: Annotated[str, Setting(resume="any_time")] = "id"
+    """Its id column."""
+    node_columns: list[str] | None = None
+    """Its feature columns, each one a name or a prefix such as f*; unset: all others."""
+    node_side: Annotated[str | None, Setting(resume="any_time")] = None
+    """Its column of src or dst, where sources and destinations have ids of their own."""
+    node_types: Annotated[str | None, Setting(resume="any_time")] = None
+    """File of node types with columns id and type: random negatives of an event have the type of
+    its destination. Nodes without a row have a type of their own."""
+    node_types_digest: Annotated[str | None, Setting(resume="any_time", expert=True)] = None
+    """Digest of that file, set at the start: a resumed run refuses another file."""
+    device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
+    """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The model: its name, the settings that most models share, and its own."""
+
+    name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn+pairs"
+    """tgn, tgat, jodie, graphmixer, or these with +pairs (tgn+pairs, tgat+pairs, jodie+pairs,
+    graphmixer+pairs) to read pair history; dygformer, tpnet, craft, counts; baselines recency,
+    poptrack, edgebank, edgebank-tw; or your own, only by this flag: path/to/file.py:Class or
+    package.module:Class."""
+    dim: Annotated[int, Ge(1)] | None = None
+    """Width of memory, embedding and time encoding; unset: the model's default (100)."""
+    heads: Annotated[int, Ge(1)] | None = None
+    """Attention heads; unset: the model's default (2)."""
+    neighbors: Annotated[int, Ge(1)] | None = None
+    """Neighbors per hop; unset: the paper's (tgn 10, tgat 20)."""
+    layers: Annotated[int, Ge(1)] | None = None
+    """Hops; unset: the paper's (tgn 1, tgat 2)."""
+    dropout: Annotated[float, Ge(0), Lt(1)] | None = None
+    """Dropout while training; unset: the model's default (0.1)."""
+    precision: Annotated[Precision, Setting(resume="from_now")] = "fp32"
+    """Matrix products: fp32; or the faster bf16, on a CPU with AVX512_BF16, which rounds factors to
+    7 bits, and tf32, on a GPU, which rounds them to 10."""
+    settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(
+        default_factory=dict
+    )
+    """Any other setting of the model as KEY=VALUE, such as memory_updater=rnn; may be repeated. In
+    a file: a key of [model]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablesConfig:
+    """Placement of edge features, and their cache."""
+
+    edge_table: Literal["host", "disk", "auto", "device", "uva"] | None = None
+    """Placement of edge features: host memory; disk, in a file; auto, in memory up to edge_budget
+    and then in a file, on a GPU in its memory first; device or uva, GPU memory or mapped host
+    memory; unset: host, or auto on a GPU."""
+    edge_budget: Size | None = None
+    """auto: memory for rows, such as 8GiB; unset: all available, half of a GPU's free memory."""
+    edge_path: str | None = None
+    """disk, auto: the file; unset: edge-x.rows in the run directory."""
+    edge_cache: str | None = None
+    """Size of the cache, such as 256MiB; train: also a share, such as 10%."""
+    cache_policy: Literal["lru", "lfu", "fifo", "belady"] | None = None
+    """Policy of a cache in host memory; belady, for train, plans ahead; unset: the best available
+    (run lru, train belady; clock on a GPU)."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        size = self.edge_cache
+        if size is not None and not size.endswith("%"):
+            check_text("edge_cache", size, parse_bytes)
+        elif size is not None:
+            share = float(size[:-1]) if re.fullmatch(r"\d*\.?\d+%", size) else 0.0
+            if not 0 < share <= 100:
+                raise ValueError(
+                    "edge_cache: a share of the rows must be above 0% and at most 100%, got "
+                    f"{size!r}"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The run itself."""
+
+    out: Annotated[str | None, Setting(flags=("--out", "-o"))] = None
+    """Run directory; unset: runs/STREAM-MODEL."""
+    share_files: bool = False
+    """Give the run's files the permissions of the umask; unset: only their owner can read them, as
+    they hold rows of the stream."""
+    threads: Annotated[int, Ge(1)] | None = None
+    """CPU threads of a rank; unset: one per core at the start, less one for each replica, divided
+    by the ranks of the host."""
+    device: str = "cpu"
+    """Device of model, memory and graph: cpu, cuda, or cuda:N for the Nth GPU."""
+    capture: bool = True
+    """GPU: replay steps of recurring shapes as CUDA graphs."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device must be cpu, cuda or cuda:N, got {self.device!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig(Checked):
+    """Checkpoints, from which a run resumes after a crash."""
+
+    checkpoint_every: Annotated[float, Ge(0)] = 60.0
+    """Seconds between checkpoints; 0: none by time."""
+    checkpoint_batches: Annotated[int, Ge(1)] | None = None
+    """Also every N micro-batches."""
+    keep: Annotated[int, Ge(1)] = 3
+    """Latest checkpoints to keep."""
+    log: Annotated[bool, Setting(resume="fixed")] = True
+    """Write arriving events to a log first, so that a resume need not read them again."""
+    keep_log: bool = False
+    """Keep the whole log; unset: segments that no kept checkpoint needs are removed."""
+    max_checkpoint_bytes: Size | None = None
+    """Maximum size of a checkpoint, such as 8GiB."""
+    strict_resume: bool = False
+    """Refuse to resume if bits could differ: threads, versions."""
+
+    @property
+    def most_bytes(self) -> int | None:
+        """`max_checkpoint_bytes` as a number; None: any size."""
+        limit = self.max_checkpoint_bytes
+        return None if limit is None else parse_bytes(limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreConfig(Checked):
+    """Checkpoints at a URL, from which another machine resumes."""
+
+    url: Annotated[str | None, Setting(flags=("--store",))] = None
+    """Also send each checkpoint to this URL of the run: s3://BUCKET/RUN, gs://BUCKET/RUN or
+    file:///FOLDER. With --resume, a directory without a run is filled from there."""
+    timeout: Annotated[Duration, Setting(flags=("--store-timeout",))] = "10m"
+    """End the run if the store has not been reached for this long."""
+    lease: Annotated[Duration, Setting(flags=("--store-lease",))] = "30s"
+    """Time after which a silent writer of the store is replaced by a run on another machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartConfig:
+    """Initial state of a run."""
+
+    init_from: str | None = None
+    """Start with the model, memory, events and ids of this run directory (of train or run); its
+    model settings become the defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoresConfig(Checked):
+    """Scores of events, predicted before they are learned."""
+
+    to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
+    """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC."""
+    max_wait: Duration | None = None
+    """Maximum wait of an event for its micro-batch to fill, such as 1s or 500ms; unset: wait for a
+    full batch."""
+
+
+LogTo = Literal["tensorboard", "wandb", "csv"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperateConfig(Checked):
+    """Monitoring and limits of a run."""
+
+    metrics_port: Annotated[int, Ge(0), Le(65_535)] | None = None
+    """Serve Prometheus metrics on this port; 0: any free one."""
+    metrics_host: str = "127.0.0.1"
+    """Address to serve metrics on; 0.0.0.0 for all interfaces."""
+    log_format: Literal["text", "json"] = "text"
+    """Messages on stderr: text, or one JSON object per line."""
+    log_to: tuple[LogTo, ...] | None = None
+    """Also log the figures of each step or epoch in the run directory: tensorboard, wandb (offline)
+    or csv; may be given several times."""
+    memory_limit: Size | None = None
+    """Memory limit of the process, such as 8GiB, without mapped files: the stream pauses near it,
+    the run stops at it."""
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """`memory_limit` as a number; None: any."""
+        return None if self.memory_limit is None else parse_bytes(self.memory_limit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(Checked):
+    """HTTP access to a run, and its limits."""
+
+    at: Annotated[str | None, Setting(flags=("--serve",))] = None
+    """Serve predictions over HTTP during training: a port, or HOST:PORT; 0: any free port."""
+    token_file: Annotated[str | None, Setting(flags=("--serve-token-file",))] = None
+    """File with the token that clients must send; unset: environment variable TGFLOW_SERVE_TOKEN.
+    An address that other machines can reach requires one."""
+    hosts: Annotated[tuple[str, ...] | None, Setting(flags=("--serve-hosts",))] = None
+    """Further values of the header Host that are answered, as of a proxy or probe: HOST or
+    HOST:PORT, or "*" for any; may be given several times. Else only the server's address is."""
+    max_body: Annotated[Size, Setting(flags=("--serve-max-body",))] = "1MiB"
+    """Maximum size of a request."""
+    max_pairs: Annotated[int, Ge(1), Setting(flags=("--serve-max-pairs",))] = 20_000
+    """Maximum pairs and nodes per request; top-k counts each candidate of each source."""
+    max_waiting: Annotated[int, Ge(1), Setting(flags=("--serve-max-waiting",))] = 128
+    """Maximum concurrent requests; further ones get status 429."""
+    timeout: Annotated[Duration, Setting(flags=("--serve-timeout",))] = "10s"
+    """Seconds to receive and answer a request."""
+    replicas: Annotated[int, Ge(1), Setting(flags=("--replicas",))] = 1
+    """Processes that answer, each with a copy of the run."""
+    max_lag: Annotated[int, Ge(0), Setting(flags=("--max-lag",))] | None = None
+    """Events behind the run from which GET /ready gives status 503; unset: any number."""
+    parameters_every: Annotated[
+        Duration, Setting(flags=("--serve-parameters-every",), live=True)
+    ] = "500ms"
+    """Time after which answers have new parameters; those of each micro-batch have its events."""
+    ring: Annotated[Size, Setting(flags=("--serve-ring",), live=True)] = "256MiB"
+    """Shared memory for what replicas have not read yet."""
+    stay: Annotated[bool, Setting(flags=("--serve-stay",), live=True)] = False
+    """Serve on after the end of the stream, until a signal."""
+
+
+Held = Literal["replicated", "sharded"]
+"""Whether each rank holds a replica, or a shard and queries the others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksConfig(Checked):
+    """Communication of ranks, and placement of their state."""
+
+    graph: Annotated[Held, Setting(flags=("--rank-graph",), live=True)] = "replicated"
+    """Neighbors and counts: replicated on every rank, or sharded: each rank has those of its own
+    nodes, and of its share of other keys."""
+    memory: Annotated[Held, Setting(flags=("--rank-memory",), live=True)] = "replicated"
+    """Node memory, likewise; sharded sends the rows that are read."""
+    timeout: Annotated[float, Gt(0), Setting(flags=("--rank-timeout",))] = 300.0
+    """Timeout in seconds for all ranks to join, and later for each to respond."""
+    interface: str | None = None
+    """Network interface that connects the ranks, such as eth1; unset: none, as all are on this
+    host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig(Checked):
+    """A comparison of models."""
+
+    models: Annotated[tuple[str, ...], Setting(flags=("--models", "-m"))] = ("auto",)
+    """Models, comma-separated or repeated: NAME, LABEL=NAME or your own as in tgflow run -m; auto,
+    or quick for baselines."""
+    protocol: Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"] | None = None
+    """Named protocol, which sets defaults; all but prequential/1 train offline, in epochs."""
+    seeds: Annotated[int, Ge(1)] = 3
+    """Number of seeds for each model that has parameters, starting at --seed."""
+    frozen_at: Annotated[float, Gt(0)] | None = None
+    """Also compare copies of the models that are frozen from here on: a share of the events
+    below 1, or a number of events."""
+    preset: Preset = "auto"
+    """Settings by the kind of stream, which auto measures, or published ones for a data set of
+    DyGLib; explicit settings take precedence."""
+    cut_at_steps: bool | None = None
+    """Also end micro-batches where the time changes, so that each has events of a single time;
+    unset: chosen by the preset (discrete does)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the settings."""
+
+    title: str
+    resume: Effect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings, by section; each has a default except `stream.path`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False
+    )
+
+    stream: Annotated[StreamConfig, Section("Stream: event source", "fixed")] = field(
+        default_factory=StreamConfig
+    )
+    order: Annotated[
+        OrderConfig, Section("Order: late events and several partitions", "from_now")
+    ] = field(default_factory=OrderConfig)
+    checks: Annotated[Checks, Section("Checks: row validation", "from_now")] = field(
+        default_factory=Checks
+    )
+    kafka: Annotated[KafkaClientConfig, Section("Kafka", "any_time")] = field(
+        default_factory=KafkaClientConfig
+    )
+    graph: Annotated[GraphConfig, Section("Graph", "fixed")] = field(default_factory=GraphConfig)
+    model: Annotated[ModelConfig, Section("Model", "fixed_model")] = field(
+        default_factory=ModelConfig
+    )
+    task: Annotated[TaskConfig, Section("Task: labels to learn besides links", "fixed_model")] = (
+        field(default_factory=TaskConfig)
+    )
+    continual: Annotated[ContinualConfig, Section("Learning", "from_now")] = field(
+        default_factory=ContinualConfig
+    )
+    offline: Annotated[OfflineConfig, Section("Learning", "from_now")] = field(
+        default_factory=OfflineConfig
+    )
+    reuse: Annotated[Reuse, Section("Reuse: rows across batches", "from_now")] = field(
+        default_factory=Reuse
+    )
+    compare: Annotated[CompareConfig, Section("Comparison", "fixed")] = field(
+        default_factory=CompareConfig
+    )
+    tables: Annotated[TablesConfig, Section("Features: placement and cache", "any_time")] = field(
+        default_factory=TablesConfig
+    )
+    run: Annotated[RunConfig, Section("Run", "any_time")] = field(default_factory=RunConfig)
+    checkpoint: Annotated[
+        CheckpointConfig, Section("Checkpoints: resume after a crash", "any_time")
+    ] = field(default_factory=CheckpointConfig)
+    store: Annotated[StoreConfig, Section("Store: checkpoints at a URL", "any_time")] = field(
+        default_factory=StoreConfig
+    )
+    start: Annotated[StartConfig, Section("Start", "fixed")] = field(default_factory=StartConfig)
+    scores: Annotated[ScoresConfig, Section("Scores", "from_now")] = field(
+        default_factory=ScoresConfig
+    )
+    operate: Annotated[OperateConfig, Section("Operation", "any_time")] = field(
+        default_factory=OperateConfig
+    )
+    serve: Annotated[ServeConfig, Section("Serving: HTTP", "any_time")] = field(
+        default_factory=ServeConfig
+    )
+    ranks: Annotated[RanksConfig, Section("Ranks: distributed training", "any_time")] = field(
+        default_factory=RanksConfig
+    )
+
+    def __post_init__(self) -> None:
+        """Move sections that belong to a trainer into its settings."""
+        if self.offline.reuse not in (Reuse(), self.reuse):
+            raise ValueError("reuse is a section of its own: [reuse]")
+        object.__setattr__(self, "offline", replace(self.offline, reuse=self.reuse))
+        if (target := self.task.target) is not None:
+            if self.stream.label not in (None, target):
+                raise ValueError(
+                    f"label and target name two columns, {self.stream.label} and {target}: give "
+                    "target alone (--target)"
+                )
+            object.__setattr__(self, "stream", replace(self.stream, label=target))
+        learning = self.continual
+        if self.task.label_delay is not None and learning.updates and not learning.replay_ratio:
+            raise ValueError(
+                "label_delay: late labels are learned with replayed events, but "
+                "replay_ratio is 0 (--replay-ratio)"
+            )

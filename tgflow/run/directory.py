@@ -1,0 +1,238 @@
+"""Run directories: locking, settings, and which settings may change on resume."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
+from tgflow.run.config import Config, ConfigError, fields, flag_of, flat, load_config, quote_json, replaced
+from tgflow.checkpoint.durable.lock import RunLock
+from tgflow.checkpoint.durable.log import path_of
+from tgflow.run.features import FILED, placement_of
+from tgflow.run.records import RunFiles, run_note
+from tgflow.base.setting import Effect
+
+EFFECTS: dict[Effect, str] = {
+    "any_time": "does not change results",
+    "from_now": "applies from here on",
+    "fixed_model": "resets model, optimizer and memory; the events are kept",
+    "fixed": "cannot change within a run: give another --out",
+}
+"""Effects of a changed value on resume, mildest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting whose value differs from the run's."""
+
+    key: str
+    effect: Effect
+    old: Any
+    new: Any
+
+
+def changes(saved: Config, wanted: Config) -> list[SettingChange]:
+    """Return the settings in which `wanted` differs from `saved`, in the schema's order."""
+    old, new = flat(saved), flat(wanted)
+    is_named = bool(saved.stream.path)  # otherwise a trainer with an in-memory stream
+    return [
+        SettingChange(each.key, each.effect, old[each.key], new[each.key])
+        for each in fields()
+        if old[each.key] != new[each.key]
+        and each.key != "run.out"
+        and (is_named or not each.key.startswith("stream."))
+    ]
+
+
+def fixed_settings(config: Config) -> dict[str, Any]:
+    """Return the settings stored in a checkpoint, by "section.key"."""
+    values = flat(config)
+    return {each.key: values[each.key] for each in fields() if each.effect != "any_time"}
+
+
+def gravest(changed: Sequence[SettingChange]) -> Effect:
+    return max((each.effect for each in changed), key=[*EFFECTS].index, default="any_time")
+
+
+LOCK, SETTINGS = ".lock", "config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeOptions:
+    """Options of a command that resumes."""
+
+    resume: bool = False
+    allow_change: bool | None = None
+    stated: Mapping[str, Any] | None = None
+    overwrite: bool = False
+    """Whether to replace a run that is there."""
+
+
+class RunDirectory:
+    """A run directory locked by this process; a context manager."""
+
+    def __init__(
+        self,
+        files: RunFiles,
+        config: Config,
+        changed: Sequence[SettingChange] = (),
+        *,
+        resumed: bool = False,
+        lock: RunLock | None = None,
+        saved: Config | None = None,
+        options: ResumeOptions | None = None,
+        unknown: Sequence[str] = (),
+    ) -> None:
+        self.files, self.config, self.changed = files, config, changed
+        self.resumed, self.unknown = resumed, unknown
+        self.lock, self._saved = lock, saved
+        self._options = ResumeOptions() if options is None else options
+
+    @classmethod
+    def find(cls, config: Config, name: str, options: ResumeOptions) -> RunDirectory:
+        """Return the directory and settings of the run; changes nothing on disk.
+
+        A directory of a run that has learned nothing may be reused.
+        """
+        word = "--resume" if options.resume else "--overwrite"
+        if options.resume and options.overwrite:
+            raise ConfigError("--resume continues a run and --overwrite replaces it: give one")
+        if (options.resume or options.overwrite) and config.run.out is None:
+            raise ConfigError(f"{word} needs the run's directory: {word} --out runs/NAME")
+        path = Path(config.run.out or "")
+        if not options.resume or not (path / SETTINGS).exists():
+            files = RunFiles.choose(config.run.out, name, overwrites=options.overwrite)
+            return cls(files, config)
+        with ExitStack() as opened:
+            lock = RunLock(path / LOCK, say=_say)
+            opened.callback(lock.release)
+            unknown: list[str] = []
+            saved = _saved(path, run_note(_newest_meta(path)).settings, unknown)
+            stated = {**(options.stated or {}), "run.out": config.run.out}
+            wanted = replaced(saved, stated)
+            if placement_of(wanted) not in FILED:  # irrelevant where rows are in memory now
+                unused = {"tables.edge_budget": None, "tables.edge_path": None}
+                wanted = replaced(saved, unused | stated)
+            changed = _changes(path, saved, wanted, options)
+            opened.pop_all()
+        return cls(
+            RunFiles(path, resumed=True),
+            wanted,
+            changed,
+            resumed=True,
+            lock=lock,
+            saved=saved,
+            options=options,
+            unknown=unknown,
+        )
+
+    @property
+    def path(self) -> Path:
+        return self.files.path
+
+    @property
+    def effect(self) -> Effect:
+        return gravest(self.changed)
+
+    def take(self) -> None:
+        """Lock the directory; remove the files of a run that is replaced or has learned nothing.
+
+        Idempotent.
+        """
+        self.files.make(self.config.run)
+        if self.lock is None:
+            self.lock = RunLock(self.path / LOCK, say=_say)
+            self.files.clear()
+
+    def __enter__(self) -> Self:
+        """Lock the directory, and write its settings; raises as `take`."""
+        self.take()
+        # which also checks that the directory is writable
+        self.files.write_config(self.config if self._saved is None else self._saved)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.files.close()
+        self.release()
+
+    def release(self) -> None:
+        """Unlock the directory. Idempotent."""
+        if self.lock is not None:
+            self.lock.release()
+
+    def newest_meta(self) -> dict[str, Any]:
+        """Return the meta of the newest checkpoint with an intact manifest; empty without one."""
+        return _newest_meta(self.path)
+
+    def compare(self, counting: Mapping[str, Any]) -> None:
+        saved = _saved(self.path, counting)
+        self.changed = _changes(self.path, saved, self.config, self._options)
+
+    def accept_settings(self) -> None:
+        """Write config.toml of a resumed run with its new settings.
+
+        Until the next checkpoint, another resume uses the checkpoint's values of `fixed_settings`.
+        """
+        if self.resumed:
+            self.files.write_config(self.config)
+
+
+def _newest_meta(path: Path) -> dict[str, Any]:
+    for entry in reversed(list_checkpoints(path / "checkpoints")):
+        with suppress(CheckpointError, OSError):
+            found: dict[str, Any] = read_manifest(entry.path)["meta"]
+            return found
+    return {}
+
+
+def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = None) -> Config:
+    """Return the settings of a run: those in `counting`, the rest from config.toml."""
+    view = load_config(path / SETTINGS, unknown=[] if unknown is None else unknown)
+    return replaced(view, counting)
+
+
+def _changes(
+    path: Path, saved: Config, wanted: Config, options: ResumeOptions
+) -> list[SettingChange]:
+    """Return `changes`; ConfigError if some are not allowed."""
+    changed = changes(saved, wanted)
+    effect = gravest(changed)
+    if effect == "any_time" or (options.allow_change and effect != "fixed"):
+        return changed
+    may_allow = options.allow_change is not None
+    rows = [
+        (
+            flag_of(each.key),
+            f"{quote_json(each.old, most=40)} -> {quote_json(each.new, most=40)}",
+            EFFECTS[each.effect] if may_allow else "",
+        )
+        for each in changed
+        if each.effect != "any_time"
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    lines = [f"  {flag:<{widths[0]}}  {values:<{widths[1]}}  {what}" for flag, values, what in rows]
+    way_out = "omit them to resume unchanged, or give another --out"
+    if may_allow and effect != "fixed":
+        way_out += "; or pass --allow-config-change to accept the effects on the right"
+    text = "\n".join(line.rstrip() for line in lines)
+    raise ConfigError(f"{path} was started with other settings:\n{text}\n{way_out}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"tgflow: {text}\n")
+    sys.stderr.flush()
+
+
+def learn_again(run: Path, rows: Path | str | None) -> str:
+    """Describe how to relearn a run from its start after the edge features in `rows` are lost."""
+    log, way = run / "log", "the log or the source"
+    lost = [] if rows is None else [rows]
+    if any(log.glob("*.log")) and not path_of(log, 0).exists():
+        lost, way = [log, *lost], "the source"
+    away = " and ".join(map(str, [run / "checkpoints", *lost]))
+    return f"move {away} away and --resume, so that all is learned again from {way}"

@@ -1,0 +1,197 @@
+"""The feature tables of a run: validation of settings, opening, caching, and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tgflow.graph.cache import CachedTable, cached
+from tgflow.graph.cache.contents import Policy
+from tgflow.run.config import Config, ConfigError
+from tgflow.run.config.schema import ScaleKind
+from tgflow.cuda.device import Device
+from tgflow.cuda.requirements import CudaError
+from tgflow.graph import TemporalGraph
+from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
+from tgflow.graph.ids import NodeIds
+from tgflow.plan.plan import feature_inputs
+from tgflow.run.gpu import has_gpu_graph
+from tgflow.run.node_features import NodeFeatures
+from tgflow.graph.tables import FeatureTable
+from tgflow.graph.tables.placements import Placement
+from tgflow.train.caches import caches_of
+from tgflow.base.units import parse_bytes
+
+EDGE_ROWS = "edge-x.rows"
+"""File of a run's edge features, in its directory."""
+FILED = ("disk", "auto")
+"""Placements that may use a file."""
+GPU_SHARE = 0.5
+"""Share of free GPU memory, after the graph's, that edge features take without a budget."""
+
+
+def placement_of(config: Config) -> Placement:
+    """Return the placement of edge features; the default with a graph on a GPU is auto."""
+    return config.tables.edge_table or ("auto" if has_gpu_graph(config) else "host")
+
+
+def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
+    """Raise `ConfigError` for invalid table and cache settings, before anything is created."""
+    t, placement = config.tables, placement_of(config)
+    if t.edge_budget and placement != "auto":
+        raise ConfigError(f"--edge-budget requires --edge-table auto, got {placement}")
+    if t.edge_path and placement not in FILED:
+        raise ConfigError(f"--edge-path requires --edge-table disk or auto, got {placement}")
+    if x_dim == 0 and (t.edge_table not in (None, "host") or t.edge_cache):
+        raise ConfigError(
+            f"{'--edge-cache' if t.edge_cache else '--edge-table'}: the stream has no edge "
+            "features; name their columns with --features, or leave it out"
+        )
+    if t.cache_policy and not t.edge_cache:
+        raise ConfigError("--cache-policy requires a cache; give its size: --edge-cache 256MiB")
+    if has_gpu_graph(config) and t.cache_policy:
+        raise ConfigError(
+            f"--cache-policy {t.cache_policy}: a cache on a GPU always uses clock; leave it out"
+        )
+    if live and t.cache_policy == "belady":
+        raise ConfigError(
+            "--cache-policy belady plans future reads, and a live stream has no known "
+            "ones; use lru, lfu or fifo (tgflow train supports belady)"
+        )
+    is_share = t.edge_cache is not None and t.edge_cache.endswith("%")
+    if live and is_share:
+        raise ConfigError(
+            f"--edge-cache {t.edge_cache}: a percentage needs a known number of rows; for a "
+            "stream give a size such as 256MiB"
+        )
+    if t.edge_cache and not is_share:
+        limit = config.operate.memory_limit
+        if parse_bytes(t.edge_cache) < 8 * x_dim:
+            raise ConfigError(
+                f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; "
+                "give it more, such as 256MiB, or leave it out"
+            )
+        if limit is not None and parse_bytes(t.edge_cache) >= parse_bytes(limit):
+            raise ConfigError(
+                f"--edge-cache {t.edge_cache}: the cache would take all of --memory-limit {limit}; "
+                "give it less"
+            )
+    if t.edge_path and not Path(t.edge_path).absolute().parent.is_dir():
+        raise ConfigError(
+            f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
+        )
+    if placement in ("device", "uva"):
+        try:
+            FeatureTable(1, placement=placement).close()
+        except CudaError as error:
+            raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
+    if t.edge_cache and placement not in FILED and not has_gpu_graph(config):
+        raise ConfigError(
+            f"--edge-cache: a cache in host memory slows reads of --edge-table {placement}; add "
+            "--edge-table disk, or leave it out"
+        )
+
+
+def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
+    return None if kind == "none" or x_dim == 0 else FeatureScale(kind, freeze_at)
+
+
+def features_report(
+    graph: TemporalGraph, nodes: NodeFeatures | None, ids: NodeIds
+) -> dict[str, str]:
+    """Return sentences on the features of a run, by name."""
+    said = {}
+    if graph.feature_scale is not None and graph.edge_x is not None:
+        said["scale"] = graph.feature_scale.line()
+    if graph.node_scale is not None:
+        said["node_scale"] = graph.node_scale.line("node features", "nodes")
+    if nodes is not None:
+        said["nodes"] = nodes.line(ids, graph.num_nodes)
+    return said
+
+
+def edge_file(config: Config, directory: Path, rank: int = 0) -> Path | None:
+    """Return the file of edge features of a rank of a run in `directory`, None without one."""
+    t = config.tables
+    if placement_of(config) not in FILED:
+        return None
+    file = directory / EDGE_ROWS if t.edge_path is None else Path(t.edge_path)
+    return file.with_name(f"{file.stem}-{rank:03}{file.suffix}") if rank else file
+
+
+def check_unused(config: Config) -> None:
+    path = config.tables.edge_path
+    if path is not None and Path(path).exists():
+        raise ConfigError(
+            f"--edge-path: {path} exists already; name another file, remove it, or resume "
+            "the run that owns it"
+        )
+
+
+def open_edge_table(
+    config: Config, x_dim: int, file: Path | None, gpu: Device | None
+) -> FeatureTable | None:
+    """Return the table of a run's edge features; None without features.
+
+    `file` is that of the rank; None: a temporary one, if there is any.
+    """
+    if x_dim == 0:
+        return None
+    placement = placement_of(config)
+    budget: int | str | None = config.tables.edge_budget
+    if budget is None and placement == "auto" and gpu is not None:
+        for_graph = config.graph.device_budget
+        room = gpu.free_bytes() - (0 if for_graph is None else parse_bytes(for_graph))
+        budget = int(GPU_SHARE * max(0, room))
+    return FeatureTable(
+        x_dim,
+        placement=placement,
+        budget=budget,
+        path=file,
+        device=None if placement in ("host", "disk") else gpu,
+    )
+
+
+def with_cache(
+    config: Config, table: FeatureTable, policy: Policy, gpu: Device | None
+) -> FeatureTable | CachedTable:
+    """Return `table` behind the configured cache, if any."""
+    t = config.tables
+    if t.edge_cache is None:
+        return table
+    named: Policy | None = t.cache_policy or policy
+    if gpu is not None and t.cache_policy is None:
+        named = None  # GPU caches have their own policy
+    if t.edge_cache.endswith("%"):
+        size: dict[str, Any] = {"share": float(t.edge_cache[:-1]) / 100}
+    else:
+        size = {"bytes": t.edge_cache}
+    return cached(table, **size, policy=named, device=gpu)
+
+
+def table_figures(graph: TemporalGraph) -> dict[str, Any]:
+    """Return placements of a graph's features, and figures of caches in this process, by table.
+
+    A `hit_rate` is None if no row was read, as in a run with nothing left to learn. Synchronizes
+    with a GPU that has a cache.
+    """
+    return {each.name: each.table.describe() for each in feature_inputs(graph)}
+
+
+class HitRates:
+    """Hit rates of a graph's caches since the last call."""
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        self._caches = caches_of(graph)
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def lately(self) -> dict[str, float]:
+        out = {}
+        for name, cache in self._caches.items():
+            hits, misses = self._before.get(name, (0, 0))
+            counts = cache.counters
+            self._before[name] = counts.hits, counts.misses
+            asked = counts.hits + counts.misses - hits - misses
+            if asked:
+                out[f"{name}.hit_rate"] = (counts.hits - hits) / asked
+        return out

@@ -1,0 +1,255 @@
+"""Ingestion of a run: durable log, event order, dead letters, and its state in checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tgflow.checkpoint import Checkpoint, CheckpointStore, UntrustedCheckpoint
+from tgflow.checkpoint.sections import Ids
+from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.run.config import Config
+from tgflow.checkpoint.durable.errors import LogCorrupt
+from tgflow.checkpoint.durable.lock import RunLock
+from tgflow.checkpoint.durable.log import DurableLog, LogPosition
+from tgflow.graph.log import NodeCount
+from tgflow.graph.ids import NodeIds
+from tgflow.run.components import Component
+from tgflow.run.directory import RunDirectory
+from tgflow.run.records import DamagedJson, RunNote, run_note
+from tgflow.run.log import RunLog
+from tgflow.run.stream import FlowControl
+from tgflow.streams.ingest.admission import PartitionState
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.rows.row_batch import PartitionedSource, Stoppable
+from tgflow.streams.transports import find_transport, scheme_of
+from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.base.units import INT64_MAX
+
+SEGMENT_BYTES = 16 << 20
+"""Approximate segment size of the log; the log is removed segment by segment."""
+DEAD_LETTERS = "dead-letters"
+FILE = "stream.json"
+_NOTES: Mapping[str, Any] = {
+    "num_released": int,
+    "watermark": int,
+    "last_t": int,
+    "partitions": dict[str, PartitionState],
+    "counts": dict[str, dict[str, Any]],
+    "letters": dict[str, Any] | None,
+    "log": dict[str, int] | None,
+}
+"""Types of the values in `IngestState.to_json`."""
+
+
+def save_ingest(state: IngestState, writer: Checkpoint) -> None:
+    writer.put("reorder", state.state_dict(), volatile=True)
+    writer.note("ingest", state.to_json())
+
+
+def save_relations(names: Sequence[str], writer: Checkpoint) -> None:
+    """Save the texts of the relations 0, 1, ..., if they have any."""
+    if names:
+        writer.note("relations", [*names])
+
+
+def load_classes(reader: Checkpoint) -> dict[str, list[str]]:
+    """Return the texts of the numbers 0, 1, ... of relations and of labels, where they have any."""
+    classes = load_ingest(reader).classes if "ingest" in reader.meta else {}
+    names: list[str] = read_as(list[str], reader.meta.get("relations", []), "relations")
+    return {**classes, "relation": names} if names else {**classes}
+
+
+def load_ingest(reader: Checkpoint) -> IngestState:
+    noted = read_as(dict[str, Any], reader.meta.get("ingest"), "ingest")
+    for key, kind in _NOTES.items():
+        read_as(kind, noted.get(key), f"ingest.{key}")
+    read_natural(noted, "num_released", most=read_natural(reader.meta, "position"))
+    if (letters := noted["letters"]) is not None:
+        read_natural(letters, "byte")
+        num = len(read_as(list[int], letters.get("crc32"), "ingest.letters.crc32"))
+        if num != read_natural(letters, "segment") + 1:
+            raise UntrustedCheckpoint(f"ingest.letters.crc32 has {num} values, not one per file")
+    try:
+        return IngestState.from_json(noted, reader.get("reorder"))
+    except ValueError as error:
+        raise UntrustedCheckpoint(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """State of a run beside its trainer in a checkpoint; the defaults are those of a new run."""
+
+    ids: NodeIds | None = None
+    state: IngestState | None = None
+    run: RunNote = field(default_factory=RunNote)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint | None, *, has_stream: bool = True) -> Start:
+        """Return the state in `checkpoint`; that of a new run without one."""
+        if checkpoint is None:
+            return cls()
+        note, ids = run_note(checkpoint.meta), NodeIds()
+        if not has_stream:
+            return cls(run=note)
+        Ids(ids).load(checkpoint)
+        return cls(ids, load_ingest(checkpoint), note)
+
+
+def section_of(config: Config, address: str) -> Any:
+    """Return the section named like the scheme of `address`; None for a path, or without one."""
+    scheme = scheme_of(address)
+    return None if scheme is None else getattr(config, scheme, None)
+
+
+def open_ingest(
+    directory: RunDirectory,
+    source: PartitionedSource,
+    start: Start,
+    position: int,
+    log: DurableLog | None,
+    flow: FlowControl,
+    opened: ExitStack,
+) -> Ingest:
+    """Open ingestion at `position`; `opened` closes its dead letters."""
+    config = directory.config
+    order = config.order
+    if config.stream.sort:  # all events are buffered until the end
+        order = replace(
+            order,
+            allowed_lateness=INT64_MAX,
+            late="dead_letter",
+            buffer_events=INT64_MAX,
+            buffer_bytes=INT64_MAX,
+        )
+    address, topic = config.stream.path, None
+    section, transport = section_of(config, address), find_transport(address)
+    name = getattr(section, "dead_letter_topic", None)
+    if name is not None and transport is not None and transport.topic is not None:
+        topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
+    letters = DeadLetterFiles(directory.path / DEAD_LETTERS, topic=topic)
+    opened.callback(close_quietly, letters)
+    if start.ids is not None:
+        source.ids = start.ids
+    if isinstance(source, Stoppable):
+        source.stop = lambda: flow.stopped
+    return Ingest(
+        source,
+        order,
+        letters=letters,
+        max_bad_ratio=config.checks.max_bad_ratio,
+        log=log,
+        state=start.state,
+        skip_to=position,
+        keep_event_ids=keeps_event_ids(config),
+        stop=lambda: flow.stopped,
+    )
+
+
+def keeps_event_ids(config: Config) -> bool:
+    return config.scores.to is not None and config.stream.event_id is not None
+
+
+def close_quietly(part: Any) -> None:
+    """Close a part and ignore disk errors, as another error ends the run already."""
+    with suppress(OSError):
+        part.close()
+
+
+def open_log(
+    path: Path,
+    state: IngestState | None,
+    idle_timeout: float | None,
+    run_log: RunLog,
+    lock: RunLock | None = None,
+) -> DurableLog:
+    """Open the log, verified from the checkpoint's position on.
+
+    A missing log restarts at the checkpoint: later events come from the source, unless
+    `idle_timeout` is set, as only the log records which partitions were idle.
+    """
+    needed = None if state is None else state.log
+    if needed is not None and not any(path.glob("*.log")):
+        if idle_timeout is not None:
+            raise LogCorrupt(f"{path} is gone, and only it recorded which partitions were idle")
+        text = f"{path} is gone; events after the checkpoint are read from the source again"
+        run_log.warning("log", text)
+    log = DurableLog(path, segment_bytes=SEGMENT_BYTES, needed=needed, lock=lock)
+    if needed is None and not log.is_whole:
+        log.close()
+        raise LogCorrupt(
+            f"{path} has lost its beginning, and there is no checkpoint to resume from"
+        )
+    return log
+
+
+class SavedIngest(Component):
+    """Ingestion in checkpoints: ids, positions, buffered events; and stream.json."""
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        trainer: StreamTrainer,
+        state: IngestState | None,
+        directory: RunDirectory,
+        store: CheckpointStore,
+        log: DurableLog | None,
+        run_log: RunLog,
+    ) -> None:
+        self._ingest, self._trainer, self._files = ingest, trainer, directory.files
+        self._store, self._run_log = store, run_log
+        self._log = None if directory.config.checkpoint.keep_log else log
+        self._nodes = NodeCount(trainer.graph.log)
+        self._saved = None if state is None else state.to_json()
+        self._pending: IngestState | None = None
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        self._ingest.forget_before(self._trainer.position)
+
+    def changed(self) -> bool:
+        """Whether more rows were read than the newest checkpoint holds."""
+        return self._ingest.state_at(self._trainer.position).to_json() != self._saved
+
+    def save(self, writer: Checkpoint) -> None:
+        """Save the ids of the trainer's events, and the state of ingestion."""
+        self._pending = self._ingest.state_at(self._trainer.position)
+        Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
+        save_ingest(self._pending, writer)
+        save_relations(self._pending.classes.get("relation", ()), writer)
+
+    def saved(self) -> None:
+        """Commit the source's positions, and remove log segments that no checkpoint needs."""
+        assert self._pending is not None
+        self._saved = self._pending.to_json()
+        self._ingest.committed(self._pending)
+        oldest = None if self._log is None else self._store.oldest_kept()
+        if self._log is None or oldest is None or oldest["ingest"]["log"] is None:
+            return
+        try:
+            self._log.drop_before(LogPosition.from_json(oldest["ingest"]["log"]))
+        except OSError as error:
+            text = f"old segments of the log could not be removed: {error}"
+            self._run_log.warning("log", text)
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Write and return counts of rows and of events not yet learned.
+
+        A resumed run with nothing left to learn polls nothing, and keeps its earlier report.
+        """
+        report = self._ingest.report()
+        if not self._ingest.has_polled:
+            try:
+                if (before := self._files.read_json(FILE)) is not None:
+                    return {"stream": before}
+            except DamagedJson as error:
+                text = f"{FILE} is damaged, so earlier rows are not counted: {error}"
+                self._run_log.warning("stream", text)
+        learned = self._trainer.position
+        report |= {"num_learned": learned, "num_waiting": max(0, report["num_released"] - learned)}
+        self._files.write_json(FILE, report)
+        return {"stream": report}

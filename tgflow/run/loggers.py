@@ -1,0 +1,58 @@
+"""Loggers of a run besides its own files: `--log-to`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from tgflow.report.callbacks import CSVLogger, Logger, TensorBoard, WandB
+from tgflow.report.callbacks.logger import package
+from tgflow.checkpoint import Checkpoint
+from tgflow.run.config.schema import LogTo
+from tgflow.run.components import Component
+from tgflow.run.records import LOGS
+
+_MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {
+    "csv": lambda path, step: CSVLogger(path / LOGS["csv"], step=step),
+    "tensorboard": lambda path, step: TensorBoard(path / LOGS["tensorboard"], step=step),
+    "wandb": lambda path, step: WandB(path, step=step, name=str(path)),
+}
+
+
+def check_loggers(kinds: Sequence[LogTo] | None) -> None:
+    """Raise ModuleNotFoundError, with the fix, if the package of a logger is not installed."""
+    for kind in kinds or ():
+        if kind != "csv":
+            package(kind)
+
+
+class RunLoggers(Component):
+    """The loggers of a run, flushed before each checkpoint."""
+
+    def __init__(self, kinds: Sequence[LogTo] | None, path: Path, step: int) -> None:
+        with ExitStack() as opened:
+            self._loggers = [
+                opened.enter_context(closing(_MAKERS[kind](path, step))) for kind in kinds or ()
+            ]
+            self._opened = opened.pop_all()
+
+    def log(self, step: int, record: Mapping[str, Any]) -> None:
+        for each in self._loggers:
+            each.log(step, record)
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        self.log(record["stop"], record)
+
+    def flush(self) -> None:
+        for each in self._loggers:
+            each.flush()
+
+    def close(self) -> None:
+        """Close all loggers, even if one of them fails."""
+        self._opened.close()
+
+    def save(self, writer: Checkpoint) -> None:
+        """Flush: logs must not be behind the checkpoint, which has no state of them."""
+        self.flush()

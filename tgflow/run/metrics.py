@@ -1,0 +1,385 @@
+"""Metrics of a run, health.json and the Prometheus exporter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal
+
+from tgflow.checkpoint.durable.log import DurableLog
+from tgflow.base.extras import install_command
+from tgflow.run.components import Checkpoints
+from tgflow.run.features import table_figures
+from tgflow.run.records import STATES, State
+from tgflow.run.gpu import device_figures
+from tgflow.run.machine import rss_bytes
+from tgflow.run.runner import RunStatus
+from tgflow.run.stream import FlowControl
+from tgflow.serve.endpoint import Endpoint, Hosts
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.train.reducer import RankControl
+from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.base.units import seconds_per_tick
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric: its Prometheus name, and the key of its value."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    key: str
+    label: str | None = None
+
+    @property
+    def exported(self) -> str:
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+METRICS = (
+    Metric("tgflow_state", "gauge", "1 for the current state of the run.", "state", "state"),
+    Metric("tgflow_events_read", "counter", "Rows read from the source.", "read", "partition"),
+    Metric("tgflow_events_accepted", "counter", "Accepted rows.", "accepted", "partition"),
+    Metric("tgflow_events_late", "counter", "Late events.", "late", "partition"),
+    Metric("tgflow_events_duplicate", "counter", "Duplicate rows.", "duplicate", "partition"),
+    Metric("tgflow_events_tombstone", "counter", "Records without a value.", "tombstone",
+           "partition"),
+    Metric("tgflow_events_malformed", "counter", "Invalid rows.", "malformed", "code"),
+    Metric("tgflow_watermarks_forced", "counter", "Watermarks forced by a full buffer.",
+           "forced", "partition"),
+    Metric("tgflow_source_gaps", "counter", "Ranges of the source that were lost.", "gaps",
+           "partition"),
+    Metric("tgflow_events_buffered", "gauge", "Events in the reorder buffer.", "buffered"),
+    Metric("tgflow_events_released", "counter", "Events released in order.", "released"),
+    Metric("tgflow_events_learned", "counter", "Events predicted, learned and stored.", "position"),
+    Metric("tgflow_events_waiting", "gauge", "Events released, not yet learned.", "waiting"),
+    Metric("tgflow_events_per_second", "gauge", "Events learned per second since the start.",
+           "events_per_second"),
+    Metric("tgflow_freshness_seconds", "gauge", "Time from arrival of an event until learned.",
+           "freshness_seconds"),
+    Metric("tgflow_watermark_seconds", "gauge", "Stream time up to which events are complete.",
+           "watermark_seconds"),
+    Metric("tgflow_watermark_age_seconds", "gauge",
+           "Delay of the watermark behind the clock, for Unix times.", "watermark_age"),
+    Metric("tgflow_source_lag_records", "gauge", "Records of the source not read yet.",
+           "source_lag", "partition"),
+    Metric("tgflow_source_rebuilds", "counter", "Consumers rebuilt.", "source.rebuilds"),
+    Metric("tgflow_source_outage_seconds", "counter", "Time the source was unreachable.",
+           "source.outage_seconds"),
+    Metric("tgflow_source_paused_seconds", "counter", "Time a partition was paused.",
+           "source.paused_seconds"),
+    Metric("tgflow_prequential", "gauge", "Mean over all events, prequential.",
+           "prequential", "metric"),
+    Metric("tgflow_running", "gauge", "Mean over recent micro-batches.", "running", "metric"),
+    Metric("tgflow_forgetting", "gauge", "Drop of AP on replayed events from its peak.",
+           "forgetting"),
+    Metric("tgflow_updates_skipped", "counter", "Non-finite updates skipped.", "num_skipped"),
+    Metric("tgflow_checkpoints", "counter", "Checkpoints written.", "checkpoint.written"),
+    Metric("tgflow_checkpoint_failures", "counter", "Checkpoints that failed.",
+           "checkpoint.failures"),
+    Metric("tgflow_checkpoint_age_seconds", "gauge", "Age of the latest checkpoint.",
+           "checkpoint.age"),
+    Metric("tgflow_checkpoint_bytes", "gauge", "Size of the latest checkpoint.",
+           "checkpoint.bytes"),
+    Metric("tgflow_checkpoint_write_seconds", "gauge", "Write time of the latest checkpoint.",
+           "checkpoint.seconds"),
+    Metric("tgflow_checkpoint_copy_seconds", "gauge", "Time a checkpoint blocked training.",
+           "checkpoint.copy_seconds"),
+    Metric("tgflow_checkpoint_position", "gauge", "Checkpointed events.", "checkpoint.position"),
+    Metric("tgflow_log_bytes", "gauge", "Size of the event log.", "log_bytes"),
+    Metric("tgflow_dead_letter_bytes", "gauge", "Size of the dead letters.", "dead_letter_bytes"),
+    Metric("tgflow_nodes", "gauge", "Nodes seen.", "num_nodes"),
+    Metric("tgflow_store_entries", "gauge", "Neighbors in the block store.", "store.entries"),
+    Metric("tgflow_store_bytes", "gauge", "Memory of the block store.", "store.bytes"),
+    Metric("tgflow_store_tier_bytes", "gauge", "Memory of the block store, by tier.",
+           "store.tier_bytes", "tier"),
+    Metric("tgflow_store_blocks", "gauge", "Blocks in use.", "store.blocks"),
+    Metric("tgflow_store_unused_ratio", "gauge", "Share of the blocks' capacity unused.",
+           "store.slack"),
+    Metric("tgflow_store_hit_ratio", "gauge", "Share of sampled neighbors found in each tier.",
+           "store.hit_rate", "tier"),
+    Metric("tgflow_memory_rows", "gauge", "Rows of node memory, past versions included.",
+           "memory_rows"),
+    Metric("tgflow_edge_rows", "gauge", "Rows of edge features, by placement.", "edge.rows",
+           "placement"),
+    Metric("tgflow_edge_memory_bytes", "gauge", "Memory of edge features without cache.",
+           "edge.bytes"),
+    Metric("tgflow_edge_cache_hits", "counter", "Rows read from the cache.",
+           "edge_cache.hits"),
+    Metric("tgflow_edge_cache_misses", "counter", "Rows read from the table on a miss.",
+           "edge_cache.misses"),
+    Metric("tgflow_edge_cache_read_bytes", "counter", "Bytes read from the table.",
+           "edge_cache.bytes_from_table"),
+    Metric("tgflow_edge_cache_bytes", "gauge", "Memory of the cache.", "edge_cache.memory_bytes"),
+    Metric("tgflow_busy_ratio", "gauge", "Share of the run in which a worker was busy.",
+           "busy", "stream"),
+    Metric("tgflow_gpu_memory_bytes", "gauge", "GPU memory of tensors.", "gpu_bytes"),
+    Metric("tgflow_gpu_memory_peak_bytes", "gauge", "Peak of tensor memory.", "gpu_peak_bytes"),
+    Metric("tgflow_rank_compute_seconds", "counter", "Forward, backward and optimizer of a rank.",
+           "rank.compute_seconds", "rank"),
+    Metric("tgflow_rank_wait_seconds", "counter", "Time a rank waited for others.",
+           "rank.wait_seconds", "rank"),
+    Metric("tgflow_rank_memory_bytes", "gauge", "Memory of a rank's process.", "rank.memory_bytes",
+           "rank"),
+    Metric("tgflow_rank_sent_bytes", "counter", "Bytes sent by a rank.", "rank.sent_bytes",
+           "rank"),
+    Metric("tgflow_sent_bytes", "counter", "Bytes sent between ranks, by kind.", "sent_bytes",
+           "kind"),
+    Metric("tgflow_memory_limit_bytes", "gauge", "Memory limit of the process.", "memory_limit"),
+    Metric("tgflow_paused_seconds", "counter", "Time paused for lack of memory.",
+           "paused_seconds"),
+)  # fmt: skip
+
+
+class RunCollector:
+    """Collector of `METRICS` for prometheus-client."""
+
+    def __init__(self, metrics: Callable[[], Mapping[str, Any]], labels: Mapping[str, str]) -> None:
+        self._metrics, self._labels = metrics, labels
+
+    def describe(self) -> list[Any]:
+        """Return nothing, as the metrics depend on the run, which registration must not query."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+
+        yield InfoMetricFamily("tgflow_run", "The run.", dict(self._labels))
+        values = self._metrics()
+        for metric in METRICS:
+            value = values.get(metric.key)
+            if value is None:
+                continue
+            labels = [] if metric.label is None else [metric.label]
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            family = kind(metric.name, metric.help, labels=labels)
+            for label, number in value.items() if labels else [("", value)]:
+                family.add_metric([str(label)] if labels else [], float(number))
+            yield family
+
+    def registry(self) -> Any:
+        """Return a registry of prometheus-client with the run's metrics and the process's."""
+        import prometheus_client as prometheus
+
+        registry = prometheus.CollectorRegistry()
+        registry.register(self)
+        prometheus.ProcessCollector(registry=registry)
+        return registry
+
+
+def open_exporter(
+    collector: RunCollector, at: Endpoint, hosts: Sequence[str], opened: ExitStack
+) -> int:
+    """Serve `METRICS` over HTTP until `opened` is closed; returns the port."""
+    try:
+        import prometheus_client as prometheus
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"--metrics-port needs prometheus-client; {install_command('metrics')}"
+        ) from None
+    server, thread = prometheus.start_http_server(at.port, at.host, collector.registry())
+    accepted = Hosts(at._replace(port=server.server_port), hosts)
+    answer: Any = server.get_app()
+
+    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        headers = ([environ[key]] if key in environ else [] for key in ("HTTP_HOST", "HTTP_ORIGIN"))
+        if why := accepted.refusal(*headers):
+            start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [why.encode()]
+        return answer(environ, start)
+
+    server.set_app(app)
+    opened.callback(thread.join, timeout=2)
+    opened.callback(server.server_close)
+    opened.callback(server.shutdown)
+    return int(server.server_port)
+
+
+KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
+"""Kinds of messages between ranks, and their names in `RankFigures`."""
+_OF_RANK = ("compute_seconds", "wait_seconds", "memory_bytes")
+
+
+def rank_report(control: RankControl | None) -> dict[str, Any]:
+    """Return `ranks`: the figures by rank; empty for a single process."""
+    if control is None:
+        return {}
+    return {
+        "ranks": {
+            str(rank): {
+                **{name: getattr(figures, name) for name in _OF_RANK},
+                "sent_bytes": {kind: getattr(figures, f"{x}_bytes") for kind, x in KINDS.items()},
+            }
+            for rank, figures in enumerate(control.figures)
+        }
+    }
+
+
+UNIX_SINCE = 631_152_000
+"""1990: later stream times are taken for Unix time."""
+WAITING_SECONDS = 5.0
+
+
+class RunMetrics:
+    """State, health and metrics of a run."""
+
+    def __init__(
+        self,
+        status: RunStatus,
+        flow: FlowControl,
+        trainer: StreamTrainer,
+        ingest: Ingest,
+        checkpoints: Checkpoints,
+        *,
+        dead_letters: Path,
+        memory_limit: int | None,
+        log: DurableLog | None,
+        control: RankControl | None,
+    ) -> None:
+        self._status, self._flow, self._trainer, self._ingest = status, flow, trainer, ingest
+        self._checkpoints, self._log, self._control = checkpoints, log, control
+        self._dead_letters, self._memory_limit = dead_letters, memory_limit
+        self._started = time.monotonic()
+
+    @property
+    def num_waiting(self) -> int:
+        return max(0, self._ingest.num_released - self._trainer.position)
+
+    @property
+    def state(self) -> State:
+        state, flow = self._status.state, self._flow
+        if flow.signal and state in ("starting", "recovering", "running"):
+            return "stopping"
+        if state not in ("running", "recovering"):
+            return state
+        if flow.paused:
+            return "paused"
+        silent = time.monotonic() - self._status.stepped_at
+        if self.num_waiting < self._trainer.config.batch_size and silent > WAITING_SECONDS:
+            return "waiting"
+        return state
+
+    def health(self) -> dict[str, Any]:
+        """Return the contents of health.json except the state."""
+        now, record, stats = time.monotonic(), self._status.record, self._checkpoints.stats
+        prequential = {"ap": None} | _group(record, "prequential")
+        return {
+            "reason": self._status.reason or self._flow.signal,
+            "uptime_seconds": now - self._started,
+            "seconds_since_step": now - self._status.stepped_at,
+            "events_per_second": record.get("events_per_second"),
+            **{f"prequential_{k}": v for k, v in prequential.items() if k.isidentifier()},
+            "position": self._trainer.position,
+            "tables": table_figures(self._trainer.graph),
+            "checkpoint": {
+                "position": stats.last_step,
+                "age_seconds": self._checkpoints.age,
+                "bytes": stats.num_bytes,
+                "failures": stats.failures,
+                "last_error": stats.last_error,
+            },
+            "stream": {
+                "num_released": self._ingest.num_released,
+                "num_buffered": self._ingest.num_buffered,
+                "lag": dict(self._ingest.lag),
+            },
+            "rss_bytes": rss_bytes(),
+            "memory_limit": self._memory_limit,
+            **rank_report(self._control),
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the values of `METRICS` by key; None if there is none."""
+        record, trainer, stats = self._status.record, self._trainer, self._checkpoints.stats
+        store, progress = trainer.graph.stats(), trainer.progress
+        edges: dict[str, Any] = table_figures(trainer.graph).get("edge_x", {})
+        busy = {"training": 1 - progress.overhead_share()}
+        if (preparation := progress.preparation_share()) is not None:
+            busy["preparation"] = preparation
+        out: dict[str, Any] = {
+            "state": {name: float(name == self.state) for name in STATES},
+            **{key: record.get(key) for key in _RECORDED},
+            **{group: _group(record, group) for group in ("prequential", "running")},
+            "position": trainer.position,
+            "num_skipped": progress.num_skipped,
+            "num_nodes": trainer.graph.num_nodes,
+            "memory_rows": trainer.memory_rows,
+            **device_figures(trainer.device),
+            "busy": busy,
+            "store.entries": store.num_entries,
+            "store.bytes": store.bytes,
+            "store.tier_bytes": {tier.name: tier.bytes for tier in store.tiers},
+            "store.blocks": store.num_blocks,
+            "store.slack": store.slack,
+            "store.hit_rate": {tier.name: tier.hit_rate for tier in store.tiers},
+            "edge.bytes": edges.get("memory_bytes"),
+            **{f"edge_cache.{name}": x for name, x in edges.get("cache", {}).items()},
+            "checkpoint.written": stats.saved,
+            "checkpoint.failures": stats.failures,
+            "checkpoint.age": self._checkpoints.age,
+            "log_bytes": None if self._log is None else self._log.num_bytes,
+            "dead_letter_bytes": sum(
+                file.stat().st_size for file in self._dead_letters.glob("*.jsonl")
+            ),
+            "memory_limit": self._memory_limit,
+            "paused_seconds": self._flow.paused_seconds,
+            **self._rows(),
+        }
+        if edges:
+            out["edge.rows"] = {edges.get("placement", "host"): edges["rows"]}
+        if stats.last_step is not None:
+            out["checkpoint.position"] = stats.last_step
+            out["checkpoint.bytes"] = stats.num_bytes
+            out["checkpoint.seconds"] = stats.seconds
+            out["checkpoint.copy_seconds"] = self._checkpoints.copy_seconds
+        if ranks := rank_report(self._control).get("ranks"):
+            sent = {rank: each["sent_bytes"] for rank, each in ranks.items()}
+            for name in _OF_RANK:
+                out[f"rank.{name}"] = {rank: each[name] for rank, each in ranks.items()}
+            out["rank.sent_bytes"] = {rank: sum(by.values()) for rank, by in sent.items()}
+            out["sent_bytes"] = {kind: sum(by[kind] for by in sent.values()) for kind in KINDS}
+        return out
+
+    def _rows(self) -> dict[str, Any]:
+        """Return counts of rows by partition, lag, watermark and the source's counters."""
+        report = self._ingest.report()
+        counts = report["counts"]
+        partitions, refused = counts["partitions"], counts["refused"]
+        by_partition: dict[str, Callable[[Mapping[str, Any]], int]] = {
+            "late": lambda of: int(of["refused"].get("late", {"count": 0})["count"]),
+            "tombstone": lambda of: int(of["other"].get("tombstone", 0)),
+            "gaps": lambda of: len(of["gaps"]),
+            **{name: itemgetter(name) for name in ("read", "accepted", "duplicate", "forced")},
+        }
+        out: dict[str, Any] = {
+            **{
+                name: {p: count(of) for p, of in partitions.items()}
+                for name, count in by_partition.items()
+            },
+            "malformed": {code: n for code, n in refused.items() if code != "late"},
+            "buffered": report["num_buffered"],
+            "released": report["num_released"],
+            "waiting": self.num_waiting,
+            "source_lag": report["lag"],
+            **{f"source.{name}": value for name, value in report["counters"].items()},
+        }
+        if BEFORE_ALL < (watermark := report["watermark"]) < AFTER_ALL:
+            unit = self._ingest.unit
+            out["watermark_seconds"] = seconds = watermark * seconds_per_tick(unit)
+            if unit != "tick" and seconds > UNIX_SINCE:
+                out["watermark_age"] = time.time() - seconds
+        return out
+
+
+_RECORDED = ("events_per_second", "freshness_seconds", "forgetting")
+
+
+def _group(record: Mapping[str, Any], group: str) -> dict[str, Any]:
+    prefix = f"{group}."
+    return {k.removeprefix(prefix): v for k, v in record.items() if k.startswith(prefix)}

@@ -1,0 +1,124 @@
+"""Monitoring of a run: progress, health.json and the memory limit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import Console
+
+from tgflow.run.config import Config
+from tgflow.report.display import SECONDS_PER_LINE, Display
+from tgflow.report.formatting import compact, score
+from tgflow.run.components import Component
+from tgflow.run.records import HEALTH_SECONDS, State, write_health
+from tgflow.run.log import RunLog
+from tgflow.run.machine import anonymous_bytes
+from tgflow.run.metrics import RunMetrics
+from tgflow.run.stream import FlowControl, MemoryGuard, MemoryLimit
+
+GRACE_SECONDS = 30.0
+"""Seconds at the memory limit before the run stops."""
+TICK_SECONDS = 0.25
+JOIN_SECONDS = 5.0
+
+
+class Shown(Component):
+    """Shows progress on a console while entered; with JSON messages, logs it periodically."""
+
+    def __init__(
+        self, config: Config, title: str, total: int | None, console: Console, run_log: RunLog
+    ) -> None:
+        self._run_log, self._display = run_log, None
+        if config.operate.log_format == "text":
+            kind = config.task.kind
+            metrics = [f"{kind}.batch_ap", f"{kind}.accuracy", *config.continual.metric_names]
+            self._display = Display(console, title, total, metrics)
+        self._logged_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._display is not None:
+            self._display.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._display is not None:
+            self._display.__exit__(*error)
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        if self._display is not None:
+            self._display.update(record)
+        elif time.monotonic() - self._logged_at >= SECONDS_PER_LINE:
+            self._logged_at = time.monotonic()
+            text = (
+                f"{record['stop']:,} events, {compact(record['events_per_second'])} events/s, "
+                f"AP {score(record.get('running.ap') or float('nan'))}"
+            )
+            self._run_log.progress(text, **record)
+
+
+@contextmanager
+def repeating(act: Callable[[], None]) -> Iterator[None]:
+    """Call `act` in a thread, at once and every quarter of a second, while entered."""
+    end = threading.Event()
+
+    def run() -> None:
+        act()
+        while not end.wait(TICK_SECONDS):
+            act()
+
+    thread = threading.Thread(target=run, name="tgflow-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join(JOIN_SECONDS)
+
+
+@contextmanager
+def watchdog(
+    path: Path, metrics: RunMetrics, memory: MemoryGuard, flow: FlowControl, run_log: RunLog
+) -> Iterator[None]:
+    """Write health.json to `path` while entered, and pause the stream while memory is short."""
+    written: State | None = None
+    written_at = 0.0
+
+    def watch() -> None:
+        nonlocal written, written_at
+        try:
+            watch_memory(memory, flow, run_log)
+            state = metrics.state
+            if state != written or time.monotonic() - written_at >= HEALTH_SECONDS:
+                write_health(path, state, metrics.health())
+                written, written_at = state, time.monotonic()
+        except Exception as error:  # a watchdog must outlive the training it watches
+            run_log.warning("watchdog", f"health could not be written: {error!r}")
+            written, written_at = written or "running", time.monotonic() + HEALTH_SECONDS
+
+    try:
+        with repeating(watch):
+            yield
+    finally:
+        write_health(path, metrics.state, metrics.health())
+
+
+def watch_memory(memory: MemoryGuard, flow: FlowControl, run_log: RunLog) -> None:
+    """Pause the stream while memory is short, and stop it at the limit."""
+    if flow.stopped:
+        return
+    try:
+        is_short = memory.is_short(anonymous_bytes())
+    except MemoryLimit as error:
+        flow.stop(error)
+        return
+    if is_short and not flow.paused:
+        flow.pause()
+        run_log.warning("memory", "memory is short: the stream is paused")
+    elif flow.paused and not is_short:
+        flow.resume()
+        run_log.info("memory", "memory is available again: the stream continues")

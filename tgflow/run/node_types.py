@@ -1,0 +1,74 @@
+"""Types of nodes from a file, which negatives are drawn by."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from tgflow.graph.ids import NodeIds
+from tgflow.run.node_features import NodeFeatures
+from tgflow.streams.errors import StreamError
+from tgflow.streams.files.formats import read_table
+
+NUM_TYPES = 65_536
+"""Most types of nodes, with that of nodes without a row; as `PairIndex` has."""
+
+
+class NodeTypes:
+    """A table of node types with a row per node, keyed by the stream's node ids.
+
+    Nodes without a row have a type of their own, the same for all of them. Where sources and
+    destinations have ids of their own, rows are of destinations.
+
+    Args:
+        table: A path or table with the columns `id` and `type`, see `NodeFeatures`.
+
+    Raises:
+        FileNotFoundError: If the file does not exist.
+        StreamError: If a column or a type is missing, or an id is repeated.
+        TypeError: If it is not a table.
+
+    Example:
+        >>> types = NodeTypes({"id": ["ann", "tea"], "type": ["person", "item"]})
+        >>> ids = tg.NodeIds()
+        >>> src, dst = ids.encode(["ann", "ann"], ["tea", "pot"])
+        >>> types.of(ids, torch.cat([src, dst])).tolist()
+        [1, 1, 2, 0]
+    """
+
+    def __init__(self, table: Any) -> None:
+        self.name, found = read_table(table, ("id", "type"))
+        for column in ("id", "type"):
+            if found.column_names.count(column) != 1:
+                names = ", ".join(found.column_names)
+                text = f"there is no column {column!r}; the columns are {names}"
+                raise StreamError(self.name, "schema", text)
+        column = pa.chunked_array(found["type"]).combine_chunks().cast(pa.string())
+        empty = pc.fill_null(pc.equal(column, ""), True)
+        if pc.any(empty).as_py():
+            row = empty.index(True).as_py()
+            text = "the type is missing; a node without a type has no row"
+            raise StreamError(f"{self.name}, row {row}", "null", text)
+        types = column.dictionary_encode()
+        if len(types.dictionary) >= NUM_TYPES:
+            text = (
+                f"there are {len(types.dictionary):,} types; at most {NUM_TYPES - 1:,} are allowed"
+            )
+            raise StreamError(self.name, "range", text)
+        numbers = pc.add(types.indices, 1)
+        self._rows = NodeFeatures({"id": found["id"], "type": numbers}, fill_missing=0.0)
+        ids = found["id"].cast(pa.string()).to_pylist()
+        rows = sorted(zip(ids, column.to_pylist(), strict=True))
+        self.digest = blake2b(repr(rows).encode(), digest_size=16).hexdigest()
+        """Digest of the ids and types, in any order."""
+
+    def of(self, ids: NodeIds, nodes: Tensor) -> Tensor:
+        """Return the types of nodes, int64 `[N]` of dense ids `[N]`; 0 for nodes without a row."""
+        distinct, place = torch.unique(nodes, return_inverse=True)
+        rows = self._rows
+        return rows._at(rows._find(ids, distinct, None))[:, 0].long()[place]

@@ -1,0 +1,449 @@
+"""report.html: one self-contained page about a run, needing neither network nor JavaScript."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tgflow.base.choices import METRIC_TITLES
+from tgflow.run.config import Config, is_unset, plain
+from tgflow.report.chart import Chart, Line
+from tgflow.report.formatting import (
+    compact,
+    num_bytes,
+    rank_line,
+    reuse_line,
+    sample_note,
+    score,
+    stream_time,
+)
+from tgflow.report.label_figures import COLUMNS, label_table, task_of
+from tgflow.run.rejections import rejections
+from tgflow.train.config import TrainingConfig
+from tgflow.base.units import duration
+
+Record = Mapping[str, Any]
+Tile = tuple[str, str, str]
+Cell: TypeAlias = str | tuple[str, ...]
+Rows: TypeAlias = Sequence[Sequence[Cell]]
+"""Cells of a table, as texts, or (text, small text, "best")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A section of a page: one or several tables with a heading, and notes; or charts."""
+
+    title: str = ""
+    rows: Rows = ()
+    head: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    groups: Sequence[tuple[str, Rows]] = ()
+    folded: Sequence[tuple[str, Rows]] = ()
+    """Groups that are shown on request."""
+    figures: Sequence[dict[str, Any]] = ()
+    """Charts, without a table."""
+    picture: Mapping[str, Any] | None = None
+    """Events over time, above the tables; see `tgflow.report.explanation`."""
+
+
+def continual_report(
+    records: Sequence[Record],
+    metrics: Mapping[str, Any],
+    config: Config,
+    stream: Record | None = None,
+    num_damaged: int = 0,
+) -> str:
+    """Return the page of a `tgflow run`."""
+    flat = flatten(metrics)
+    tiles, charts = _continual_tiles(flat, config), _continual_charts(records, flat, config)
+    title = f"{config.model.name.upper()} learning from {stream_name(config.stream.path)}"
+    lead = (
+        f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
+        "learned, then stored. Plotted values were measured before the model had seen the events."
+    )
+    if num_damaged:
+        lead += f" {num_damaged:,} damaged records of metrics.jsonl are skipped."
+    more = _label_cards(flat, config)
+    more += [] if stream is None else [_stream_card(stream)]
+    if ranks := metrics.get("ranks"):
+        more.append(Card("Ranks", [(f"rank {rank}", rank_line(x)) for rank, x in ranks.items()]))
+    return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, more)
+
+
+def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
+    """Return the page of a `tgflow train`."""
+    flat = flatten(metrics)
+    tiles = _offline_tiles(flat, config)
+    charts = _offline_charts(history, config.offline.select_metric)
+    best = METRIC_TITLES[config.offline.select_metric]
+    title = f"{config.model.name.upper()} trained on {stream_name(config.stream.path)}"
+    if (parallel := flat.get("parallel")) is not None:
+        title += f", parallel {parallel}"
+    lead = (
+        "Chronological split: the first events train, the next choose the epoch, and the last are "
+        f"reported. Test figures are of the epoch with the best validation {best}."
+    )
+    more = _label_cards(flat, config)
+    return _page("offline training", title, lead, tiles, charts, flat, config, config.offline, more)
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one, with keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def rolling_mean(records: Sequence[Record], key: str, window: int) -> list[float | None]:
+    """Return for each record the mean of `key` over it and the `window - 1` before it."""
+    means: list[float | None] = []
+    for i in range(len(records)):
+        part = [r[key] for r in records[max(0, i + 1 - window) : i + 1] if r.get(key) is not None]
+        means.append(sum(part) / len(part) if part else None)
+    return means
+
+
+def stream_name(path: str) -> str:
+    """Return the name of a stream's file without its folder and suffixes."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0] or "a stream"
+
+
+Spec = tuple[str, str, Callable[[float], str], str]
+"""Key of a figure, its name, how to write it, and a note."""
+
+
+def _tiles(flat: Mapping[str, Any], specs: Sequence[Spec]) -> list[Tile]:
+    """Return tiles of the figures that were measured."""
+    hits, table = "tables.edge_x.cache", "tables.edge_x"
+    if flat.get(f"{hits}.hit_rate") is not None:
+        note = f"{flat[f'{hits}.capacity']:,} of {flat[f'{table}.rows']:,} rows fit"
+        specs = [*specs, (f"{hits}.hit_rate", "Read from the cache", "{:.1%}".format, note)]
+    return [(name, show(float(flat[key])), note) for key, name, show, note in specs
+            if flat.get(key) is not None]  # fmt: skip
+
+
+def _against(flat: Mapping[str, Any], c: TrainingConfig) -> str:
+    """Return what an event is ranked among."""
+    if c.mrr_negatives != "all":
+        return f"1 against {c.mrr_negatives} negatives"
+    num = flat.get("mrr_destinations")
+    return "among all destinations" if num is None else f"among all {num:,} destinations"
+
+
+def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
+    c = config.continual
+    own: list[Spec] = [
+        (f"prequential.{name}", name, score, "mean over events") for name in c.metric_names
+    ]
+    links = " of links" if task_of(flat) else ""
+    return _tiles(flat, [
+        *_task_specs(flat),
+        ("prequential.ap", f"Average precision{links}", score, "prequential, over all events"),
+        ("prequential.mrr", f"MRR{links}", score, ", ".join(filter(None, (
+            _against(flat, c), sample_note(flat, "prequential"))))),
+        ("prequential.mrr_hist", "MRR, historical", score,
+         f"1 against {c.hist_negatives} pairs of the past"),
+        ("prequential.auc", f"AUC{links}", score, ""),
+        *own,
+        ("events_per_second", "Events per second", compact, "predict + learn + store"),
+        ("num_events", "Events", compact, "in stream order"),
+        ("num_nodes", "Nodes", compact, ""),
+        ("epoch_seconds", "Wall time", duration, ""),
+        ("peak_rss_bytes", "Peak memory", num_bytes, "resident"),
+    ])  # fmt: skip
+
+
+def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
+    c = config.offline
+
+    def spread(name: str) -> str:
+        deviation = flat.get(f"test.{name}_std")
+        return f"± {deviation:.4f} over seeds" if deviation else ""
+
+    own: list[Spec] = [
+        (f"test.{name}", f"Test {name}", score, spread(name)) for name in c.metric_names
+    ]
+    notes = {"ap": "", "auc": "", "mrr": _against(flat, c)}
+    first = METRIC_TITLES[c.select_metric]
+    return _tiles(flat, [
+        *_task_specs(flat),
+        *(
+            (f"test.{name}", f"Test {METRIC_TITLES[name]}", score, notes[name] or spread(name))
+            for name in dict.fromkeys((c.select_metric, *notes))
+        ),
+        *own,
+        (f"val.{c.select_metric}", f"Validation {first}", score, ""),
+        ("events_per_second", "Events per second", compact, "while training"),
+        ("epoch_seconds", "Epoch", duration, ""),
+        ("num_events", "Events", compact, ""),
+        ("peak_rss_bytes", "Peak memory", num_bytes, "resident"),
+        ("reuse.reused", "Rows reused", compact,
+         reuse_line(flat) if "reuse.reused" in flat else ""),
+    ])  # fmt: skip
+
+
+def _task_specs(flat: Mapping[str, Any]) -> list[Spec]:
+    """Return the figure that a task is judged by, which leads."""
+    if (found := task_of(flat)) is None:
+        return []
+    prefix, key = found
+    name = f"{COLUMNS[key]} of labels"
+    low, high = (flat.get(f"{prefix}.{key}_{end}") for end in ("low", "high"))
+    note = "" if low is None or high is None else f"95 %: {low:.3f} to {high:.3f}"
+    return [(f"{prefix}.{key}", name, score, note)]
+
+
+def _task_charts(
+    records: Sequence[Record], flat: Mapping[str, Any], window: int, axis: Mapping[str, Any]
+) -> list[Chart]:
+    """Return the curve of a task's figure, and how well its probabilities are calibrated."""
+    if (found := task_of(flat)) is None:
+        return []
+    prefix, task = found[0], found[0].partition(".")[2]
+    key, name = ("batch_ap", "AP") if found[1] == "ap" else ("accuracy", "Accuracy")
+    charts = [
+        _curve(records, f"metrics.{task}.{key}", f"{name} of labels", window, 4, axis,
+               "mean over micro-batches; dashed: since the start", wide=True)
+    ]  # fmt: skip
+    shares = {i: flat.get(f"{prefix}.calibration.{i}") for i in range(10)}
+    measured = {i: share for i, share in shares.items() if share is not None}
+    return [*charts, calibration_chart({"measured": measured}, [4])] if measured else charts
+
+
+def calibration_chart(shares: Mapping[str, Mapping[int, float]], colors: Sequence[int]) -> Chart:
+    """Return the chart of the share of label 1 by tenth of predicted probability, by name."""
+    lines = [
+        Line(name, [tenth / 10 + 0.05 for tenth in found], [*found.values()], color)
+        for (name, found), color in zip(shares.items(), colors, strict=True)
+    ]
+    lines.append(Line("ideal", [0.05, 0.95], [0.05, 0.95], 1, "dashed"))
+    percent = "{:.0%}".format
+    note = "share of label 1 by predicted probability"
+    return Chart("Calibration of labels", note, lines, percent, percent, "predicted", 0.0, 1.0)
+
+
+def _continual_charts(
+    records: Sequence[Record], flat: Mapping[str, Any], config: Config
+) -> list[Chart]:
+    window = max(5, len(records) // 25)
+    times = [float(r["t"]) for r in records]
+    counts = [float(r["stop"]) for r in records]
+    records = [{**r, "rate": (r["stop"] - r["start"]) / r["seconds"]} for r in records]
+    first, last = (int(times[0]), int(times[-1])) if times else (0, 0)
+    show_t, time_name = stream_time(first, last, config.stream.tick)
+    over_time = {"x": times, "show_x": show_t, "x_name": time_name}
+    over_events = {"x": counts, "show_x": compact, "x_name": "events"}
+    events, links = window * config.continual.batch_size, " of links" if task_of(flat) else ""
+    charts = [
+        *_task_charts(records, flat, window, over_time),
+        _curve(records, "metrics.ap", f"Average precision{links}", window, 1, over_time,
+               f"mean of the last {events:,} events; dashed: since the start", wide=True),
+        _curve(records, "metrics.mrr", f"Mean reciprocal rank{links}", window, 2, over_time,
+               _against({}, config.continual)),
+        *(
+            _curve(records, f"metrics.{name}", name, window, 2, over_time, "a metric of your own")
+            for name in config.continual.metric_names
+        ),
+        _curve(records, "loss", "Loss", window, 3, over_events, "of the new and replayed events"),
+        _curve(records, "rate", "Throughput", window, 1, over_events,
+               "events per second, all steps", low=0.0, show_y=compact),
+        _curve(records, "rss_bytes", "Memory", 1, 4, over_events, "resident, whole process",
+               low=0.0, show_y=num_bytes),
+    ]  # fmt: skip
+    if any("edge_x.hit_rate" in r for r in records):
+        note = "share of the edge features' rows found in the cache"
+        charts.append(
+            _curve(records, "edge_x.hit_rate", "Cache hits", window, 2, over_events, note, low=0.0)
+        )
+    return charts
+
+
+def _curve(
+    records: Sequence[Record],
+    key: str,
+    title: str,
+    window: int,
+    color: int,
+    axis: Mapping[str, Any],
+    note: str,
+    *,
+    wide: bool = False,
+    low: float | None = None,
+    show_y: Callable[[float], str] = lambda y: f"{y:.3g}",
+) -> Chart:
+    """Return a chart of one record key: as measured (faint), rolling, and if wide, its mean."""
+    x, raw = axis["x"], [r.get(key) for r in records]
+    mean = rolling_mean(records, key, window)
+    lines = [Line(title, x, mean, color, fill=True)]
+    if window > 1:
+        lines.insert(0, Line("each batch", x, raw, color, "faint"))
+    if wide:
+        since_start = [r.get(key.replace("metrics.", "prequential.")) for r in records]
+        lines.append(Line("since the start", x, since_start, color, "dashed"))
+    present = [y for y in mean if y is not None]
+    if low is None and present:
+        low = min(present)
+    high = max(present) if present and key == "rate" else None
+    return Chart(title, note, lines, axis["show_x"], show_y, axis["x_name"], low, high, wide)
+
+
+def _offline_charts(history: Sequence[Record], metric: str) -> list[Chart]:
+    seeds = sorted({r.get("seed", 0) for r in history})
+    charts = []
+    for key, title, note in (
+        (f"val.{metric}", f"Validation {METRIC_TITLES[metric]}", "by epoch, one line a seed"),
+        ("loss", "Training loss", "by epoch, one line a seed"),
+        ("seconds", "Seconds per epoch", "training part"),
+        ("edge_x.hit_rate", "Cache hits", "share of the edge features' rows, validation included"),
+    ):
+        if key == "edge_x.hit_rate" and not any(key in r for r in history):
+            continue
+        lines = []
+        for color, seed in enumerate(seeds):
+            part = [r for r in history if r.get("seed", 0) == seed and key in r]
+            x, y = [float(r["epoch"] + 1) for r in part], [r[key] for r in part]
+            lines.append(Line(f"seed {seed}", x, y, 1 + color % 4, fill=len(seeds) == 1))
+        low = 0.0 if key in ("seconds", "edge_x.hit_rate") else None
+        axes = "{:.0f}".format, "{:.4g}".format, "epoch"
+        charts.append(Chart(title, note, lines, *axes, low, wide=key == f"val.{metric}"))
+    return charts
+
+
+def _page(
+    kind: str,
+    title: str,
+    lead: str,
+    tiles: Sequence[Tile],
+    charts: Sequence[Chart],
+    flat: Mapping[str, Any],
+    config: Config,
+    training: TrainingConfig,
+    more: Sequence[Card],
+) -> str:
+    own, defaults = _settings(config, training)
+    parts = [
+        Card(figures=[chart.figure() for chart in charts]),
+        *more,
+        Card("Protocol", _protocol(flat, training)),
+        Card("Settings", groups=own, folded=defaults),
+    ]
+    return render_page(kind, title, lead, tiles, parts, str(flat.get("machine.tgflow", "")))
+
+
+def render_page(
+    kind: str,
+    title: str,
+    lead: str,
+    tiles: Sequence[Tile],
+    parts: Sequence[Card],
+    version: str,
+    *,
+    is_of_run: bool = True,
+) -> str:
+    """Return a self-contained page; all texts are escaped.
+
+    `is_of_run`: Whether it lies beside metrics.json and config.toml, which its footer names.
+    """
+    from jinja2 import Environment, FileSystemLoader
+    from markupsafe import Markup, escape
+
+    here = Path(__file__).parent
+    pages = Environment(loader=FileSystemLoader(here), autoescape=True)
+    units = [
+        (name, Markup(re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", str(escape(value)))), note)
+        for name, value, note in tiles
+    ]
+    css, js = (Markup((here / f"page.{x}").read_text(encoding="utf-8")) for x in ("css", "js"))
+    return pages.get_template("page.html").render(
+        kind=kind, title=title, lead=lead, tiles=units, parts=parts, version=version, css=css,
+        js=js, is_of_run=is_of_run,
+    )  # fmt: skip
+
+
+def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[str, str]]:
+    """Return the settings needed to compare the figures with others."""
+    sees = {
+        "batch": "batch: a query sees the state at the start of its batch",
+        "event": "event: a query sees every event strictly before it",
+    }
+    machine = ", ".join(
+        f"{key.removeprefix('machine.')} {value}"
+        for key, value in flat.items()
+        if key.startswith("machine.")
+    )
+    tested, tied = flat.get("test_negatives", "random"), flat.get("tied_share")
+    ties = "" if tied is None else f"{tied:.1%} of the events have the time of the one before"
+    rows = [
+        ("Protocol", str(flat.get("protocol_line") or flat.get("protocol", ""))),
+        ("Ties", ties),
+        ("Visibility", sees[training.visibility]),
+        ("Negatives", f"{tested}; 1 for AP and AUC, {training.mrr_negatives} for MRR"),
+        ("Learned from", str(flat.get("negatives", ""))),
+        ("Averages", "AP and AUC over batches, MRR over events"),
+        ("Batch", f"{training.batch_size} events"),
+        ("Seeds", ", ".join(map(str, flat.get("seeds", [training.seed])))),
+        ("Machine", machine),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _stream_card(stream: Record) -> Card:
+    """Return the counts of the stream's rows, and the rejected ones."""
+    counts = stream["counts"]
+    parts = ("read", "accepted", "late", "malformed", "duplicate", "buffered", "forced")
+    names = {"read": "Rows read", "buffered": "Waiting", "forced": "Forced watermarks"}
+    rows = [(names.get(p, p.capitalize()), f"{counts[p]:,}") for p in parts]
+    gaps = sum(len(each["gaps"]) for each in counts["partitions"].values())
+    rows.append(("Gaps", f"{gaps:,}"))
+    rows += [(name.replace("_", " "), f"{value:g}") for name, value in stream["counters"].items()]
+    for code, partition, count, first, last, example in rejections(stream):
+        places = f"{count} in partition {partition}, first {first}, last {last}"
+        rows.append((f"rejected: {code}", f"{places}; {example}"))
+    return Card("Stream", rows)
+
+
+def _label_cards(flat: Mapping[str, Any], config: Config) -> list[Card]:
+    found = label_table(flat, config.model.name)
+    if found is None:
+        return []
+    note = "95 % intervals take events as independent. Baselines see the same labels as the model."
+    return [Card("Labels", found[1], found[0], [note])]
+
+
+def _settings(
+    config: Config, training: TrainingConfig
+) -> tuple[list[tuple[str, Rows]], list[tuple[str, Rows]]]:
+    """Return the settings by section: those that differ from the defaults, and the others."""
+    others = {
+        "compare",
+        *(("offline", "reuse") if training is config.continual else ("continual",)),
+    }
+    usual = plain(Config())
+    found: dict[bool, list[tuple[str, Rows]]] = {True: [], False: []}  # by whether they differ
+    for section, values in plain(config).items():
+        rows: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+        for key, value in values.items():
+            text = "not set" if is_unset(value) else _shown(value)
+            rows[value != usual.get(section, {}).get(key)].append((key, text))
+        for is_own, part in rows.items():
+            if part and section not in others:
+                found[is_own].append((f"[{section}]", part))
+    return found[True], found[False]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} = {v}" for k, v in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}"
+    return str(value) or "–"

@@ -1,0 +1,272 @@
+"""Restore runs, offline trainings and comparisons from their newest checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+
+from tgflow.checkpoint import Checkpoint, CheckpointStore, RowsLost
+from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.report.compare.comparison import Comparison
+from tgflow.report.compare.lineup import Lineup
+from tgflow.report.compare.offline_saves import OfflineSaves
+from tgflow.run.config import ConfigError
+from tgflow.cuda.device import Device
+from tgflow.ranks.memory import ShardedMemory
+from tgflow.graph import TemporalGraph
+from tgflow.nn.model import TemporalModel
+from tgflow.nn import NodeMemory
+from tgflow.base.peers import Peers
+from tgflow.run.components import Component, SavedSettings
+from tgflow.run.directory import RunDirectory
+from tgflow.run.features import check_unused, edge_file, open_edge_table, scale_of, with_cache
+from tgflow.run.records import run_note
+from tgflow.run.gpu import describe_device, execution_config
+from tgflow.run.ingestion import Start
+from tgflow.run.log import RunLog
+from tgflow.run.machine import describe
+from tgflow.run.followers import Briefing
+from tgflow.streams.errors import SourceMismatch
+from tgflow.graph.tables import DamagedFile, FeatureTable
+from tgflow.graph.tables.table import Table
+from tgflow.train.tasks.labels import make_task
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.trainer_state import file_of, graph_of, load_model_before_labels, same_file, share_rows
+from tgflow.train.stream_trainer import StreamTrainer
+
+BUILD = ("tgflow", "torch", "python", "system")
+"""Facts about the machine, besides the threads, that may change a result's last bits."""
+
+
+class StrictResume(RuntimeError):
+    """Raised by `strict_resume` if results could differ in their last bits."""
+
+
+def current_build(threads: int, device: torch.device) -> dict[str, Any]:
+    """Return the facts about this machine that may change a result's last bits."""
+    found = describe()
+    where = describe_device(device).get("gpu", "cpu")
+    return {name: found[name] for name in BUILD} | {"threads": threads, "device": where}
+
+
+def open_newest(
+    directory: RunDirectory, build: dict[str, Any], run_log: RunLog, *, has_stream: bool = True
+) -> tuple[CheckpointStore, Checkpoint | None, Start]:
+    """Return the checkpoints of a run, the one to resume from, and its state; None for a new run.
+
+    Warns if bits could differ from those of the machine that wrote it, or raises `StrictResume`;
+    raises `ConfigError` if settings differ in a way that is not allowed.
+    """
+    c = directory.config.checkpoint
+    path, lock = directory.path / "checkpoints", directory.lock
+    store = CheckpointStore(path, keep=c.keep, max_bytes=c.most_bytes, lock=lock)
+    found = store.newest()
+    for problem in store.problems:
+        run_log.warning("checkpoint", problem)
+    newest = None if found is None else found[1]
+    if newest is not None:
+        directory.compare(run_note(newest.meta).settings)
+    start = Start.of(newest, has_stream=has_stream)
+    before = start.run.build
+    differing = [name for name in build if before.get(name, build[name]) != build[name]]
+    if differing:
+        reasons = "; ".join(f"{name} was {before[name]}, is {build[name]}" for name in differing)
+        text = f"{reasons}: results may differ in their last bits from an undisturbed run"
+        if c.strict_resume:
+            raise StrictResume(f"{text}, and strict_resume is set; restore the build, or unset it")
+        run_log.warning("other build", text)
+    return store, newest, start
+
+
+def make_trainer(
+    directory: RunDirectory,
+    model: TemporalModel | Lineup,
+    shape: Briefing,
+    checkpoint: Checkpoint | None,
+    gpu: Device | None,
+    peers: Peers,
+    run_log: RunLog,
+    initial: Checkpoint | None = None,
+) -> StreamTrainer:
+    """Return the trainer of a run, restored from `checkpoint`."""
+    config, node_x_dim, shard = directory.config, shape.node_x_dim, None
+    if peers.world > 1 and isinstance(model, TemporalModel):
+        if config.ranks.memory == "sharded" and isinstance(model.state, NodeMemory):
+            model.state = ShardedMemory(model.state, peers)
+        shard = peers.shard if config.ranks.graph == "sharded" else None
+    where: dict[str, Any] = {
+        "device": "cpu" if gpu is None else gpu,
+        "device_budget": config.graph.device_budget,
+        "edge_x": _open_table(directory, shape.x_dim, checkpoint, gpu, peers),
+    }
+    task = make_task(config.task)
+    learning: dict[str, Any] = {"execution": execution_config(config), "task": task}
+    if isinstance(model, TemporalModel):
+        learning |= {"peers": peers, "scores": config.scores.to is not None}
+    kind = config.graph.feature_scale
+    if checkpoint is not None:
+        noted = read_as(dict[str, Any], checkpoint.meta.get("node_x", {}), "node_x")
+        there = read_as(int, noted.get("dim", 0), "node_x.dim")
+        if there != node_x_dim:
+            raise ConfigError(
+                f"--node-features: those of the run have width {there}, and now {node_x_dim}; give "
+                "the file and the --node-columns that it was started with"
+            )
+        trainer: StreamTrainer
+        if isinstance(model, TemporalModel):
+            keep_model = directory.effect != "fixed_model"
+            if not keep_model:
+                text = "model, optimizer and memory are reset, as allowed"
+                run_log.warning("other model", text)
+            learning |= {"keep_model": keep_model, "shard": shard}
+            trainer = ContinualTrainer.from_checkpoint(
+                model, checkpoint, config.continual, **learning, **where
+            )
+        else:
+            trainer = Comparison.from_checkpoint(
+                model, checkpoint, config.continual, **learning, **where
+            )
+        trainer.graph.check_time_unit(shape)
+        return trainer
+    if initial is not None:
+        graph = graph_of(initial, shard=shard, **where)
+        graph.check_time_unit(shape)
+        there = 0 if graph.node_x is None else graph.node_x.dim
+        if there != node_x_dim:
+            raise ConfigError(
+                f"--init-from: that run has node features of width {there}, this one of "
+                f"{node_x_dim}; give the same --node-features"
+            )
+        found = "none" if graph.feature_scale is None else graph.feature_scale.kind
+        if (graph.edge_x is not None or there) and found != kind:
+            raise ConfigError(
+                f"--init-from: that run has --feature-scale {found}, this one {kind}; give the same"
+            )
+    else:
+        graph = TemporalGraph(
+            shape.direction,
+            time_unit=shape.unit,
+            node_x=FeatureTable(node_x_dim) if node_x_dim else None,
+            shard=shard,
+            feature_scale=scale_of(kind, shape.x_dim + node_x_dim),
+            **where,
+        )
+    if not isinstance(model, TemporalModel):
+        return Comparison(model, graph, config.continual, **learning)
+    if initial is not None:
+        load_model_before_labels(model, initial)
+    return ContinualTrainer(model, graph, config.continual, **learning)
+
+
+def _open_table(
+    directory: RunDirectory,
+    x_dim: int,
+    checkpoint: Checkpoint | None,
+    gpu: Device | None,
+    peers: Peers,
+) -> Table | None:
+    """Return the table of edge features behind its cache; None without features.
+
+    Rows beyond the checkpoint come from log or source again, so they are truncated. Each rank has a
+    file of its own; those of the checkpoint that are missing in it come from rank 0.
+    """
+    config, file = directory.config, edge_file(directory.config, directory.path, peers.rank)
+    counted = None if checkpoint is None else file_of(checkpoint.meta, "edge_x")
+    if file is not None and not file.exists() and same_file(counted, file):
+        raise RowsLost(f"{file} is gone, with the edge features that the checkpoint counts")
+    if peers.rank and not directory.resumed and file is not None and file.exists():
+        raise ConfigError(f"--edge-path: {file} exists already; name another file, or remove it")
+    try:
+        table = open_edge_table(config, x_dim, file, gpu)
+    except DamagedFile as error:
+        if not peers.rank or file is None:
+            raise RowsLost(f"the run's edge features cannot be read: {error}") from None
+        file.unlink()
+        table = open_edge_table(config, x_dim, file, gpu)
+    if table is None:
+        return None
+    if counted is None or checkpoint is None:
+        table.truncate(0)
+    elif peers.world > 1 and file is not None:
+        share_rows(checkpoint, "edge_x", table, peers)
+    return with_cache(config, table, "lru", gpu)
+
+
+def check_own(directory: RunDirectory) -> None:
+    """Refuse a file of edge features that may be another run's, as it would be truncated or moved.
+
+    A run may resume with a file that the settings did not name before if its checkpoint counts rows
+    in a file: these are verified there, and nothing is changed if they differ.
+    """
+    is_new = any(change.key == "tables.edge_path" for change in directory.changed)
+    if directory.resumed and not is_new:
+        return
+    if file_of(directory.newest_meta(), "edge_x") is None:
+        check_unused(directory.config)
+
+
+class SavedEvents(Component):
+    """Digests of all events and node features of an offline training, which checkpoints lack."""
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        self._num = graph.num_events
+        events, digest = graph.log.read(0, graph.num_events), hashlib.sha256()
+        for column in (events.src, events.dst, events.t):
+            digest.update(column.numpy().data)
+        self._digest, self._of_nodes = digest.hexdigest(), None
+        if graph.node_x is not None:
+            rows = graph.node_x.read(0, len(graph.node_x)).contiguous().numpy()
+            self._of_nodes = hashlib.sha256(rows.data).hexdigest()
+
+    def check(self, meta: Mapping[str, Any], directory: RunDirectory) -> None:
+        """Raise SourceMismatch if the checkpoint belongs to other events or node features."""
+        num = read_natural(meta, "position")
+        digest = read_as(str, meta.get("events_sha256"), "events_sha256")
+        if (num, digest) != (self._num, self._digest):
+            raise SourceMismatch(
+                directory.config.stream.path,
+                "schema",
+                f"it has other events than when {directory.path} was started "
+                f"({num:,} then, {self._num:,} now); bring them back, or give another --out",
+            )
+        if meta.get("node_x_sha256") != self._of_nodes:
+            raise SourceMismatch(
+                str(directory.config.graph.node_features),
+                "schema",
+                f"nodes have other features than when {directory.path} was started; bring the file "
+                "back as it was, or give another --out",
+            )
+
+    def save(self, writer: Checkpoint) -> None:
+        writer.note("position", self._num)
+        writer.note("events_sha256", self._digest)
+        writer.note("node_x_sha256", self._of_nodes)
+
+
+def open_saves(
+    directory: RunDirectory,
+    graph: TemporalGraph,
+    command: Literal["compare", "train"],
+    build: dict[str, Any],
+    run_log: RunLog,
+    parts: Callable[[Checkpoint | None], list[Component]] = lambda newest: [],
+) -> OfflineSaves:
+    """Return the saved results of offline trainings, from the newest checkpoint."""
+    events = SavedEvents(graph)
+    store, newest, start = open_newest(directory, build, run_log, has_stream=False)
+    if newest is not None:
+        events.check(newest.meta, directory)
+    further = parts(newest)
+    directory.accept_settings()
+    settings = SavedSettings(directory.config, build, elapsed=start.run.elapsed)
+    return OfflineSaves(
+        store,
+        newest,
+        every=directory.config.checkpoint.checkpoint_every,
+        parts=[events, *further, settings],
+        command=command,
+        warn=lambda text: run_log.warning("checkpoint", text),
+    )

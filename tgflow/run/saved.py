@@ -1,0 +1,450 @@
+"""Saved runs: trainers saved as run directories, and runs opened for queries or as a start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointStore,
+    list_checkpoints,
+    load,
+)
+from tgflow.checkpoint.sections import Ids
+from tgflow.checkpoint.typed import read_as
+from tgflow.run.config import Config, ConfigError, StreamConfig, load_config, replaced, to_toml
+from tgflow.run.config.schema import GraphConfig, ModelConfig, RunConfig
+from tgflow.checkpoint.durable.fs import replace_file
+from tgflow.graph import TemporalGraph
+from tgflow.graph.log import NodeCount
+from tgflow.graph.ids import NodeIds
+from tgflow.train.inference import Inference
+from tgflow.nn.model import TemporalModel, feature_widths
+from tgflow.models import MODELS, name_of
+from tgflow.run.components import save_run_note
+from tgflow.run.records import RunNote, run_note
+from tgflow.run.ingestion import Start, load_classes, load_ingest, save_ingest, save_relations
+from tgflow.run.model_maker import make_model, model_class
+from tgflow.run.node_features import FeaturedStream
+from tgflow.run.restore import current_build
+from tgflow.serve.predictor import Predictor
+from tgflow.streams.ingest.config import BEFORE_ALL
+from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.ingest.tail import LogTail
+from tgflow.train.tasks.labels import make_task
+from tgflow.train.calibration import Calibration
+from tgflow.train.config import TrainingConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.observe import StepRecord
+from tgflow.train.trainer_state import graph_of, load_model
+
+
+class Run(Predictor):
+    """A run at one of its checkpoints; see `Predictor` for its queries.
+
+    Args:
+        path: The run's directory.
+        config: Its settings.
+        checkpoint: Checkpoint of the run.
+        model: As in `open_run`.
+
+    Raises:
+        CheckpointError: If the checkpoint is not of `tgflow run` or `train`, or is incompatible.
+        ConfigError: If the model cannot be built.
+
+    Example:
+        >>> run = tg.open_run("runs/pay")
+        >>> run.score(["acc_1", "acc_2"], ["shop_1", "shop_2"]).src
+        ['acc_1', 'acc_2']
+        >>> len(run.top_k("acc_1", k=3))
+        3
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        checkpoint: Checkpoint,
+        model: type[TemporalModel] | None = None,
+    ) -> None:
+        self.path, self.config, self._checkpoint = path, config, checkpoint
+        self._own = model_class(config.model.name, model) and model  # before events are read
+        ids, graph = NodeIds(), graph_of(checkpoint)
+        Ids(ids).load(checkpoint)
+        self.calibration = Calibration()
+        """Maps logits to probabilities."""
+        if "scores" in checkpoint.meta:
+            self.calibration.load(checkpoint)
+        self._storing: Iterator[StepRecord] | None = None
+        self.model = self._new_model(graph)
+        load_model(self.model, checkpoint)
+        engine = make_engine(self._training(), self.model, graph)
+        self.classes = load_classes(checkpoint)
+        """Texts of the numbers 0, 1, ... of relations and of labels, if they have any."""
+        task, has_labels = make_task(config.task), self.model.label_decoder is not None
+        has_names = config.task.classes not in (None, 2)  # of two, one may combine several labels
+        super().__init__(
+            str(path),
+            config.stream,
+            ids,
+            graph,
+            engine,
+            self.calibration,
+            lambda: self.classes.get("relation", ()),
+            has_inverses=not self.is_continual and config.offline.inverse,
+            labels=task.labels_of(graph) if task is not None and has_labels else None,
+            label_names=lambda: self.classes.get("label", ()) if has_names else (),
+        )
+
+    def warm(self) -> None:
+        """Score the last event, so that later questions do not wait for counts of all events."""
+        if self.position:
+            last = self.graph.log.read(self.position - 1, self.position)
+            self.engine.score(last.src, last.dst, int(last.t) + 1, relation=last.relation)
+
+    def advance(self, limit: int) -> bool:
+        """Store a micro-batch of the events that an active run has logged since, if there are any.
+
+        Answers then include them, with the parameters of the checkpoint. A run of `tgflow train`,
+        without a log or with features of nodes has none.
+
+        Args:
+            limit: Number of events that the run has learned: later ones are not stored.
+
+        Returns:
+            Whether there were any.
+        """
+        if self._logged is None:
+            return False
+        trainer, log = self._logged
+        log.limit = limit
+        if self._storing is None:
+            self._storing = trainer.steps(log)
+        if next(self._storing, None) is None:
+            self._storing = None
+            return False
+        self.classes |= log.classes
+        return True
+
+    @cached_property
+    def _logged(self) -> tuple[ContinualTrainer, LogTail] | None:
+        """The trainer that stores logged events, and these."""
+        if not self.is_continual or self.graph.node_x is not None:
+            return None
+        state = load_ingest(self._checkpoint)
+        if state.log is None:
+            return None
+        settings = replace(
+            self.config.continual,
+            protocol=None,
+            updates=0,
+            slices=1,
+            mrr_negatives=1,
+            warmup=0,
+            metrics=(),
+        )
+        trainer = ContinualTrainer(self.model, self.graph, settings)
+        trainer.ids, position = self.ids, self.position
+        self.follow(trainer, self.engine)
+        return trainer, LogTail(self.path / "log", state, self.ids, position)
+
+    @property
+    def is_continual(self) -> bool:
+        """Whether it was written by `tgflow run`, not `tgflow train`."""
+        return bool(self._checkpoint.meta["trainer"] == "continual")
+
+    def trainer(self, *, scores: bool = False) -> ContinualTrainer:
+        """Return a trainer that continues from here; answers of this run then reflect its progress.
+
+        A model of `tgflow train` continues with continual learning, with its events as history. The
+        stream that it learns from must use the run's ids: `tg.open_stream(..., ids=run.ids)`. For
+        features of new nodes use `tg.NodeFeatures(...).along(stream, trainer.graph)`.
+
+        Args:
+            scores: As `ContinualTrainer`.
+
+        Raises:
+            CheckpointError: If the checkpoint does not fit the model.
+        """
+        settings, task = self.config.continual, make_task(self.config.task)
+        if self.is_continual:
+            trainer = ContinualTrainer.from_checkpoint(
+                self._new_model(self.graph), self._checkpoint, settings, scores=scores, task=task
+            )
+        else:
+            trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores, task=task)
+        trainer.ids, saved = self.ids, self.relations()
+        self.relations = lambda: _relations_of(trainer) or saved
+        self.model = trainer.model
+        self.follow(trainer, make_engine(self._training(), trainer.model, trainer.graph))
+        return trainer
+
+    def _training(self) -> TrainingConfig:
+        return self.config.continual if self.is_continual else self.config.offline
+
+    def _new_model(self, graph: TemporalGraph) -> TemporalModel:
+        edge_x_dim, node_x_dim = feature_widths(graph).values()
+        training = replace(self._training(), metrics=())  # queries measure nothing
+        return make_model(self.config, training, edge_x_dim, node_x_dim=node_x_dim, own=self._own)
+
+
+def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:
+    """Return an engine that predicts as a trainer with these settings does."""
+    return Inference(model, graph, strategy=config.strategy, span=config.span, seed=config.seed)
+
+
+@overload
+def open_run(path: ContinualTrainer) -> Predictor: ...
+
+
+@overload
+def open_run(path: str | os.PathLike[str], model: type[TemporalModel] | None = None) -> Run: ...
+
+
+def open_run(
+    path: str | os.PathLike[str] | ContinualTrainer, model: type[TemporalModel] | None = None
+) -> Predictor:
+    """Open a run for queries: from a directory, or from a trainer that keeps learning.
+
+    The directory is not changed, and may belong to an active run. All events are read. Nothing in
+    the directory is trusted: no code that its files name is imported.
+
+    Args:
+        path: The directory written by `tgflow run`, `tgflow train` or `trainer.save`; for `train`
+            with several seeds such as `runs/x/checkpoint/0`. Or a trainer: answers then reflect
+            its progress, with the ids of its streams.
+        model: Class of the run's model, if it is not one of tgflow's.
+
+    Raises:
+        FileNotFoundError: If there is no run, or it has no checkpoint yet.
+        CheckpointError: If its checkpoints are damaged, or belong to a comparison.
+        CodeNotGiven: If its model is not one of tgflow's, and `model` is not given.
+        ConfigError: If its model cannot be built, or `model` is another class.
+
+    Example:
+        >>> run = tg.open_run("runs/pay")
+        >>> run.top_k("acc_1", k=3).to_arrow().column_names
+        ['src', 'dst', 'place', 'logit', 'probability', 'anomaly']
+    """
+    if isinstance(path, ContinualTrainer):
+        engine = make_engine(path.config, path.model, path.graph)
+        stream, ids = _stream_of(path), _ids_of(path)
+        relations = partial(_relations_of, path)
+        run = Predictor("the trainer", stream, ids, path.graph, engine, Calibration(), relations)
+        run.follow(path, engine)
+        return run
+    home, found = find_checkpoint(path)
+    return Run(home, saved_config(home, found), found, model)
+
+
+def saved_config(home: Path, checkpoint: Checkpoint) -> Config:
+    """Return the settings of a run at one of its checkpoints."""
+    saved = saved_model(checkpoint) | run_note(checkpoint.meta).settings
+    return replaced(load_config(home / "config.toml", unknown=[]), saved)
+
+
+def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
+    """Write a trainer as a run directory; see `ContinualTrainer.save`."""
+    home, position = Path(path), trainer.position
+    there = {entry.name for entry in home.iterdir()} if home.exists() else set()
+    if not there <= {"config.toml", "checkpoints"}:
+        raise FileExistsError(f"{home} holds files already; choose another path, or remove it")
+    if any(entry.step > position for entry in list_checkpoints(home / "checkpoints")):
+        raise FileExistsError(f"{home} holds a later state; choose another path, or remove it")
+    config = _config_of(trainer)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)  # private, as those of `tgflow run`
+    checkpoint, start = trainer.checkpoint(), trainer.stream_start
+    last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
+    Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
+    save_ingest(IngestState(num_released=start, watermark=last, last_t=last), checkpoint)
+    save_relations(_relations_of(trainer), checkpoint)
+    checkpoint.note("records", {"lines": 0})
+    build = current_build(torch.get_num_threads(), trainer.device)
+    save_run_note(checkpoint, config, build, 0.0, start)
+    CheckpointStore(home / "checkpoints").save(position, checkpoint)
+    replace_file(home / "config.toml", [to_toml(config).encode()])
+
+
+def _config_of(trainer: ContinualTrainer) -> Config:
+    """Return the settings with which `tgflow run` continues a trainer."""
+    if trainer.not_in_config:
+        raise ValueError(
+            f"a run directory cannot hold {', '.join(trainer.not_in_config)} of this trainer; set "
+            f"it in the trainer's config, or use {_BY_HAND}"
+        )
+    model, graph, scale = trainer.model, trainer.graph, trainer.graph.feature_scale
+    name = name_of(model)
+    fixed: Mapping[str, Any] = MODELS[name].settings if name in MODELS else {}
+    if name not in MODELS:
+        module = type(model).__module__
+        if module == "__main__":
+            module = Path(getattr(sys.modules[module], "__file__", None) or module).stem
+        name = f"{module}:{type(model).__qualname__}"
+    own: Any = getattr(model, "config", None)
+    left_out = {"edge_x_dim", "node_x_dim", *fixed}
+    settings = {
+        field.name: asdict(own)[field.name]
+        for field in ([] if own is None else fields(own))
+        if field.name not in left_out and getattr(own, field.name) != field.default
+    }
+    config = Config(
+        stream=_stream_of(trainer),
+        graph=GraphConfig(
+            direction=graph.direction, feature_scale="none" if scale is None else scale.kind
+        ),
+        model=ModelConfig(name=name, settings=settings, precision=trainer.execution.precision),
+        continual=trainer.config,
+        run=RunConfig(device=str(trainer.device), capture=trainer.execution.capture),
+    )
+    edge_x_dim, node_x_dim = feature_widths(graph).values()
+    try:
+        kind = None if name in MODELS else type(model)
+        again = make_model(config, trainer.config, edge_x_dim, node_x_dim=node_x_dim, own=kind)
+    except (ConfigError, TypeError) as error:
+        raise ValueError(
+            f"a run directory needs a model that can be built again: {error}; use {_BY_HAND}"
+        ) from None
+    shapes = [{k: v.shape for k, v in each.state_dict().items()} for each in (model, again)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"{name} built from its config has other parameters; keep all its settings in its "
+            f"config, or use {_BY_HAND}"
+        )
+    return config
+
+
+_BY_HAND = "tg.save(path, trainer.checkpoint()) and build the model in Python"
+
+
+def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
+    """Return the settings of a trainer's latest stream; without a path if it was not a file."""
+    stream = trainer.stream
+    if isinstance(stream, FeaturedStream):
+        stream = stream.stream
+    origin = dict(getattr(stream, "origin", {}))
+    if isinstance(origin.get("features"), str):
+        origin["features"] = [origin["features"] + "*"]
+    if origin.get("columns") is not None and not isinstance(origin["columns"], str):
+        origin["columns"] = ",".join(origin["columns"])
+    tick = trainer.graph.time_unit
+    unit = getattr(stream, "time_unit", tick)
+    origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
+    return StreamConfig(**origin)
+
+
+def _relations_of(trainer: ContinualTrainer) -> Sequence[str]:
+    """Return the texts of the relations of a trainer's latest stream; none without texts."""
+    stream = trainer.stream
+    if isinstance(stream, FeaturedStream):
+        stream = stream.stream
+    names: Sequence[str] = getattr(stream, "classes", {}).get("relation", ())
+    return names
+
+
+def _ids_of(trainer: ContinualTrainer) -> NodeIds:
+    """Return the ids of a trainer's nodes; the numbers in its batches if no stream had ids."""
+    if trainer.ids is not None:
+        return trainer.ids
+    ids, numbers = NodeIds(), torch.arange(trainer.graph.num_nodes)
+    ids.encode(numbers, numbers)
+    return ids
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
+    """Return the directory of a run and its checkpoint; `path` and errors as `open_run`."""
+    directory = Path(path)
+    home, checkpoint = directory, directory
+    if (directory / "config.toml").exists():
+        checkpoint = directory / "checkpoint"
+    else:
+        home = directory.parent if directory.name == "checkpoint" else directory.parent.parent
+    if not (home / "config.toml").exists():
+        raise FileNotFoundError(
+            f"{directory} is not a run: it has no config.toml; create one by tgflow run --out "
+            f"{directory}"
+        )
+    unfinished = FileNotFoundError(
+        f"{checkpoint} does not exist: the training has not ended; continue with tgflow train "
+        "--resume"
+    )
+    if (home / "checkpoints").is_dir() and not checkpoint.is_dir():
+        found = _newest(home)
+    elif not checkpoint.is_dir():
+        raise unfinished
+    elif seeds := sorted(checkpoint.glob("[0-9]*")):
+        names = ", ".join(str(seed) for seed in seeds[:3])
+        raise FileNotFoundError(f"{checkpoint} has a model for each seed; open one: {names}")
+    else:
+        found = load(checkpoint)
+    trainer = read_as(str, found.meta.get("trainer"), "trainer")
+    if trainer == "train":
+        raise unfinished
+    if trainer not in ("continual", "offline"):
+        raise CheckpointError(f"{home} is a comparison; open a directory of tgflow run or train")
+    return home, found
+
+
+def _newest(home: Path) -> Checkpoint:
+    """Return the newest intact checkpoint; others may be added and removed concurrently."""
+    error: Exception = FileNotFoundError(
+        f"{home} has no checkpoint yet: a run writes one periodically (--checkpoint-every), and at "
+        "its end"
+    )
+    for entry in reversed(list_checkpoints(home / "checkpoints")):
+        try:
+            return load(entry.path)
+        except (CheckpointDamaged, OSError) as damaged:
+            error = damaged
+    raise error
+
+
+def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
+    settings = read_as(dict[str, Any], checkpoint.meta.get("model", {}), "model")
+    return {f"model.{name}": value for name, value in settings.items()}
+
+
+def find_initial(config: Config, world: int = 1) -> Checkpoint | None:
+    """Return the checkpoint of the initial run (`--init-from`); None without one."""
+    path = config.start.init_from
+    if path is None:
+        return None
+    if world > 1:
+        raise ConfigError(
+            "--init-from: only a single process can start from another run; leave out --nproc, "
+            "and resume with any number of ranks once there is a checkpoint"
+        )
+    return find_checkpoint(path)[1]
+
+
+def with_initial_model(config: Config, stated: Mapping[str, Any]) -> Config:
+    """Return settings with those of the initial model; settings in `stated` stay."""
+    initial = find_initial(config)
+    if initial is None:
+        return config
+    found = {key: value for key, value in saved_model(initial).items() if key not in stated}
+    return replaced(config, found)
+
+
+def start_of(initial: Checkpoint, graph: TemporalGraph, direction: str) -> Start:
+    """Return the start of ingestion for events that follow those of the initial run."""
+    if graph.direction != direction:
+        raise ConfigError(
+            f"--init-from: events are {graph.direction} there, and {direction} here; give both the "
+            "same --direction"
+        )
+    ids = NodeIds()
+    Ids(ids).load(initial)
+    last = BEFORE_ALL if graph.log.t_last is None else graph.log.t_last
+    num = graph.num_events
+    state = IngestState(num_released=num, watermark=last, last_t=last)
+    return Start(ids, state, RunNote(history=num))

@@ -1,0 +1,368 @@
+"""Rows of scores: formatted, written before the events are learned, truncated on resume."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import closing, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from torch import Tensor
+
+from tgflow.graph.id_columns import list_array
+from tgflow.graph.batch import HostEvents
+from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.typed import read_as
+from tgflow.run.config import Config, ConfigError
+from tgflow.checkpoint.durable.fs import AppendedFile
+from tgflow.run.components import Component
+from tgflow.run.directory import RunDirectory
+from tgflow.run.records import DamagedJson
+from tgflow.run.ingestion import keeps_event_ids, section_of
+from tgflow.streams.files.formats import format_of
+from tgflow.streams.files.text import COMPRESSION
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.transports import find_transport, scheme_of
+from tgflow.streams.write import encode_rows, write_rows
+from tgflow.train.tasks.targets import NO_LABEL
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.event_scores import EventScores
+from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.base.units import ticks_per_unit
+
+OWNER, ROWS = "scores.json", "scores.arrows"
+"""Files in a run's directory: the path of its file of scores, and the rows of a Parquet file."""
+_NOTE = "score_rows"
+_WRITTEN = ("csv", "tsv", "jsonl", "parquet")
+_PARQUET_ROWS = 1 << 16
+"""Rows per group of a Parquet file."""
+
+
+class ScoresLost(RuntimeError):
+    """Raised when a file of scores lacks rows that the run has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMark:
+    """Length of the scores written, as stored in a checkpoint."""
+
+    num_rows: int = 0
+    num_bytes: int = 0
+    crc32: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    to: str
+    columns: list[str]
+    mark: ScoreMark
+
+
+class FileScores:
+    """Rows at the end of a file of `kind` "csv", "tsv", "jsonl" or "parquet".
+
+    A Parquet file ends in its index, so it is written whenever a run ends. Until then its rows are
+    in the file `rows`, as an Arrow stream, which can be truncated.
+    """
+
+    def __init__(self, path: Path, rows: Path) -> None:
+        self._path, self._kind = path, str(format_of(path))
+        self._is_parquet = self._kind == "parquet"
+        self._file, self.crc32 = AppendedFile(rows if self._is_parquet else path), 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self._file.size
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows, readable by others at once; the first follow a header or schema."""
+        is_first = not self._file.size
+        if self._is_parquet:
+            schema = rows.schema.serialize().to_pybytes() if is_first else b""
+            data = schema + rows.serialize().to_pybytes()
+        else:
+            data = encode_rows(rows, self._kind, header=is_first)
+        self._file.write(data)
+        self.crc32 = zlib.crc32(data, self.crc32)
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def rewind(self, mark: ScoreMark) -> None:
+        """Truncate to `mark` once what it counts is verified; a missing file is created."""
+        file, left, crc32 = self._file, mark.num_bytes, 0
+        way_out = "bring the file back from a copy, or name another one for new rows: --scores"
+        if file.size < left:
+            raise ScoresLost(
+                f"{file.path} has {file.size:,} bytes, and the run has written {left:,}: "
+                f"rows of scores are missing; {way_out}"
+            )
+        with file.path.open("rb") if left else nullcontext() as written:
+            while written is not None and (data := written.read(min(left, 1 << 20))):
+                crc32, left = zlib.crc32(data, crc32), left - len(data)
+        if mark.crc32 != crc32:
+            raise ScoresLost(
+                f"{file.path} is damaged: its checksum differs, so rows of scores are lost, and "
+                f"nothing in it was changed; {way_out}"
+            )
+        file.rewind(mark.num_bytes)
+        file.write(b"")
+        self.crc32 = crc32
+
+    def finish(self) -> None:
+        if not self._is_parquet or not self._file.size:
+            return
+        with pa.memory_map(str(self._file.path)) as source, pa.ipc.open_stream(source) as stream:
+            write_rows(self._path, _joined(stream), stream.schema)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _joined(stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Merge many small batches of rows into few large ones."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in stream:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _PARQUET_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+class TopicScores:
+    """Rows as JSON records of a topic, keyed by position, so that readers can deduplicate them.
+
+    A resumed run sends those after its checkpoint again, as a topic cannot be truncated.
+    """
+
+    num_bytes = crc32 = 0
+
+    def __init__(self, topic: Any) -> None:
+        self._topic = topic
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        for row in rows.to_pylist():
+            self._topic.send(json.dumps(row).encode(), None, str(row["position"]).encode())
+
+    def sync(self) -> None:
+        """Block until the broker has acknowledged all rows."""
+        self._topic.flush()
+
+    finish = sync
+
+    def rewind(self, mark: ScoreMark) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        self._topic.close()
+
+
+class ScoreRows:
+    """Formats the scores of micro-batches as rows."""
+
+    def __init__(self, ingest: Ingest, config: Config, *, has_labels: bool) -> None:
+        self._ingest, self._has_labels = ingest, has_labels
+        self._has_event_ids = keeps_event_ids(config)
+        # with two classes labels have no names: one class may combine several labels
+        self._has_names = config.task.classes not in (None, 2)
+        tick, unit = ingest.unit, config.stream.unit
+        self._per_unit = ticks_per_unit(tick if "tick" in (tick, unit) else unit, tick)
+
+    @property
+    def columns(self) -> list[str]:
+        event_id = ["event_id"] if self._has_event_ids else []
+        labels = ["predicted_label", "label_probability"] if self._has_labels else []
+        scores = ["logit", "probability", "rank", "anomaly", "model_position"]
+        return ["position", "src", "dst", "t", *event_id, *scores, *labels]
+
+    def of(self, events: HostEvents, scores: EventScores) -> pa.RecordBatch:
+        """Return a row for each event of a micro-batch; unknown values are null."""
+        ids = self._ingest.ids
+        columns = {
+            "position": _array(events.eid),
+            "src": list_array(ids.decode(events.src)),
+            "dst": list_array(ids.decode(events.dst)),
+            "t": self._times(events.t),
+        }
+        if self._has_event_ids:
+            columns["event_id"] = self._ingest.event_ids(events.begin, events.end)
+        for name in ("logit", "probability", "rank", "anomaly"):
+            columns[name] = _array(getattr(scores, name).double())
+        position = pa.scalar(scores.model_position, pa.int64())
+        columns["model_position"] = pa.repeat(position, len(events.eid))
+        if scores.predicted_label is not None and scores.label_probability is not None:
+            columns["predicted_label"] = self._labels(scores.predicted_label)
+            columns["label_probability"] = _array(scores.label_probability)
+        assert [*columns] == self.columns
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _labels(self, label: Tensor) -> pa.Array:
+        names = self._ingest.classes.get("label") if self._has_names else None
+        if names is None:
+            return pa.array(label.numpy(), mask=(label == NO_LABEL).numpy())
+        texts = [None if each == NO_LABEL else names[each] for each in label.tolist()]
+        return pa.array(texts, pa.string())
+
+    def _times(self, ticks: Tensor) -> pa.Array:
+        """Return times as whole numbers, or with decimals where ticks are finer than the unit."""
+        if self._per_unit.denominator == 1 and self._per_unit > 1:
+            return pa.array(ticks.numpy() / int(self._per_unit))
+        return pa.array(ticks.numpy() * self._per_unit.denominator)
+
+
+def _array(column: Tensor) -> pa.Array:
+    return pa.array(column.numpy(), from_pandas=True)
+
+
+class SavedScores(Component):
+    """Rows of scores written by a run; checkpoints store their number."""
+
+    def __init__(
+        self,
+        to: str,
+        sink: FileScores | TopicScores,
+        rows: ScoreRows,
+        trainer: StreamTrainer,
+        mark: ScoreMark,
+    ) -> None:
+        self._to, self._sink, self._rows, self._trainer = to, sink, rows, trainer
+        self._mark = mark
+        self._before: tuple[int, ScoreMark] | None = None
+        """Position of the latest micro-batch, and the length written before it."""
+        sink.rewind(mark)
+
+    def write(self, events: HostEvents, scores: EventScores) -> None:
+        self._before = events.begin, self._mark
+        self._sink.write(self._rows.of(events, scores))
+        num_rows = self._mark.num_rows + len(events.eid)
+        self._mark = ScoreMark(num_rows, self._sink.num_bytes, self._sink.crc32)
+
+    def save(self, writer: Checkpoint) -> None:
+        """Save the number of rows of learned events; they are on disk when this returns."""
+        self._sink.sync()
+        writer.note(_NOTE, asdict(_Noted(self._to, self._rows.columns, self._learned())))
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Complete the file with the rows of all learned events, and no others."""
+        if self._mark != self._learned():
+            self._mark = self._learned()
+            self._sink.rewind(self._mark)
+        self._sink.finish()
+        return {"scores": {"to": self._to, "num_rows": self._mark.num_rows}}
+
+    def close(self) -> None:
+        self._sink.close()
+
+    def _learned(self) -> ScoreMark:
+        """Return the length of the rows of learned micro-batches."""
+        if self._before is not None and self._trainer.position <= self._before[0]:
+            return self._before[1]
+        return self._mark
+
+
+def check_scores(to: str | None) -> None:
+    """Raise `ConfigError` for an invalid target of scores, before anything is created."""
+    if to is None:
+        return
+    try:
+        transport = find_transport(to)
+        if transport is not None:
+            transport.config(url=to)
+    except ValueError as error:
+        raise ConfigError(f"--scores: {error}") from None
+    if transport is not None:
+        if transport.topic is None:
+            raise ConfigError(f"--scores: {scheme_of(to)}:// does not accept scores; name a file")
+        return
+    path = Path(to)
+    if path.suffix in COMPRESSION or format_of(path) not in _WRITTEN:
+        raise ConfigError(
+            f"--scores: {to!r} has an unsupported ending; use .parquet, "
+            ".csv, .tsv or .jsonl, or name a topic: kafka://HOST/TOPIC"
+        )
+
+
+def _columns_of(path: Path) -> list[str] | None:
+    """Return the columns of a file of scores; None if it is another file."""
+    with suppress(OSError, TypeError, ValueError):  # pyarrow's errors are ValueErrors
+        if format_of(path) == "parquet":
+            return list(pq.read_schema(path).names)
+        with path.open("rb") as file:
+            first = file.readline(1 << 16).decode()
+        if format_of(path) == "jsonl":
+            return list(json.loads(first))
+        return first.rstrip("\r\n").replace("\t", ",").split(",")
+    return None
+
+
+def open_scores(
+    directory: RunDirectory, ingest: Ingest, trainer: StreamTrainer, checkpoint: Checkpoint | None
+) -> SavedScores | None:
+    """Return the scores of a run at its checkpoint; None if none are written.
+
+    Raises ScoresLost if the rows that the checkpoint counts are gone, ConfigError if they have
+    other columns, and FileExistsError if the file has rows that the checkpoint does not count, or
+    was completed when the run continued with another file.
+    """
+    config, to = directory.config, directory.config.scores.to
+    if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or to is None:
+        return None
+    rows = ScoreRows(ingest, config, has_labels=trainer.scorer.says_labels)
+    noted, owner = None, {}
+    if checkpoint is not None and _NOTE in checkpoint.meta:
+        noted = read_as(_Noted, checkpoint.meta[_NOTE], _NOTE)
+    with suppress(DamagedJson):
+        owner = directory.files.read_json(OWNER) or {}
+    arrows, is_file = directory.path / ROWS, scheme_of(to) is None
+    if is_file:
+        Path(to).absolute().parent.mkdir(parents=True, exist_ok=True)
+    to = str(Path(to).absolute()) if is_file else to
+    owned = owner.get("to", None if noted is None else noted.to)
+    if noted is not None and owned == noted.to != to and scheme_of(noted.to) is None:
+        # the previous file gets all rows that the checkpoint counts
+        with closing(FileScores(Path(noted.to), arrows)) as before, suppress(ScoresLost):
+            before.rewind(noted.mark)  # fails if a user has removed it
+            before.finish()
+    is_counted = noted is not None and noted.to == to
+    mark = noted.mark if noted is not None and is_counted else ScoreMark()
+    if noted is not None and mark.num_rows and noted.columns != rows.columns:
+        raise ConfigError(
+            f"--scores: the rows in {to} have the columns {', '.join(noted.columns)}, and "
+            f"those to come {', '.join(rows.columns)}: name another file"
+        )
+    if is_file and is_counted and owned != to:
+        raise FileExistsError(
+            f"{to} was completed when the run continued with {owned}; name that one, or a "
+            "third: --scores"
+        )
+    is_own = is_counted
+    if is_file and not is_counted:
+        is_own = owner.get("to") == to and trainer.position <= owner["from"]
+    # a checksum shows whose rows a file has, but a Parquet file or uncounted rows have none
+    if is_file and (not mark.num_bytes or format_of(Path(to)) == "parquet"):
+        is_there = Path(to).exists() and Path(to).stat().st_size
+        if is_there and not (is_own and _columns_of(Path(to)) == rows.columns):
+            raise FileExistsError(
+                f"{to} exists already, with rows that are not this run's; remove "
+                "it, or name another file: --scores"
+            )
+    if is_file and not is_counted:
+        directory.files.write_json(OWNER, {"to": to, "from": trainer.position})
+    sink: FileScores | TopicScores
+    if is_file:
+        sink = FileScores(Path(to), arrows)
+    else:
+        transport = find_transport(to)
+        assert transport is not None
+        assert transport.topic is not None
+        sink = TopicScores(transport.topic(to, section_of(config, to).options))
+    saved = SavedScores(to, sink, rows, trainer, mark)
+    trainer.scorer.hear = saved.write
+    return saved

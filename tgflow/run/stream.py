@@ -1,0 +1,265 @@
+"""Flow of a stream through a run: pacing, cuts at time steps, stop signals, memory limit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from types import FrameType
+from typing import Any, Self
+
+from torch import OutOfMemoryError
+
+from tgflow.run.config import StreamConfig
+from tgflow.ranks.control import Order
+from tgflow.graph.events import MICRO_BATCH_END, EventBatch
+from tgflow.plan.in_order import BatchError
+from tgflow.report.formatting import num_bytes
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.pacing import num_played, playback
+
+GRACE_SECONDS = 10.0
+
+
+class Stopped(Exception):
+    """Raised on a stop request: the stream has not ended, and the rest of a batch is kept."""
+
+
+class FlowControl:
+    """Runs, pauses or stops a stream. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        """Whether the stream must stop."""
+        self.signal: str | None = None
+        """Name of the signal that requested the stop, if any."""
+        self.error: BaseException | None = None
+        """The error that stops it; None for a signal, or while it runs."""
+        self._is_opening = False
+        self._paused_since: float | None = None
+        self._paused_seconds = 0.0
+
+    @property
+    def paused(self) -> bool:
+        return self._paused_since is not None
+
+    @property
+    def paused_seconds(self) -> float:
+        since = self._paused_since
+        return self._paused_seconds + (0.0 if since is None else time.monotonic() - since)
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """Stop the stream, with `error` if there is one. Lock-free, as signal handlers call it."""
+        self.error = self.error or error
+        self.stopped = True
+
+    def stop_for(self, signal: str) -> None:
+        self.signal = signal
+        self.stop()
+        if self._is_opening:
+            raise Stopped(f"stopped by {signal} before the stream began; nothing was read")
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """While entered, `stop_for` raises `Stopped`: a pipe may have no writer for long."""
+        self._is_opening = True
+        try:
+            yield
+        finally:
+            self._is_opening = False
+
+    def pause(self) -> None:
+        if self._paused_since is None:
+            self._paused_since = time.monotonic()
+
+    def resume(self) -> None:
+        if self._paused_since is not None:
+            self._paused_seconds = self.paused_seconds
+            self._paused_since = None
+
+    def wait(self) -> None:
+        """Block while the stream is paused; raises as `check`."""
+        while self._paused_since is not None and not self.stopped:
+            time.sleep(0.02)
+        self.check()
+
+    def check(self) -> None:
+        if self.stopped:
+            raise self.error or Stopped
+
+    def asks(self) -> Order:
+        """Return what a stop or a pause of this rank's stream asks of all ranks."""
+        if self.stopped:
+            is_full = isinstance(self.error, MemoryLimit)
+            return Order.STOP_FOR_MEMORY if is_full else Order.STOP
+        return Order.HOLD if self.paused else Order.NONE
+
+    def monotonic(self) -> float:
+        """Return monotonic seconds, for a paced stream."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until a stop request."""
+        end = time.monotonic() + seconds
+        while not self.stopped and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
+
+
+class PacedStream:
+    """The batches of ingestion, subject to flow control, a limit and a speed."""
+
+    def __init__(
+        self, ingest: Ingest, flow: FlowControl, config: StreamConfig, learned: int
+    ) -> None:
+        limit = config.limit
+        left = None if limit is None else max(0, limit - learned)
+        self._batches = playback(ingest, config.speed, limit=left, clock=flow)
+        self._ingest, self._flow, self._limit = ingest, flow, limit
+        self._busy = threading.Lock()
+        self.num_events = num_played(ingest, limit)
+        """Expected number of events since the very first one, None if unknown."""
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        while True:
+            with self._busy:
+                self._flow.wait()
+                batch = next(self._batches, None)
+                if batch is None:
+                    self._flow.check()
+                    return
+            yield batch
+
+    def __enter__(self) -> PacedStream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._flow.stop()
+        if self._busy.acquire(timeout=GRACE_SECONDS):  # otherwise a thread still reads it
+            self._busy.release()
+            self._ingest.close()
+
+    def share(self, learned: int) -> float | None:
+        """Return the share of the stream that `learned` events are, None if unknown."""
+        total = self.num_events
+        if total is None and self._ingest.progress:
+            total = int(max(self._ingest.num_released / self._ingest.progress, 1.0))
+        known = [size for size in (total, self._limit) if size is not None]
+        if not known:
+            return None
+        return min(learned / min(known), 1.0) if min(known) else 1.0
+
+
+class SteppedStream:
+    """A stream that ends micro-batches with its time steps.
+
+    A longer step becomes several full micro-batches and a last one. A resumed run repeats the ends,
+    as they depend on the events alone.
+    """
+
+    def __init__(self, stream: Iterable[EventBatch]) -> None:
+        self.unit = getattr(stream, "unit", None)
+        """Unit of a tick, if the stream has one."""
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Yield the stream's events, and `MICRO_BATCH_END` between those of two times."""
+        last: int | None = None
+        for events in self._stream:
+            if not len(events):
+                yield events
+                continue
+            if last is not None and int(events.t[0]) != last:
+                yield MICRO_BATCH_END
+            last = int(events.t[-1])
+            changes = (events.t[1:] != events.t[:-1]).nonzero().flatten() + 1
+            for begin, end in pairwise([0, *changes.tolist(), len(events)]):
+                if begin:
+                    yield MICRO_BATCH_END
+                yield events[begin:end]
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """While entered, the first of the signals calls `ask`; a second one ends the process at once.
+
+    The exit code is then 130 or 143, as in a shell; the files on disk stay valid, as after a crash.
+    Outside the main thread it does nothing.
+    """
+
+    def __init__(self, ask: Callable[[str], None]) -> None:
+        self._ask = ask
+        self._asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            os._exit(128 + number)
+        self._asked = True
+        self._ask(signal.Signals(number).name)
+
+
+PAUSE_SHARE = 0.95
+RESUME_SHARE = 0.90
+
+
+class MemoryLimit(RuntimeError):
+    """Raised when the process has exceeded its memory limit for too long."""
+
+
+def rank_at_limit(who: str) -> MemoryLimit:
+    """Return the error of the ranks other than `who`."""
+    return MemoryLimit(f"{who} is at its memory_limit; see its log")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether a GPU or the host ran out of memory, including while preparing a batch."""
+    cause = error.__cause__ if isinstance(error, BatchError) else error
+    return isinstance(cause, MemoryError | OutOfMemoryError)
+
+
+class MemoryGuard:
+    """Pauses the stream or ends the run depending on the memory of the process."""
+
+    def __init__(self, limit: int | None, grace: float) -> None:
+        self._limit, self._grace = limit, grace
+        self._full_since: float | None = None
+        self._paused_since: float | None = None
+
+    def is_short(self, rss: int) -> bool:
+        """Return whether the stream must pause at `rss` bytes, or raise MemoryLimit."""
+        limit, now = self._limit, time.monotonic()
+        if limit is None:
+            return False
+        if rss < limit:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = now
+        if rss < RESUME_SHARE * limit:
+            self._paused_since = None
+        elif rss >= PAUSE_SHARE * limit and self._paused_since is None:
+            self._paused_since = now
+        grace = self._grace
+        for since, seconds in ((self._full_since, grace), (self._paused_since, 2 * grace)):
+            if since is not None and now - since >= seconds:
+                raise MemoryLimit(
+                    f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(limit)}, "
+                    f"even after {grace:g} s without new events; raise it, or use a smaller "
+                    "buffer, replay_horizon or batch"
+                )
+        return self._paused_since is not None

@@ -1,0 +1,328 @@
+"""Labels of events as a task: those of edges, those of their sources, and anomalies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tgflow.graph.batch import Batch, HostEvents, Targets
+from tgflow.base.describe import described
+from tgflow.graph import TemporalGraph
+from tgflow.nn.model import Scores, TemporalModel
+from tgflow.nn.label_decoder import LabelDecoder
+from tgflow.train.tasks.baselines import LabelRules
+from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.tasks.figures import LabelFigures, ranks_of
+from tgflow.train.tasks.targets import DEPTH, LabelHistory
+from tgflow.base.units import parse_seconds
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+@described
+class LabelTask:
+    """Labels of events (`edge`), of their sources (`node`), or of anomalies (`anomaly`) as a task.
+
+    A custom task is a subclass.
+
+    Args:
+        config: Settings of the task; `classes=None` means two.
+
+    Example:
+        >>> labeled = tg.EventBatch(many.src, many.dst, many.t, label=many.src % 2)
+        >>> graph, model = tg.TemporalGraph.from_events(labeled), tg.TGN()
+        >>> task = tg.tasks.LabelTask(tg.tasks.TaskConfig(kind="edge", target="is_odd"))
+        >>> task.add_decoder(model)
+        >>> trainer = tg.OfflineTrainer(model, graph, tg.OfflineConfig(epochs=1), task=task)
+        >>> 0 <= trainer.fit()["test.edge.auc"] <= 1
+        True
+    """
+
+    def __init__(self, config: TaskConfig) -> None:
+        self.config = config
+        self.num_classes = 2 if config.classes is None else config.classes
+        if config.kind == "anomaly" and self.num_classes != 2:
+            raise ValueError(f"an anomaly task has two classes; got classes={self.num_classes}")
+
+    def _facts(self) -> dict[str, object]:
+        c = self.config
+        return {"kind": c.kind, "target": c.target, "num_classes": self.num_classes}
+
+    @property
+    def select(self) -> str | None:
+        """The validation metric that chooses the best epoch; None: that of links."""
+        if not self.config.has_decoder:
+            return None
+        return f"{self.config.kind}.{'auc' if self.num_classes == 2 else 'accuracy'}"
+
+    def add_decoder(self, model: TemporalModel, x_dim: int = 0) -> None:
+        """Add a label decoder to a model, initialized by torch's default generator.
+
+        Args:
+            model: One that defines `embed`, with a decoder whose `dim` is the width of embeddings,
+                as that of `LinkDecoder`.
+            x_dim: Width of the events' own features to read; 0 for none.
+
+        Raises:
+            ValueError: If the model makes no embeddings.
+        """
+        if not self.config.has_decoder:
+            return
+        check_embeds(model)
+        dim = getattr(model.decoder, "dim", None)
+        if dim is None:
+            raise ValueError(
+                f"the decoder of {type(model).__name__} does not define the width of embeddings: "
+                "give it an attribute dim"
+            )
+        model.label_decoder = LabelDecoder(
+            dim,
+            self.num_classes,
+            x_dim=x_dim,
+            reads_dst=self.config.kind == "edge",
+            depth=DEPTH,
+        )
+
+    def check(self, model: TemporalModel) -> None:
+        """Raise ValueError if the model lacks a required label decoder."""
+        if self.config.has_decoder and model.label_decoder is None:
+            raise ValueError(
+                f"{type(model).__name__} has no label_decoder for the task {self.config.kind}; "
+                "call task.add_decoder(model) first"
+            )
+
+    def labels_of(
+        self, graph: TemporalGraph, like: EventLabels | None = None, known_at: int | None = None
+    ) -> EventLabels:
+        """Return the labels of a graph's events, including future ones.
+
+        Args:
+            graph: Graph of the events.
+            like: Labels of another graph, with whose classes these are numbered.
+            known_at: Tick before which a label must be known to be learned; None: before the last
+                new event of its batch.
+        """
+        return EventLabels(self, graph, like, known_at)
+
+    def loss(self, links: Tensor, scores: Scores, batch: Batch) -> Tensor:
+        """Return the cross-entropy of known labels, plus the loss of links if configured.
+
+        The mean is over the events whose labels are known, by their weights; without any, labels
+        add 0.
+        """
+        if scores.classes is None:
+            return links
+        assert batch.targets is not None
+        known, weight = batch.targets.is_known, batch.weight
+        each = cross_entropy(scores.classes, batch.targets.label, reduction="none")
+        if weight is None:
+            labels = each.where(known, 0.0).sum() / known.sum().clamp(min=1)
+        else:
+            share = (weight / weight.max().clamp(min=_TINY)).where(known, 0.0)
+            labels = (each.where(known, 0.0) * share).sum() / share.sum().clamp(min=_TINY)
+        return labels + links * float(self.config.links)
+
+
+def freeze(model: TemporalModel) -> None:
+    """Freeze all parameters of a model but those of its label decoder."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("label_decoder."))
+
+
+def embeds(kind: Any) -> bool:
+    """Return whether models of a class make embeddings, which labels are predicted from."""
+    return getattr(kind, "embed", None) is not TemporalModel.embed
+
+
+def check_embeds(model: TemporalModel) -> None:
+    """Raise ValueError if a model makes no embeddings of single nodes."""
+    if not embeds(type(model)):
+        raise ValueError(
+            f"{type(model).__name__} makes no embeddings of single nodes, which labels are "
+            "predicted from; choose a model that does: tgn, tgat, jodie or graphmixer"
+        )
+
+
+class EventLabels:
+    """The labels of a graph's events; the arguments are those of `LabelTask.labels_of`."""
+
+    def __init__(
+        self,
+        task: LabelTask,
+        graph: TemporalGraph,
+        like: EventLabels | None = None,
+        known_at: int | None = None,
+    ) -> None:
+        self.task, self._graph, self._known_at = task, graph, known_at
+        delay = task.config.label_delay
+        ticks = 0.0 if delay is None else parse_seconds(delay) / graph.seconds_per_tick
+        self._delay = math.ceil(ticks)
+        codes = None if like is None else like.history.codes
+        self.history: LabelHistory = LabelHistory(graph, task.num_classes, self._delay, codes)
+
+    @property
+    def are_predicted(self) -> bool:
+        """Whether a decoder predicts them (`Scores.classes`)."""
+        return self.task.config.has_decoder
+
+    def are_predicted_by(self, model: TemporalModel) -> bool:
+        """Whether `model` predicts them, by its decoder or as anomalies."""
+        return not self.are_predicted or model.label_decoder is not None
+
+    def judged(self, eid: Tensor, positive: Tensor, classes: Tensor | None) -> Tensor:
+        """Return the values by which predictions of events are judged, float64 `[B]`.
+
+        Of two classes the logit of label 1, or else the reciprocal rank of the true class.
+
+        Args:
+            eid: Log positions, int64 `[B]`.
+            positive: Logits of the links, float `[B]`.
+            classes: Logits of the labels, float `[B, num_classes]`; None: of anomalies.
+        """
+        if classes is None:
+            return -positive.double()
+        if self.task.num_classes == 2:
+            return (classes[:, 1] - classes[:, 0]).double()
+        return 1 / ranks_of(self.history.classes(eid), classes.float())
+
+    def said(self, t: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the most likely label of each event at ticks `t`, and its probability."""
+        share, code = classes.double().softmax(1), classes.argmax(1)
+        if self.task.num_classes == 2:
+            return code, share[:, 1]
+        return self.history.labels(code, t), share.gather(1, code.unsqueeze(1)).squeeze(1)
+
+    def attach(self, batch: Batch) -> Batch:
+        if not self.are_predicted:
+            return batch
+        eid = batch.host.eid
+        past = self.history.past(eid)
+        return _with_targets(batch, self.history.classes(eid), self._are_known(batch), *past)
+
+    def asked(self, batch: Batch, as_of: Tensor) -> Batch:
+        """Attach the labels visible to events that are not stored, as of log positions."""
+        host, unknown = batch.host, torch.zeros_like(as_of)
+        past = self.history.past_of(host.src, host.dst, host.t, as_of)
+        return _with_targets(batch, unknown, unknown.bool(), *past)
+
+    def _are_known(self, batch: Batch) -> Tensor:
+        """Return a mask of the labels known when a batch is learned, bool `[B]`."""
+        t = batch.host.t
+        if self.task.config.label_delay is None:
+            return torch.ones(len(t), dtype=torch.bool)
+        if self._known_at is not None:
+            return t + self._delay < self._known_at
+        return t + self._delay < t[: batch.num_new].amax()
+
+    def figures(self, *, pooled: bool) -> EventFigures:
+        return EventFigures(self.task, self._graph, self.history, pooled=pooled)
+
+    def check_measurable(self, part: str, start: int, stop: int) -> None:
+        """Raise ValueError if labels of the events at `[start, stop)` give no AUC to choose by."""
+        classes = self.history.classes(torch.arange(start, stop))
+        if self.task.num_classes > 2:
+            return
+        if 0 < int(classes.sum()) < len(classes):
+            return
+        target = self.task.config.target
+        what = "is" if len(classes) and int(classes[0]) else "is not"
+        raise ValueError(
+            f"every label ({target}) of {part} {what} above 0, so two classes cannot be separated "
+            "there; give the number of classes (classes=...), or other parts"
+        )
+
+
+def _with_targets(
+    batch: Batch, label: Tensor, is_known: Tensor, past: Tensor, ages: Tensor
+) -> Batch:
+    seconds = ages.clamp(min=0).double() * batch.seconds_per_tick
+    columns = label, is_known, past, seconds.log1p().float()
+    return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
+
+
+class EventFigures:
+    """Figures of the predicted labels of a log's events, in order, and of heuristic baselines."""
+
+    def __init__(
+        self, task: LabelTask, graph: TemporalGraph, history: LabelHistory, *, pooled: bool
+    ) -> None:
+        self._task, self._graph, self._history = task, graph, history
+        self._new = partial(LabelFigures, task.num_classes, pooled=pooled)
+        self._own = self._new()
+        self._span = torch.tensor([-1, -1])
+        """Log positions of the first event added, and after the last."""
+
+    def add(self, host: HostEvents, positive: Tensor, classes: Tensor | None) -> dict[str, float]:
+        """Add predictions of new events, and return the means over these, by name."""
+        if not len(host.eid):
+            return {}
+        first = int(self._span[0])
+        self._span = torch.tensor([int(host.eid[0]) if first < 0 else first, host.end])
+        label = self._history.classes(host.eid)
+        if classes is None:
+            self._own.add_scores(-positive.double(), label == 1)
+            return {}
+        return self._named(self._own.add(label, classes.float()))
+
+    def result(self, *, with_intervals: bool) -> dict[str, float]:
+        """Return the figures so far, with intervals if requested."""
+        return self._named(self._own.result(with_intervals=with_intervals))
+
+    def of_rules(self) -> dict[str, float]:
+        """Return those of heuristic baselines for the same events; none of anomalies."""
+        found: dict[str, LabelFigures] = {}
+        if not self._task.config.has_decoder:
+            return {}
+        rules = LabelRules(self._graph.log, self._history)
+        start, stop = self._span.tolist()
+        for eid, predicted in rules.predicted(max(start, 0), max(stop, 0)):
+            label = self._history.classes(eid)
+            for name, classes in predicted.items():
+                found.setdefault(name, self._new()).add(label, classes)
+        return self._named(
+            {
+                f"{rule}.{name}": value
+                for rule, figures in found.items()
+                for name, value in figures.result(with_intervals=False).items()
+                if name != "num_positives"
+            }
+        )
+
+    def _named(self, values: Mapping[str, float]) -> dict[str, float]:
+        return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**self._own.state_dict(), "span": self._span.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._own.load_state_dict(state)
+        self._span = state["span"].clone()
+
+
+def make_task(config: TaskConfig) -> LabelTask | None:
+    """Return the task of some settings; None if only links of unlabeled events are learned."""
+    learns_links_alone = config.kind == "link" or config.node_labels is not None
+    return None if learns_links_alone else LabelTask(config)
+
+
+def count_classes(graph: TemporalGraph) -> int:
+    """Return the number of classes that the labels of all events need.
+
+    Two for two distinct labels, one of them at most 0 and the other above, as 0 and 1, or signs.
+    Otherwise the number of distinct labels, at least three, as two would be separated by sign.
+    """
+    label = graph.log.read(0, graph.num_events).label
+    if label is None:
+        raise ValueError("the events have no labels; name their column by target=...")
+    kinds = torch.unique(label)
+    if len(kinds) < 2:
+        raise ValueError(f"there is nothing to learn: the labels are {kinds.tolist()}")
+    are_signs = len(kinds) == 2 and int(kinds[0]) <= 0 < int(kinds[1])
+    return 2 if are_signs else max(3, len(kinds))

@@ -1,0 +1,115 @@
+"""Labels of events as classes, and the time from which each is visible."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tgflow.graph import TemporalGraph
+from tgflow.nn.memory_table import grow_to
+from tgflow.plan.count_lookup import LastEvents
+from tgflow.base.units import INT64_MAX, INT64_MIN
+
+NO_LABEL = INT64_MIN
+"""Marks an unknown label."""
+DEPTH = 8
+"""Earlier labels of each list that are visible to an event."""
+
+
+class LabelHistory:
+    """The labels of a log as classes, and the earlier ones visible to each event.
+
+    At time t only labels of events before `t - delay` are visible, also those of the same batch.
+    They are a function of the log before t, so no state is saved: the log is read as far as needed.
+    Takes some 40 bytes an event, plus the same for each new pair. Not thread-safe.
+
+    With two classes, labels above 0 are class 1 and all others class 0: as they are 0 and 1, or
+    signs. With more, the classes are numbered by first occurrence of their label.
+    """
+
+    def __init__(
+        self,
+        graph: TemporalGraph,
+        num_classes: int,
+        delay: int = 0,
+        codes: dict[int, int] | None = None,
+    ) -> None:
+        self.num_classes, self.delay = num_classes, delay
+        self._log, self._last = graph.log, LastEvents(graph)
+        self._classes = torch.zeros(0, dtype=torch.int32)
+        self._size = 0
+        """Number of events read, which have classes; the rest is spare capacity."""
+        self.codes: dict[int, int] = {} if codes is None else codes
+        """The class of each label, of more than two classes; in the order of the classes."""
+        self._first: dict[int, int] = {}
+
+    def upto(self, stop: int) -> None:
+        if stop <= self._size:
+            return
+        label = self._log.read(self._size, stop).label
+        if label is None:
+            raise ValueError("the events have no labels; name their column by target=...")
+        self._classes = grow_to(self._classes, stop)
+        added = self._classes[self._size : stop]
+        added[:] = self._classes_of(label)
+        codes, places = np.unique(added.numpy(), return_index=True)
+        for code, place in zip(codes.tolist(), places.tolist(), strict=True):
+            self._first.setdefault(code, self._size + place)
+        self._size = stop
+
+    def _classes_of(self, label: Tensor) -> Tensor:
+        if self.num_classes == 2:
+            return label > 0
+        kinds, first, which = np.unique(label.numpy(), return_index=True, return_inverse=True)
+        for kind in kinds[first.argsort()].tolist():
+            if self.codes.setdefault(kind, len(self.codes)) >= self.num_classes:
+                raise ValueError(
+                    f"label {kind} would be class {self.num_classes + 1} of {self.num_classes}; "
+                    "raise the number of classes: classes=..."
+                )
+        codes = torch.tensor([self.codes[kind] for kind in kinds.tolist()])
+        return codes[torch.from_numpy(which)]
+
+    def classes(self, eid: Tensor) -> Tensor:
+        """Return the classes of events, int64 `[N]` of positions `[N]`."""
+        if not len(eid):
+            return eid
+        self.upto(int(eid.max()) + 1)
+        return self._classes[eid].long()
+
+    def labels(self, codes: Tensor, t: Tensor) -> Tensor:
+        """Return the labels of classes, of which there are more than two, as seen at times."""
+        known = [*self.codes]
+        return torch.tensor(
+            [
+                known[code] if self._first.get(code, INT64_MAX) < self.cut(time) else NO_LABEL
+                for code, time in zip(codes.tolist(), t.tolist(), strict=True)
+            ],
+            dtype=torch.int64,
+        )
+
+    def cut(self, t: int) -> int:
+        """Return the log position up to which events are visible at a time."""
+        return self._log.position(max(t - self.delay, INT64_MIN))
+
+    def past(self, eid: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the classes visible to events, and the ticks since the newest of each list."""
+        if not len(eid):
+            return eid.new_empty(0, 4, DEPTH), eid.new_empty(0, 4)
+        self.upto(int(eid.max()) + 1)
+        events = self._log.gather(eid)
+        return self.past_of(events.src, events.dst, events.t)
+
+    def past_of(
+        self, src: Tensor, dst: Tensor, t: Tensor, limit: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Do the same as `past` for any pairs at ticks, by events before log positions `limit`."""
+        cut = torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
+        cut = cut if limit is None else torch.minimum(cut, limit)
+        self.upto(int(cut.max()) if len(cut) else 0)
+        last = self._last.before(src, dst, cut, DEPTH)
+        classes = torch.where(last < 0, -1, self._classes[last.clamp(min=0)])
+        newest = last[:, :, 0]
+        then = self._log.gather(newest.clamp(min=0).view(-1)).t.view_as(newest)
+        return classes.long(), torch.where(newest < 0, -1, t.unsqueeze(1) - then)
