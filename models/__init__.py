@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tgflow.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tgflow.nn.model import TemporalModel as TemporalModel
     from tgflow.models.counts import SmoothedCounts as SmoothedCounts
     from tgflow.models.counts import SmoothedCountsConfig as SmoothedCountsConfig
     from tgflow.models.craft import CRAFT as CRAFT
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from tgflow.models.tgn import TGNConfig as TGNConfig
     from tgflow.models.tpnet import TPNet as TPNet
     from tgflow.models.tpnet import TPNetConfig as TPNetConfig
+    from tgflow.nn.model import TemporalModel as TemporalModel
 
 
 class ModelEntry(NamedTuple):

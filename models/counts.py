@@ -22,14 +22,14 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.choices import CountOf, PairGroup
-from tgflow.graph.counts import MAX_DEPTH, TICK, Count, Number, where
 from tgflow.base.describe import described
-from tgflow.nn.model import Scores, TemporalModel, make_config
+from tgflow.base.setting import check_ranges
+from tgflow.graph.batch import Batch
+from tgflow.graph.counts import MAX_DEPTH, TICK, Count, Number, where
 from tgflow.nn.groups import PAIR_GROUPS, numbers_of, recency_weights
 from tgflow.nn.linear import Linear
-from tgflow.base.setting import check_ranges
+from tgflow.nn.model import Scores, TemporalModel, make_config
 
 
 @described

@@ -22,14 +22,14 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
-from tgflow.graph.batch import Batch, Block
 from tgflow.base.describe import described
-from tgflow.nn.model import Scores, TemporalModel, make_config
+from tgflow.base.setting import check_ranges
+from tgflow.graph.batch import Batch, Block
 from tgflow.nn import CrossAttention, Dropout, MergeLayer, NodeTable, Pairs
 from tgflow.nn._native import gather_rows
 from tgflow.nn.linear import Linear
+from tgflow.nn.model import Scores, TemporalModel, make_config
 from tgflow.nn.tokens import gather_slots
-from tgflow.base.setting import check_ranges
 
 MAX_PAIRS = 4096
 """Pairs scored at once: bounds memory, and does not change results."""

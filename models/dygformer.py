@@ -21,15 +21,15 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.describe import described
-from tgflow.nn.model import Scores, TemporalModel, make_config
+from tgflow.base.setting import check_ranges
+from tgflow.graph.batch import Batch
 from tgflow.nn import MergeLayer, Pairs, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence
 from tgflow.nn.layers import TransformerLayer
 from tgflow.nn.linear import Linear
-from tgflow.base.setting import check_ranges
+from tgflow.nn.model import Scores, TemporalModel, make_config
 
 MAX_TOKENS = 1 << 16
 """Tokens scored at a time, unless gradients keep the inputs of all of them."""

@@ -17,11 +17,11 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Gt
 
-from tgflow.graph.counts import TICK
 from tgflow.base.describe import described
-from tgflow.nn.model import make_config
-from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
 from tgflow.base.setting import check_ranges
+from tgflow.graph.counts import TICK
+from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
+from tgflow.nn.model import make_config
 
 WINDOWS = (3600.0, 86_400.0, 604_800.0, 2_592_000.0, 31_536_000.0)
 """Seconds, tried if no window is given: an hour, a day, a week, 30 days, a year."""

@@ -21,16 +21,16 @@ import torch
 from annotated_types import Ge, Lt
 from torch import nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.choices import PairGroup
 from tgflow.base.describe import described
-from tgflow.nn.model import Embeddings, TemporalModel, make_config
+from tgflow.base.setting import check_ranges
+from tgflow.graph.batch import Batch
 from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.linear import Linear
+from tgflow.nn.model import Embeddings, TemporalModel, make_config
 from tgflow.nn.tokens import gather_slots
-from tgflow.base.setting import check_ranges
 
 
 @described

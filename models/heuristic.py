@@ -8,12 +8,12 @@ from typing import Any, Literal
 import torch
 
 from tgflow.base import _native
+from tgflow.base.metrics import ranks
 from tgflow.graph.batch import Batch
 from tgflow.graph.counts import Count, Number, latest
-from tgflow.nn.messages import Messages, NewEvents
-from tgflow.base.metrics import ranks
-from tgflow.nn.model import Embeddings, Scores, TemporalModel
 from tgflow.nn.choice import Choice
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.nn.model import Embeddings, Scores, TemporalModel
 
 PairDirection = Literal["forward", "both"]
 """Direction of a pair's events: only its own, or either."""

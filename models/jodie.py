@@ -24,19 +24,19 @@ from typing import Annotated, Any
 from annotated_types import Ge, Lt
 from torch import nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.choices import PairGroup
 from tgflow.base.describe import described
-from tgflow.nn.messages import Messages, NewEvents
-from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
+from tgflow.base.setting import Size, check_ranges
+from tgflow.graph.batch import Batch
 from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.linear import Linear
 from tgflow.nn.mail import UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn.updater import Cell
-from tgflow.base.setting import Size, check_ranges
 
 
 @described

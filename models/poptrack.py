@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 from annotated_types import Gt, Lt
 
-from tgflow.graph.counts import Count
 from tgflow.base.describe import described
-from tgflow.nn.model import make_config
-from tgflow.models.heuristic import Heuristic
 from tgflow.base.setting import check_ranges
+from tgflow.graph.counts import Count
+from tgflow.models.heuristic import Heuristic
+from tgflow.nn.model import make_config
 
 DECAYS = (0.3, 0.6, 0.9, 0.94, 0.97, 0.99, 0.999)
 """Per 200 events, tried if no decay is given."""

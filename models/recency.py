@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tgflow.graph.counts import LOOP, Count, Number, where
 from tgflow.base.describe import described
-from tgflow.nn.model import make_config
-from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
 from tgflow.base.setting import check_ranges
+from tgflow.graph.counts import LOOP, Count, Number, where
+from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
+from tgflow.nn.model import make_config
 
 Rule = Literal["LR>GR", "LR>GP", "LR>LP", "LP>GR", "LP>GP", "LR", "LP", "GR", "GP"]
 RULES: tuple[Rule, ...] = ("LR>GR", "LR>GP", "LR>LP", "GR", "GP")

@@ -23,11 +23,11 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from torch import nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.choices import Strategy
 from tgflow.base.describe import described
-from tgflow.nn.model import Embeddings, TemporalModel, make_config
+from tgflow.graph.batch import Batch
 from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
+from tgflow.nn.model import Embeddings, TemporalModel, make_config
 
 
 @described

@@ -21,10 +21,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from tgflow.graph.batch import Batch
 from tgflow.base.describe import described
-from tgflow.nn.messages import Messages, NewEvents
-from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
+from tgflow.base.setting import Size
+from tgflow.graph.batch import Batch
 from tgflow.nn import (
     AttentionConfig,
     AttentionStack,
@@ -36,8 +35,9 @@ from tgflow.nn import (
 from tgflow.nn.linear import Linear
 from tgflow.nn.mail import Aggregator, UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn.updater import Cell
-from tgflow.base.setting import Size
 
 
 @described

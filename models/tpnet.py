@@ -23,16 +23,16 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tgflow.graph.batch import Batch, Block
 from tgflow.base.describe import described
-from tgflow.nn.messages import Messages, NewEvents
-from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
+from tgflow.base.setting import Size, check_ranges
+from tgflow.graph.batch import Batch, Block
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.linear import Linear
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn.walks import WalkProjection, WalkRows, near_features, num_features, row_times
-from tgflow.base.setting import Size, check_ranges
 
 WALK_DIM = 64
 """Width of the feature f(u, v) of a pair."""

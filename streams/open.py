@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from tgflow.base.describe import described
+from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.graph.events import EventBatch, concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import StreamError
@@ -19,7 +20,6 @@ from tgflow.streams.files.text import BLOCK_BYTES
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.rows.row_batch import EventColumns, RowBatch, to_batch
 from tgflow.streams.rows.schema import Checks
-from tgflow.base.units import INT64_MAX, INT64_MIN
 
 MAX_BATCH = 1 << 16
 """Maximum events per batch."""

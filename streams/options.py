@@ -11,8 +11,8 @@ from annotated_types import Ge, Le
 
 from tgflow.base.iso_time import check_format
 from tgflow.base.setting import Setting, Size, check_ranges, check_text
-from tgflow.streams.rows.schema import ColumnNames, IdKind
 from tgflow.base.units import parse_bytes
+from tgflow.streams.rows.schema import ColumnNames, IdKind
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tgflow.base.units import seconds_per_tick
 from tgflow.graph.events import EventBatch, concat
 from tgflow.streams.open import Source
-from tgflow.base.units import seconds_per_tick
 
 
 def playback(

@@ -37,42 +37,35 @@ from tgflow.base.lazy import lazy_names
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 if TYPE_CHECKING:
-    from tgflow.graph import cache as cache
-    from tgflow.report import callbacks as callbacks
     from tgflow import checkpoint as checkpoint
-    from tgflow.report import compare as compare
-    from tgflow.graph import counts as counts
-    from tgflow.streams import datasets as datasets
-    from tgflow import ranks as ranks
     from tgflow import graph as graph
     from tgflow import inference as inference
-    from tgflow.nn import messages as messages
-    from tgflow.base import metrics as metrics
     from tgflow import models as models
     from tgflow import nn as nn
-    from tgflow.base import peers as peers
     from tgflow import plan as plan
+    from tgflow import ranks as ranks
     from tgflow import run as run
-    from tgflow.graph import sampling as sampling
     from tgflow import serve as serve
     from tgflow import streams as streams
-    from tgflow.graph import tables as tables
-    from tgflow.train import tasks as tasks
     from tgflow import testing as testing
     from tgflow import train as train
+    from tgflow.base import metrics as metrics
+    from tgflow.base import peers as peers
     from tgflow.base._native import num_threads as num_threads
     from tgflow.base._native import set_num_threads as set_num_threads
-    from tgflow.graph.batch import Batch as Batch
     from tgflow.checkpoint import load as load
     from tgflow.checkpoint import save as save
-    from tgflow.ranks.join import join as join
+    from tgflow.graph import TemporalGraph as TemporalGraph
+    from tgflow.graph import cache as cache
+    from tgflow.graph import counts as counts
+    from tgflow.graph import sampling as sampling
+    from tgflow.graph import tables as tables
+    from tgflow.graph.batch import Batch as Batch
     from tgflow.graph.events import NO_NODE as NO_NODE
     from tgflow.graph.events import EventBatch as EventBatch
-    from tgflow.graph import TemporalGraph as TemporalGraph
     from tgflow.graph.ids import NodeIds as NodeIds
-    from tgflow.train.inference import Inference as Inference
-    from tgflow.nn.model import Scores as Scores
-    from tgflow.nn.model import TemporalModel as TemporalModel
+    from tgflow.graph.sampling import Sampler as Sampler
+    from tgflow.graph.sampling import sample_hops as sample_hops
     from tgflow.models import CRAFT as CRAFT
     from tgflow.models import JODIE as JODIE
     from tgflow.models import TGAT as TGAT
@@ -85,20 +78,27 @@ if TYPE_CHECKING:
     from tgflow.models import Recency as Recency
     from tgflow.models import SmoothedCounts as SmoothedCounts
     from tgflow.models import TPNet as TPNet
+    from tgflow.nn import messages as messages
+    from tgflow.nn.model import Scores as Scores
+    from tgflow.nn.model import TemporalModel as TemporalModel
     from tgflow.plan import Loader as Loader
     from tgflow.plan import Plan as Plan
-    from tgflow.train.prequential import evaluate as evaluate
+    from tgflow.ranks.join import join as join
+    from tgflow.report import callbacks as callbacks
+    from tgflow.report import compare as compare
     from tgflow.run.node_features import NodeFeatures as NodeFeatures
     from tgflow.run.saved import open_run as open_run
-    from tgflow.graph.sampling import Sampler as Sampler
-    from tgflow.graph.sampling import sample_hops as sample_hops
+    from tgflow.streams import datasets as datasets
     from tgflow.streams import open_stream as open_stream
     from tgflow.streams import playback as playback
     from tgflow.testing.check_model import check_model as check_model
+    from tgflow.train import tasks as tasks
     from tgflow.train.config import ContinualConfig as ContinualConfig
     from tgflow.train.config import OfflineConfig as OfflineConfig
     from tgflow.train.continual import ContinualTrainer as ContinualTrainer
+    from tgflow.train.inference import Inference as Inference
     from tgflow.train.observe import Callback as Callback
     from tgflow.train.offline import OfflineTrainer as OfflineTrainer
+    from tgflow.train.prequential import evaluate as evaluate
 
 __all__, __getattr__, __dir__ = lazy_names(__name__)

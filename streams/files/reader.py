@@ -21,8 +21,9 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from typing import IO, Any, TypeGuard
 
-from tgflow.graph.ids import NodeIds
 from tgflow.base.iso_time import formats_of, iso_seconds
+from tgflow.base.units import parse_bytes
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
 from tgflow.streams.files.columnar import as_table, table_decoder
 from tgflow.streams.files.csv import MISSING, SNAP, names_of
@@ -45,7 +46,6 @@ from tgflow.streams.rows.validate import (
     time_fault,
     usual_value,
 )
-from tgflow.base.units import parse_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tgflow.base.text import printable
 from tgflow.streams.errors import MAX_MESSAGE, TooManyBadRecords
 from tgflow.streams.ingest.admission import Admitted
 from tgflow.streams.ingest.ordering import per_partition
 from tgflow.streams.rows.row_batch import BadRow, Int64s, RowBatch
-from tgflow.base.text import printable
 
 NUM_EXAMPLES = 3
 WINDOW = 10_000

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tgflow.base.text import printable
 from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.streams.errors import MAX_MESSAGE
 from tgflow.streams.rows.row_batch import BadRow
-from tgflow.base.text import printable
 
 _log = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_ba
 from tgflow.streams.ingest.admission import Admission, PartitionState, Seen
 from tgflow.streams.ingest.config import AFTER_ALL, OrderConfig
 from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles
+from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.ingest.ordering import (
     ReorderBuffer,
     Rows,
@@ -36,7 +37,6 @@ from tgflow.streams.ingest.ordering import (
     partitions,
     sequence,
 )
-from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.rows.row_batch import (
     BadRow,
     PartitionedSource,

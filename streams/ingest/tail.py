@@ -8,8 +8,8 @@ from pathlib import Path
 from tgflow.checkpoint.durable.log import read_written
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
-from tgflow.streams.ingest.ordering import ReorderBuffer, Rows
 from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.ingest.ordering import ReorderBuffer, Rows
 from tgflow.streams.rows.row_batch import to_batch
 from tgflow.streams.rows.validate import saved_classes
 

@@ -13,9 +13,9 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 import pyarrow as pa
 
+from tgflow.base.secret import check_options
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
-from tgflow.base.secret import check_options
 from tgflow.streams.kafka.config import (
     CLIENT_DEFAULTS,
     CODECS,

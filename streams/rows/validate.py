@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tgflow.graph.events import NUM_RELATIONS
 from tgflow.base.iso_time import CLOCK, DAY, EXAMPLE, time_seconds
+from tgflow.base.units import INT64_MAX, exact_decimal, ticks_per_unit
+from tgflow.graph.events import NUM_RELATIONS
 from tgflow.streams.errors import RowFault, shown
 from tgflow.streams.rows.row_batch import (
     EventColumns,
@@ -31,7 +32,6 @@ from tgflow.streams.rows.row_batch import (
     nowhere,
 )
 from tgflow.streams.rows.schema import UNSCALED, Checks, Columns, IdKind, Scale
-from tgflow.base.units import INT64_MAX, exact_decimal, ticks_per_unit
 
 Bools = npt.NDArray[np.bool_]
 

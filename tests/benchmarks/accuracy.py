@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 from benchmarks.results import FOLDER, Result, commit, load, record
 from tgflow.cli.benchmarks.row import Row
+from tgflow.models import MODELS
 from tgflow.run.config import Config, flag_of, load_config, model_settings, validate_model
 from tgflow.run.config.schema import ModelConfig
-from tgflow.models import MODELS
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.protocols import protocol_settings
 

@@ -25,11 +25,11 @@ from torch import Tensor
 from benchmarks.results import skipped
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, PowerLaw
-from tgflow.graph.cache import cached
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Loader, NegativeSampler, Plan
+from tgflow.graph.cache import cached
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
+from tgflow.plan import Loader, NegativeSampler, Plan
 
 BATCHES = {172: 200, 768: 100}
 """Batch size by row width: features of edits or posts, and text embeddings."""

@@ -24,8 +24,8 @@ from tgflow.cli.benchmarks import graph as bench
 from tgflow.cli.benchmarks.graph import CALL, MICRO, MICRO_NAME, ROOTS, STRATEGIES, GrowingGraph, K
 from tgflow.cli.benchmarks.row import COSTS, Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads, seconds_of
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.graph.sampling import Neighbors, recent_neighbors
 
 OWN = "tgflow"

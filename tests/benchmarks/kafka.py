@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.results import skipped
+from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options
-from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.kafka import KafkaConfig, KafkaSource

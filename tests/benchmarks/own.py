@@ -9,15 +9,15 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tgflow.base.choices import PairGroup, Precision, Visibility
 from tgflow.cli.benchmarks.row import Params
 from tgflow.cli.benchmarks.setup import Options
 from tgflow.cli.benchmarks.train import BATCH_SIZE, THREADS, graph_on, training_events
-from tgflow.base.choices import PairGroup, Precision, Visibility
 from tgflow.cuda.device import Device
 from tgflow.graph.events import EventBatch
-from tgflow.nn.model import TemporalModel
 from tgflow.models import TGAT, TGN
 from tgflow.nn import TimeEncoding
+from tgflow.nn.model import TemporalModel
 from tgflow.plan.loader import Loader
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, ExecutionConfig

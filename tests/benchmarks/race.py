@@ -17,11 +17,11 @@ from torch.nn import functional as F
 from benchmarks import peers
 from benchmarks.own import Own, Task
 from benchmarks.peers import Peer
+from tgflow.base.choices import Visibility
+from tgflow.base.metrics import average_precision
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, seconds_of
 from tgflow.cli.benchmarks.train import TURN
-from tgflow.base.choices import Visibility
-from tgflow.base.metrics import average_precision
 
 OWN = "tgflow"
 VISIBILITIES: Sequence[Visibility] = ("batch", "event")

@@ -29,16 +29,16 @@ import torch
 
 from benchmarks.results import skipped
 from tgflow import _core
+from tgflow.base.peers import Peers
 from tgflow.cli.benchmarks import setup
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options
 from tgflow.cuda.clock import WorkClock
+from tgflow.graph import TemporalGraph
+from tgflow.models import TGAT, TGN
 from tgflow.ranks.control import Order, RankFigures
 from tgflow.ranks.join import join
 from tgflow.ranks.supervise import RankProcesses
-from tgflow.graph import TemporalGraph
-from tgflow.models import TGAT, TGN
-from tgflow.base.peers import Peers
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 

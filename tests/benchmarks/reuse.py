@@ -17,8 +17,8 @@ import torch
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads
 from tgflow.cli.benchmarks.train import QUICK_EVENTS, THREADS, X_DIM, set_threads
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.models import TGAT, TGATConfig
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler

@@ -10,10 +10,10 @@ from functools import partial
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads
 from tgflow.cli.benchmarks.train import THREADS, set_threads
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.nn.model import TemporalModel
+from tgflow.graph.events import EventBatch
 from tgflow.models import EdgeBank, Recency, SmoothedCounts
+from tgflow.nn.model import TemporalModel
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import BatchRecord, Callback

@@ -22,8 +22,8 @@ import torch
 from benchmarks import serve_clients
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options
-from tgflow.streams.datasets import FOLDER
 from tgflow.streams import open_stream
+from tgflow.streams.datasets import FOLDER
 from tgflow.streams.write import write_rows
 
 CANDIDATES = 100

@@ -30,10 +30,10 @@ from tgflow.cli.benchmarks.setup import Options, wikipedia
 from tgflow.cuda.device import register_device
 from tgflow.cuda.structs import Totals
 from tgflow.graph import TemporalGraph
+from tgflow.graph.tables import FeatureTable
 from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import linear
 from tgflow.plan.plan import DevicePreparer, Plan
-from tgflow.graph.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.stepper import Stepper
 

@@ -12,9 +12,9 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from benchmarks.race import take_turns
+from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options
-from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.streams import open_files
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles

@@ -18,8 +18,8 @@ from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, seconds_of
 from tgflow.cli.benchmarks.train import TURN, graph_on
 from tgflow.cuda.device import Device
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 

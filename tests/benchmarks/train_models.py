@@ -15,9 +15,9 @@ from benchmarks.race import contenders, race, rows_beside, speed_rows
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads
 from tgflow.cli.benchmarks.train import TURN, set_threads
-from tgflow.nn.model import TemporalModel
 from tgflow.models import JODIE, DyGFormer, GraphMixer, TPNet
 from tgflow.nn.groups import PAIR_GROUPS
+from tgflow.nn.model import TemporalModel
 
 GRAPHMIXER_TIMES_FASTER, PAIRS_TIMES_FASTER = 5.0, 3.0
 PAIRS_TURN = 3

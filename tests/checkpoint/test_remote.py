@@ -12,8 +12,8 @@ import torch
 from helpers.s3 import BUCKET, s3_server
 from tgflow.checkpoint import Checkpoint, CheckpointDamaged, CheckpointStore, UntrustedCheckpoint
 from tgflow.checkpoint import remote as remotes
-from tgflow.checkpoint.remote import RemoteStore, StoreUnavailable
 from tgflow.checkpoint.durable.errors import Locked
+from tgflow.checkpoint.remote import RemoteStore, StoreUnavailable
 
 SETTINGS = "config.toml"
 OTHERS = (SETTINGS, "log")

@@ -133,7 +133,9 @@ def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
         Row("step", 3.0, "ms"),
     ]
     asked = []
-    monkeypatch.setattr("tgflow.cli.benchmarks.graph.store", lambda options: asked.append(options) or rows)
+    monkeypatch.setattr(
+        "tgflow.cli.benchmarks.graph.store", lambda options: asked.append(options) or rows
+    )
     first, _, third = tgflow("bench", "store", "--json", "--entries", "1e6,2e4").json
     assert (first["value"], first["ratio"], first["target"]) == (2e7, 4.0, 1e7)
     assert (first["baseline"], first["params"]) == (5e6, {"k": 10, "entries": 1000})

@@ -13,11 +13,11 @@ import torch
 from helpers.live_runs import write_events
 from tgflow.cli import main
 from tgflow.cli.comparing import chosen, preset_line
-from tgflow.report.compare.outcome import Outcome
-from tgflow.run.config import load_config
 from tgflow.graph.events import EventBatch
 from tgflow.models import MODELS
+from tgflow.report.compare.outcome import Outcome
 from tgflow.report.compare.presets import Family, measure, settings_of
+from tgflow.run.config import load_config
 
 SMALL = ("--dim", 8, "--batch-size", 50, "--threads", 1, "--seeds", 1)
 

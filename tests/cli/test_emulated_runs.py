@@ -11,7 +11,9 @@ import torch
 from helpers.devices import needs_apart, place_of
 from helpers.effort import slow
 from helpers.live_runs import write_features
-from tgflow.cli import inputs as assemble, offline, rank_setup as ranks
+from tgflow.cli import inputs as assemble
+from tgflow.cli import offline
+from tgflow.cli import rank_setup as ranks
 from tgflow.cuda.device import device_of
 from tgflow.run import restore
 

@@ -18,9 +18,9 @@ from helpers.effort import slow
 from helpers.live_runs import write_events, write_features
 from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, MEMORY, exit_code, explain
-from tgflow.run.config import ConfigError
-from tgflow.plan.in_order import BatchError
 from tgflow.graph.tables import DamagedFile
+from tgflow.plan.in_order import BatchError
+from tgflow.run.config import ConfigError
 
 NODES = "--node-features nodes.parquet --node-id who"
 PLAIN = "run plain.log --no-header --columns src,dst,amount,t --sep ;"

@@ -12,10 +12,11 @@ import pytest
 from helpers import faults
 from helpers.live_runs import SMALL, same_run, write_events, write_features
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter, load
-from tgflow.cli import main
 from tgflow.checkpoint.durable.errors import DiskFull
 from tgflow.checkpoint.durable.log import DurableLog
-from tgflow.run import runner, monitoring as watch
+from tgflow.cli import main
+from tgflow.run import monitoring as watch
+from tgflow.run import runner
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
 from tgflow.streams.files.reader import FileSource
 from tgflow.streams.ingest import ingest

@@ -17,8 +17,8 @@ from helpers.processes import environment
 from helpers.rank_campaign import rank_pids
 from tgflow.cli import main
 from tgflow.cli.errors import USAGE
-from tgflow.run.config import load_config
 from tgflow.run import gpu
+from tgflow.run.config import load_config
 
 EVENTS = 1_200
 PATIENCE = 500

@@ -19,9 +19,9 @@ from helpers.rank_runs import (
     seconds_after,
     signal_in,
 )
+from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.cli import main
 from tgflow.cli.errors import IO, UNAVAILABLE
-from tgflow.checkpoint.durable.fs import RealFs
 
 pytestmark = pytest.mark.slow
 EVENTS = 1_000

@@ -22,13 +22,14 @@ from helpers.rank_runs import (
     seconds_after,
     signal_at,
 )
-from tgflow.cli import inputs as assemble, main
+from tgflow.cli import inputs as assemble
+from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
 from tgflow.cli.rank_setup import check_ranks
-from tgflow.run.config import ConfigError, load_config, replaced
 from tgflow.models.tgn import TGN
 from tgflow.run import followers as rank_parts
 from tgflow.run import monitoring as watch
+from tgflow.run.config import ConfigError, load_config, replaced
 from tgflow.run.records import read_health
 
 EVENTS = 400

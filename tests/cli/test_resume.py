@@ -16,9 +16,10 @@ import tgflow as tg
 from helpers import faults
 from helpers.effort import cases
 from helpers.live_runs import SMALL, Killed, same_run, write_events
-from tgflow.cli import inputs as assemble, main
-from tgflow.run import page
-from tgflow.run import build, components as checkpoints, ingestion, runner
+from tgflow.cli import inputs as assemble
+from tgflow.cli import main
+from tgflow.run import build, ingestion, page, runner
+from tgflow.run import components as checkpoints
 from tgflow.streams.open import open_files
 
 STEP = ("--checkpoint-batches", 1)

@@ -13,12 +13,14 @@ import pytest
 
 from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.live_runs import SMALL, Killed, write_features
+from tgflow.base.extras import install_command
 from tgflow.checkpoint import load
 from tgflow.checkpoint.sections import Ids
-from tgflow.run.config import load_config
-from tgflow.base.extras import install_command
 from tgflow.graph.ids import NodeIds
-from tgflow.run import records as files, runner, monitoring as watch
+from tgflow.run import monitoring as watch
+from tgflow.run import records as files
+from tgflow.run import runner
+from tgflow.run.config import load_config
 from tgflow.run.loggers import RunLoggers
 from tgflow.run.metrics import METRICS
 

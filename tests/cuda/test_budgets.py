@@ -12,8 +12,8 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.hubs import SAMPLERS, hub_events
 from helpers.made_tables import some_rows
-from tgflow.graph.cache import cached
 from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.graph.cache import cached
 from tgflow.graph.sampling import sample_neighbors
 from tgflow.graph.tables import FeatureTable
 

@@ -14,12 +14,12 @@ from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
 from tgflow.cuda import frontier as kernels
 from tgflow.cuda.device import Device
-from tgflow.graph.events import NO_NODE
 from tgflow.graph import Neighbors
-from tgflow.plan import _native
-from tgflow.plan.plan import distinct_events
+from tgflow.graph.events import NO_NODE
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.sampling.expand import distinct, expand
+from tgflow.plan import _native
+from tgflow.plan.plan import distinct_events
 
 ORDERS = st.sampled_from([0, 1, 2, 3])
 """Lane orders: forward, backward, shuffled."""

@@ -11,8 +11,8 @@ from helpers.hubs import SAMPLERS, hub_events
 from helpers.strategies import graph_events
 from tgflow.cuda import sources
 from tgflow.cuda.device import register_device
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.graph.sampling import sample_neighbors
 
 

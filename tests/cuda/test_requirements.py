@@ -7,9 +7,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from tgflow.base.extras import install_command
 from tgflow.cuda import CudaError, requirements
 from tgflow.cuda.requirements import require_cupy, require_device
-from tgflow.base.extras import install_command
 
 GPU = torch.device("cuda")
 

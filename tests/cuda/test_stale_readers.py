@@ -13,8 +13,8 @@ from helpers.sampler_kernels import assert_equal, sample
 from tgflow.cuda import store_memory, store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.cuda.structs import Snapshot
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.graph.sampling import Sampler, sample_neighbors
 
 READER = 7

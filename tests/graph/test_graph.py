@@ -5,8 +5,8 @@ import torch
 
 from helpers.emulator.device import EmulatedDevice
 from helpers.strategies import graph_events
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.graph.sampling import recent_neighbors
 from tgflow.graph.tables import FeatureTable
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import event_lists, graph_events
-from tgflow.graph.events import COLUMNS, EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import COLUMNS, EventBatch
 
 OPTIONAL = {"relation": lambda t: t % 65_536, "label": lambda t: t * 3, "weight": torch.Tensor.abs}
 

@@ -10,8 +10,8 @@ import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.names import list_checkpoints
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.run.machine import anonymous_bytes
 from tgflow.train import trainer_state as state
 from tgflow.train.trainer_state import graph_of, save_graph

@@ -13,8 +13,8 @@ from helpers.devices import needs_cuda, on_cpu, opened
 from helpers.effort import tries
 from helpers.strategies import graph_events, samplers, skewed_events
 from tgflow.base.choices import Direction
-from tgflow.graph.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph, rebuild
+from tgflow.graph.events import EventBatch, empty_events
 from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.graph.sampling import Sampler, sample_neighbors
 from tgflow.testing import reference

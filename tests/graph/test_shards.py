@@ -9,10 +9,10 @@ from helpers.devices import for_each_device, opened, sample_neighbors
 from helpers.effort import cases, tries
 from helpers.shards import growths, some_queries
 from helpers.strategies import graph_events, samplers
-from tgflow.cuda import store_writes
-from tgflow.graph.events import NO_NODE
-from tgflow.graph import TemporalGraph
 from tgflow.base.peers import Shard
+from tgflow.cuda import store_writes
+from tgflow.graph import TemporalGraph
+from tgflow.graph.events import NO_NODE
 from tgflow.graph.sampling import Sampler
 
 COLUMNS = ("nodes", "t", "eid", "count")

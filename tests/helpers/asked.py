@@ -14,10 +14,10 @@ import torch
 
 from helpers.http_client import Client
 from tgflow.graph import FeatureScale
+from tgflow.graph.sampling import recent_neighbors
 from tgflow.run import runner
 from tgflow.run.ingestion import SavedIngest
 from tgflow.run.saved import make_engine
-from tgflow.graph.sampling import recent_neighbors
 
 
 class Asked(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.plan import ExperienceReplay, NegativeSampler, Plan
 from tgflow.graph.tables import FeatureTable
+from tgflow.plan import ExperienceReplay, NegativeSampler, Plan
 
 Slot = tuple[int, int, int]
 """A neighbor, its event's tick and its event."""

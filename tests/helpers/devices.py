@@ -13,9 +13,8 @@ import torch
 
 from helpers.emulator import tensors
 from helpers.emulator.device import EmulatedDevice
-from tgflow.graph import sampling
 from tgflow.cuda.device import Device, register_device
-from tgflow.graph import TemporalGraph
+from tgflow.graph import TemporalGraph, sampling
 from tgflow.graph.sampling import Neighbors
 
 HAS_CUDA = torch.cuda.is_available()

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.nn.model import TemporalModel
-from tgflow.models import MODELS
-from tgflow.plan.plan import Plan
+from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
+from tgflow.models import MODELS
+from tgflow.nn.model import TemporalModel
+from tgflow.plan.plan import Plan
 from tgflow.testing.check_model import batches_of, made_events, made_plan, scores_of  # noqa: F401
 
 SMALL = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tgflow.graph.counts import Count
 from tgflow.graph import TemporalGraph
+from tgflow.graph.counts import Count
 from tgflow.plan import NegativeSampler, Plan
 
 

@@ -7,9 +7,9 @@ import torch
 
 from helpers.devices import needs_apart, needs_cuda, opened, place_of
 from tgflow.graph.cache import cached
+from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory
 from tgflow.nn.memory_table import MemoryTable
-from tgflow.graph.tables import FeatureTable
 
 KINDS = {  # place, its device, the cache's device (None for no cache)
     "host": ("host", None, None),

@@ -9,8 +9,8 @@ import torch
 from hypothesis import strategies as st
 
 from helpers.plan_reference import PlanSpec
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.plan.negatives import MixedNegatives, NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from helpers import faults
 from helpers.live_runs import SMALL
 from helpers.worlds import run_apart
-from tgflow.cli import inputs as assemble, main
+from tgflow.cli import inputs as assemble
+from tgflow.cli import main
 from tgflow.run import runner
 
 _STOPPED_SECONDS = 25

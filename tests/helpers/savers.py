@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from tgflow.base.peers import PARTS, Peers, Shard
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, WriterStats
 from tgflow.checkpoint.checkpoint import part_section
+from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.checkpoint.sections import put_pieces
 from tgflow.ranks.saves import FollowingStore, LeadingStore
-from tgflow.checkpoint.durable.fs import RealFs
-from tgflow.base.peers import PARTS, Peers, Shard
 
 PIECE = 4
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
+from tgflow.base.units import parse_bytes, parse_seconds
+from tgflow.graph.ids import NodeIds
+from tgflow.graph.tables import FeatureTable
 from tgflow.run.config import StreamConfig
 from tgflow.run.config.schema import ServeConfig
-from tgflow.graph.ids import NodeIds
 from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.predictor import Predictor
-from tgflow.graph.tables import FeatureTable
 from tgflow.train.calibration import Calibration
-from tgflow.base.units import parse_bytes, parse_seconds
 
 NUM_NODES = 12
 

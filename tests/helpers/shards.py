@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from tgflow.checkpoint import Checkpoint
-from tgflow.ranks.memory import ShardedMemory
-from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.nn import NodeMemory
 from tgflow.base.peers import Peers, Shard
+from tgflow.checkpoint import Checkpoint
+from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
+from tgflow.nn import NodeMemory
+from tgflow.ranks.memory import ShardedMemory
 
 STRIDE = 19
 """Distance of node ids, so that every rank owns some of a few nodes."""

@@ -19,11 +19,11 @@ from tgflow import _core
 from tgflow.cuda import sources
 from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.row_lists import row_lists
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
+from tgflow.graph.sampling import Sampler, sample_neighbors
 from tgflow.nn import NodeMemory, aggregate
 from tgflow.nn._native import KernelBackend, gru_step
-from tgflow.graph.sampling import Sampler, sample_neighbors
 
 SAMPLERS = [
     Sampler.recent(),

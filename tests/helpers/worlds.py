@@ -186,9 +186,9 @@ def _join(rank: int, world: int, folder: Path, timeout: float) -> Any:
     """Join a world through a file; `tgflow.join` is tested separately."""
     import torch.distributed as dist
 
-    from tgflow.ranks.rank_info import Member
-    from tgflow.ranks.launch import choose_interface
     from tgflow.ranks.group import Ranks
+    from tgflow.ranks.launch import choose_interface
+    from tgflow.ranks.rank_info import Member
 
     store = dist.FileStore(str(folder / "store"), world)
     store.set(f"member/{rank}", json.dumps(asdict(Member.here(rank))))

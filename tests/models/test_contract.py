@@ -18,8 +18,8 @@ from helpers.made_models import (
     plan_for,
     scores_of,
 )
-from tgflow.graph.counts import Count
 from tgflow.graph import TemporalGraph
+from tgflow.graph.counts import Count
 from tgflow.nn.model import Scores, TemporalModel
 from tgflow.testing.check_model import CHECKS, ContractViolation, check_model
 from tgflow.train.config import ContinualConfig

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers.made_models import batches_of, made_events, made_model, plan_for
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.nn.groups import numbers_of, recency_weights
 from tgflow.plan.count_lookup import CountHistory
 

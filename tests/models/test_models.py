@@ -9,11 +9,11 @@ import torch
 
 from helpers.batches import made_batch
 from helpers.made_models import made_events, made_model
+from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.nn.model import TemporalModel
 from tgflow.models import MODELS, TGN, EdgeBank, Recency, TGATConfig, TGNConfig
+from tgflow.nn.model import TemporalModel
 from tgflow.streams import open_stream, playback
 from tgflow.train import ContinualTrainer
 

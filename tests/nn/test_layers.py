@@ -21,9 +21,9 @@ from helpers.made_plans import plan_of
 from helpers.neural import made_block
 from helpers.strategies import graph_events, skewed_events
 from tgflow import _core
-from tgflow.graph.batch import Targets
 from tgflow.cuda.dropout import keep_factors
 from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Targets
 from tgflow.nn import (
     CrossAttention,
     Dropout,

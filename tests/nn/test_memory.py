@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from helpers.effort import tries
 from helpers.memory_tables import with_past
-from tgflow.nn import NodeMemory
 from tgflow.base.peers import PARTS
+from tgflow.nn import NodeMemory
 
 WRITES = st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=6), st.integers(0, 3)), max_size=25)
 

@@ -11,11 +11,11 @@ from helpers.devices import apart, cuda, place_of
 from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
 from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_past
-from tgflow.graph.cache.device import DeviceCache
 from tgflow.cuda.device import register_device
+from tgflow.graph.cache.device import DeviceCache
+from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory, memory
 from tgflow.nn.memory_table import PlacedTable
-from tgflow.graph.tables import FeatureTable
 
 STEPS = st.lists(
     st.one_of(

@@ -7,8 +7,8 @@ import torch
 
 from helpers.batches import made_batch
 from tgflow.graph.events import EventBatch
-from tgflow.nn.messages import NewEvents
 from tgflow.nn import Pairs
+from tgflow.nn.messages import NewEvents
 from tgflow.nn.walks import (
     WalkProjection,
     WalkRows,

@@ -20,9 +20,9 @@ from helpers.made_plans import plan_of
 from helpers.strategies import event_lists, graph_events, skewed_events
 from tgflow import _core
 from tgflow.base.choices import CountOf, PairGroup, Visibility
+from tgflow.graph import TemporalGraph
 from tgflow.graph.counts import LOOP, MAX_RANK, TICK, Count, Number, number
 from tgflow.graph.events import NO_NODE, EventBatch
-from tgflow.graph import TemporalGraph
 from tgflow.nn.groups import numbers_of as numbers_of_groups
 from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.count_lookup import CountHistory

@@ -16,19 +16,19 @@ from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.padding import pad
 from helpers.plan_reference import assert_same_batch
-from tgflow.graph.batch import Batch
-from tgflow.graph.cache import cached
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Batch
+from tgflow.graph.cache import cached
+from tgflow.graph.events import EventBatch
+from tgflow.graph.tables import FeatureTable
 from tgflow.plan import Loader, Plan
 from tgflow.plan.loader import SideStream
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
 from tgflow.plan.plan import LentBatch, MakeBatch, PinnedCopies
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.graph.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(120)
 

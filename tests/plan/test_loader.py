@@ -16,16 +16,16 @@ from helpers.effort import cases, slow
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, small_tgn
 from helpers.processes import environment
-from tgflow.graph.batch import Batch
-from tgflow.graph.cache import ScheduleMismatch, cached
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Batch
+from tgflow.graph.cache import ScheduleMismatch, cached
+from tgflow.graph.tables import FeatureTable
 from tgflow.plan import Plan
 from tgflow.plan.in_order import BatchError, Task
 from tgflow.plan.loader import Loader
 from tgflow.plan.plan import LentBatch, MakeBatch
-from tgflow.graph.tables import FeatureTable
 from tgflow.train.continual import ContinualTrainer
 
 pytestmark = pytest.mark.timeout(20)

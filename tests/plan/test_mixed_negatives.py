@@ -16,10 +16,10 @@ from helpers.effort import tries
 from helpers.plan_reference import assert_same_batch
 from helpers.plan_variants import made_events, plan_of
 from helpers.strategies import event_lists
+from tgflow.base.keys import derive_key
+from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.base.keys import derive_key
 from tgflow.plan import ExperienceReplay
 from tgflow.plan.negatives import MixedNegatives, PairHistory
 from tgflow.plan.plan import Plan

@@ -14,9 +14,9 @@ from scipy.stats import chisquare
 
 from helpers.effort import tries
 from helpers.plan_variants import plan_of
-from tgflow.graph.events import EventBatch
-from tgflow.graph import EventLog, TemporalGraph
 from tgflow.base.keys import derive_key
+from tgflow.graph import EventLog, TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
 from tgflow.plan.replay import ExperienceReplay
 

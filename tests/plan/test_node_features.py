@@ -16,13 +16,13 @@ from helpers.effort import tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
+from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.cache import cached
 from tgflow.graph.cache.contents import POLICIES
-from tgflow.graph import TemporalGraph
-from tgflow.plan import BatchError, ExperienceReplay, Loader
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
+from tgflow.plan import BatchError, ExperienceReplay, Loader
 
 EVENTS = made_events(120)
 NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))

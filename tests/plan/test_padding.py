@@ -16,15 +16,15 @@ from helpers.effort import cases, tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.padding import pad
-from tgflow.graph.batch import Batch
 from tgflow.graph import TemporalGraph
-from tgflow.nn.model import Scores, TemporalModel
+from tgflow.graph.batch import Batch
+from tgflow.graph.tables import FeatureTable
 from tgflow.models import MODELS
 from tgflow.nn.dropout import DropoutKeys
+from tgflow.nn.model import Scores, TemporalModel
 from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.graph.tables import FeatureTable
 
 SETTINGS = {"time_dim": 8, "embedding_dim": 8, "neighbors": 3, "dropout": 0.0, "table_size": 16}
 VARIANTS: list[dict[str, Any]] = [

@@ -22,13 +22,13 @@ from helpers.plan_reference import (
     expected_rows,
 )
 from helpers.plan_variants import each_variant, made_events, plan_of, plans, spec_of
+from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Share
 from tgflow.graph.counts import Count
 from tgflow.graph.events import EventBatch, concat
-from tgflow.graph import TemporalGraph
+from tgflow.graph.sampling import STRATEGIES
 from tgflow.plan.loader import Loader
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.graph.sampling import STRATEGIES
 
 SPANS = {"window": 60, "decayed": 20}
 

@@ -18,16 +18,16 @@ from helpers.plan_reference import assert_same_batch
 from helpers.plan_variants import made_events, plan_of, plans
 from helpers.strategies import samplers
 from tgflow import _core
+from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.cache import cached
 from tgflow.graph.counts import Count, Number
-from tgflow.cuda.device import Device
 from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
+from tgflow.graph.tables import FeatureTable
 from tgflow.plan import NegativeSampler, Plan
 from tgflow.plan.loader import Loader
 from tgflow.plan.plan import KEPT_SLABS, HostPreparer, assemble, host_preparer
-from tgflow.graph.tables import FeatureTable
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -17,13 +17,13 @@ from helpers.effort import cases, tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
-from tgflow.graph.batch import Batch, Block
 from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Batch, Block
+from tgflow.graph.tables import FeatureTable
 from tgflow.plan import Loader, Plan, reuse
 from tgflow.plan._native import ReuseMap
 from tgflow.plan.padding import rounded
 from tgflow.plan.reuse import BatchReuse, HopReuse, ReuseProgress, ReuseRule, ReusingPlan, Walk
-from tgflow.graph.tables import FeatureTable
 
 EVENTS = made_events(300)
 HOW = {"strategy": "recent", "with_memory": False, "counts": ()}

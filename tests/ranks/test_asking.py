@@ -11,12 +11,12 @@ from helpers.effort import tries
 from helpers.shards import Growth, growths, some_queries
 from helpers.strategies import samplers
 from helpers.thread_peers import ThreadPeers, in_threads
-from tgflow.ranks.requests import AskingSampler
-from tgflow.graph import TemporalGraph
 from tgflow.base.peers import RanksDisagree
+from tgflow.graph import TemporalGraph
 from tgflow.graph.sampling import Frontier, Sampler
 from tgflow.graph.sampling.expand import distinct
 from tgflow.graph.sampling.hops import Hops, hop_by_hop, walk_here
+from tgflow.ranks.requests import AskingSampler
 
 GROWTH = Growth("undirected", [("append", 60), ("append_late", 9), ("append", 20)], 4)
 

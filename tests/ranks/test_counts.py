@@ -17,17 +17,17 @@ from helpers.shards import STRIDE, spread_events
 from helpers.strategies import event_lists, skewed_events
 from helpers.thread_peers import ThreadPeers, in_threads
 from helpers.worlds import in_world
-from tgflow.graph.counts import LOOP, Count, Number
-from tgflow.ranks import sharded_counts as sharded
-from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
-from tgflow.graph.events import EventBatch, concat
+from tgflow.base.peers import Peers, RanksDisagree, Shard
 from tgflow.graph import TemporalGraph
+from tgflow.graph.counts import LOOP, Count, Number
+from tgflow.graph.events import EventBatch, concat
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.groups import numbers_of as numbers_of_groups
-from tgflow.base.peers import Peers, RanksDisagree, Shard
 from tgflow.plan import count_lookup as whole
 from tgflow.plan.count_lookup import CountedPairs, CountHistory
 from tgflow.plan.negatives import NegativeSampler, PairHistory
+from tgflow.ranks import sharded_counts as sharded
+from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
 from tgflow.run.machine import anonymous_bytes
 
 NODES = 7

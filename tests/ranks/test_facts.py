@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tgflow.ranks.rank_info import MOST_BYTES, Facts, Member, find_disagreement, have_own_devices
 from tgflow.ranks.launch import Launch
+from tgflow.ranks.rank_info import MOST_BYTES, Facts, Member, find_disagreement, have_own_devices
 
 
 def facts_of(rank, **changes):

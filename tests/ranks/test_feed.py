@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
-from tgflow.ranks.control import Order
-from tgflow.ranks.broadcast import MOST_BATCHES, Feed, Followed, LeaderFailed, segments
 from tgflow.graph.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat, empty_events
+from tgflow.ranks.broadcast import MOST_BATCHES, Feed, Followed, LeaderFailed, segments
+from tgflow.ranks.control import Order
 
 WORLDS = cases([2, 3, 4], quick=[3])
 

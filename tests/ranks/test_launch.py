@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from tgflow.base.peers import WorldError
 from tgflow.ranks.launch import Launch, choose_interface, largest_world, read_launch
 from tgflow.ranks.supervise import supervise
-from tgflow.base.peers import WorldError
 
 TORCHRUN = {
     "RANK": "5",

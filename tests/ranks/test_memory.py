@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from helpers.effort import tries
 from helpers.shards import STRIDE, spread
 from helpers.thread_peers import ThreadPeers, in_threads
+from tgflow.base.peers import Peers
+from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.graph.batch import HostEvents, Share
-from tgflow.ranks.mail_routes import MailRoutes
-from tgflow.ranks.memory import ShardedMemory, WantedRows, ask_rows
-from tgflow.ranks.parcel import exchange_parcels
-from tgflow.nn.messages import Messages, NewEvents
 from tgflow.nn.history import NODE, SINCE
 from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.nn.memory import NodeMemory
-from tgflow.base.peers import Peers
-from tgflow.base.slice_schedule import SliceSchedule
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.ranks.mail_routes import MailRoutes
+from tgflow.ranks.memory import ShardedMemory, WantedRows, ask_rows
+from tgflow.ranks.parcel import exchange_parcels
 
 DIM, MAIL_DIM = 2, 3
 SLICES = 4

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.ranks.parcel import Layout, exchange_parcels, specs_of
 from tgflow.base.peers import Peers, RanksDisagree
+from tgflow.ranks.parcel import Layout, exchange_parcels, specs_of
 
 DTYPES = [torch.float32, torch.int64, torch.bool, torch.uint8, torch.bfloat16, torch.float64]
 

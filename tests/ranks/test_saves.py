@@ -12,15 +12,15 @@ import pytest
 from helpers.crash_states import Quick, RecordingFs, explore, of
 from helpers.savers import FEW, Savers, check, filler
 from helpers.worlds import run_apart
+from tgflow.base.peers import PeerLost
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
     read_manifest,
 )
+from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.ranks.parcel import broadcast_json
 from tgflow.ranks.saves import LeadingStore
-from tgflow.checkpoint.durable.fs import RealFs
-from tgflow.base.peers import PeerLost
 
 
 def savers(directory, world, **settings):

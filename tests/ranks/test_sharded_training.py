@@ -22,9 +22,9 @@ from helpers.shards import (
 )
 from helpers.thread_peers import in_threads
 from helpers.worlds import in_world
-from tgflow.ranks.control import Order
-from tgflow.graph import TemporalGraph
 from tgflow.base.peers import Shard
+from tgflow.graph import TemporalGraph
+from tgflow.ranks.control import Order
 from tgflow.train import ContinualConfig, ContinualTrainer
 
 EVENTS = spread_events(made_events(66))

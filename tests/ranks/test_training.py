@@ -18,9 +18,9 @@ from helpers.shards import (
     with_sharded_memory,
 )
 from helpers.worlds import in_world
-from tgflow.ranks.control import Order
-from tgflow.graph import TemporalGraph
 from tgflow.base.peers import Peers, Shard
+from tgflow.graph import TemporalGraph
+from tgflow.ranks.control import Order
 from tgflow.train import (
     ContinualConfig,
     ContinualTrainer,

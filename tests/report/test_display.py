@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
+from tgflow.base.units import duration
 from tgflow.report.display import Display
 from tgflow.report.formatting import compact, num_bytes, score, stream_time
-from tgflow.base.units import duration
 
 RECORD = {
     "stop": 200, "running.ap": 0.91234, "running.mrr": 0.5, "running.loss": 0.4,

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tgflow.run.config import load_config
 from tgflow.report.chart import MAX_POINTS, Chart, Line
+from tgflow.run.config import load_config
 from tgflow.run.page import continual_report
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}

@@ -10,13 +10,24 @@ import pytest
 
 from helpers.effort import cases
 from helpers.forged import flip_bit
-from tgflow.checkpoint import Checkpoint, save
-from tgflow.run.config.schema import RunConfig
-from tgflow.checkpoint.durable.errors import LogCorrupt
-from tgflow.run import records as files, log
-from tgflow.run.records import NUMBER, STATES, DamagedJson, RecordFile, Records, RunFiles, read_health, read_records, write_health
-from tgflow.run.log import RunLog
 from tgflow.base.text import printable
+from tgflow.checkpoint import Checkpoint, save
+from tgflow.checkpoint.durable.errors import LogCorrupt
+from tgflow.run import log
+from tgflow.run import records as files
+from tgflow.run.config.schema import RunConfig
+from tgflow.run.log import RunLog
+from tgflow.run.records import (
+    NUMBER,
+    STATES,
+    DamagedJson,
+    RecordFile,
+    Records,
+    RunFiles,
+    read_health,
+    read_records,
+    write_health,
+)
 
 
 def test_record_with_a_flipped_bit_is_skipped_and_counted(tmp_path):

@@ -16,8 +16,8 @@ import tgflow as tg
 from helpers.effort import tries
 from helpers.made_streams import small_tgn
 from tgflow import checkpoint as ckpt
-from tgflow.run.config import load_config
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch, NewNodes, concat
+from tgflow.run.config import load_config
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.restore import SavedEvents
 from tgflow.streams import StreamError

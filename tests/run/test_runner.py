@@ -8,10 +8,10 @@ import torch
 from helpers.live_runs import write_events
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.cli.errors import MEMORY, exit_code
-from tgflow.run.config import load_config
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Plan
 from tgflow.run.components import Checkpoints
+from tgflow.run.config import load_config
 from tgflow.run.log import RunLog
 from tgflow.run.model_maker import make_model
 from tgflow.run.runner import Runner

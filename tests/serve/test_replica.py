@@ -18,10 +18,10 @@ import torch
 
 import tgflow as tg
 from helpers.effort import cases
-from tgflow.run.config import Config, ConfigError
-from tgflow.run.config.schema import ServeConfig
 from tgflow.nn import NodeMemory
 from tgflow.run import serving
+from tgflow.run.config import Config, ConfigError
+from tgflow.run.config.schema import ServeConfig
 from tgflow.run.replica import FrameReplica, LogReplica
 from tgflow.run.serving import FramePublisher, ReplicaJob, Replicas
 from tgflow.serve.endpoint import Endpoint, Serving

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from helpers.made_streams import made_events, pieces, small_counts, small_tgat, small_tgn
-from tgflow.report.compare import Comparison, Entrant
-from tgflow.graph import TemporalGraph
 from tgflow.base.metrics import ranks
+from tgflow.graph import TemporalGraph
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
+from tgflow.report.compare import Comparison, Entrant
 from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer

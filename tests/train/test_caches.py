@@ -10,9 +10,9 @@ import torch
 from helpers.effort import cases
 from helpers.made_streams import made_events, small_tgn
 from helpers.records import Losses, untimed
+from tgflow.graph import TemporalGraph
 from tgflow.graph.cache import cached
 from tgflow.graph.cache.contents import POLICIES
-from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import FeatureTable
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import OfflineConfig

@@ -13,10 +13,10 @@ from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.padding import pad
 from tgflow.cuda.device import device_of
-from tgflow.graph.events import MICRO_BATCH_END
 from tgflow.graph import TemporalGraph
-from tgflow.plan.padding import BatchShape, shape_of
+from tgflow.graph.events import MICRO_BATCH_END
 from tgflow.graph.tables import FeatureTable
+from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.config import ContinualConfig, ExecutionConfig

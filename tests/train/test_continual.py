@@ -11,8 +11,8 @@ from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.records import assert_same_state, state_of, untimed
 from tgflow import checkpoint as ckpt
-from tgflow.graph.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch, concat
 from tgflow.models import SmoothedCounts
 from tgflow.streams import open_stream
 from tgflow.train import trainer_state as state

@@ -16,8 +16,8 @@ from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.cuda.device import device_of
 from tgflow.graph import TemporalGraph
-from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.graph.tables import FeatureTable
+from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged

@@ -13,8 +13,8 @@ from helpers.made_models import X_DIM, made_model
 from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.thread_peers import in_threads
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
-from tgflow.graph.events import MICRO_BATCH_END
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import MICRO_BATCH_END
 from tgflow.plan._native import choose_positions
 from tgflow.train import ContinualConfig, ContinualTrainer
 from tgflow.train.calibration import Calibration

@@ -14,10 +14,10 @@ import torch
 from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow import checkpoint as ckpt
-from tgflow.graph.cache import CachedTable, cached
 from tgflow.checkpoint import CheckpointError, RowsLost
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.cache import CachedTable, cached
+from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
 from tgflow.train import trainer_state as state

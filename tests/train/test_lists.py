@@ -10,9 +10,9 @@ from torch.nn.functional import softplus
 
 from helpers.made_streams import made_events, pieces, small_counts, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
-from tgflow.nn.model import Scores
 from tgflow.models.counts import SmoothedCounts
 from tgflow.nn.groups import PAIR_GROUPS
+from tgflow.nn.model import Scores
 from tgflow.plan.negatives import FixedNegatives, MixedNegatives, NegativeSampler, PooledNegatives
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig

@@ -9,8 +9,8 @@ from helpers.effort import cases
 from helpers.made_streams import made_events, small_tgn
 from helpers.records import assert_same_state, untimed
 from tgflow import checkpoint as ckpt
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.train.config import OfflineConfig
 from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer

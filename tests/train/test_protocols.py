@@ -7,11 +7,11 @@ from torch.nn import functional as F
 
 from helpers.made_models import made_model
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
-from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.graph.ids import NodeIds
 from tgflow.base.keys import derive_key
 from tgflow.base.metrics import ranks
+from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
+from tgflow.graph.ids import NodeIds
 from tgflow.plan.negatives import NegativeSampler, PairHistory, PooledNegatives
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig

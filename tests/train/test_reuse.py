@@ -21,8 +21,8 @@ from tgflow.train.config import OfflineConfig
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.plans import make_plan
 from tgflow.train.reuse import TrainingReuse, reuse_of
-from tgflow.train.trainer_state import load_learner, save_learner
 from tgflow.train.step import TrainStep
+from tgflow.train.trainer_state import load_learner, save_learner
 
 EVENTS = made_events(280)
 REUSE = tg.train.Reuse(staleness=4, refresh=0.3)

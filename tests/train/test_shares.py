@@ -16,10 +16,10 @@ from helpers.effort import cases
 from helpers.made_models import X_DIM, made_events, made_model, plan_for
 from helpers.records import Losses
 from helpers.thread_peers import in_threads
-from tgflow.graph import TemporalGraph
-from tgflow.nn.model import Scores, TemporalModel
-from tgflow.models import MODELS
 from tgflow.base.peers import Peers, Shard
+from tgflow.graph import TemporalGraph
+from tgflow.models import MODELS
+from tgflow.nn.model import Scores, TemporalModel
 from tgflow.plan import ExperienceReplay
 from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
 from tgflow.train.finite import TrainingDiverged

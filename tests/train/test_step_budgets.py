@@ -14,8 +14,8 @@ from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.cuda.device import register_device
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Plan
 from tgflow.graph.tables import FeatureTable
+from tgflow.plan import Plan
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.step import TrainStep

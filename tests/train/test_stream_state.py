@@ -12,8 +12,8 @@ from tgflow import checkpoint as ckpt
 from tgflow.checkpoint.sections import Ids
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
-from tgflow.models import TGAT, TGN
 from tgflow.graph.tables import FeatureTable
+from tgflow.models import TGAT, TGN
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer

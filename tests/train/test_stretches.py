@@ -15,15 +15,15 @@ from helpers.effort import slow
 from helpers.made_models import made_events, made_model
 from helpers.records import untimed
 from helpers.worlds import in_world
+from tgflow.base.peers import Peers, Shard
+from tgflow.base.tree_sum import TreeSum
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph import TemporalGraph
 from tgflow.nn.memory import POSITION
-from tgflow.base.peers import Peers, Shard
-from tgflow.train.tasks.labels import LabelTask
 from tgflow.train.config import OfflineConfig
 from tgflow.train.offline import OfflineTrainer, prefix_metrics
 from tgflow.train.stretches import Stretches, check_memories
-from tgflow.base.tree_sum import TreeSum
+from tgflow.train.tasks.labels import LabelTask
 
 CONFIG = OfflineConfig(
     batch_size=11, epochs=4, learning_rate=1e-2, mrr_negatives=2, grad_clip=1.0, parallel="memory=2"

@@ -21,6 +21,8 @@ import torch
 
 from tgflow.checkpoint import tensors
 from tgflow.checkpoint.checkpoint import OF_PART, Checkpoint
+from tgflow.checkpoint.durable.errors import FULL, DiskFull
+from tgflow.checkpoint.durable.fs import RealFs, make_directories
 from tgflow.checkpoint.names import (
     CheckpointDamaged,
     CheckpointDurabilityUnknown,
@@ -29,8 +31,6 @@ from tgflow.checkpoint.names import (
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.typed import read_as
-from tgflow.checkpoint.durable.errors import FULL, DiskFull
-from tgflow.checkpoint.durable.fs import RealFs, make_directories
 
 FORMAT = 2
 MANIFEST = "manifest.json"

@@ -25,12 +25,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 from tgflow.checkpoint.directory import MANIFEST, read_manifest
-from tgflow.checkpoint.names import CheckpointDamaged, UntrustedCheckpoint
-from tgflow.checkpoint.store import kept_of
 from tgflow.checkpoint.durable.errors import Locked
 from tgflow.checkpoint.durable.fs import replace_file, sync_data
 from tgflow.checkpoint.durable.lock import read_token, this_machine
 from tgflow.checkpoint.durable.urls import open_url
+from tgflow.checkpoint.names import CheckpointDamaged, UntrustedCheckpoint
+from tgflow.checkpoint.store import kept_of
 
 FORMAT = 1
 PIECE_BYTES = 8 << 20

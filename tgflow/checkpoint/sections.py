@@ -12,13 +12,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from tgflow.base.peers import PARTS
 from tgflow.checkpoint.checkpoint import Checkpoint, Tensors, part_section
 from tgflow.checkpoint.directory import SUFFIX, opened_section
 from tgflow.checkpoint.names import CheckpointError, UntrustedCheckpoint
 from tgflow.checkpoint.tensors import check_finite, check_like
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph.ids import NodeIds
-from tgflow.base.peers import PARTS
 from tgflow.graph.stream_state import PartedState, StreamState
 
 ID_PIECE, ID_BYTES_PIECE = 1 << 20, 8 << 20

@@ -16,6 +16,8 @@ from typing import Any, Protocol, TypeVar
 from tgflow.checkpoint import directory as directories
 from tgflow.checkpoint.checkpoint import Checkpoint
 from tgflow.checkpoint.directory import Announce, Manifest, Written, read_manifest
+from tgflow.checkpoint.durable.fs import RealFs, make_directories
+from tgflow.checkpoint.durable.lock import RunLock, read_token
 from tgflow.checkpoint.names import (
     CheckpointDamaged,
     CheckpointError,
@@ -26,8 +28,6 @@ from tgflow.checkpoint.names import (
     list_checkpoints,
 )
 from tgflow.cuda.device import StreamEvent, device_of, has_device
-from tgflow.checkpoint.durable.fs import RealFs, make_directories
-from tgflow.checkpoint.durable.lock import RunLock, read_token
 
 CORRUPT = "corrupt-"
 _Kept = TypeVar("_Kept")

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from tgflow.checkpoint.names import UntrustedCheckpoint
 from tgflow.base.units import INT64_MAX
+from tgflow.checkpoint.names import UntrustedCheckpoint
 
 
 def read_as(kind: Any, value: Any, key: str) -> Any:

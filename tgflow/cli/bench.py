@@ -47,9 +47,12 @@ BENCHMARKS = {
     "store": Benchmark(
         "tgflow.cli.benchmarks.graph:store", "inserting batches of events into the block store"
     ),
-    "log": Benchmark("tgflow.cli.benchmarks.log:log", "memory of a rank while its log grows", is_slow=True),
+    "log": Benchmark(
+        "tgflow.cli.benchmarks.log:log", "memory of a rank while its log grows", is_slow=True
+    ),
     "prepare": Benchmark(
-        "tgflow.cli.benchmarks.train:prepare", "preparing whole batches for TGN and TGAT, on one thread"
+        "tgflow.cli.benchmarks.train:prepare",
+        "preparing whole batches for TGN and TGAT, on one thread",
     ),
     "train": Benchmark("tgflow.cli.benchmarks.train:train", "training TGN and TGAT", is_slow=True),
 }

@@ -14,35 +14,35 @@ import torch
 from rich.console import Console
 
 from tgflow.base.choices import METRIC_TITLES
+from tgflow.base.units import seconds_per_tick
 from tgflow.cli import inputs as assemble
 from tgflow.cli.errors import CORRUPT, NO_INPUT, CliError, hint
+from tgflow.graph import TemporalGraph
+from tgflow.graph.events import concat
+from tgflow.models import MODELS
 from tgflow.report.compare.analysis import Analysis
-from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.attributes import event_facts
+from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.lineup import LEARNING, Entrant
 from tgflow.report.compare.offline import compare_offline
 from tgflow.report.compare.outcome import SUMMARY, Outcome, OutcomeDamaged
 from tgflow.report.compare.page import comparison_page
-from tgflow.run.config import Config, ConfigError, model_settings, replaced
-from tgflow.run.config.load import WIDTHS
-from tgflow.graph.events import concat
-from tgflow.graph import TemporalGraph
-from tgflow.models import MODELS
 from tgflow.report.compare.presets import MEASURED, Family, StreamFacts, measure, settings_of
 from tgflow.report.formatting import compact, score
 from tgflow.report.table_text import print_stream, print_summary, print_table
 from tgflow.run.build import RunInputs, open_runner
+from tgflow.run.config import Config, ConfigError, model_settings, replaced
+from tgflow.run.config.load import WIDTHS
 from tgflow.run.directory import ResumeOptions, RunDirectory
 from tgflow.run.features import features_report
-from tgflow.run.records import DamagedJson, RunFiles, read_figures, run_name, to_json
 from tgflow.run.gpu import execution_config, graph_gpu
 from tgflow.run.model_maker import make_model, model_class
+from tgflow.run.records import DamagedJson, RunFiles, read_figures, run_name, to_json
 from tgflow.run.restore import current_build, open_saves
 from tgflow.run.stream import FlowControl, StopSignals
 from tgflow.streams import playback
-from tgflow.train.tasks.labels import embeds, make_task
 from tgflow.train.config import TrainingConfig
-from tgflow.base.units import seconds_per_tick
+from tgflow.train.tasks.labels import embeds, make_task
 
 QUICK = ("edgebank-tw", "poptrack", "recency", "counts")
 LINEUPS = {

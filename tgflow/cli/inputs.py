@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from tgflow.base.choices import Direction
+from tgflow.base.units import seconds_per_tick
 from tgflow.cli.errors import (
     DATA,
     IO,
@@ -26,14 +27,15 @@ from tgflow.cli.errors import (
     hint,
     mark_reported,
 )
-from tgflow.run.config import Config, ConfigError, in_flags, replaced
 from tgflow.cuda.device import Device
-from tgflow.ranks.launch import read_launch
-from tgflow.graph.events import EventBatch, concat, with_inverses
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch, concat, with_inverses
 from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.ids import NodeIds
+from tgflow.graph.tables import DamagedFile, FeatureTable
+from tgflow.ranks.launch import read_launch
 from tgflow.run.build import LiveInputs
+from tgflow.run.config import Config, ConfigError, in_flags, replaced
 from tgflow.run.directory import RunDirectory, learn_again
 from tgflow.run.features import check_tables, scale_of
 from tgflow.run.gpu import describe_device, device_figures, use_device
@@ -54,10 +56,8 @@ from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import YEARS
 from tgflow.streams.transports import Transport, find_transport, scheme_of
-from tgflow.graph.tables import DamagedFile, FeatureTable
-from tgflow.train.tasks.labels import count_classes
 from tgflow.train.split import training_end
-from tgflow.base.units import seconds_per_tick
+from tgflow.train.tasks.labels import count_classes
 
 _Source = TypeVar("_Source", EventSource, FileSource)
 

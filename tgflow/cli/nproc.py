@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 
 from tgflow.checkpoint.names import list_checkpoints
-from tgflow.run.config import Config
 from tgflow.ranks.launch import MEETING_VARIABLE
 from tgflow.ranks.supervise import supervise
-from tgflow.run.records import RunFiles, run_name
+from tgflow.run.config import Config
 from tgflow.run.machine import num_cores
+from tgflow.run.records import RunFiles, run_name
 
 RANKS = "Ranks: distributed training"
 Nproc = Annotated[

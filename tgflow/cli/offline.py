@@ -17,40 +17,39 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from tgflow.base.choices import METRIC_TITLES, Injection
+from tgflow.base.peers import Peers
+from tgflow.base.units import duration, ticks_per_unit
 from tgflow.checkpoint import Checkpoint, save
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_natural
-from tgflow.base.choices import METRIC_TITLES, Injection
-from tgflow.cli import inputs as assemble, rank_setup as ranks
+from tgflow.cli import inputs as assemble
+from tgflow.cli import rank_setup as ranks
 from tgflow.cli.errors import hint
-from tgflow.report.compare.offline_saves import OfflineSaves, Trained
-from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.cuda.device import Device
-from tgflow.ranks.broadcast import Feed, Followed
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
+from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths
-from tgflow.base.peers import Peers
+from tgflow.ranks.broadcast import Feed, Followed
+from tgflow.report.compare.offline_saves import OfflineSaves, Trained
 from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import label_score, task_of
-from tgflow.run.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.run import features
 from tgflow.run.components import Component, SavedRecords
+from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.run.directory import ResumeOptions, RunDirectory
-from tgflow.run.records import SEEDS, RunFiles, read_records, run_name, to_json
+from tgflow.run.followers import Lead, hear_words
 from tgflow.run.gpu import execution_config, graph_gpu, use_device
 from tgflow.run.ingestion import save_relations
 from tgflow.run.loggers import RunLoggers, check_loggers
 from tgflow.run.model_maker import make_model
 from tgflow.run.node_features import NodeFeatures
-from tgflow.run.followers import Lead, hear_words
+from tgflow.run.page import offline_report
+from tgflow.run.records import SEEDS, RunFiles, read_records, run_name, to_json
 from tgflow.run.restore import current_build, open_saves
 from tgflow.streams import EventSource
-from tgflow.graph.tables import FeatureTable
-from tgflow.train.tasks.injection import inject
-from tgflow.train.tasks.labels import freeze, make_task
-from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures, read_table
 from tgflow.train.config import OfflineConfig
 from tgflow.train.node_property import (
     PropertyLabels,
@@ -61,7 +60,9 @@ from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split
-from tgflow.base.units import duration, ticks_per_unit
+from tgflow.train.tasks.injection import inject
+from tgflow.train.tasks.labels import freeze, make_task
+from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures, read_table
 
 COMMAND: Final = "train"
 """Name of the trainer in checkpoints."""

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from tgflow.run.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
 from tgflow.base.own_code import give, load, one_command
 from tgflow.base.secret import check_url
 from tgflow.base.setting import alternatives
+from tgflow.run.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
 
 STREAM_OF_FILES, RANKS_IN_STEP = (
     tuple(

@@ -15,14 +15,14 @@ from rich.markup import escape
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
-from tgflow.run.config import Config
 from tgflow.report.formatting import compact, num_bytes
 from tgflow.report.table_text import print_table
+from tgflow.run.config import Config
 
 if TYPE_CHECKING:
+    from tgflow.base.slice_schedule import SliceSchedule
     from tgflow.graph import TemporalGraph
     from tgflow.nn.model import TemporalModel
-    from tgflow.base.slice_schedule import SliceSchedule
     from tgflow.train.config import ContinualConfig
 
 SETTINGS = (*STREAM_OF_FILES, "graph", "model", "continual", "operate.memory_limit")
@@ -113,11 +113,11 @@ def plan(
       tgflow plan --data wikipedia.csv.gz --world 16 --events 1e10 --nodes 1e9 --mrr-negatives 1
       tgflow plan --data u.csv --world 8 --batches 0 --json | jq .loads
     """
+    from tgflow.base.peers import WorldError
+    from tgflow.base.slice_schedule import SliceSchedule
     from tgflow.cli import inputs as assemble
     from tgflow.nn.model import feature_widths
-    from tgflow.base.peers import WorldError
     from tgflow.run.model_maker import make_model
-    from tgflow.base.slice_schedule import SliceSchedule
     from tgflow.train.plans import negatives_learned
 
     slices = config.continual.slices if "continual.slices" in stated else max(world, 1)
@@ -206,8 +206,8 @@ def _structures(
     from tgflow.plan.negatives import PairHistory
     from tgflow.train.config import parse_negatives
     from tgflow.train.plans import negatives_learned
-    from tgflow.train.trainer_state import PIECE
     from tgflow.train.stepper import kept_past
+    from tgflow.train.trainer_state import PIECE
 
     size = graph.num_events
     by_events, by_nodes = num_events / size, num_nodes / graph.num_nodes

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from tgflow.base.iso_time import EXAMPLE, iso_seconds
+from tgflow.base.units import exact_number
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import Json, OwnModel, given_model
-from tgflow.base.iso_time import EXAMPLE, iso_seconds
 from tgflow.report.formatting import score
 from tgflow.report.table_text import print_table
-from tgflow.base.units import exact_number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,8 +143,8 @@ def explain(
     """
     if out is not None and out.suffix != ".html":
         raise CliError(f"--out: {out} must end in .html", USAGE)
-    from tgflow.serve.explain import age_text
     from tgflow.report.explanation import explanation_page, halving, signed
+    from tgflow.serve.explain import age_text
 
     opened, time = _opened(run, model), _checked_time(at)
     source, destination = _ids(opened, [src, dst])

@@ -10,19 +10,19 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tgflow.base.peers import PeerLost, Peers
 from tgflow.cli import inputs as assemble
 from tgflow.cli.errors import exit_code, explain, mark_reported
-from tgflow.run.config import Config, ConfigError, flag_of, flat, in_flags, replaced
 from tgflow.ranks.broadcast import LeaderFailed
 from tgflow.ranks.launch import largest_world, read_launch
-from tgflow.base.peers import PeerLost, Peers
 from tgflow.run.build import open_follower
+from tgflow.run.config import Config, ConfigError, flag_of, flat, in_flags, replaced
 from tgflow.run.directory import ResumeOptions
 from tgflow.run.features import FILED, placement_of
+from tgflow.run.followers import RANKS, hear
 from tgflow.run.gpu import graph_gpu, use_device
 from tgflow.run.log import Level, RunLog
 from tgflow.run.model_maker import make_model
-from tgflow.run.followers import RANKS, hear
 from tgflow.run.stream import FlowControl
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def join_ranks(
 
 
 def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ranks:
-    from tgflow.ranks.join import join
     from tgflow.ranks.group import Ranks
+    from tgflow.ranks.join import join
 
     device = use_device(config)
     assemble.use_threads(config)

@@ -18,9 +18,7 @@ from tgflow.base.choices import METRIC_TITLES
 from tgflow.cli.errors import hint
 from tgflow.cli.nproc import MaxRestarts, Nproc, is_started, run_ranks
 from tgflow.cli.options import MetricsJson, Overwrite, Resume, with_config
-from tgflow.run.config import Config, ConfigError
 from tgflow.ranks.launch import read_launch
-from tgflow.run import page
 from tgflow.report.formatting import compact, sample_note, score
 from tgflow.report.label_figures import task_of
 from tgflow.report.table_text import (
@@ -31,13 +29,15 @@ from tgflow.report.table_text import (
     print_stream,
     print_summary,
 )
+from tgflow.run import page
+from tgflow.run.config import Config, ConfigError
 from tgflow.run.records import RunFiles, read_records, run_name, to_json
 
 if TYPE_CHECKING:
     from tgflow.base.peers import Peers
     from tgflow.run.directory import ResumeOptions, RunDirectory
-    from tgflow.run.log import RunLog
     from tgflow.run.followers import Lead
+    from tgflow.run.log import RunLog
     from tgflow.run.runner import RunResult
     from tgflow.run.stream import FlowControl
 
@@ -147,7 +147,8 @@ def _learn(
     directory: RunDirectory, flow: FlowControl, lead: Lead
 ) -> tuple[dict[str, Any], RunResult]:
     """Learn from the stream and write metrics and report; return the metrics and the result."""
-    from tgflow.cli import inputs as assemble, rank_setup as ranks
+    from tgflow.cli import inputs as assemble
+    from tgflow.cli import rank_setup as ranks
     from tgflow.run import build
     from tgflow.run.model_maker import make_model
 

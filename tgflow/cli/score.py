@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from tgflow.base.units import parse_seconds, ticks_per_unit
 from tgflow.cli.errors import NO_INPUT, USAGE, CliError
 from tgflow.cli.options import Json
 from tgflow.cli.predict import RunPath
-from tgflow.run.config import load_config
 from tgflow.report.table_text import print_table
-from tgflow.base.units import parse_seconds, ticks_per_unit
+from tgflow.run.config import load_config
 
 if TYPE_CHECKING:
     import pyarrow as pa

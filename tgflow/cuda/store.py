@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from tgflow.base.peers import PARTS, Shard
 from tgflow.cuda.device import Device, translate_oom
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.readers import Readers
@@ -27,7 +28,6 @@ from tgflow.cuda.store_memory import (
 )
 from tgflow.cuda.store_writes import ChangeArgs, Compaction, Edits, InsertionPlan, PlannedBatch
 from tgflow.cuda.structs import Fresh, FreshCursor, Snapshot, StoreView
-from tgflow.base.peers import PARTS, Shard
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tgflow.base.peers import Shard
+from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.cuda.device import Device
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.store_memory import NUM_CLASSES, Chunks, GivenUp, Need
@@ -22,8 +24,6 @@ from tgflow.cuda.structs import (
     Totals,
     Version,
 )
-from tgflow.base.peers import Shard
-from tgflow.base.units import INT64_MAX, INT64_MIN
 
 THREADS = 256
 SMALL_PAIRS = 4096

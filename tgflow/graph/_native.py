@@ -7,9 +7,9 @@ from torch import Tensor
 from tgflow._core import Direction, GrowingBytes, LogColumn, Strategy, sample_neighbors
 from tgflow._core import EventLog as Log
 from tgflow._core import TemporalGraph as Graph
+from tgflow.base.units import INT64_MAX
 from tgflow.graph.events import EventBatch
 from tgflow.graph.strategies import STRATEGIES
-from tgflow.base.units import INT64_MAX
 
 __all__ = [
     "DIRECTIONS",

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from tgflow.cuda.pinned import uploaded
 from tgflow.base.describe import described
 from tgflow.base.slice_schedule import new_rows_of_slice, rows_of_slice
+from tgflow.cuda.pinned import uploaded
 
 if TYPE_CHECKING:
     from tgflow.cuda.row_lists import RowLists

@@ -192,7 +192,9 @@ class Number:
         return number(other) >= self
 
     def __bool__(self) -> bool:
-        raise TypeError("a Number has no value before a batch is made; use tgflow.graph.counts.where")
+        raise TypeError(
+            "a Number has no value before a batch is made; use tgflow.graph.counts.where"
+        )
 
     def minimum(self, other: Operand) -> Number:
         """Return the lower of two numbers."""

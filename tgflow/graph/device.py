@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from tgflow.base.choices import Direction
+from tgflow.base.peers import Shard
 from tgflow.cuda import sampling
 from tgflow.cuda.device import Device, translate_oom
 from tgflow.cuda.store import DeviceStats, DeviceStore
 from tgflow.cuda.store_writes import Edits
-from tgflow.graph.events import EventBatch
 from tgflow.graph import _native
+from tgflow.graph.events import EventBatch
 from tgflow.graph.host import HostGraph
 from tgflow.graph.query import Neighbors, Queries
-from tgflow.base.peers import Shard
 from tgflow.graph.strategies import Sampler
 
 

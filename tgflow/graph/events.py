@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.graph.id_columns import list_array
 from tgflow.base.describe import described
+from tgflow.graph.id_columns import list_array
 
 if TYPE_CHECKING:
     import pyarrow as pa

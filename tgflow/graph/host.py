@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from tgflow.graph.events import EventBatch
-from tgflow.graph import _native
-from tgflow.graph.query import Neighbors, Queries
 from tgflow.base.peers import Shard
-from tgflow.graph.strategies import Sampler
 from tgflow.base.units import INT64_MAX
+from tgflow.graph import _native
+from tgflow.graph.events import EventBatch
+from tgflow.graph.query import Neighbors, Queries
+from tgflow.graph.strategies import Sampler
 
 _EVERYTHING = Shard()
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tgflow.base import _native
-from tgflow.graph.id_columns import IdColumn, Ids, Kind, id_column
 from tgflow.base.choices import Side
 from tgflow.base.describe import described
+from tgflow.graph.id_columns import IdColumn, Ids, Kind, id_column
 
 
 class UnknownNode(LookupError):

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from tgflow.base.choices import Direction
 from tgflow.base.describe import described
+from tgflow.base.peers import Shard
+from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 from tgflow.graph.events import COLUMNS, EventBatch, concat
 from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.host import HostGraph
@@ -21,10 +23,8 @@ from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mention_nodes
 from tgflow.graph.query import relation_bits
 from tgflow.graph.stats import GraphStats, graph_stats
-from tgflow.base.peers import Shard
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
-from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device

@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
 from tgflow import _core
-from tgflow.graph.batch import Block
 from tgflow.cuda.device import device_of, has_device
+from tgflow.graph.batch import Block
 
 if TYPE_CHECKING:
     from tgflow.cuda.launch import Kernels

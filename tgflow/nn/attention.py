@@ -13,17 +13,17 @@ import torch
 from annotated_types import Ge, Le, Lt
 from torch import Tensor, nn
 
-from tgflow.graph.batch import Block
 from tgflow.base.choices import PairGroup
+from tgflow.base.setting import check_ranges
+from tgflow.graph.batch import Block
 from tgflow.graph.events import NUM_RELATIONS
-from tgflow.nn.model import width_error
 from tgflow.nn._native import Attend, attend_projected, can_attend, gather_rows, is_fused
 from tgflow.nn.dropout import Dropout
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.linear import Linear, product
+from tgflow.nn.model import width_error
 from tgflow.nn.tokens import TimeEncoding
-from tgflow.base.setting import check_ranges
 
 MASKED = -1e30
 """The score of a missing neighbor: finite, so that a row of padding has no NaN."""

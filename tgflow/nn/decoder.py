@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.choices import Loss, PairGroup
+from tgflow.graph.batch import Batch
 from tgflow.graph.counts import Number
-from tgflow.nn.model import Scores
 from tgflow.nn._native import gather_rows
 from tgflow.nn.groups import recency_weights
 from tgflow.nn.layers import init_split
 from tgflow.nn.linear import Linear, product
+from tgflow.nn.model import Scores
 from tgflow.nn.pairs import PairFeatures, Pairs
 
 if TYPE_CHECKING:

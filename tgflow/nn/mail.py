@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Batch
 from tgflow.cuda.device import device_of
-from tgflow.nn.messages import Messages, NewEvents, by_receiver
+from tgflow.graph.batch import Batch
 from tgflow.nn.memory import MemoryRows, NodeMemory
+from tgflow.nn.messages import Messages, NewEvents, by_receiver
 
 Aggregator = Literal["last", "mean"]
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from tgflow.base.peers import PARTS
 from tgflow.cuda.device import device_of
 from tgflow.nn.history import COLUMNS, NODE, ORIGIN_WIDTH, SINCE, VersionHistory, in_order
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
-from tgflow.base.peers import PARTS
 
 if TYPE_CHECKING:
     from tgflow.cuda.memory import MemoryBuffers, Versions

@@ -9,9 +9,9 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Batch, HostEvents
-from tgflow.cuda.pinned import uploaded
 from tgflow.base.describe import described
+from tgflow.cuda.pinned import uploaded
+from tgflow.graph.batch import Batch, HostEvents
 
 
 @described

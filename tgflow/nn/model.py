@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, Type
 import torch
 from torch import Tensor, nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.choices import Loss, Strategy
-from tgflow.graph.counts import Number
 from tgflow.base.describe import described, facts_line, table
 from tgflow.base.locks import ModelLock
-from tgflow.nn.messages import Messages, NewEvents
+from tgflow.graph.batch import Batch
+from tgflow.graph.counts import Number
 from tgflow.graph.stream_state import StreamState
+from tgflow.nn.messages import Messages, NewEvents
 
 if TYPE_CHECKING:
     from tgflow.graph import TemporalGraph

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.choices import PairGroup
-from tgflow.nn.model import Scores
+from tgflow.graph.batch import Batch
 from tgflow.nn.groups import numbers_of
+from tgflow.nn.model import Scores
 
 
 class Pairs(NamedTuple):

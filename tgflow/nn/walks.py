@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tgflow.graph.batch import Batch
-from tgflow.nn.messages import Messages, NewEvents
 from tgflow.nn.mail import aggregate, input_rows
 from tgflow.nn.memory import MemoryRows, NodeMemory
 from tgflow.nn.memory_table import MemoryTable
+from tgflow.nn.messages import Messages, NewEvents
 from tgflow.nn.pairs import Pairs
 
 _WORD = 64

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from tgflow.graph import TemporalGraph
 from tgflow.graph.counts import Count, Number, number
 from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
 from tgflow.plan._native import Clock, CountOf, EventCounts, Op
 
 

@@ -18,11 +18,13 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Batch, Share
-from tgflow.graph.cache import CachedTable, CacheSchedule, ScheduleMismatch
+from tgflow.base.describe import described
+from tgflow.base.units import INT64_MAX
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device, StreamEvent, device_of
-from tgflow.base.describe import described
+from tgflow.graph.batch import Batch, Share
+from tgflow.graph.cache import CachedTable, CacheSchedule, ScheduleMismatch
+from tgflow.graph.tables.table import PendingGather
 from tgflow.plan._native import Belady
 from tgflow.plan.in_order import (
     Item,
@@ -43,8 +45,6 @@ from tgflow.plan.plan import (
     feature_inputs,
 )
 from tgflow.plan.reuse import ReusingPlan
-from tgflow.graph.tables.table import PendingGather
-from tgflow.base.units import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True, eq=False)

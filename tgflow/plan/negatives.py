@@ -15,10 +15,10 @@ from torch import Tensor
 
 from tgflow.base.choices import NegativeKind
 from tgflow.base.describe import described
-from tgflow.graph.log import EventLog
-from tgflow.graph.ids import NodeIds
 from tgflow.base.keys import derive_key
 from tgflow.base.peers import Shard
+from tgflow.graph.ids import NodeIds
+from tgflow.graph.log import EventLog
 from tgflow.plan._native import EventCounts, PairIndex, choose_positions
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tgflow.graph.batch import Batch, Block
 from tgflow.cuda.row_lists import RowLists
+from tgflow.graph.batch import Batch, Block
 from tgflow.plan._native import padded_rows
 
 

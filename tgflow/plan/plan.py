@@ -20,20 +20,30 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Batch, BatchSlice, Block, HostEvents, Share
-from tgflow.graph.cache import CachedTable, cache_of
 from tgflow.base.choices import Strategy, Visibility
-from tgflow.graph.counts import Number
+from tgflow.base.describe import described
+from tgflow.base.keys import KeyDomain, derive_key
+from tgflow.base.slice_schedule import rows_of_slice
+from tgflow.base.units import INT64_MAX
 from tgflow.cuda import frontier
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
-from tgflow.base.describe import described
-from tgflow.graph.events import NO_EVENT, NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.graph._native import NATIVE_STRATEGIES
+from tgflow.graph.batch import Batch, BatchSlice, Block, HostEvents, Share
+from tgflow.graph.cache import CachedTable, cache_of
+from tgflow.graph.counts import Number
+from tgflow.graph.events import NO_EVENT, NO_NODE, EventBatch
 from tgflow.graph.host import HostGraph
-from tgflow.base.keys import KeyDomain, derive_key
+from tgflow.graph.sampling import Frontier, Sampler
+from tgflow.graph.sampling.expand import distinct
+from tgflow.graph.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
+from tgflow.graph.sampling.rows import check_samplable
+from tgflow.graph.strategies import SamplerFunction
+from tgflow.graph.tables import FeatureTable
+from tgflow.graph.tables.row_view import RowView
+from tgflow.graph.tables.table import Table
 from tgflow.plan import _native
 from tgflow.plan._native import Preparer, Slab, SlabPool, unique_events
 from tgflow.plan.count_lookup import CountedPairs, CountHistory
@@ -47,16 +57,6 @@ from tgflow.plan.negatives import (
 from tgflow.plan.padding import BatchShape, Padding, cut, paddings, rounded, shape_of
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.plan.slot_lists import with_slot_lists
-from tgflow.graph.strategies import SamplerFunction
-from tgflow.graph.sampling import Frontier, Sampler
-from tgflow.graph.sampling.expand import distinct
-from tgflow.graph.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
-from tgflow.graph.sampling.rows import check_samplable
-from tgflow.base.slice_schedule import rows_of_slice
-from tgflow.graph.tables import FeatureTable
-from tgflow.graph.tables.row_view import RowView
-from tgflow.graph.tables.table import Table
-from tgflow.base.units import INT64_MAX
 
 if TYPE_CHECKING:
     from tgflow.nn.model import TemporalModel

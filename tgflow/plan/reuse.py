@@ -20,11 +20,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tgflow.graph.batch import Batch, ReusedRows, ReuseRecord
+from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.base.keys import KeyDomain, derive_key
+from tgflow.graph.batch import Batch, ReusedRows, ReuseRecord
+from tgflow.graph.sampling import Frontier
+from tgflow.graph.sampling.hops import HopQueries, Hops, SomeNeighbors
 from tgflow.plan._native import ReuseMap
 from tgflow.plan.in_order import ordered_map, run_task
 from tgflow.plan.padding import rounded
@@ -38,8 +40,6 @@ from tgflow.plan.plan import (
     assemble,
     walk_of,
 )
-from tgflow.graph.sampling import Frontier
-from tgflow.graph.sampling.hops import HopQueries, Hops, SomeNeighbors
 
 WINDOW = 32
 """Batches between decisions whether reuse is worth its cost."""

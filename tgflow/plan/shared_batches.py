@@ -14,13 +14,13 @@ from itertools import groupby, islice
 
 import torch
 
-from tgflow.graph.batch import Batch, Share
-from tgflow.graph import TemporalGraph
 from tgflow.base.peers import PeerLost, Peers, RanksDisagree
-from tgflow.plan.in_order import Task, batch_error, ordered_map
-from tgflow.plan.plan import Plan, Roots, assemble, walk_of
+from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Batch, Share
 from tgflow.graph.sampling import Frontier, Sampler
 from tgflow.graph.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
+from tgflow.plan.in_order import Task, batch_error, ordered_map
+from tgflow.plan.plan import Plan, Roots, assemble, walk_of
 
 KIND = "turns"
 """Kind of this barrier's cost in `Traffic`: 8 bytes to each other rank per turn."""

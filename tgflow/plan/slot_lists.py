@@ -11,8 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Batch, Block
 from tgflow.cuda.row_lists import row_lists
+from tgflow.graph.batch import Batch, Block
 from tgflow.nn.pairs import Pairs
 from tgflow.plan.padding import rounded
 

@@ -14,9 +14,9 @@ from typing import Any, Self
 import safetensors.torch
 import torch
 
-from tgflow.ranks.control import STREAM, Order
-from tgflow.graph.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.base.peers import PeerLost, Peers, RanksDisagree
+from tgflow.graph.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
+from tgflow.ranks.control import STREAM, Order
 
 MOST_BATCHES = 8
 """Most micro-batches of a segment, which ranks with sharded graphs prepare together: it bounds the

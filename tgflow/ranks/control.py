@@ -11,8 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tgflow.ranks.parcel import Spec
 from tgflow.base.peers import RanksDisagree, Traffic
+from tgflow.ranks.parcel import Spec
 
 STEP = "step"
 """Name of the payloads, also in `Traffic`."""

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from tgflow.base.describe import described
-from tgflow.ranks.rank_info import Member
 from tgflow.base.peers import Group, PeerLost, Peers, Shard, check_buffers, check_chunks
+from tgflow.ranks.rank_info import Member
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _BESIDE: tuple[Group, ...] = ("plan", "feed", "save")

@@ -31,10 +31,10 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 from torch.distributed.distributed_c10d import _get_default_store
 
-from tgflow.ranks.rank_info import Facts, find_disagreement, find_other_bits, have_own_devices
-from tgflow.ranks.launch import Launch, choose_interface, read_launch
-from tgflow.ranks.group import Ranks, call_within
 from tgflow.base.peers import PeerLost, Peers, WorldError
+from tgflow.ranks.group import Ranks, call_within
+from tgflow.ranks.launch import Launch, choose_interface, read_launch
+from tgflow.ranks.rank_info import Facts, find_disagreement, find_other_bits, have_own_devices
 
 ANSWER_SECONDS = 5.0
 """Seconds for one store to answer, and for all ranks to read a verdict that ends them."""

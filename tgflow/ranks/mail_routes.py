@@ -8,11 +8,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Share
-from tgflow.ranks.parcel import Spec
-from tgflow.nn.messages import Messages
 from tgflow.base.peers import Shard
 from tgflow.base.slice_schedule import SliceSchedule
+from tgflow.graph.batch import Share
+from tgflow.nn.messages import Messages
+from tgflow.ranks.parcel import Spec
 
 
 class MailRoutes:

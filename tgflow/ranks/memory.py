@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tgflow.graph.batch import Batch
 from tgflow.base.describe import described
-from tgflow.ranks.parcel import exchange_parcels, exchange_vectors
+from tgflow.base.peers import PARTS, Peers, Shard
+from tgflow.graph.batch import Batch
+from tgflow.graph.sampling.expand import Frontier, distinct
 from tgflow.nn.history import NODE
 from tgflow.nn.memory import CLOCK_WIDTH, HISTORY, POSITION, MemoryRows, NodeMemory, merge_parts
-from tgflow.base.peers import PARTS, Peers, Shard
-from tgflow.graph.sampling.expand import Frontier, distinct
+from tgflow.ranks.parcel import exchange_parcels, exchange_vectors
 
 _QUERIES = "memory queries"
 """The kind of `Traffic` of row requests."""

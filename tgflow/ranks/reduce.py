@@ -8,10 +8,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from tgflow.ranks.parcel import Spec
 from tgflow.base.peers import Peers
 from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.base.tree_sum import TreeSum, subtrees
+from tgflow.ranks.parcel import Spec
 
 GRADIENT = "gradient"
 """Name of the sums in payloads and in `Traffic`."""

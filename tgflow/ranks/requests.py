@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.ranks.parcel import exchange_vectors
-from tgflow.graph.events import NO_NODE
-from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.base.peers import Peers, RanksDisagree, Shard
-from tgflow.graph.strategies import Sampler
+from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.graph.events import NO_NODE
 from tgflow.graph.sampling import sample_neighbors
 from tgflow.graph.sampling.hops import HopQueries, Hops, HopWalk
+from tgflow.graph.strategies import Sampler
+from tgflow.ranks.parcel import exchange_vectors
 
 _MISSING = {"nodes": NO_NODE, "t": 0, "eid": -1}
 """Fill values of slots without a neighbor."""

@@ -12,8 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tgflow.base.peers import PeerLost, Peers, RanksDisagree
 from tgflow.checkpoint.checkpoint import Checkpoint
 from tgflow.checkpoint.directory import SUFFIX, Files, Written, read_manifest, write_share
+from tgflow.checkpoint.durable.errors import DiskFull
+from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.checkpoint.names import (
     CheckpointDurabilityUnknown,
     CheckpointError,
@@ -21,9 +24,6 @@ from tgflow.checkpoint.names import (
 )
 from tgflow.checkpoint.store import CheckpointStore
 from tgflow.ranks.parcel import broadcast_json, collect_json
-from tgflow.checkpoint.durable.errors import DiskFull
-from tgflow.checkpoint.durable.fs import RealFs
-from tgflow.base.peers import PeerLost, Peers, RanksDisagree
 
 
 class _Shares:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tgflow.ranks.parcel import exchange_vectors
 from tgflow.base.peers import Peers, RanksDisagree
 from tgflow.plan.count_lookup import CountedPairs, CountHistory
 from tgflow.plan.negatives import PairHistory
 from tgflow.plan.plan import Plan, Roots
+from tgflow.ranks.parcel import exchange_vectors
 
 _MOST_EVENTS = 1 << 16
 """Most events read at once: bounds the memory of their facts."""

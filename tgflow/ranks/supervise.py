@@ -19,8 +19,8 @@ from functools import partial
 from types import FrameType
 from typing import Any, Self
 
-from tgflow.ranks.launch import MEETING_VARIABLE, read_launch, require_linux
 from tgflow.base.peers import Shard, WorldError
+from tgflow.ranks.launch import MEETING_VARIABLE, read_launch, require_linux
 
 _PAUSE = 0.02
 _LIBC = ctypes.CDLL(None)

@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tgflow.report.formatting import compact, num_bytes, score
 from tgflow.base.units import duration
+from tgflow.report.formatting import compact, num_bytes, score
 
 Record = Mapping[str, Any]
 SECONDS_PER_LINE = 5.0

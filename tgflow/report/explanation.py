@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from tgflow.serve.explain import EventEffect, Explanation
-from tgflow.serve.explain import age_text
 from tgflow.report.formatting import score
 from tgflow.run.page import Card, render_page
+from tgflow.serve.explain import EventEffect, Explanation, age_text
 
 MAX_DRAWN = 60
 """Most events drawn: those with the largest effects."""

@@ -11,30 +11,53 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore, NoValidCheckpoint, RowsLost
 from tgflow.base.choices import Direction
-from tgflow.report.compare.lineup import Lineup
-from tgflow.cuda.device import Device
-from tgflow.ranks.broadcast import Feed
-from tgflow.ranks.parcel import broadcast_json
+from tgflow.base.peers import Peers
+from tgflow.base.units import parse_seconds
+from tgflow.checkpoint import Checkpoint, CheckpointStore, NoValidCheckpoint, RowsLost
 from tgflow.checkpoint.durable.errors import LogCorrupt
+from tgflow.cuda.device import Device
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.nn.model import TemporalModel
-from tgflow.base.peers import Peers
+from tgflow.ranks.broadcast import Feed
+from tgflow.ranks.parcel import broadcast_json
+from tgflow.report.compare.lineup import Lineup
 from tgflow.run import monitoring as watch
-from tgflow.run.components import ENDS_FILE, Checkpoints, Component, MicroBatchEnds, SavedRecords, SavedSettings, TimedStream
+from tgflow.run.components import (
+    ENDS_FILE,
+    Checkpoints,
+    Component,
+    MicroBatchEnds,
+    SavedRecords,
+    SavedSettings,
+    TimedStream,
+)
 from tgflow.run.directory import RunDirectory, learn_again
 from tgflow.run.features import HitRates, edge_file, features_report
+from tgflow.run.followers import (
+    Briefing,
+    FollowedSaves,
+    FollowedStream,
+    Lead,
+    RankGuard,
+    make_writer,
+)
 from tgflow.run.gpu import device_figures, graph_gpu
-from tgflow.run.ingestion import DEAD_LETTERS, SavedIngest, Start, close_quietly, open_ingest, open_log
+from tgflow.run.ingestion import (
+    DEAD_LETTERS,
+    SavedIngest,
+    Start,
+    close_quietly,
+    open_ingest,
+    open_log,
+)
 from tgflow.run.log import RunLog, library_messages
 from tgflow.run.loggers import RunLoggers
 from tgflow.run.machine import rss_bytes
 from tgflow.run.metrics import RunCollector, RunMetrics, open_exporter, rank_report
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.node_types import NodeTypes
-from tgflow.run.followers import Briefing, FollowedSaves, FollowedStream, Lead, RankGuard, make_writer
 from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
 from tgflow.run.saved import find_initial, start_of
@@ -48,7 +71,6 @@ from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
 from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.base.units import parse_seconds
 
 
 class LiveInputs(NamedTuple):

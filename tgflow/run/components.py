@@ -16,18 +16,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tgflow.base.peers import Shard
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
-from tgflow.checkpoint.store import WriterStats
-from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.run.config import Config, plain
-from tgflow.run.config.schema import CheckpointConfig
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.fs import AppendedFile
+from tgflow.checkpoint.store import WriterStats
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch
-from tgflow.base.peers import Shard
+from tgflow.run.config import Config, plain
+from tgflow.run.config.schema import CheckpointConfig
 from tgflow.run.directory import fixed_settings
-from tgflow.run.records import RunFiles, RunNote, lost_records
 from tgflow.run.log import RunLog
+from tgflow.run.records import RunFiles, RunNote, lost_records
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.train.observe import StepRecord
 from tgflow.train.stream_trainer import StreamTrainer

@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from tgflow.base.setting import Effect
 from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
-from tgflow.run.config import Config, ConfigError, fields, flag_of, flat, load_config, quote_json, replaced
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import path_of
+from tgflow.run.config import (
+    Config,
+    ConfigError,
+    fields,
+    flag_of,
+    flat,
+    load_config,
+    quote_json,
+    replaced,
+)
 from tgflow.run.features import FILED, placement_of
 from tgflow.run.records import RunFiles, run_note
-from tgflow.base.setting import Effect
 
 EFFECTS: dict[Effect, str] = {
     "any_time": "does not change results",

@@ -5,22 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tgflow.graph.cache import CachedTable, cached
-from tgflow.graph.cache.contents import Policy
-from tgflow.run.config import Config, ConfigError
-from tgflow.run.config.schema import ScaleKind
+from tgflow.base.units import parse_bytes
 from tgflow.cuda.device import Device
 from tgflow.cuda.requirements import CudaError
 from tgflow.graph import TemporalGraph
+from tgflow.graph.cache import CachedTable, cached
+from tgflow.graph.cache.contents import Policy
 from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.graph.ids import NodeIds
-from tgflow.plan.plan import feature_inputs
-from tgflow.run.gpu import has_gpu_graph
-from tgflow.run.node_features import NodeFeatures
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.placements import Placement
+from tgflow.plan.plan import feature_inputs
+from tgflow.run.config import Config, ConfigError
+from tgflow.run.config.schema import ScaleKind
+from tgflow.run.gpu import has_gpu_graph
+from tgflow.run.node_features import NodeFeatures
 from tgflow.train.caches import caches_of
-from tgflow.base.units import parse_bytes
 
 EDGE_ROWS = "edge-x.rows"
 """File of a run's edge features, in its directory."""

@@ -18,20 +18,20 @@ from typing import Any, Self
 
 import torch
 
+from tgflow.base.choices import Direction
+from tgflow.base.peers import PeerLost, Peers
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
     CheckpointWriter,
     load,
 )
-from tgflow.base.choices import Direction
-from tgflow.run.config import Config, flat, replaced
-from tgflow.ranks.control import Order
+from tgflow.graph.events import EventBatch
 from tgflow.ranks.broadcast import FeedClosed, Followed, LeaderFailed
+from tgflow.ranks.control import Order
 from tgflow.ranks.parcel import broadcast_json
 from tgflow.ranks.saves import FollowingStore, LeadingStore
-from tgflow.graph.events import EventBatch
-from tgflow.base.peers import PeerLost, Peers
+from tgflow.run.config import Config, flat, replaced
 from tgflow.run.directory import RunDirectory, SettingChange
 from tgflow.run.records import RunFiles, keep_private
 from tgflow.run.stream import FlowControl, MemoryGuard, Stopped, rank_at_limit

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from tgflow.run.config import Config, ConfigError
 from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
-from tgflow.ranks.launch import read_launch
 from tgflow.nn.linear import check_precision
+from tgflow.ranks.launch import read_launch
+from tgflow.run.config import Config, ConfigError
 from tgflow.train.config import ExecutionConfig
 
 CPU = torch.device("cpu")

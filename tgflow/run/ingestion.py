@@ -8,19 +8,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tgflow.base.units import INT64_MAX
 from tgflow.checkpoint import Checkpoint, CheckpointStore, UntrustedCheckpoint
-from tgflow.checkpoint.sections import Ids
-from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.run.config import Config
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import DurableLog, LogPosition
-from tgflow.graph.log import NodeCount
+from tgflow.checkpoint.sections import Ids
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph.ids import NodeIds
+from tgflow.graph.log import NodeCount
 from tgflow.run.components import Component
+from tgflow.run.config import Config
 from tgflow.run.directory import RunDirectory
-from tgflow.run.records import DamagedJson, RunNote, run_note
 from tgflow.run.log import RunLog
+from tgflow.run.records import DamagedJson, RunNote, run_note
 from tgflow.run.stream import FlowControl
 from tgflow.streams.ingest.admission import PartitionState
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
@@ -29,7 +30,6 @@ from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.rows.row_batch import PartitionedSource, Stoppable
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.base.units import INT64_MAX
 
 SEGMENT_BYTES = 16 << 20
 """Approximate segment size of the log; the log is removed segment by segment."""

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from tgflow.run.records import finite
 from tgflow.base.text import printable
+from tgflow.run.records import finite
 
 Level = Literal["info", "warning", "error"]
 MAX_BYTES = 16 << 20

@@ -7,11 +7,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from tgflow.checkpoint import Checkpoint
 from tgflow.report.callbacks import CSVLogger, Logger, TensorBoard, WandB
 from tgflow.report.callbacks.logger import package
-from tgflow.checkpoint import Checkpoint
-from tgflow.run.config.schema import LogTo
 from tgflow.run.components import Component
+from tgflow.run.config.schema import LogTo
 from tgflow.run.records import LOGS
 
 _MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {

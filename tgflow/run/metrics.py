@@ -10,13 +10,14 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.base.extras import install_command
+from tgflow.base.units import seconds_per_tick
+from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.run.components import Checkpoints
 from tgflow.run.features import table_figures
-from tgflow.run.records import STATES, State
 from tgflow.run.gpu import device_figures
 from tgflow.run.machine import rss_bytes
+from tgflow.run.records import STATES, State
 from tgflow.run.runner import RunStatus
 from tgflow.run.stream import FlowControl
 from tgflow.serve.endpoint import Endpoint, Hosts
@@ -24,7 +25,6 @@ from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.base.units import seconds_per_tick
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,18 @@ from typing import Any
 
 import torch
 
+from tgflow.base.metrics import find_metrics
+from tgflow.base.own_code import CodeNotGiven, find
+from tgflow.graph.sampling import Sampler
+from tgflow.models import MODELS
+from tgflow.nn.model import TemporalModel
 from tgflow.run.config import Config, ConfigError, model_settings, validate_model
 from tgflow.run.config.load import WIDTHS
-from tgflow.base.metrics import find_metrics
-from tgflow.nn.model import TemporalModel
-from tgflow.models import MODELS
-from tgflow.base.own_code import CodeNotGiven, find
 from tgflow.run.gpu import CPU
-from tgflow.graph.sampling import Sampler
-from tgflow.train.tasks.labels import check_embeds, embeds, freeze, make_task
 from tgflow.train.config import OfflineConfig, TrainingConfig
 from tgflow.train.reducer import check_sliceable
 from tgflow.train.stretches import check_memories
+from tgflow.train.tasks.labels import check_embeds, embeds, freeze, make_task
 
 
 def make_model(

@@ -11,14 +11,14 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from tgflow.run.config import Config
 from tgflow.report.display import SECONDS_PER_LINE, Display
 from tgflow.report.formatting import compact, score
 from tgflow.run.components import Component
-from tgflow.run.records import HEALTH_SECONDS, State, write_health
+from tgflow.run.config import Config
 from tgflow.run.log import RunLog
 from tgflow.run.machine import anonymous_bytes
 from tgflow.run.metrics import RunMetrics
+from tgflow.run.records import HEALTH_SECONDS, State, write_health
 from tgflow.run.stream import FlowControl, MemoryGuard, MemoryLimit
 
 GRACE_SECONDS = 30.0

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tgflow.base.describe import described
-from tgflow.graph.events import EventBatch, NewNodes
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch, NewNodes
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceMismatch, StreamError
 from tgflow.streams.files.formats import read_table

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tgflow.base.choices import METRIC_TITLES
-from tgflow.run.config import Config, is_unset, plain
+from tgflow.base.units import duration
 from tgflow.report.chart import Chart, Line
 from tgflow.report.formatting import (
     compact,
@@ -22,9 +22,9 @@ from tgflow.report.formatting import (
     stream_time,
 )
 from tgflow.report.label_figures import COLUMNS, label_table, task_of
+from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
 from tgflow.train.config import TrainingConfig
-from tgflow.base.units import duration
 
 Record = Mapping[str, Any]
 Tile = tuple[str, str, str]

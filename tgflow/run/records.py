@@ -22,12 +22,12 @@ from itertools import compress, count
 from pathlib import Path
 from typing import Any, Literal
 
+from tgflow.checkpoint.durable.errors import LogCorrupt
+from tgflow.checkpoint.durable.fs import AppendedFile, replace_file, replacing
 from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.run.config import Config, to_toml
 from tgflow.run.config.schema import RunConfig
-from tgflow.checkpoint.durable.errors import LogCorrupt
-from tgflow.checkpoint.durable.fs import AppendedFile, replace_file, replacing
 
 LATEST = 1 << 14
 """Number of latest records that are always kept."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tgflow.run.config import in_flags
 from tgflow.base.text import printable
+from tgflow.run.config import in_flags
 
 
 def rejections(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str, str]]:

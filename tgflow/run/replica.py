@@ -27,11 +27,11 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.multiprocess import MultiProcessCollector
 from uvicorn import Server
 
+from tgflow.base.own_code import load
 from tgflow.checkpoint import CheckpointError, list_checkpoints
 from tgflow.graph.events import COLUMNS, EventBatch, NewNodes, concat
-from tgflow.nn.model import TemporalModel
 from tgflow.nn import MemoryUpdater, NodeMemory
-from tgflow.base.own_code import load
+from tgflow.nn.model import TemporalModel
 from tgflow.run.records import read_health
 from tgflow.run.saved import Run, open_run
 from tgflow.run.serving import FAILURE, ReplicaJob

@@ -8,34 +8,40 @@ from typing import Any, Literal
 
 import torch
 
+from tgflow.base.peers import Peers
 from tgflow.checkpoint import Checkpoint, CheckpointStore, RowsLost
 from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
+from tgflow.graph.tables import DamagedFile, FeatureTable
+from tgflow.graph.tables.table import Table
+from tgflow.nn import NodeMemory
+from tgflow.nn.model import TemporalModel
+from tgflow.ranks.memory import ShardedMemory
 from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.lineup import Lineup
 from tgflow.report.compare.offline_saves import OfflineSaves
-from tgflow.run.config import ConfigError
-from tgflow.cuda.device import Device
-from tgflow.ranks.memory import ShardedMemory
-from tgflow.graph import TemporalGraph
-from tgflow.nn.model import TemporalModel
-from tgflow.nn import NodeMemory
-from tgflow.base.peers import Peers
 from tgflow.run.components import Component, SavedSettings
+from tgflow.run.config import ConfigError
 from tgflow.run.directory import RunDirectory
 from tgflow.run.features import check_unused, edge_file, open_edge_table, scale_of, with_cache
-from tgflow.run.records import run_note
+from tgflow.run.followers import Briefing
 from tgflow.run.gpu import describe_device, execution_config
 from tgflow.run.ingestion import Start
 from tgflow.run.log import RunLog
 from tgflow.run.machine import describe
-from tgflow.run.followers import Briefing
+from tgflow.run.records import run_note
 from tgflow.streams.errors import SourceMismatch
-from tgflow.graph.tables import DamagedFile, FeatureTable
-from tgflow.graph.tables.table import Table
-from tgflow.train.tasks.labels import make_task
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.trainer_state import file_of, graph_of, load_model_before_labels, same_file, share_rows
 from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.train.tasks.labels import make_task
+from tgflow.train.trainer_state import (
+    file_of,
+    graph_of,
+    load_model_before_labels,
+    same_file,
+    share_rows,
+)
 
 BUILD = ("tgflow", "torch", "python", "system")
 """Facts about the machine, besides the threads, that may change a result's last bits."""

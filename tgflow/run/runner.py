@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tgflow.ranks.control import Order
-from tgflow.ranks.broadcast import LeaderFailed
 from tgflow.graph.events import EventBatch
+from tgflow.ranks.broadcast import LeaderFailed
+from tgflow.ranks.control import Order
 from tgflow.run.components import Component
 from tgflow.run.features import table_figures
-from tgflow.run.records import State
 from tgflow.run.machine import rss_bytes
+from tgflow.run.records import State
 from tgflow.run.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory, rank_at_limit
 from tgflow.streams.errors import StreamError
 from tgflow.train.observe import StepRecord

@@ -20,32 +20,32 @@ from tgflow.checkpoint import (
     list_checkpoints,
     load,
 )
+from tgflow.checkpoint.durable.fs import replace_file
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_as
+from tgflow.graph import TemporalGraph
+from tgflow.graph.ids import NodeIds
+from tgflow.graph.log import NodeCount
+from tgflow.models import MODELS, name_of
+from tgflow.nn.model import TemporalModel, feature_widths
+from tgflow.run.components import save_run_note
 from tgflow.run.config import Config, ConfigError, StreamConfig, load_config, replaced, to_toml
 from tgflow.run.config.schema import GraphConfig, ModelConfig, RunConfig
-from tgflow.checkpoint.durable.fs import replace_file
-from tgflow.graph import TemporalGraph
-from tgflow.graph.log import NodeCount
-from tgflow.graph.ids import NodeIds
-from tgflow.train.inference import Inference
-from tgflow.nn.model import TemporalModel, feature_widths
-from tgflow.models import MODELS, name_of
-from tgflow.run.components import save_run_note
-from tgflow.run.records import RunNote, run_note
 from tgflow.run.ingestion import Start, load_classes, load_ingest, save_ingest, save_relations
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.node_features import FeaturedStream
+from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
 from tgflow.serve.predictor import Predictor
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.ingest.tail import LogTail
-from tgflow.train.tasks.labels import make_task
 from tgflow.train.calibration import Calibration
 from tgflow.train.config import TrainingConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.inference import Inference
 from tgflow.train.observe import StepRecord
+from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import graph_of, load_model
 
 

@@ -14,26 +14,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import Tensor
 
-from tgflow.graph.id_columns import list_array
-from tgflow.graph.batch import HostEvents
+from tgflow.base.units import ticks_per_unit
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.typed import read_as
-from tgflow.run.config import Config, ConfigError
 from tgflow.checkpoint.durable.fs import AppendedFile
+from tgflow.checkpoint.typed import read_as
+from tgflow.graph.batch import HostEvents
+from tgflow.graph.id_columns import list_array
 from tgflow.run.components import Component
+from tgflow.run.config import Config, ConfigError
 from tgflow.run.directory import RunDirectory
-from tgflow.run.records import DamagedJson
 from tgflow.run.ingestion import keeps_event_ids, section_of
+from tgflow.run.records import DamagedJson
 from tgflow.streams.files.formats import format_of
 from tgflow.streams.files.text import COMPRESSION
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.streams.write import encode_rows, write_rows
-from tgflow.train.tasks.targets import NO_LABEL
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScores
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.base.units import ticks_per_unit
+from tgflow.train.tasks.targets import NO_LABEL
 
 OWNER, ROWS = "scores.json", "scores.arrows"
 """Files in a run's directory: the path of its file of scores, and the rows of a Parquet file."""

@@ -23,19 +23,19 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tgflow.base.extras import install_command
+from tgflow.base.own_code import reference_of
+from tgflow.base.units import parse_bytes, parse_seconds
+from tgflow.graph.events import COLUMNS
+from tgflow.graph.ids import NodeIds
+from tgflow.graph.log import NodeCount
+from tgflow.nn import NodeMemory
+from tgflow.run.components import Component
 from tgflow.run.config import Config, ConfigError
 from tgflow.run.config.schema import ServeConfig
-from tgflow.graph.events import COLUMNS
-from tgflow.base.extras import install_command
-from tgflow.graph.log import NodeCount
-from tgflow.graph.ids import NodeIds
-from tgflow.nn import NodeMemory
-from tgflow.base.own_code import reference_of
-from tgflow.run.components import Component
 from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
-from tgflow.base.units import parse_bytes, parse_seconds
 
 NICE = 5
 """Priority of a run beside replicas; 0 is usual, and 19 the lowest."""

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 from torch import OutOfMemoryError
 
-from tgflow.run.config import StreamConfig
-from tgflow.ranks.control import Order
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.plan.in_order import BatchError
+from tgflow.ranks.control import Order
 from tgflow.report.formatting import num_bytes
+from tgflow.run.config import StreamConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.pacing import num_played, playback
 

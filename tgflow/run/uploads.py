@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tgflow.base.units import parse_seconds
 from tgflow.checkpoint import CheckpointStore, read_manifest
-from tgflow.checkpoint.remote import RemoteStore, Sent
-from tgflow.run.config import Config, ConfigError
 from tgflow.checkpoint.durable.lock import RunLock
+from tgflow.checkpoint.remote import RemoteStore, Sent
 from tgflow.run.components import ENDS_FILE, Component
+from tgflow.run.config import Config, ConfigError
 from tgflow.run.directory import LOCK, SETTINGS, RunDirectory
 from tgflow.run.features import EDGE_ROWS
-from tgflow.run.records import RunFiles
 from tgflow.run.ingestion import DEAD_LETTERS, FILE
 from tgflow.run.log import RunLog
+from tgflow.run.records import RunFiles
 from tgflow.run.scores import OWNER, ROWS
-from tgflow.base.units import parse_seconds
 
 FILES = (
     *(SETTINGS, "metrics.jsonl", "metrics.csv", "log", DEAD_LETTERS, FILE, ENDS_FILE),

@@ -18,10 +18,10 @@ from jinja2 import Environment
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
 from pydantic import ValidationError
 
+from tgflow.base.text import printable
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Hosts, Serving
 from tgflow.serve.questions import FAULT, QUESTIONS, Health, Refused, sentence_of
-from tgflow.base.text import printable
 
 _READS = 20
 """Most attempts to read metrics while files are made or removed."""

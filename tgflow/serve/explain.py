@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tgflow.base.choices import CountOf
-from tgflow.graph.counts import TICK, Number, Values, evaluated, leaves, number
 from tgflow.base.describe import described
-from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.train.inference import Inference, check_reach, checked_positions, checked_times
-from tgflow.plan.count_lookup import CountHistory
 from tgflow.base.units import duration, seconds_per_tick
+from tgflow.graph import TemporalGraph
+from tgflow.graph.counts import TICK, Number, Values, evaluated, leaves, number
+from tgflow.graph.events import EventBatch
+from tgflow.plan.count_lookup import CountHistory
+from tgflow.train.inference import Inference, check_reach, checked_positions, checked_times
 
 MAX_EVENTS = 256
 """Most past events whose effects are computed: the latest."""

@@ -16,25 +16,24 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from tgflow.graph.id_columns import list_array
 from tgflow.base.choices import Side
-from tgflow.run.config import StreamConfig
 from tgflow.base.describe import described
-from tgflow.graph.events import NUM_RELATIONS
-from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.graph.log import NodeCount, RelationsSeen
-from tgflow.graph.ids import NodeIds, UnknownNode, UnknownRelation
-from tgflow.serve.explain import Explainer, Explanation
-from tgflow.train.inference import Inference
-from tgflow.train.inference import Ranking, check_reach
 from tgflow.base.iso_time import EXAMPLE, iso_seconds
+from tgflow.base.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
+from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.graph.events import NUM_RELATIONS
+from tgflow.graph.id_columns import list_array
+from tgflow.graph.ids import NodeIds, UnknownNode, UnknownRelation
+from tgflow.graph.log import NodeCount, RelationsSeen
 from tgflow.graph.sampling import recent_neighbors
+from tgflow.run.config import StreamConfig
+from tgflow.serve.explain import Explainer, Explanation
 from tgflow.serve.scored_pairs import ScoredPairs
-from tgflow.train.tasks.labels import EventLabels
-from tgflow.train.tasks.targets import NO_LABEL
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
-from tgflow.base.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
+from tgflow.train.inference import Inference, Ranking, check_reach
+from tgflow.train.tasks.labels import EventLabels
+from tgflow.train.tasks.targets import NO_LABEL
 
 EMBEDDED_AT_ONCE = 4096
 """Nodes per batch of rows."""

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from torch import Tensor
 
-from tgflow.graph.id_columns import list_array
 from tgflow.base.describe import described
+from tgflow.graph.id_columns import list_array
 
 
 @described

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
+from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.graph.tables import FeatureTable
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.plans import make_plan

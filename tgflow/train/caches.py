@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tgflow.graph.cache import CachedTable, cache_of
 from tgflow.graph import TemporalGraph
+from tgflow.graph.cache import CachedTable, cache_of
 from tgflow.plan.plan import Feature, Plan, feature_inputs
 
 

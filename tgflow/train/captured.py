@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from tgflow.graph.batch import Batch, LentTensors
 from tgflow.cuda.device import CapturedWork, Device
+from tgflow.graph.batch import Batch, LentTensors
 from tgflow.nn.model import Scores
 
 WARM_UPS = 3

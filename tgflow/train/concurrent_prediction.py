@@ -11,11 +11,11 @@ from operator import is_
 import torch
 
 from tgflow.base._native import num_threads, set_num_threads
-from tgflow.graph.batch import Batch
 from tgflow.base.choices import Precision
-from tgflow.nn.model import Scores, TemporalModel
-from tgflow.nn.linear import product_precision
+from tgflow.graph.batch import Batch
 from tgflow.graph.stream_state import DeviceState
+from tgflow.nn.linear import product_precision
+from tgflow.nn.model import Scores, TemporalModel
 from tgflow.train.finite import BatchPlace, check_finite
 
 

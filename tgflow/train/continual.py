@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tgflow.graph.batch import AnyBatch
+from tgflow.base.peers import Peers, Shard
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.nn.model import TemporalModel, device_of_model
-from tgflow.base.peers import Peers, Shard
-from tgflow.plan.count_lookup import CountHistory
-from tgflow.plan.loader import BatchSource
+from tgflow.graph.batch import AnyBatch
 from tgflow.graph.stream_state import SpreadState
 from tgflow.graph.tables.table import Table
-from tgflow.train.tasks.labels import LabelTask
+from tgflow.nn.model import TemporalModel, device_of_model
+from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan.loader import BatchSource
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
 from tgflow.train.finite import TrainingDiverged
@@ -29,9 +28,10 @@ from tgflow.train.losses import LossLike
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import RankControl, reducer_of
-from tgflow.train.trainer_state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.train.tasks.labels import LabelTask
+from tgflow.train.trainer_state import graph_of, load_learner, save_state
 
 if TYPE_CHECKING:
     from tgflow.report.curve import LearningCurve

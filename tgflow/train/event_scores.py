@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import HostEvents
 from tgflow.base.describe import described
 from tgflow.base.metrics import ranks
+from tgflow.graph.batch import HostEvents
+from tgflow.train.calibration import Calibration
 from tgflow.train.tasks.labels import EventLabels
 from tgflow.train.tasks.targets import NO_LABEL
-from tgflow.train.calibration import Calibration
 
 
 @described

@@ -10,20 +10,20 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Batch, joined
 from tgflow.base.choices import Strategy
 from tgflow.base.describe import described
-from tgflow.graph.events import NO_EVENT, NO_NODE, NUM_RELATIONS
+from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.nn.model import TemporalModel, device_of_model
+from tgflow.graph.batch import Batch, joined
+from tgflow.graph.events import NO_EVENT, NO_NODE, NUM_RELATIONS
+from tgflow.graph.sampling.hops import HopQueries, answer_walk
+from tgflow.graph.strategies import Sampler, SamplerFunction
+from tgflow.graph.stream_state import DeviceState, SpreadState
 from tgflow.nn.attention import each_target_alone
+from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Roots, assemble, walk_of
-from tgflow.graph.strategies import Sampler, SamplerFunction
-from tgflow.graph.sampling.hops import HopQueries, answer_walk
-from tgflow.graph.stream_state import DeviceState, SpreadState
 from tgflow.train.tasks.labels import EventLabels
-from tgflow.base.units import INT64_MAX, INT64_MIN
 
 
 @described

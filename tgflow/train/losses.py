@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from tgflow.base.choices import Loss
-from tgflow.nn.model import Scores
 from tgflow.nn._native import link_bce
+from tgflow.nn.model import Scores
 
 _TINY = torch.finfo(torch.float32).tiny
 

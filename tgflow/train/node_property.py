@@ -14,20 +14,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from tgflow.base.metrics import ndcg_at_k
+from tgflow.base.resampling import Interval, Resampling
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
-from tgflow.train.inference import Inference
-from tgflow.base.metrics import ndcg_at_k
-from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.nn.linear import Linear
+from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.base.resampling import Interval, Resampling
-from tgflow.train.tasks.baselines import WINDOW
-from tgflow.train.tasks.node_labels import check_columns, found_nodes
 from tgflow.train.config import OfflineConfig
+from tgflow.train.inference import Inference
 from tgflow.train.plans import make_plan
 from tgflow.train.split import Split
+from tgflow.train.tasks.baselines import WINDOW
+from tgflow.train.tasks.node_labels import check_columns, found_nodes
 
 COLUMNS = ("t", "node", "label", "weight")
 TOP = 10

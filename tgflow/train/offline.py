@@ -14,22 +14,25 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import AnyBatch, HostEvents
-from tgflow.checkpoint import Checkpoint, CheckpointError
-from tgflow.checkpoint.sections import Part
-from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.base.choices import NegativeKind
-from tgflow.cuda.clock import clock_of
-from tgflow.cuda.device import Device
 from tgflow.base.describe import described
-from tgflow.graph import TemporalGraph
-from tgflow.graph.ids import NodeIds
 from tgflow.base.keys import derive_key
 from tgflow.base.locks import OneThread
 from tgflow.base.metrics import LinkMetrics, find_metrics
-from tgflow.nn.model import TemporalModel, device_of_model
-from tgflow.nn.choice import Choice
 from tgflow.base.peers import Peers
+from tgflow.checkpoint import Checkpoint, CheckpointError
+from tgflow.checkpoint.sections import Part
+from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.cuda.clock import clock_of
+from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import AnyBatch, HostEvents
+from tgflow.graph.ids import NodeIds
+from tgflow.graph.stream_state import SpreadState
+from tgflow.graph.tables.row_view import RowView
+from tgflow.graph.tables.table import Table
+from tgflow.nn.choice import Choice
+from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import (
@@ -40,10 +43,6 @@ from tgflow.plan.loader import (
 )
 from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PooledNegatives
 from tgflow.plan.plan import BatchPart, Plan
-from tgflow.graph.stream_state import SpreadState
-from tgflow.graph.tables.row_view import RowView
-from tgflow.graph.tables.table import Table
-from tgflow.train.tasks.labels import EventLabels, LabelTask
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.finite import BatchPlace
@@ -62,9 +61,10 @@ from tgflow.train.reducer import RankControl, check_sliceable, reducer_of, score
 from tgflow.train.results import Results
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
-from tgflow.train.trainer_state import graph_of, load_learner, save_learner, save_state
 from tgflow.train.step import TrainStep
 from tgflow.train.stretches import Stretches, check_memories
+from tgflow.train.tasks.labels import EventLabels, LabelTask
+from tgflow.train.trainer_state import graph_of, load_learner, save_learner, save_state
 
 INDUCTIVE = "inductive."
 """Prefix of metrics over the events that touch a new node."""

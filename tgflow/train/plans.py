@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Batch
+from tgflow.base.keys import derive_key
+from tgflow.base.peers import Peers
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.graph.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
-from tgflow.base.keys import derive_key
+from tgflow.graph.batch import Batch
+from tgflow.graph.events import EventBatch, empty_events
 from tgflow.nn.model import TemporalModel
-from tgflow.base.peers import Peers
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import (

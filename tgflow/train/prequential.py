@@ -7,10 +7,10 @@ from typing import Any
 from tgflow.graph import FeatureScale, TemporalGraph
 from tgflow.nn.model import TemporalModel
 from tgflow.streams.open import is_table, open_stream
-from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.labels import LabelTask
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.tasks.labels import LabelTask
 
 
 def evaluate(

@@ -15,19 +15,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Share
+from tgflow.base.peers import Peers
+from tgflow.base.slice_schedule import SliceSchedule
+from tgflow.base.tree_sum import TreeSum
 from tgflow.cuda.pinned import uploaded
-from tgflow.ranks.control import CHECKED_EVERY, CHECKSUM_SPEC, FIGURES_SPEC, ORDER_SPEC, STEP, Order, RankFigures, check_alike, checksum
+from tgflow.graph.batch import Share
+from tgflow.graph.stream_state import SpreadState
+from tgflow.nn.messages import Messages
+from tgflow.nn.model import Scores, TemporalModel
+from tgflow.ranks.control import (
+    CHECKED_EVERY,
+    CHECKSUM_SPEC,
+    FIGURES_SPEC,
+    ORDER_SPEC,
+    STEP,
+    Order,
+    RankFigures,
+    check_alike,
+    checksum,
+)
 from tgflow.ranks.mail_routes import MailRoutes
 from tgflow.ranks.parcel import Spec, exchange_parcels
 from tgflow.ranks.reduce import GRADIENT, Reduction
-from tgflow.nn.messages import Messages
-from tgflow.nn.model import Scores, TemporalModel
-from tgflow.base.peers import Peers
-from tgflow.base.slice_schedule import SliceSchedule
-from tgflow.graph.stream_state import SpreadState
 from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
-from tgflow.base.tree_sum import TreeSum
 
 _LOST_SPEC: Spec = (torch.uint8, (1,))
 

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import AnyBatch, Batch
+from tgflow.base.units import parse_bytes
 from tgflow.checkpoint import Checkpoint
-from tgflow.nn.model import TemporalModel
+from tgflow.graph.batch import AnyBatch, Batch
 from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
+from tgflow.nn.model import TemporalModel
 from tgflow.plan._native import ReuseMap
 from tgflow.plan.plan import Plan
 from tgflow.plan.reuse import (
@@ -26,7 +27,6 @@ from tgflow.plan.reuse import (
 )
 from tgflow.train.config import Reuse
 from tgflow.train.step import StepResult, TrainStep
-from tgflow.base.units import parse_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tgflow.graph.events import EventBatch
 from tgflow.base.keys import derive_key
+from tgflow.graph.events import EventBatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tgflow.graph.batch import AnyBatch, Batch, JointBatch, Share
+from tgflow.base.keys import KeyDomain, derive_key
+from tgflow.base.tree_sum import TreeSum
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import device_of, has_device
-from tgflow.base.keys import KeyDomain, derive_key
-from tgflow.nn.messages import Messages, NewEvents
-from tgflow.nn.model import Scores, TemporalModel, device_of_model
+from tgflow.graph.batch import AnyBatch, Batch, JointBatch, Share
+from tgflow.graph.stream_state import DeviceState
 from tgflow.nn._native import note_non_finite
 from tgflow.nn.dropout import DropoutKeys, seeded_draws
 from tgflow.nn.linear import check_precision, product_precision
-from tgflow.graph.stream_state import DeviceState
-from tgflow.train.tasks.labels import LabelTask
+from tgflow.nn.messages import Messages, NewEvents
+from tgflow.nn.model import Scores, TemporalModel, device_of_model
 from tgflow.train.captured import CapturedCalls, cloned, is_capturable, tensors_of
 from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
@@ -36,7 +36,7 @@ from tgflow.train.optimizers import (
 )
 from tgflow.train.reducer import AnyScores, ShareScores, SliceReducer
 from tgflow.train.results import Results
-from tgflow.base.tree_sum import TreeSum
+from tgflow.train.tasks.labels import LabelTask
 
 _WHY_GIVEN = {
     "weight": ("the events have weights", "read the stream without weight=..."),

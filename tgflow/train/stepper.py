@@ -12,14 +12,21 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import AnyBatch, Batch, Share
+from tgflow.base.metrics import (
+    average_precision,
+    find_metrics,
+    measure,
+    mrr,
+    pair_metrics,
+    rank_metrics,
+    ranks,
+)
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
-from tgflow.base.metrics import average_precision, find_metrics, measure, mrr, pair_metrics, rank_metrics, ranks
+from tgflow.graph.batch import AnyBatch, Batch, Share
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.negatives import chosen_events
 from tgflow.plan.plan import Plan
-from tgflow.train.tasks.labels import EventFigures
 from tgflow.train.concurrent_prediction import BesideLearning
 from tgflow.train.config import ContinualConfig
 from tgflow.train.event_scores import EventScorer, EventScores
@@ -30,6 +37,7 @@ from tgflow.train.progress import Measured, Progress, RunningMean
 from tgflow.train.reducer import AnyScores, check_sliceable, score_values
 from tgflow.train.results import Results
 from tgflow.train.step import StepResult, TrainStep
+from tgflow.train.tasks.labels import EventFigures
 
 Answer = TypeVar("Answer")
 

@@ -11,32 +11,31 @@ from typing import Any
 
 import torch
 
-from tgflow.graph.batch import AnyBatch, Batch, Share
+from tgflow.base.describe import described
+from tgflow.base.locks import OneThread
+from tgflow.base.peers import Peers
+from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
-from tgflow.base.describe import described
-from tgflow.ranks.requests import AskingSampler
-from tgflow.ranks.control import Order
-from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
-from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
-from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.graph.node_rows import check_ids
+from tgflow.graph.batch import AnyBatch, Batch, Share
+from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph.ids import NodeIds
-from tgflow.base.locks import OneThread
+from tgflow.graph.node_rows import check_ids
+from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import TemporalModel
-from tgflow.base.peers import Peers
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.negatives import PairHistory
 from tgflow.plan.plan import Slabs, check_unplanned
 from tgflow.plan.shared_batches import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
-from tgflow.base.slice_schedule import SliceSchedule
-from tgflow.graph.stream_state import SpreadState
+from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
+from tgflow.ranks.control import Order
+from tgflow.ranks.requests import AskingSampler
+from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
 from tgflow.streams.open import is_table, open_stream
-from tgflow.train.tasks.labels import EventLabels, LabelTask
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.plans import (
@@ -50,6 +49,7 @@ from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import continual_line
 from tgflow.train.reducer import RankControl, SliceReducer
 from tgflow.train.stepper import MicroBatch, Stepper
+from tgflow.train.tasks.labels import EventLabels, LabelTask
 
 
 @described

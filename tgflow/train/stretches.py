@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from safetensors.torch import load, save
 
-from tgflow.graph.batch import Batch, JointBatch
-from tgflow.nn.model import TemporalModel
 from tgflow.base.peers import Peers
+from tgflow.graph.batch import Batch, JointBatch
 from tgflow.graph.stream_state import StreamState
+from tgflow.nn.model import TemporalModel
 
 MEMORY = "memory handed on"
 """Name of the transfers of memory in `Traffic`."""

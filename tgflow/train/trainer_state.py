@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.graph.cache import CachedTable, CacheSnapshot
+from tgflow.base.choices import Direction
+from tgflow.base.peers import Peers, Shard
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -27,18 +28,27 @@ from tgflow.checkpoint import (
     UntrustedCheckpoint,
     check_like,
 )
-from tgflow.checkpoint.sections import Ids, ModelState, Optimizer, Parameters, Part, Schedule, map_pieces, pieces_of, put_pieces
+from tgflow.checkpoint.sections import (
+    Ids,
+    ModelState,
+    Optimizer,
+    Parameters,
+    Part,
+    Schedule,
+    map_pieces,
+    pieces_of,
+    put_pieces,
+)
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.base.choices import Direction
 from tgflow.cuda.device import Device
-from tgflow.graph.events import COLUMNS, EventBatch
 from tgflow.graph import EventLog, TemporalGraph, rebuild
+from tgflow.graph.cache import CachedTable, CacheSnapshot
+from tgflow.graph.events import COLUMNS, EventBatch
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
 from tgflow.graph.mutations import from_tensors, to_tensors
-from tgflow.nn.model import TemporalModel
-from tgflow.base.peers import Peers, Shard
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.graph.tables.table import Table
+from tgflow.nn.model import TemporalModel
 from tgflow.train.caches import caches_of
 from tgflow.train.step import TrainStep
 

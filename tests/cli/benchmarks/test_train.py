@@ -13,10 +13,10 @@ from benchmarks.report import BESIDE
 from benchmarks.results import Result
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_streams import made_events
+from tgflow.base.extras import install_command
 from tgflow.cli.benchmarks import train
 from tgflow.cli.benchmarks.setup import Options
 from tgflow.graph.events import EventBatch
-from tgflow.base.extras import install_command
 
 
 def made_task() -> Task:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, UntrustedCheckpoint, sections as parts
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, UntrustedCheckpoint
+from tgflow.checkpoint import sections as parts
 from tgflow.checkpoint.sections import Ids
 from tgflow.graph.ids import NodeIds
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tgflow.graph.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import NO_NODE, EventBatch
 from tgflow.graph.sampling import Hops, sample_hops, to_blocks, to_dgl, to_pyg
 from tgflow.graph.sampling.blocks import import_dgl
 

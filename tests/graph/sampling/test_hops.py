@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened
 from helpers.strategies import event_lists, graph_events, samplers
-from tgflow.graph.events import NO_NODE, EventBatch
-from tgflow.graph import TemporalGraph
 from tgflow.base.keys import KeyDomain, derive_key
+from tgflow.graph import TemporalGraph
+from tgflow.graph.events import NO_NODE, EventBatch
 from tgflow.graph.sampling import Sampler, sample_hops, sample_neighbors, to_blocks
 from tgflow.graph.sampling import hops as hops_module
 

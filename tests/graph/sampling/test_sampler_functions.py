@@ -16,10 +16,10 @@ from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
 from helpers.plan_variants import each_variant, plan_of
 from helpers.strategies import event_lists, every_query
-from tgflow.graph import TemporalGraph
 from tgflow.base.peers import Shard
-from tgflow.plan.loader import Loader
+from tgflow.graph import TemporalGraph
 from tgflow.graph.sampling import Sampler, sample_neighbors
+from tgflow.plan.loader import Loader
 from tgflow.testing.reference import ReferenceGraph
 
 

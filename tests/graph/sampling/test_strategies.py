@@ -13,9 +13,17 @@ from helpers.effort import cases
 from helpers.strategies import RELATIONS, event_lists, every_query, graph_events, samplers
 from tgflow import _core
 from tgflow.cuda.sampling import KERNELS
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.graph.sampling import STRATEGIES, Neighbors, Sampler, decayed_neighbors, recent_neighbors, uniform_neighbors, window_neighbors
+from tgflow.graph.events import EventBatch
+from tgflow.graph.sampling import (
+    STRATEGIES,
+    Neighbors,
+    Sampler,
+    decayed_neighbors,
+    recent_neighbors,
+    uniform_neighbors,
+    window_neighbors,
+)
 from tgflow.testing import reference
 from tgflow.testing.reference import ReferenceGraph
 

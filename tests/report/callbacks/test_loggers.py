@@ -10,8 +10,8 @@ import pytest
 import tgflow as tg
 from helpers.fake_loggers import fake_wandb
 from helpers.made_streams import made_events, pieces
-from tgflow.report.callbacks.logger import numbers
 from tgflow.checkpoint.durable import fs
+from tgflow.report.callbacks.logger import numbers
 from tgflow.run.loggers import RunLoggers
 
 

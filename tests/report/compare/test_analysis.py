@@ -12,12 +12,12 @@ from sklearn.metrics import average_precision_score
 
 from helpers.forged import flip_bit
 from helpers.made_streams import made_events
+from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.report.compare.analysis import Analysis, batch_aps
 from tgflow.report.compare.attributes import event_facts
 from tgflow.report.compare.outcome import Outcome, OutcomeDamaged
 from tgflow.report.compare.page import comparison_page
-from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
 from tgflow.run.records import to_json
 
 SIZE = 600

@@ -14,20 +14,20 @@ from helpers.made_streams import pieces, small_tgat, small_tgn
 from helpers.records import untimed
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
+from tgflow.graph import TemporalGraph
+from tgflow.models import Recency
 from tgflow.report.compare.analysis import Analysis
-from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.attributes import event_facts
+from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.lineup import Entrant
 from tgflow.report.compare.outcome import Outcome, OutcomeDamaged
 from tgflow.report.compare.page import comparison_page
 from tgflow.report.compare.significance import ap_values
-from tgflow.graph import TemporalGraph
-from tgflow.models import Recency
 from tgflow.run.records import to_json
-from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.labels import LabelTask
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.tasks.labels import LabelTask
 
 CONFIG = ContinualConfig(batch_size=20, mrr_negatives=5, learning_rate=1e-2, mrr_every=1, seed=7)
 

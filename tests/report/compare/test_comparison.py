@@ -11,11 +11,11 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.records import untimed
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
+from tgflow.graph import TemporalGraph
+from tgflow.models.tgn import TGN
+from tgflow.nn.model import Scores
 from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.lineup import Entrant
-from tgflow.graph import TemporalGraph
-from tgflow.nn.model import Scores
-from tgflow.models.tgn import TGN
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged

@@ -7,8 +7,8 @@ import pytest
 
 from helpers.effort import slow
 from helpers.wandering import wandering
-from tgflow.report.compare.significance import compare_means, holm
 from tgflow.base.resampling import Resampling
+from tgflow.report.compare.significance import compare_means, holm
 
 
 def test_copies_of_a_model_differ_by_exactly_zero():

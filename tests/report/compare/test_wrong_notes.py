@@ -10,10 +10,10 @@ import torch
 
 from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.graph import TemporalGraph
 from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.lineup import Entrant
 from tgflow.report.compare.offline_saves import OfflineSaves, Trained
-from tgflow.graph import TemporalGraph
 from tgflow.train.config import ContinualConfig
 from tgflow.train.offline import BestEpoch, OfflineProgress, PassTotals
 

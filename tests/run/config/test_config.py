@@ -8,18 +8,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tgflow.run.config import Config, ConfigError, StreamConfig, fields, in_flags, load_config, model_settings, to_toml, validate_model
-from tgflow.run.config.fields import by_key
-from tgflow.models import TGNConfig
 from tgflow.base.setting import alternatives
+from tgflow.base.units import UNITS
+from tgflow.graph.tables.placements import PLACEMENTS
+from tgflow.models import TGNConfig
+from tgflow.run.config import (
+    Config,
+    ConfigError,
+    StreamConfig,
+    fields,
+    in_flags,
+    load_config,
+    model_settings,
+    to_toml,
+    validate_model,
+)
+from tgflow.run.config.fields import by_key
 from tgflow.streams.files.formats import FORMATS
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.rows.schema import Checks
-from tgflow.graph.tables.placements import PLACEMENTS
 from tgflow.train import ContinualConfig
 from tgflow.train.config import Reuse
 from tgflow.train.protocols import PROTOCOLS
-from tgflow.base.units import UNITS
 
 
 def test_flags_override_the_file_and_the_file_overrides_defaults(tmp_path):

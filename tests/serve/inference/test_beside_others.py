@@ -13,8 +13,8 @@ import torch
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.made_streams import pieces
-from tgflow.graph.tables import FeatureTable
 from tgflow.base.units import INT64_MAX
+from tgflow.graph.tables import FeatureTable
 
 STREAM = made_events(240)
 NODES = torch.arange(12)

@@ -19,11 +19,10 @@ from helpers.devices import for_each_device, opened, place_of
 from helpers.effort import cases
 from helpers.made_models import X_DIM, batches_of, made_events, made_model, plan_for
 from tgflow.graph.counts import Count
-from tgflow.serve.explain import Explainer
-from tgflow.serve.explain import logistic, shapley
+from tgflow.graph.tables import FeatureTable
 from tgflow.models import MODELS
 from tgflow.nn.groups import numbers_of
-from tgflow.graph.tables import FeatureTable
+from tgflow.serve.explain import Explainer, logistic, shapley
 from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep
 

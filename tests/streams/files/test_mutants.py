@@ -22,8 +22,8 @@ import pytest
 
 from helpers.effort import tries
 from helpers.file_reads import flat, read
-from tgflow.streams import open_files
 from tgflow.base.units import INT64_MAX
+from tgflow.streams import open_files
 
 MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 20)))
 ROWS, FIRST = 12, 13

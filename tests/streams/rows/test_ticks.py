@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.streams import StreamError, open_stream
 from tgflow.base.units import seconds_per_tick, ticks_per_unit
+from tgflow.streams import StreamError, open_stream
 
 INT64_MAX = 2**63 - 1
 

@@ -9,12 +9,12 @@ from helpers.effort import slow
 from helpers.labeled_streams import by_feature, taking_turns
 from helpers.made_streams import pieces, small_tgn
 from tgflow.graph import TemporalGraph
-from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.labels import LabelTask
-from tgflow.train.tasks.targets import NO_LABEL
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScorer
+from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.tasks.labels import LabelTask
+from tgflow.train.tasks.targets import NO_LABEL
 
 SETTINGS = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5}
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from helpers.made_streams import made_events, small_tgat, small_tgn
+from tgflow.base.metrics import ndcg_at_k
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
-from tgflow.base.metrics import ndcg_at_k
 from tgflow.train.config import OfflineConfig
 from tgflow.train.node_property import (
     Asked,

@@ -10,12 +10,12 @@ from helpers.labeled_streams import by_feature, taking_turns, with_labels
 from helpers.made_models import made_model
 from helpers.made_streams import made_events, small_tgn
 from tgflow.graph import TemporalGraph
-from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.injection import inject
-from tgflow.train.tasks.labels import LabelTask, count_classes
 from tgflow.train.config import OfflineConfig, Reuse
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split
+from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.tasks.injection import inject
+from tgflow.train.tasks.labels import LabelTask, count_classes
 
 
 def trainer_of(events, kind="edge", model=None, observer=None, config=None, **settings):

@@ -7,8 +7,8 @@ import torch
 
 from helpers.labeled_streams import codes_of, rows_of, tied, with_labels
 from helpers.made_streams import made_events
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.train.tasks.baselines import BASELINES, WINDOW, LabelRules
 from tgflow.train.tasks.targets import DEPTH, LabelHistory
 

@@ -13,8 +13,8 @@ from tgflow import _core
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, PowerLaw, restored_threads, seconds_of
 from tgflow.cuda.device import Device
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.graph.sampling import Neighbors, recent_neighbors, sample_hops, uniform_neighbors
 
 K = 10

@@ -9,14 +9,14 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from tgflow.cli.benchmarks.row import Row
-from tgflow.cli.benchmarks.setup import Options, PowerLaw
+from tgflow.base.peers import Shard
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.sections import Ids
-from tgflow.graph.events import EventBatch
+from tgflow.cli.benchmarks.row import Row
+from tgflow.cli.benchmarks.setup import Options, PowerLaw
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
-from tgflow.base.peers import Shard
 from tgflow.plan import ExperienceReplay
 from tgflow.plan.negatives import PairHistory
 from tgflow.run.machine import anonymous_bytes

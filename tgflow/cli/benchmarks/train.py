@@ -10,18 +10,18 @@ from typing import Any
 import torch
 
 from tgflow import _core
+from tgflow.base.choices import Direction
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads, seconds_of
-from tgflow.base.choices import Direction
 from tgflow.cuda.device import Device
-from tgflow.graph.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import EventBatch
+from tgflow.graph.tables import FeatureTable
 from tgflow.models import TGAT, TGN
 from tgflow.nn.groups import PAIR_GROUPS, numbers_of
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.graph.tables import FeatureTable
 from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.graph.cache.contents import CacheCounters, CacheSnapshot
 from tgflow.cuda.device import Device
 from tgflow.cuda.launch import Argument
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.rows import write_width
 from tgflow.cuda.structs import words
+from tgflow.graph.cache.contents import CacheCounters, CacheSnapshot
 from tgflow.graph.tables.feature_table import FeatureTable
 
 WAYS = 8

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tgflow.graph.cache.contents import POLICIES, CacheCounters, CacheSchedule, CacheSnapshot, Policy
-from tgflow.graph.cache.host import HostCache
 from tgflow.base.describe import described
+from tgflow.base.units import parse_bytes
+from tgflow.graph.cache.contents import (
+    POLICIES,
+    CacheCounters,
+    CacheSchedule,
+    CacheSnapshot,
+    Policy,
+)
+from tgflow.graph.cache.host import HostCache
 from tgflow.graph.tables.feature_table import FeatureTable
 from tgflow.graph.tables.table import PendingGather, Table, check_ids, name_of, out_for
-from tgflow.base.units import parse_bytes
 
 if TYPE_CHECKING:
-    from tgflow.graph.cache.device import DeviceCache
     from tgflow.cuda.device import Device
+    from tgflow.graph.cache.device import DeviceCache
 
 _SLOT_BYTES = 144
 """Upper bound on the bytes of index and order per row."""
@@ -373,8 +379,8 @@ def cached(
         )
     if on_host:
         return CachedTable(table, HostCache(table, capacity, policy), policy)
-    from tgflow.graph.cache.device import DeviceCache
     from tgflow.cuda.device import device_of
+    from tgflow.graph.cache.device import DeviceCache
 
     if isinstance(device, str | torch.device):
         device = device_of(torch.device(device))

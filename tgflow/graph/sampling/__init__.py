@@ -2,12 +2,17 @@
 
 from tgflow.base.choices import Strategy
 from tgflow.graph import Neighbors
-from tgflow.graph.strategies import STRATEGIES, Sampler
 from tgflow.graph.sampling.blocks import BipartiteBlock, to_blocks, to_dgl, to_pyg
 from tgflow.graph.sampling.expand import Frontier
 from tgflow.graph.sampling.hops import Hops, sample_hops
-from tgflow.graph.sampling.neighbors import decayed_neighbors, recent_neighbors, uniform_neighbors, window_neighbors
+from tgflow.graph.sampling.neighbors import (
+    decayed_neighbors,
+    recent_neighbors,
+    uniform_neighbors,
+    window_neighbors,
+)
 from tgflow.graph.sampling.rows import sample_neighbors
+from tgflow.graph.strategies import STRATEGIES, Sampler
 
 __all__ = [
     "STRATEGIES",

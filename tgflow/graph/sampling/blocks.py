@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tgflow.base.extras import install_command
 from tgflow.graph.batch import Block
 from tgflow.graph.events import NO_NODE
-from tgflow.base.extras import install_command
 from tgflow.graph.sampling.expand import Frontier
 from tgflow.graph.sampling.hops import Hops
 

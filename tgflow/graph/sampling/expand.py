@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tgflow.graph.batch import Block
+from tgflow.base.describe import described
 from tgflow.cuda import frontier as kernels
 from tgflow.cuda.device import Device
-from tgflow.base.describe import described
-from tgflow.graph.events import NO_NODE
 from tgflow.graph import Neighbors
+from tgflow.graph.batch import Block
+from tgflow.graph.events import NO_NODE
 from tgflow.graph.sampling import _native
 
 _TWO_TO_64 = 2.0**64

@@ -9,15 +9,15 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from tgflow.graph.batch import Block, ReusedRows
 from tgflow.base.choices import Strategy
-from tgflow.cuda.device import Device
 from tgflow.base.describe import described
-from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.base.keys import KeyDomain, derive_key
-from tgflow.graph.strategies import Sampler
+from tgflow.cuda.device import Device
+from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.graph.batch import Block, ReusedRows
 from tgflow.graph.sampling.expand import Frontier, chain, distinct, expand, for_each_slot
 from tgflow.graph.sampling.rows import sample_neighbors
+from tgflow.graph.strategies import Sampler
 
 
 @described

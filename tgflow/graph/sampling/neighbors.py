@@ -7,8 +7,8 @@ from collections.abc import Collection
 from torch import Tensor
 
 from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.graph.strategies import Sampler
 from tgflow.graph.sampling.rows import sample_neighbors
+from tgflow.graph.strategies import Sampler
 
 _RECENT, _UNIFORM = Sampler.recent(), Sampler.uniform()
 

@@ -7,10 +7,10 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from tgflow.graph.events import NO_EVENT, NO_NODE
-from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.graph.query import Queries
 from tgflow.base.peers import Shard
+from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.graph.events import NO_EVENT, NO_NODE
+from tgflow.graph.query import Queries
 from tgflow.graph.strategies import Sampler, SamplerFunction
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from tgflow.base.units import INT64_MAX, parse_bytes
 from tgflow.graph.tables import _native
 from tgflow.graph.tables.disk import DEFAULT_BUDGET, DiskRows
 from tgflow.graph.tables.host import HostRows, memory_limit
 from tgflow.graph.tables.table import RowStorage
-from tgflow.base.units import INT64_MAX, parse_bytes
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device

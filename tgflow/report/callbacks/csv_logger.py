@@ -12,9 +12,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from tgflow.report.callbacks.logger import FigureCallback, numbers
 from tgflow.base.describe import described
 from tgflow.checkpoint.durable.fs import AppendedFile, RealFs, make_directories
+from tgflow.report.callbacks.logger import FigureCallback, numbers
 
 STEP = "step"
 _log = logging.getLogger("tgflow.report.callbacks")

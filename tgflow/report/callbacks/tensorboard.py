@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tgflow.report.callbacks.logger import FigureCallback, group_figures, package
 from tgflow.base.describe import described
+from tgflow.report.callbacks.logger import FigureCallback, group_figures, package
 
 
 @described

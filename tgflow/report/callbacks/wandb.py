@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tgflow.report.callbacks.logger import FigureCallback, group_figures, package
 from tgflow.base.describe import described
 from tgflow.checkpoint.durable.fs import replacing
+from tgflow.report.callbacks.logger import FigureCallback, group_figures, package
 
 
 @described

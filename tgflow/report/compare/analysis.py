@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tgflow.base.resampling import RESAMPLES, Interval, Resampling, Values
 from tgflow.report.compare.outcome import Outcome
-from tgflow.report.compare.significance import Significance, ap_values, block_length, chance_above, compare_means
+from tgflow.report.compare.significance import (
+    Significance,
+    ap_values,
+    block_length,
+    chance_above,
+    compare_means,
+)
 from tgflow.report.formatting import score
 from tgflow.report.label_figures import COLUMNS, columns_of, rule_rows, task_of
-from tgflow.base.resampling import RESAMPLES, Interval, Resampling, Values
 from tgflow.train.tasks.figures import bin_scores, calibration_of
 
 NUM_WINDOWS = 20

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgflow.graph import TemporalGraph
 from tgflow.graph.counts import TICK, Count, latest, where
 from tgflow.graph.events import EventBatch
-from tgflow.graph import TemporalGraph
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.train.tasks.labels import EventLabels
 

@@ -9,24 +9,24 @@ from typing import Any
 
 import torch
 
-from tgflow.graph.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.typed import read_as
+from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import AnyBatch
+from tgflow.graph.tables.table import Table
+from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan.loader import BatchSource
 from tgflow.report.compare.groups import GroupPlans, Stopwatch, needs_of, turns
 from tgflow.report.compare.lineup import Entrant, Lineup, check_lineup, device_of_lineup
 from tgflow.report.compare.participant import Participant
-from tgflow.cuda.device import Device
-from tgflow.graph import TemporalGraph
-from tgflow.plan.count_lookup import CountHistory
-from tgflow.plan.loader import BatchSource
-from tgflow.graph.tables.table import Table
-from tgflow.train.tasks.labels import LabelTask
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import StepRecord
-from tgflow.train.trainer_state import graph_of, save_graph
 from tgflow.train.stepper import Stepper
 from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.train.tasks.labels import LabelTask
+from tgflow.train.trainer_state import graph_of, save_graph
 
 
 class Comparison(StreamTrainer):

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tgflow.graph.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
+from tgflow.graph.batch import Batch
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.plan import LentBatch, MakeBatch
 from tgflow.train.config import ContinualConfig

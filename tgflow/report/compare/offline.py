@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tgflow.base.metrics import ranks
+from tgflow.graph import TemporalGraph
+from tgflow.graph.ids import NodeIds
 from tgflow.report.compare.attributes import event_facts
 from tgflow.report.compare.lineup import Entrant
 from tgflow.report.compare.offline_saves import OfflineSaves, Trained
 from tgflow.report.compare.outcome import Outcome
 from tgflow.report.compare.score_log import COLUMNS
-from tgflow.graph import TemporalGraph
-from tgflow.graph.ids import NodeIds
-from tgflow.base.metrics import ranks
-from tgflow.train.tasks.labels import EventLabels, LabelTask
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
+from tgflow.train.tasks.labels import EventLabels, LabelTask
 
 
 def compare_offline(

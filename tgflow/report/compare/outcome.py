@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tgflow.checkpoint.durable.fs import replacing
 from tgflow.report.compare.attributes import Facts
 from tgflow.report.compare.score_log import COLUMNS, LABEL
-from tgflow.checkpoint.durable.fs import replacing
 
 SCORES, EVENTS, SUMMARY = "scores.arrow", "events.arrow", "metrics.json"
 _AT_ONCE = 1 << 16

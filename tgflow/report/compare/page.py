@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from tgflow.report.compare.analysis import Analysis, running_means
+from tgflow.base.resampling import Interval
 from tgflow.report.chart import Chart, Line, Scatter
+from tgflow.report.compare.analysis import Analysis, running_means
 from tgflow.report.formatting import compact, num_bytes, score
 from tgflow.run.page import Card, Cell, calibration_chart, render_page, stream_name
-from tgflow.base.resampling import Interval
 
 MAX_POINTS = 480
 

@@ -11,23 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tgflow.graph.batch import AnyBatch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as
+from tgflow.cuda.clock import WorkClock, clock_of
+from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import AnyBatch
+from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan.plan import Plan
 from tgflow.report.compare.groups import Stopwatch
 from tgflow.report.compare.lineup import Entrant
 from tgflow.report.compare.score_log import ScoreLog
-from tgflow.cuda.clock import WorkClock, clock_of
-from tgflow.graph import TemporalGraph
-from tgflow.plan.count_lookup import CountHistory
-from tgflow.plan.plan import Plan
-from tgflow.train.tasks.labels import EventLabels
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.progress import Progress
-from tgflow.train.trainer_state import load_learner, save_learner
 from tgflow.train.stepper import MicroBatch, Stepper
+from tgflow.train.tasks.labels import EventLabels
+from tgflow.train.trainer_state import load_learner, save_learner
 
 
 class Participant:

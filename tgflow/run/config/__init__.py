@@ -1,7 +1,17 @@
 """Typed schema of all settings: `load_config` reads TOML and flags, `to_toml` writes it back."""
 
 from tgflow.run.config.fields import Field, fields, flag_of, in_flags, is_unset, to_toml
-from tgflow.run.config.load import ConfigError, flat, load_config, model_settings, plain, quote_json, replaced, stated_settings, validate_model
+from tgflow.run.config.load import (
+    ConfigError,
+    flat,
+    load_config,
+    model_settings,
+    plain,
+    quote_json,
+    replaced,
+    stated_settings,
+    validate_model,
+)
 from tgflow.run.config.schema import Config, StreamConfig
 
 __all__ = [

@@ -12,10 +12,17 @@ from dataclasses import MISSING, dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
 from typing import Any, Literal
 
-from tgflow.run.config.schema import Config, Section
 from tgflow.base.describe import docstrings
-from tgflow.base.setting import Effect, Setting, alternatives, describe_bounds, field_hints, setting_of
+from tgflow.base.setting import (
+    Effect,
+    Setting,
+    alternatives,
+    describe_bounds,
+    field_hints,
+    setting_of,
+)
 from tgflow.base.units import INT64_MAX, INT64_MIN
+from tgflow.run.config.schema import Config, Section
 
 
 @dataclass(frozen=True, slots=True)

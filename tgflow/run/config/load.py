@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from tgflow.run.config.fields import by_key, describe_type, fields, flag_of, sections
-from tgflow.run.config.schema import Config, ModelConfig
 from tgflow.base.secret import check_url
 from tgflow.base.setting import field_hints
 from tgflow.base.text import shortened
+from tgflow.run.config.fields import by_key, describe_type, fields, flag_of, sections
+from tgflow.run.config.schema import Config, ModelConfig
 from tgflow.train.protocols import PROTOCOLS
 
 Settings = TypeVar("Settings")

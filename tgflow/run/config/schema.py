@@ -16,13 +16,13 @@ from pydantic import ConfigDict
 
 from tgflow.base.choices import Direction, Precision, Preset
 from tgflow.base.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_text
+from tgflow.base.units import parse_bytes
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.rows.schema import Checks
-from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
-from tgflow.base.units import parse_bytes
+from tgflow.train.tasks.config import TaskConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tgflow.base.choices import Injection
-from tgflow.graph import TemporalGraph
 from tgflow.base.keys import derive_key
+from tgflow.graph import TemporalGraph
 
 
 def inject(

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from tgflow.graph.batch import Batch, HostEvents, Targets
 from tgflow.base.describe import described
+from tgflow.base.units import parse_seconds
 from tgflow.graph import TemporalGraph
-from tgflow.nn.model import Scores, TemporalModel
+from tgflow.graph.batch import Batch, HostEvents, Targets
 from tgflow.nn.label_decoder import LabelDecoder
+from tgflow.nn.model import Scores, TemporalModel
 from tgflow.train.tasks.baselines import LabelRules
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.figures import LabelFigures, ranks_of
 from tgflow.train.tasks.targets import DEPTH, LabelHistory
-from tgflow.base.units import parse_seconds
 
 _TINY = torch.finfo(torch.float32).tiny
 

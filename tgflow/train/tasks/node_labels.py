@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tgflow.base.keys import derive_key
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.ids import NodeIds
-from tgflow.train.inference import Inference
-from tgflow.base.keys import derive_key
 from tgflow.nn.model import TemporalModel
+from tgflow.train.inference import Inference
 from tgflow.train.tasks.figures import LabelFigures
 
 NUM_FOLDS = 5

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.graph import TemporalGraph
 from tgflow.nn.memory_table import grow_to
 from tgflow.plan.count_lookup import LastEvents
-from tgflow.base.units import INT64_MAX, INT64_MIN
 
 NO_LABEL = INT64_MIN
 """Marks an unknown label."""
