@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tgflow.base.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from tgflow.streams import datasets as datasets
     from tgflow.streams.errors import StreamError as StreamError
     from tgflow.streams.open import EventSource as EventSource
     from tgflow.streams.open import Source as Source

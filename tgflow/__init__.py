@@ -39,11 +39,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 if TYPE_CHECKING:
     from tgflow import checkpoint as checkpoint
     from tgflow import graph as graph
-    from tgflow import inference as inference
     from tgflow import models as models
     from tgflow import nn as nn
     from tgflow import plan as plan
     from tgflow import ranks as ranks
+    from tgflow import report as report
     from tgflow import run as run
     from tgflow import serve as serve
     from tgflow import streams as streams
@@ -86,8 +86,10 @@ if TYPE_CHECKING:
     from tgflow.ranks.join import join as join
     from tgflow.report import callbacks as callbacks
     from tgflow.report import compare as compare
+    from tgflow.report.curve import learning_curve as learning_curve
     from tgflow.run.node_features import NodeFeatures as NodeFeatures
     from tgflow.run.saved import open_run as open_run
+    from tgflow.run.saved import save_run as save_run
     from tgflow.streams import datasets as datasets
     from tgflow.streams import open_stream as open_stream
     from tgflow.streams import playback as playback

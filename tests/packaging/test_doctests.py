@@ -42,9 +42,9 @@ NEED = {
     "callbacks.WandB": "wandb",
 }
 """Names whose examples need optional packages."""
-LONG = {"OfflineTrainer", "runtime.Run", "open_run", *NEED}
+LONG = {"OfflineTrainer", "run.Run", "open_run", *NEED}
 """Names whose examples take a second."""
-OPENING = ("runtime.Run", "open_run", "runtime.open_run")
+OPENING = ("run.Run", "open_run", "run.open_run")
 """Names whose examples use the run in runs/pay."""
 
 

@@ -15,38 +15,27 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# From the ground up: the packages and modules of a room, and the rooms that it may import.
+# From the ground up: each room and the rooms that it imports, also within functions and for type
+# checkers. A room is a package of tgflow; nothing else but the files of FILES lies in tgflow.
 ROOMS = {
-    "base": (
-        "choices counts describe events extras _id_columns ids iso keys lazy _native metrics "
-        "own_code peers resampling sampler schedule secret setting text tree_sum units _core",
-        "",
-    ),
-    "log": ("durable", "base"),
-    "streams": ("streams", "base log"),
-    "tables": ("tables cache cuda", "base"),
-    "graph": ("graph sampling batch", "base tables"),
-    "models": ("models nn model messages state locks", "base tables graph"),
-    "plan": ("plan", "base tables graph models"),
-    "checkpoint": ("checkpoint", "base log tables models"),
-    "distributed": ("distributed", "base log tables graph models plan checkpoint"),
-    "train": (
-        "train tasks callbacks prequential inference",
-        "base log streams tables graph models plan checkpoint distributed",
-    ),
-    "config": ("config presets", "base streams train"),
-    "serve": ("serve", "base graph train config"),
-    "report": (
-        "report compare",
-        "base log tables graph models plan checkpoint train config",
-    ),
-    "runtime": (
-        "runtime cli __main__ bench datasets doctor testing",
-        "base log streams tables graph models plan checkpoint distributed train config serve "
-        "report",
-    ),
+    "base": "",
+    "cuda": "base",
+    "graph": "base cuda",
+    "nn": "base cuda graph",
+    "models": "base graph nn",
+    "plan": "base cuda graph nn",
+    "checkpoint": "base cuda graph",
+    "streams": "base graph checkpoint",
+    "ranks": "base graph nn plan checkpoint",
+    "train": "base cuda graph nn plan checkpoint streams ranks",
+    "serve": "base graph plan streams train",
+    "report": "base cuda graph nn plan checkpoint train",
+    "run": "base cuda graph nn models plan checkpoint streams ranks train serve report",
+    "testing": "base graph nn plan train",
+    "cli": "base cuda graph nn models plan checkpoint streams ranks train serve report run testing",
 }
-MOST_FLOORS = 10
+FILES = {"__init__", "__main__", "_core"}
+MOST_FLOORS, MOST_ARROWS = 10, 75
 BINARY = {".gz", ".npy", ".png", ".parquet", ".arrow", ".safetensors", ".log"}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,
 # and ids must not lie in what a gather fills.
@@ -56,13 +45,6 @@ KNOW_ADDRESSES = [
     "tgflow.cli.benchmarks",
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|(?<!safetensors\.)torch\.(save|load)\b"
-# Imported within a function by what they are built on: `ContinualTrainer.save` and `curve`.
-WITHIN = {
-    ("tgflow.train.continual", "tgflow.run.saved"),
-    ("tgflow.train.continual", "tgflow.report.curve"),
-}
-
-
 ONLY_IN = {
     "torch.distributed": ["tgflow.ranks"],
     "tgflow.cli": ["tgflow.cli", "tgflow.__main__"],
@@ -94,7 +76,7 @@ def imports(name, path):
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level])
             module = ".".join(filter(None, [base if node.level else "", node.module]))
-            # `from tgflow import streams` names a module, `from tgflow.graph.ids import Side` does not.
+            # `from tgflow import streams` names a module, `from tgflow.run import Run` does not.
             found |= {
                 f"{module}.{alias.name}" if is_module(f"{module}.{alias.name}") else module
                 for alias in node.names
@@ -113,17 +95,13 @@ def within(module, packages):
 
 
 def known_modules():
-    """Return the tgflow modules that each module imports.
-
-    Lazy imports of a package's `__init__`, listed for type checkers, do not count.
-    """
+    """Return the tgflow modules that each module imports; `tgflow` itself lists names alone."""
     names = {name for _, name, _ in modules()}
-    known = {}
-    for _, name, path in modules():
-        lazy = path.name == "__init__.py" and "TYPE_CHECKING" in path.read_text()
-        known[name] = set() if lazy else {nearest(m, names) for m in imports(name, path)} - {name}
-        known[name] -= {other for importer, other in WITHIN if importer == name}
-    return known
+    known = {
+        name: {nearest(m, names) for m in imports(name, path)} - {name}
+        for _, name, path in modules()
+    }
+    return known | {"tgflow": set()}
 
 
 def nearest(module, names):
@@ -134,34 +112,33 @@ def nearest(module, names):
 
 
 def test_there_are_no_import_cycles():
-    graphlib.TopologicalSorter(known_modules()).prepare()
+    """The lazy names of a package's `__init__`, listed for type checkers, do not count."""
+    lazy = {name for _, name, path in modules() if "lazy_names(" in path.read_text()}
+    known = {n: set() if n in lazy else others for n, others in known_modules().items()}
+    graphlib.TopologicalSorter(known).prepare()
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_packages_import_only_packages_below_them(room):
-    names, allowed = (text.split() for text in ROOMS[room])
-    assert all(list(ROOMS).index(other) < list(ROOMS).index(room) for other in allowed)
+def test_rooms_import_only_the_rooms_below_them():
+    found = {room: set() for room in ROOMS}
     for name, others in known_modules().items():
-        if package_of(name) in names:
-            known = {"", room, *allowed}
-            wrong = {other for other in others if ROOM_OF[package_of(other)] not in known}
-            assert not wrong, f"{name} imports {wrong}"
-
-
-def test_every_module_belongs_to_a_package_and_layers_are_few():
-    assert {package_of(name) for name in known_modules()} <= ROOM_OF.keys()
+        room = room_of(name)
+        if room not in FILES:
+            found[room] |= {room_of(other) for other in others} - {room, *FILES}
+    assert {room: set(below.split()) for room, below in ROOMS.items()} == found
     floors = {}
-    for room, (_, allowed) in ROOMS.items():
-        floors[room] = 1 + max((floors[other] for other in allowed.split()), default=0)
+    for room, below in ROOMS.items():  # those below come first
+        floors[room] = 1 + max((floors[other] for other in below.split()), default=0)
     assert max(floors.values()) <= MOST_FLOORS
+    assert sum(len(below.split()) for below in ROOMS.values()) <= MOST_ARROWS
 
 
-def package_of(module):
-    return [*module.split("."), "tgflow"][1]
+def test_no_loose_files():
+    loose = {path.stem for path in (ROOT / "tgflow").glob("*.py*")}
+    assert loose == FILES
 
 
-ROOM_OF = {name: room for room, (names, _) in ROOMS.items() for name in names.split()}
-ROOM_OF["tgflow"] = ""  # lists public names, and imports them lazily
+def room_of(module):
+    return [*module.split("."), "__init__"][1]
 
 
 @pytest.mark.parametrize("package", ONLY_IN)

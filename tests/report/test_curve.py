@@ -22,7 +22,7 @@ def trainer():
 
 
 def test_means_of_parts_make_the_mean_of_the_stream(trainer):
-    curve = trainer.curve()
+    curve = tg.learning_curve(trainer)
     assert len(curve.event) <= 100
     assert curve.event[-1] == 1150
     sizes = torch.tensor([curve.event[0], *torch.tensor(curve.event).diff().tolist()])
@@ -35,17 +35,17 @@ def test_means_of_parts_make_the_mean_of_the_stream(trainer):
 
 
 def test_picture_is_an_svg_with_a_line_for_each_metric_asked_for(trainer):
-    picture = ET.fromstring(trainer.curve(["ap", "auc"])._repr_html_())
+    picture = ET.fromstring(tg.learning_curve(trainer, ["ap", "auc"])._repr_html_())
     space = "{http://www.w3.org/2000/svg}"
     lines = [path for path in picture.iter(f"{space}path") if path.get("fill") == "none"]
     names = [text.text for text in picture.iter(f"{space}text")]
     assert len(lines) == 2
     assert {"AP", "AUC", "1,150"} <= set(names)
-    assert repr(trainer.curve()).startswith("LearningCurve(")
+    assert repr(tg.learning_curve(trainer)).startswith("LearningCurve(")
 
 
 def test_curve_of_a_trainer_that_has_learned_nothing_is_empty():
     trainer = tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph())
-    assert trainer.curve().to_arrow().num_rows == 0
-    ET.fromstring(trainer.curve().svg())
-    assert "0 parts" in repr(trainer.curve())
+    assert tg.learning_curve(trainer).to_arrow().num_rows == 0
+    ET.fromstring(tg.learning_curve(trainer).svg())
+    assert "0 parts" in repr(tg.learning_curve(trainer))

@@ -23,7 +23,7 @@ def saved(tmp_path):
     path = write_events(tmp_path / "events.csv", 230)
     trainer = tg.ContinualTrainer(tg.TGN(memory_dim=8), tg.TemporalGraph(time_unit="s"), CONFIG)
     trainer.run(tg.open_stream(path, id_kind="string", time_unit="s"))
-    trainer.save(tmp_path / "run")
+    tg.save_run(trainer, tmp_path / "run")
     return trainer, tmp_path / "run"
 
 
@@ -52,12 +52,12 @@ def test_resumed_run_matches_undisturbed_trainer(saved, tmp_path):
 
 def test_save_does_not_overwrite_other_files_or_a_later_state(saved, tmp_path):
     trainer, path = saved
-    trainer.save(path)
+    tg.save_run(trainer, path)
     with pytest.raises(FileExistsError, match="holds files already"):
-        trainer.save(tmp_path)
+        tg.save_run(trainer, tmp_path)
     young = tg.ContinualTrainer(tg.TGN(memory_dim=8), tg.TemporalGraph())
     with pytest.raises(FileExistsError, match="holds a later state"):
-        young.save(path)
+        tg.save_run(young, path)
 
 
 IN_MEMORY = (["ann", "bob", "ann", "cy"], ["bob", "cy", "dan", "ann"], [1, 2, 3, 4])
@@ -80,7 +80,7 @@ def test_in_memory_streams_reopen_with_their_own_ids(tmp_path, bipartite, with_f
     trainer = tg.ContinualTrainer(model, graph, CONFIG)
     stream = tg.open_stream(IN_MEMORY, bipartite=bipartite)
     trainer.run(stream if nodes is None else nodes.along(stream))
-    trainer.save(tmp_path / "run")
+    tg.save_run(trainer, tmp_path / "run")
     live, opened = tg.open_run(trainer), tg.open_run(tmp_path / "run")
     assert torch.equal(live.score("ann", "dan").logit, opened.score("ann", "dan").logit)
     assert opened.top_k("ann", k=3).dst == live.top_k("ann", k=3).dst
@@ -109,7 +109,7 @@ def test_user_model_class_reopens_or_is_refused_with_a_fix(tmp_path):
 
     for model in (Own(), Local(embedding_dim=8, time_dim=4, neighbors=2)):
         trainer, path, kind = trainer_of(model), tmp_path / type(model).__name__, type(model)
-        trainer.save(path)
+        tg.save_run(trainer, path)
         opened = tg.open_run(path, kind)
         expected = tg.open_run(trainer).score("ann", "cy").logit
         assert torch.equal(opened.score("ann", "cy").logit, expected)
@@ -117,7 +117,7 @@ def test_user_model_class_reopens_or_is_refused_with_a_fix(tmp_path):
             with pytest.raises(ValueError, match=text):
                 tg.open_run(path, wrong)
     with pytest.raises(ValueError, match=r"needs a model that can be built again.*tg\.save"):
-        trainer_of(NeedsMore(8)).save(tmp_path / "other")
+        tg.save_run(trainer_of(NeedsMore(8)), tmp_path / "other")
     with pytest.raises(ValueError, match=r"cannot hold loss of this trainer.*tg\.save"):
-        trainer_of(tg.TGN(memory_dim=8), loss="bpr").save(tmp_path / "other")
+        tg.save_run(trainer_of(tg.TGN(memory_dim=8), loss="bpr"), tmp_path / "other")
     assert not (tmp_path / "other").exists()

@@ -57,7 +57,7 @@ class Published:
         )
         self.path = path
         self.trainer.ids = self.stream.ids
-        self.trainer.save(path)
+        tg.save_run(self.trainer, path)
         self.said: list[str] = []
         config = ServeConfig(parameters_every=f"{every}s", ring=ring)
         clock = lambda: self.trainer.position / BATCH  # noqa: E731
@@ -136,7 +136,7 @@ def test_answers_equal_the_trainer_bit_for_bit_at_each_version(tmp_path, name, e
 def test_scaled_features_and_several_frames_at_once(tmp_path):
     published = Published(tmp_path / "run", "tgn+pairs", 2, x_dim=2)
     published.trainer.graph.feature_scale = tg.graph.FeatureScale("auto", freeze_at=150)
-    published.trainer.save(tmp_path / "scaled")
+    tg.save_run(published.trainer, tmp_path / "scaled")
     replica = FrameReplica(tmp_path / "scaled", published.publisher.ring, published.said.append)
     for number, stop in enumerate(published.steps()):
         if number % 3 == 2:
@@ -163,7 +163,7 @@ def test_replica_whose_frames_were_overwritten_starts_from_a_checkpoint(tmp_path
     before = replica.predictor.position
     assert before == BATCH, "it answers as of then until there is a checkpoint"
     stop = next(stops)
-    published.trainer.save(tmp_path / "run")
+    tg.save_run(published.trainer, tmp_path / "run")
     while replica.predictor.position < stop:
         replica.advance()
     same_answers(replica, published, stop)
@@ -181,7 +181,7 @@ def test_answers_do_not_go_back_after_a_lost_frame_and_its_age_counts(tmp_path):
     for stop in stops:
         replica.advance()
         if stop == 100:
-            published.trainer.save(tmp_path / "run")
+            tg.save_run(published.trainer, tmp_path / "run")
         if stop == 160:
             break
     ring.usable = 0  # there is no memory for the next frame
@@ -199,7 +199,7 @@ def test_answers_do_not_go_back_after_a_lost_frame_and_its_age_counts(tmp_path):
     assert time.time() - lost_at <= health.age < 10
     assert replica.num_restarts == 1
     assert published.publisher.is_asked()
-    published.trainer.save(tmp_path / "run")
+    tg.save_run(published.trainer, tmp_path / "run")
     for stop in stops:
         while replica.predictor.position < stop:
             replica.advance()
@@ -247,7 +247,7 @@ def test_replica_without_a_ring_takes_over_newer_checkpoints(tmp_path, monkeypat
     for stop in published.steps():
         if stop % 100:
             continue
-        published.trainer.save(tmp_path / "run")
+        tg.save_run(published.trainer, tmp_path / "run")
         while replica.predictor.position < stop:
             replica.advance()
         assert replica.parameters == stop

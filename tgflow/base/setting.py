@@ -1,7 +1,7 @@
 """Annotations of settings besides their types: range, flag and effect on resume.
 
-The library's dataclasses are the schema of TOML files, flags and help: `tgflow.run.config` reads their
-annotations. Ranges are those of `annotated_types`, as in `batch_size: Annotated[int, Ge(1)] = 200`;
+The library's dataclasses are the schema of TOML files, flags and help: `tgflow.run.config` reads
+their annotations. Ranges are those of `annotated_types`: `batch_size: Annotated[int, Ge(1)] = 200`;
 `check_ranges` enforces them where such a dataclass is created in Python.
 """
 

@@ -29,7 +29,7 @@ from tgflow.report.compare.outcome import SUMMARY, Outcome, OutcomeDamaged
 from tgflow.report.compare.page import comparison_page
 from tgflow.report.compare.presets import MEASURED, Family, StreamFacts, measure, settings_of
 from tgflow.report.formatting import compact, score
-from tgflow.report.table_text import print_stream, print_summary, print_table
+from tgflow.report.table_text import print_summary, print_table
 from tgflow.run.build import RunInputs, open_runner
 from tgflow.run.config import Config, ConfigError, model_settings, replaced
 from tgflow.run.config.load import WIDTHS
@@ -38,6 +38,7 @@ from tgflow.run.features import features_report
 from tgflow.run.gpu import execution_config, graph_gpu
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.records import DamagedJson, RunFiles, read_figures, run_name, to_json
+from tgflow.run.rejections import print_stream
 from tgflow.run.restore import current_build, open_saves
 from tgflow.run.stream import FlowControl, StopSignals
 from tgflow.streams import playback

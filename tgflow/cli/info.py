@@ -20,9 +20,10 @@ from tgflow.base.units import duration, seconds_per_tick
 from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.report.formatting import num_bytes, rank_line, stream_time
-from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
+from tgflow.report.table_text import TITLES, describe_table, print_table, row_sums
 from tgflow.run.config import Config, load_config, plain
 from tgflow.run.records import DamagedJson, lost_records, read_figures, read_health, read_records
+from tgflow.run.rejections import print_stream
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -143,7 +143,7 @@ def explain(
     """
     if out is not None and out.suffix != ".html":
         raise CliError(f"--out: {out} must end in .html", USAGE)
-    from tgflow.report.explanation import explanation_page, halving, signed
+    from tgflow.run.explanation import explanation_page, halving, signed
     from tgflow.serve.explain import age_text
 
     opened, time = _opened(run, model), _checked_time(at)

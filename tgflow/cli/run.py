@@ -26,12 +26,12 @@ from tgflow.report.table_text import (
     print_feature_tables,
     print_labels,
     print_scores,
-    print_stream,
     print_summary,
 )
 from tgflow.run import page
 from tgflow.run.config import Config, ConfigError
 from tgflow.run.records import RunFiles, read_records, run_name, to_json
+from tgflow.run.rejections import print_stream
 
 if TYPE_CHECKING:
     from tgflow.base.peers import Peers

@@ -52,8 +52,8 @@ class StreamState(Protocol):
 class PartedState(StreamState, Protocol):
     """A state per node, which checkpoints may store by parts of the nodes.
 
-    A node is in part `node % tgflow.base.peers.PARTS`. A part's contents depend on the stream alone,
-    not on which process holds which nodes, nor on earlier reads.
+    A node is in part `node % tg.peers.PARTS`. A part's contents depend on the stream alone, not
+    on which process holds which nodes, nor on earlier reads.
     """
 
     def parted(self) -> Callable[[int], dict[str, Tensor]]:

@@ -346,7 +346,7 @@ class Plan:
         """Return some slices of a batch, of which the plan has `slices`.
 
         A slice has its share of the new rows and of the replayed ones, with their negatives; see
-        `tgflow.base.slice_schedule.rows_of_slice`. It has a frontier and draws of its own, independent of the
+        `tgflow.base.slice_schedule`. It has a frontier and draws of its own, independent of the
         thread and of the other slices wanted.
         The slice of a plan with `slices=1` is the batch. Thread-safe.
 
@@ -440,7 +440,7 @@ class Plan:
     def draw(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Roots:
         """Return the queries of batch `index` in `epoch`. Never waits for a device.
 
-        Without counts if the graph is a shard: `tgflow.ranks.sharded_counts.AskingCounts` adds them.
+        Without counts if the graph is a shard: `tgflow.ranks.sharded_counts` adds them.
 
         Args:
             epoch: Epoch of the batch.

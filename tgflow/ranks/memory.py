@@ -111,7 +111,7 @@ class ShardedMemory(nn.Module):
 
     Example:
         >>> peers = tg.join()
-        >>> model.state = tg.distributed.ShardedMemory(model.state, peers)
+        >>> model.state = tg.ranks.ShardedMemory(model.state, peers)
         >>> trainer = tg.ContinualTrainer(model, tg.TemporalGraph(), peers=peers)
         >>> trainer.run([events])["num_events"]
         4

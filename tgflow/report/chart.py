@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -176,3 +176,15 @@ def _paths(line: Line, across: _Scale, up: _Scale) -> list[tuple[str, str]]:
         areas += f"M{left} 300L{'L'.join(places)}L{right} 300Z"
     area = [(f"area c{line.color}", areas)] if line.fill else []
     return [*area, (f"line {_css(line)}", path)]
+
+
+def calibration_chart(shares: Mapping[str, Mapping[int, float]], colors: Sequence[int]) -> Chart:
+    """Return the chart of the share of label 1 by tenth of predicted probability, by name."""
+    lines = [
+        Line(name, [tenth / 10 + 0.05 for tenth in found], [*found.values()], color)
+        for (name, found), color in zip(shares.items(), colors, strict=True)
+    ]
+    lines.append(Line("ideal", [0.05, 0.95], [0.05, 0.95], 1, "dashed"))
+    percent = "{:.0%}".format
+    note = "share of label 1 by predicted probability"
+    return Chart("Calibration of labels", note, lines, percent, percent, "predicted", 0.0, 1.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tgflow.report.chart import Chart, Line
 from tgflow.report.formatting import compact, score
-from tgflow.train.progress import Timeline
+from tgflow.train.continual import ContinualTrainer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,14 +20,7 @@ _POINTS = 100
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LearningCurve:
-    """Metrics along a stream, each predicted before it was learned. A notebook shows a picture.
-
-    Example:
-        >>> trainer = tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph())
-        >>> _ = trainer.run([many])
-        >>> trainer.curve().to_arrow().column_names[:2]
-        ['event', 'ap']
-    """
+    """Metrics along a stream, each predicted before it was learned. A notebook shows a picture."""
 
     event: Sequence[int]
     """Number of events up to the end of each part of the stream."""
@@ -35,14 +28,6 @@ class LearningCurve:
     """Mean of each metric over each part; None where it was not measured."""
     shown: Sequence[str] = ("ap", "mrr")
     """Metrics in the picture."""
-
-    @classmethod
-    def of(cls, timeline: Timeline, shown: Sequence[str] = ("ap", "mrr")) -> LearningCurve:
-        """Return the curve of a trainer's timeline, in at most 100 parts of about equal length."""
-        parts = timeline.parts(_POINTS)
-        names = dict.fromkeys(name for _, means in parts for name in means)
-        metrics = {name: [means.get(name) for _, means in parts] for name in names}
-        return cls([stop for stop, _ in parts], metrics, [n for n in shown if n in metrics])
 
     def to_arrow(self) -> pa.Table:
         """Return a row for each part: `event`, and the metrics."""
@@ -90,3 +75,24 @@ class LearningCurve:
 
     def _repr_html_(self) -> str:
         return self.svg()
+
+
+def learning_curve(
+    trainer: ContinualTrainer, shown: Sequence[str] = ("ap", "mrr")
+) -> LearningCurve:
+    """Return a trainer's metrics along its stream, in at most 100 parts of about equal length.
+
+    Args:
+        trainer: The trainer; not modified.
+        shown: Metrics in the picture; the table has all.
+
+    Example:
+        >>> trainer = tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph())
+        >>> _ = trainer.run([many])
+        >>> tg.learning_curve(trainer).to_arrow().column_names[:2]
+        ['event', 'ap']
+    """
+    parts = trainer.progress.timeline.parts(_POINTS)
+    names = dict.fromkeys(name for _, means in parts for name in means)
+    metrics = {name: [means.get(name) for _, means in parts] for name in names}
+    return LearningCurve([stop for stop, _ in parts], metrics, [n for n in shown if n in metrics])

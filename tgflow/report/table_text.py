@@ -17,11 +17,9 @@ from rich.text import Text
 
 from tgflow.report.formatting import num_bytes
 from tgflow.report.label_figures import label_table
-from tgflow.run.rejections import rejections
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
 _WHERE = {"disk": "on disk"}
-HEADER = ("why", "partition", "rows", "first", "for example")
 PARTS = ("accepted", "late", "malformed", "duplicate", "buffered")
 FILES = {
     "report.html": "plots; open it in a browser",
@@ -95,18 +93,6 @@ def describe_table(figures: Mapping[str, Any]) -> str:
     return text
 
 
-def print_stream(stream: Mapping[str, Any], dead_letters: Path) -> None:
-    """Print which rows were rejected, if any, and where they are kept."""
-    lines = [
-        (why, part, rows, first, last) for why, part, rows, first, _, last in rejections(stream)
-    ]
-    if lines:
-        print_table(HEADER, lines)
-    if lines or stream["counts"]["duplicate"] or _others(stream):
-        kept = f"; rejected rows are in {dead_letters}" if lines else ""
-        Console(soft_wrap=True, highlight=False).print(Text(row_sums(stream) + kept, "dim"))
-
-
 def print_scores(scores: Mapping[str, Any]) -> None:
     """Print where the scores of events are."""
     text = f"scores of {scores['num_rows']:,} events are in {scores['to']}"
@@ -119,12 +105,12 @@ def row_sums(stream: Mapping[str, Any]) -> str:
     sums = ", ".join(f"{counts[name]:,} {name}" for name in PARTS if counts[name])
     skipped = "".join(
         f"; {num:,} {name.replace('_', ' ')}{'s' if num > 1 else ''} skipped"
-        for name, num in _others(stream).items()
+        for name, num in other_counts(stream).items()
     )
     return f"{counts['read']:,} rows read: {sums or 'none'}{skipped}"
 
 
-def _others(stream: Mapping[str, Any]) -> Counter[str]:
+def other_counts(stream: Mapping[str, Any]) -> Counter[str]:
     """Return the counts of items that are not rows, such as blank lines, by name."""
     found: Counter[str] = Counter()
     for counts in stream["counts"]["partitions"].values():

@@ -1,17 +1,14 @@
-"""report.html: one self-contained page about a run, needing neither network nor JavaScript."""
+"""report.html: the page about a run or an offline training."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from tgflow.base.choices import METRIC_TITLES
 from tgflow.base.units import duration
-from tgflow.report.chart import Chart, Line
+from tgflow.report.chart import Chart, Line, calibration_chart
 from tgflow.report.formatting import (
     compact,
     num_bytes,
@@ -22,32 +19,12 @@ from tgflow.report.formatting import (
     stream_time,
 )
 from tgflow.report.label_figures import COLUMNS, label_table, task_of
+from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
 from tgflow.train.config import TrainingConfig
 
 Record = Mapping[str, Any]
-Tile = tuple[str, str, str]
-Cell: TypeAlias = str | tuple[str, ...]
-Rows: TypeAlias = Sequence[Sequence[Cell]]
-"""Cells of a table, as texts, or (text, small text, "best")."""
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A section of a page: one or several tables with a heading, and notes; or charts."""
-
-    title: str = ""
-    rows: Rows = ()
-    head: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    groups: Sequence[tuple[str, Rows]] = ()
-    folded: Sequence[tuple[str, Rows]] = ()
-    """Groups that are shown on request."""
-    figures: Sequence[dict[str, Any]] = ()
-    """Charts, without a table."""
-    picture: Mapping[str, Any] | None = None
-    """Events over time, above the tables; see `tgflow.report.explanation`."""
 
 
 def continual_report(
@@ -109,11 +86,6 @@ def rolling_mean(records: Sequence[Record], key: str, window: int) -> list[float
         part = [r[key] for r in records[max(0, i + 1 - window) : i + 1] if r.get(key) is not None]
         means.append(sum(part) / len(part) if part else None)
     return means
-
-
-def stream_name(path: str) -> str:
-    """Return the name of a stream's file without its folder and suffixes."""
-    return path.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0] or "a stream"
 
 
 Spec = tuple[str, str, Callable[[float], str], str]
@@ -216,18 +188,6 @@ def _task_charts(
     shares = {i: flat.get(f"{prefix}.calibration.{i}") for i in range(10)}
     measured = {i: share for i, share in shares.items() if share is not None}
     return [*charts, calibration_chart({"measured": measured}, [4])] if measured else charts
-
-
-def calibration_chart(shares: Mapping[str, Mapping[int, float]], colors: Sequence[int]) -> Chart:
-    """Return the chart of the share of label 1 by tenth of predicted probability, by name."""
-    lines = [
-        Line(name, [tenth / 10 + 0.05 for tenth in found], [*found.values()], color)
-        for (name, found), color in zip(shares.items(), colors, strict=True)
-    ]
-    lines.append(Line("ideal", [0.05, 0.95], [0.05, 0.95], 1, "dashed"))
-    percent = "{:.0%}".format
-    note = "share of label 1 by predicted probability"
-    return Chart("Calibration of labels", note, lines, percent, percent, "predicted", 0.0, 1.0)
 
 
 def _continual_charts(
@@ -336,36 +296,6 @@ def _page(
         Card("Settings", groups=own, folded=defaults),
     ]
     return render_page(kind, title, lead, tiles, parts, str(flat.get("machine.tgflow", "")))
-
-
-def render_page(
-    kind: str,
-    title: str,
-    lead: str,
-    tiles: Sequence[Tile],
-    parts: Sequence[Card],
-    version: str,
-    *,
-    is_of_run: bool = True,
-) -> str:
-    """Return a self-contained page; all texts are escaped.
-
-    `is_of_run`: Whether it lies beside metrics.json and config.toml, which its footer names.
-    """
-    from jinja2 import Environment, FileSystemLoader
-    from markupsafe import Markup, escape
-
-    here = Path(__file__).parent
-    pages = Environment(loader=FileSystemLoader(here), autoescape=True)
-    units = [
-        (name, Markup(re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", str(escape(value)))), note)
-        for name, value, note in tiles
-    ]
-    css, js = (Markup((here / f"page.{x}").read_text(encoding="utf-8")) for x in ("css", "js"))
-    return pages.get_template("page.html").render(
-        kind=kind, title=title, lead=lead, tiles=units, parts=parts, version=version, css=css,
-        js=js, is_of_run=is_of_run,
-    )  # fmt: skip
 
 
 def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[str, str]]:

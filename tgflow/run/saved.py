@@ -101,6 +101,7 @@ class Run(Predictor):
             engine,
             self.calibration,
             lambda: self.classes.get("relation", ()),
+            event_id=config.stream.event_id,
             has_inverses=not self.is_continual and config.offline.inverse,
             labels=task.labels_of(graph) if task is not None and has_labels else None,
             label_names=lambda: self.classes.get("label", ()) if has_names else (),
@@ -253,8 +254,29 @@ def saved_config(home: Path, checkpoint: Checkpoint) -> Config:
     return replaced(load_config(home / "config.toml", unknown=[]), saved)
 
 
-def save_trainer(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
-    """Write a trainer as a run directory; see `ContinualTrainer.save`."""
+def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
+    """Write a trainer as a run directory, for `open_run`, `tgflow predict`, `info` and `run`.
+
+    It has the ids of the stream's nodes. `tgflow run --resume --out PATH` continues the latest
+    stream after the events that were learned; give `--stream` if that was not a file.
+
+    Args:
+        trainer: The trainer; not modified.
+        path: The directory; one written by an earlier call for this trainer is updated.
+
+    Raises:
+        FileExistsError: If it holds other files, or a later state.
+        ValueError: If the model cannot be built from its class and its `config`, or a task,
+            optimizer, schedule or loss was given beside the trainer's `config`.
+        OSError: If it cannot be written.
+
+    Example:
+        >>> trainer = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph())
+        >>> _ = trainer.run(tg.open_stream((["ann", "bob"], ["cy", "ann"], [1, 2])))
+        >>> tg.save_run(trainer, "runs/saved")
+        >>> tg.open_run("runs/saved").score("ann", "cy").dst
+        ['cy']
+    """
     home, position = Path(path), trainer.position
     there = {entry.name for entry in home.iterdir()} if home.exists() else set()
     if not there <= {"config.toml", "checkpoints"}:

@@ -170,7 +170,7 @@ class Explainer:
         ValueError: If events have been deleted from the graph, and the model counts them.
 
     Example:
-        >>> explainer = tg.inference.Explainer(tg.Inference(tg.Recency(rule="LR>GR"), graph))
+        >>> explainer = tg.serve.Explainer(tg.Inference(tg.Recency(rule="LR>GR"), graph))
         >>> found = explainer.explain(0, 2, t=50)
         >>> for group in found.groups:
         ...     print(f"{group.name}: {group.text}")

@@ -26,9 +26,9 @@ from tgflow.graph.id_columns import list_array
 from tgflow.graph.ids import NodeIds, UnknownNode, UnknownRelation
 from tgflow.graph.log import NodeCount, RelationsSeen
 from tgflow.graph.sampling import recent_neighbors
-from tgflow.run.config import StreamConfig
 from tgflow.serve.explain import Explainer, Explanation
 from tgflow.serve.scored_pairs import ScoredPairs
+from tgflow.streams.options import StreamOptions
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.inference import Inference, Ranking, check_reach
@@ -68,13 +68,14 @@ class Predictor:
     def __init__(
         self,
         name: str,
-        stream: StreamConfig,
+        stream: StreamOptions,
         ids: NodeIds,
         graph: TemporalGraph,
         engine: Inference,
         calibration: Calibration,
         relations: Callable[[], Sequence[str]] = tuple,
         *,
+        event_id: str | None = None,
         has_inverses: bool = False,
         labels: EventLabels | None = None,
         label_names: Callable[[], Sequence[str]] = tuple,
@@ -89,7 +90,7 @@ class Predictor:
         self._calibration = calibration
         self.relations = relations
         """Returns the texts of the relations 0, 1, ...; none if relations are numbers."""
-        self._has_inverses = has_inverses
+        self._event_id, self._has_inverses = event_id, has_inverses
         self.labels, self.label_names = labels, label_names
         self._explainer: Explainer | None = None
         self._trainer: ContinualTrainer | None = None
@@ -517,7 +518,7 @@ class Predictor:
         if relation is None and c.relation in names:
             relation = table[c.relation].to_pylist()
         features = [n for n in names if any(fnmatchcase(n, each) for each in c.features or ())]
-        left = {c.src, c.dst, c.t, c.relation, c.weight, c.event_id, *features}
+        left = {c.src, c.dst, c.t, c.relation, c.weight, self._event_id, *features}
         if ignored := [name for name in names if name not in left]:
             raise ValueError(
                 f"the column {ignored[0]!r} of the table is none that the run's stream has, so no "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -32,9 +31,6 @@ from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.train.tasks.labels import LabelTask
 from tgflow.train.trainer_state import graph_of, load_learner, save_state
-
-if TYPE_CHECKING:
-    from tgflow.report.curve import LearningCurve
 
 
 class ContinualTrainer(StreamTrainer):
@@ -204,42 +200,6 @@ class ContinualTrainer(StreamTrainer):
             out |= {f"prequential.{name}": value for name, value in labels.items()}
         return out
 
-    def curve(self, metrics: Sequence[str] = ("ap", "mrr")) -> LearningCurve:
-        """Return the metrics along the stream, which a notebook shows as a picture.
-
-        Args:
-            metrics: Those in the picture; the table has all.
-        """
-        from tgflow.report.curve import LearningCurve
-
-        return LearningCurve.of(self.progress.timeline, metrics)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a run directory, which `open_run`, `tgflow predict`, `info` and `run` read.
-
-        It has the ids of the stream's nodes. `tgflow run --resume --out PATH` continues the latest
-        stream after the events that were learned; give `--stream` if that was not a file.
-
-        Args:
-            path: The directory; one written by an earlier `save` of this trainer is updated.
-
-        Raises:
-            FileExistsError: If it holds other files, or a later state.
-            ValueError: If the model cannot be built from its class and its `config`, or a task,
-                optimizer, schedule or loss was given beside the trainer's `config`.
-            OSError: If it cannot be written.
-
-        Example:
-            >>> trainer = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph())
-            >>> _ = trainer.run(tg.open_stream((["ann", "bob"], ["cy", "ann"], [1, 2])))
-            >>> trainer.save("runs/saved")
-            >>> tg.open_run("runs/saved").score("ann", "cy").dst
-            ['cy']
-        """
-        from tgflow.run.saved import save_trainer  # it imports the trainers
-
-        save_trainer(self, path)
-
     def save_to(self, writer: Checkpoint) -> None:
         """Save to `writer` the contents of `checkpoint`; later training does not change them.
 
@@ -286,7 +246,7 @@ class ContinualTrainer(StreamTrainer):
             device_budget: As in `TemporalGraph`.
             keep_model: False keeps the parameters of `model` and starts with an empty memory;
                 events and metrics so far are loaded.
-            edge_x: Table to load the edge features into, see `tgflow.train.trainer_state.graph_of`; None:
+            edge_x: Table to load the edge features into, see `graph_of`; None:
                 host memory. Results are the same wherever they are.
             node_x: Table to load the node features into, likewise.
             shard: As in `TemporalGraph`; may differ from run to run.

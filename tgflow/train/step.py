@@ -62,7 +62,7 @@ class TrainStep:
 
     An `Execution` computes a batch: plain; captured, which replays recurring shapes as CUDA graphs;
     joint, for a `JointBatch`; or sliced, for a `Share`. Each slice is computed separately, with its
-    own dropout key; gradients and losses are added over slices in one order (`tgflow.base.tree_sum`),
+    own dropout key; gradients and losses are added over slices in one order (`TreeSum`),
     followed by one optimizer step. The result is therefore the same whichever ranks compute which
     slices.
 

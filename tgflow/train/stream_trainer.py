@@ -201,7 +201,7 @@ class StreamTrainer(ABC):
             stream: Batches of any size, in order; read as needed, from another thread. With several
                 ranks only the stream of rank 0 is read. A path, data frame, Arrow table or dict of
                 columns is opened by `tgflow.open_stream`, with times in the graph's unit.
-            observer: A callback for each step, such as a `tgflow.report.callbacks.CSVLogger`; or several.
+            observer: A callback for each step, such as a `tg.callbacks.CSVLogger`; or several.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Raises:
@@ -235,7 +235,7 @@ class StreamTrainer(ABC):
         returns. If left early, up to `lookahead` micro-batches of the stream stay in the graph, on
         a GPU 7 more: they come first when this is called again.
 
-        Where the stream yields `tgflow.graph.events.MICRO_BATCH_END`, a micro-batch ends before it is
+        Where the stream yields `MICRO_BATCH_END`, a micro-batch ends before it is
         full, as at the end of the stream. Several ranks need the same stream.
 
         Other threads may query the model meanwhile (`tgflow.Inference`), which changes no bit; a

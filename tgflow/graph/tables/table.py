@@ -94,7 +94,7 @@ class PendingGather:
         """Wait for the rows and return them.
 
         Raises:
-            OSError: If they cannot be read; `tgflow.graph.tables.DamagedFile`, a subclass, if they are
+            OSError: If they cannot be read; `tg.tables.DamagedFile`, a subclass, if they are
                 not what was written.
         """
         if self._request is not None:

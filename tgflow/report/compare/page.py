@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from tgflow.base.resampling import Interval
-from tgflow.report.chart import Chart, Line, Scatter
+from tgflow.report.chart import Chart, Line, Scatter, calibration_chart
 from tgflow.report.compare.analysis import Analysis, running_means
 from tgflow.report.formatting import compact, num_bytes, score
-from tgflow.run.page import Card, Cell, calibration_chart, render_page, stream_name
+from tgflow.report.page import Card, Cell, render_page, stream_name
 
 MAX_POINTS = 480
 

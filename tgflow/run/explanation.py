@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tgflow.report.formatting import score
-from tgflow.run.page import Card, render_page
+from tgflow.report.page import Card, render_page
 from tgflow.serve.explain import EventEffect, Explanation, age_text
 
 MAX_DRAWN = 60
