@@ -169,7 +169,7 @@ def test_finished_or_running_run_is_served_until_a_signal(tgflow, events_csv, nu
         if part:  # it follows the run to its next checkpoint
             flags = ("-s", events_csv, *SMALL, "-o", "out", "--resume", "--limit", 400)
             assert tgflow("run", *flags).code == 0
-            until(lambda: client.get("/healthz")[1]["position"] == 400, "it does not follow")
+            until(lambda: client.get("/healthz")[1]["parameters"] == 400, "it does not follow")
             answer = client.post("/score", PAIR)[1]
             scores = tg.open_run("out").score(*PAIR.values()).to_arrow().to_pylist()
             assert answer["scores"] == scores
