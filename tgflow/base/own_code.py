@@ -7,8 +7,6 @@ metrics that they name are built in, or classes that the caller has given to thi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -105,13 +103,6 @@ def reference_of(name: str) -> str | None:
     return _given[name].reference if name in _given else None
 
 
-@contextmanager
-def one_command() -> Iterator[None]:
-    """Forget what was given before and in the context, as each command is given its own."""
-    before = {**_given}
+def forget() -> None:
+    """Forget what was given, as each command is given its own."""
     _given.clear()
-    try:
-        yield
-    finally:
-        _given.clear()
-        _given.update(before)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from tgflow.base.own_code import give, load, one_command
+from tgflow.base.own_code import forget, give, load
 from tgflow.base.secret import check_url
 from tgflow.base.setting import alternatives
 from tgflow.run.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
@@ -101,7 +101,6 @@ def with_config(
         signature = inspect.signature(command, eval_str=True)
 
         @functools.wraps(command)
-        @one_command()
         def run(config: Path | None, **values: Any) -> None:
             values.pop("help_all", None)
             flags = {field.key: _given(field, values.pop(_name(field))) for field in chosen}
@@ -112,6 +111,7 @@ def with_config(
                         f"FILE is {file}, and --stream {flags[STREAM]}; give one of them"
                     )
                 flags[STREAM] = file
+            forget()
             for field in chosen:
                 if field.key in _OWN and flags[field.key] is not None:
                     flags[field.key] = _own(field, flags[field.key])
@@ -238,6 +238,7 @@ def _given(field: Field, value: Any) -> Any:
 
 def given_model(reference: str | None) -> Any:
     """Return the class that `OwnModel` names; None without one."""
+    forget()
     try:
         return None if reference is None else load(reference)
     except ValueError as error:
