@@ -22,6 +22,7 @@ from tgflow.checkpoint import read_manifest
 from tgflow.cli import main
 from tgflow.cli.errors import EXIT_CODES, INTERNAL
 from tgflow.run import serving
+from tgflow.run.config import ConfigError
 from tgflow.run.records import checksum
 from tgflow.run.stream import FlowControl
 
@@ -147,7 +148,7 @@ def test_model_named_by_a_checkpoint_is_never_imported(forged, command, payload)
     assert "-m (--model) path/to/file.py:Class" in ran.err
     with pytest.raises(own_code.CodeNotGiven, match="model=Class"):
         tg.open_run("run")
-    with pytest.raises(tg.config.ConfigError, match="no subclass of tgflow"):
+    with pytest.raises(ConfigError, match="no subclass of tgflow"):
         tg.open_run("run", subprocess.Popen)
 
 
