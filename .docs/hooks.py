@@ -15,7 +15,7 @@ TOP = ("README.md", "BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md")
 MODULES = [name for name in tg.__all__ if inspect.ismodule(getattr(tg, name))]
 PUBLIC = {
     "tgflow": [name for name in tg.__all__ if name not in MODULES],
-    **{f"tgflow.{name}": getattr(getattr(tg, name), "__all__", ()) for name in MODULES},
+    **{(room := getattr(tg, name)).__name__: getattr(room, "__all__", ()) for name in MODULES},
 }
 
 
