@@ -26,7 +26,7 @@ from torch import nn
 
 from tgflow.base.choices import PairGroup
 from tgflow.base.describe import described
-from tgflow.base.setting import Size, check_ranges
+from tgflow.base.setting import check_ranges
 from tgflow.graph.batch import Batch
 from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
 from tgflow.nn._native import gather_rows
@@ -56,8 +56,6 @@ class JODIEConfig:
     """Recurrent cell that updates memory from messages."""
     memory_placement: MemoryPlacement = "model"
     """Placement of memory and mail, see `tgflow.nn.memory_table`: "uva" if a GPU is too small."""
-    memory_cache: Size | None = None
-    """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of an embedding's elements dropped in training."""
     pair_features: tuple[PairGroup, ...] = PAIR_GROUPS
@@ -65,7 +63,7 @@ class JODIEConfig:
     the paper's reads none. With any, shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
-        check_memory_placement(self.memory_placement, self.memory_cache)
+        check_memory_placement(self.memory_placement)
         check_ranges(self)
 
 
@@ -92,7 +90,7 @@ class JODIE(TemporalModel):
         self.config = c = make_config(JODIEConfig, config, settings)
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         mail_dim = c.memory_dim + c.edge_x_dim
-        rows = memory_table(c.memory_dim + mail_dim, c.memory_placement, c.memory_cache)
+        rows = memory_table(c.memory_dim + mail_dim, c.memory_placement)
         self.state = NodeMemory(c.memory_dim, mail_dim, rows)
         time = TimeEncoding(c.time_dim)
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)

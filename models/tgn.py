@@ -22,7 +22,6 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from tgflow.base.describe import described
-from tgflow.base.setting import Size
 from tgflow.graph.batch import Batch
 from tgflow.nn import (
     AttentionConfig,
@@ -53,11 +52,9 @@ class TGNConfig(AttentionConfig):
     """Aggregation of several messages to one node in a batch."""
     memory_placement: MemoryPlacement = "model"
     """Placement of memory and mail, see `tgflow.nn.memory_table`: "uva" if a GPU is too small."""
-    memory_cache: Size | None = None
-    """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
 
     def __post_init__(self) -> None:
-        check_memory_placement(self.memory_placement, self.memory_cache)
+        check_memory_placement(self.memory_placement)
         super().__post_init__()
 
 
@@ -85,7 +82,7 @@ class TGN(TemporalModel):
         self.fanouts = c.fanouts
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         mail_dim = c.memory_dim + c.edge_x_dim
-        rows = memory_table(c.memory_dim + mail_dim, c.memory_placement, c.memory_cache)
+        rows = memory_table(c.memory_dim + mail_dim, c.memory_placement)
         self.state = NodeMemory(c.memory_dim, mail_dim, rows)
         time = TimeEncoding(c.time_dim)
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.base.describe import described
-from tgflow.base.setting import Size, check_ranges
+from tgflow.base.setting import check_ranges
 from tgflow.graph.batch import Batch, Block
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
 from tgflow.nn._native import gather_rows
@@ -68,11 +68,9 @@ class TPNetConfig:
     """Decay of a walk per event and second: 1e-4 for contacts, 1e-6 for mail, 1e-7 for chats."""
     memory_placement: MemoryPlacement = "model"
     """Placement of walks, see `tgflow.nn.memory_table`: "uva" if a GPU is too small."""
-    memory_cache: Size | None = None
-    """Bytes of a cache in front of walks placed in "uva" or "host", such as "4GiB"."""
 
     def __post_init__(self) -> None:
-        check_memory_placement(self.memory_placement, self.memory_cache)
+        check_memory_placement(self.memory_placement)
         check_ranges(self)
 
 
@@ -99,7 +97,7 @@ class TPNet(TemporalModel):
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         self.walks = walks = WalkProjection(c.walk_dim, c.walk_length, c.walk_decay)
         width = walks.dim * walks.hops
-        self.state = walks.memory(memory_table(width, c.memory_placement, c.memory_cache))
+        self.state = walks.memory(memory_table(width, c.memory_placement))
         dim = c.embedding_dim
         self.walk_map = MergeLayer(num_features(c.walk_length), 0, 4 * WALK_DIM, WALK_DIM)
         self.own_proj = TokenProj(

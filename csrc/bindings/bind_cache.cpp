@@ -89,11 +89,6 @@ void append(const Cache& cache, int64_t first, const TensorArg& rows) {
   cache->append(first, held.size, held.data);
 }
 
-void write_rows(const Cache& cache, const TensorArg& id, const TensorArg& rows) {
-  const auto ids = id.vector<const int64_t>("id");
-  cache->write(ids.data, ids.size, rows.bytes<const char>("rows", product(ids.size, cache->row_bytes())));
-}
-
 py::array_t<int64_t> misses(const Lookup& started) {
   const std::vector<int64_t>& miss = started.lookup.miss;
   return py::array_t<int64_t>(static_cast<py::ssize_t>(miss.size()), miss.data());
@@ -187,7 +182,6 @@ void bind_cache(py::module_& m) {
       .def("restore", &restore, py::arg("id"), py::arg("key"), py::arg("size"), no_gil())
       .def("snapshot", &snapshot, py::arg("id"), py::arg("key"), no_gil())
       .def("finish", &finish, py::arg("lookup"), py::arg("rows"), py::arg("out"), no_gil())
-      .def("write", &write_rows, py::arg("id"), py::arg("rows"), no_gil())
       .def("truncate", &RowCache::truncate, py::arg("size"), no_gil())
       .def("counts", &counts, no_gil())
       .def("reset_counts", &RowCache::reset_counts, no_gil())

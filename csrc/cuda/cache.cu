@@ -125,13 +125,6 @@ extern "C" __global__ void __launch_bounds__(256) cache_admit(ClockCache cache, 
   batch.admit[i] = static_cast<int32_t>(slot);
 }
 
-/// Per id: its slot, or -1.
-extern "C" __global__ void __launch_bounds__(256)
-    cache_find(ClockCache cache, const int64_t* id, int64_t size, int32_t* slot) {
-  const int64_t i = thread_index();
-  if (i < size) slot[i] = cache.find(id[i]);
-}
-
 /// Copies of rows from the cache to an output, and from there to the cache.
 struct CacheCopy {
   const int32_t* source;  ///< Null: no row is read.

@@ -365,14 +365,6 @@ CacheLookup RowCache::apply(const CacheSchedule& schedule, const int64_t* id, in
   return found;
 }
 
-void RowCache::write(const int64_t* id, int64_t n, const char* rows) {
-  const std::lock_guard lock(mutex_);
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t s = find(id[i]);
-    if (s != IdIndex::kNone) std::memcpy(row(s), rows + static_cast<std::size_t>(i) * row_bytes_, row_bytes_);
-  }
-}
-
 void RowCache::truncate(int64_t size) {
   const std::lock_guard lock(mutex_);
   for (int32_t s = 0; s < capacity(); ++s) {

@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from helpers.live_runs import SMALL, write_features
+from helpers.live_runs import SMALL
 from tgflow.cli.benchmarks.row import Row
 from tgflow.cli.errors import EXIT_CODES
 
-COMMANDS = ("run", "train", "playback", "info", "plan", "bench", "doctor")
+COMMANDS = ("run", "train", "playback", "info", "bench", "doctor")
 
 
 def plain(text):
@@ -150,7 +150,7 @@ def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("tgflow pl", ["playback", "plan"]),
+        ("tgflow pl", ["playback"]),
         ("tgflow run --log-t", ["--log-to"]),
         ("tgflow run --visibility ", ["event", "batch"]),
         ("tgflow run --task ", ["link", "edge", "node", "property", "anomaly"]),
@@ -163,57 +163,3 @@ def test_commands_flags_and_values_are_completed(tgflow, monkeypatch, line, word
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     assert tgflow().out.split() == words
-
-
-@pytest.fixture
-def plan(tgflow, events_csv):
-    small = ("--dim", 8, "--neighbors", 3, "--batch-size", 50)
-    return lambda *more, path=events_csv: tgflow("plan", "--data", path, *small, *more)
-
-
-def test_plan_divides_loads_among_64_ranks_and_can_sample_batches(plan):
-    found = plan("--world", 64, "--json").json
-    assert found["slices"] == found["world"] == 64
-    assert found["slices_of_rank"] == [[rank] for rank in range(64)]
-    assert found["num_batches"] == 8
-    # Each event once to predict and once to learn, and half as many replayed, but at the start.
-    assert 2 * 400 < sum(found["loads"]["rows"]) <= 2.5 * 400
-    assert max(found["loads"]["rows"]) <= sum(found["loads"]["rows"]) / 64 + 2 * 8
-    assert all(each > 0 for each in found["loads"]["inputs"])
-    some = plan("--world", 64, "--batches", 2, "--json").json
-    assert some["num_batches"] == 2
-    assert 0 < sum(some["loads"]["rows"]) < sum(found["loads"]["rows"])
-
-
-def test_shards_shrink_with_the_world_and_features_are_counted(plan, tmp_path):
-    path = write_features(tmp_path / "x.csv", 200)
-    one, four = (
-        plan("--features", "f*", "--world", world, "--json", path=path).json["memory"]
-        for world in (1, 4)
-    )
-    for alone, shared in zip(one, four, strict=True):
-        assert alone["replicated"] == shared["replicated"]
-        if shared["sharded"] is not None:
-            assert alone["sharded"] == alone["replicated"]
-            assert shared["sharded"] == -(-alone["replicated"] // 4)
-    sharded = {each["name"] for each in four if each["sharded"]}
-    assert sharded == {"counts of pairs", "neighbors", "node memory"}
-    [edges] = [each for each in four if each["name"] == "edge features"]
-    assert edges["replicated"] == 200 * 2 * 4
-
-
-def test_plan_of_a_larger_stream_needs_more_memory_and_may_not_fit(plan):
-    more = ("--events", "2e10", "--nodes", "2e9", "--memory-limit", "64GB")
-    ran = plan("--world", 4, *more)
-    assert ran.code == 0
-    assert "a log holds at most 2^34 events" in ran.out
-    assert "node ids: 24 GB, all of it on rank 0" in ran.out
-    assert "distinct pairs" not in ran.out
-    assert "distinct pairs" in plan("--world", 4, "--hist-negatives", 1).out
-    assert "sources' destinations" in plan("--world", 4, "--negatives", "random:1,source:2").out
-    found = {each["name"]: each for each in plan("--world", 4, *more, "--json").json["memory"]}
-    assert found["event log"]["mapped"] == 24 * 20_000_000_000
-    assert found["event log"]["replicated"] < 100_000_000
-    assert found["node ids"]["mapped"] == 8 * 2_000_000_000
-    fits = plan("--world", 4, "--memory-limit", "1GB")
-    assert "fits in 1 GB a rank, replicated" in fits.out

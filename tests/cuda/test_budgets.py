@@ -45,7 +45,6 @@ TABLE_BUDGETS = {
     ("append", "device"): Budget(1, 1),
     ("append of host rows", "device"): Budget(1, 1),
     ("cached gather", "uva"): Budget(4, 1),
-    ("cached scatter", "uva"): Budget(3, 0),
 }
 
 
@@ -64,7 +63,6 @@ def test_table_calls_stay_within_their_launch_budgets(what, placement):
         "gather into": lambda: table.gather(ids, out),
         "cached gather": lambda: table.gather(ids, out),
         "scatter": lambda: table.scatter_(ids, rows),
-        "cached scatter": lambda: table.scatter_(ids, rows),
         "append": lambda: table.append(rows),
         "append of host rows": lambda: table.append(host_rows),
     }[what]

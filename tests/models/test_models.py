@@ -79,8 +79,6 @@ def test_model_takes_its_settings_by_name_or_as_a_config():
         (TGNConfig, {"aggregator": "sum"}, "aggregator must be one of last, mean, got 'sum'"),
         (TGATConfig, {"strategy": "newest"}, "strategy must be one of recent, uniform, "),
         (TGNConfig, {"memory_dim": 0}, "memory_dim must be at least 1, got 0"),
-        (TGNConfig, {"memory_placement": "host", "memory_cache": "much"},
-         "memory_cache: a size is bytes or text such as"),
         (TGNConfig, {"memory_updater": "lstm"}, "memory_updater must be one of gru, rnn, got"),
     ],
 )  # fmt: skip

@@ -12,7 +12,6 @@ from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
 from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_past
 from tgflow.cuda.device import register_device
-from tgflow.graph.cache.device import DeviceCache
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory, memory
 from tgflow.nn.memory_table import PlacedTable
@@ -88,31 +87,19 @@ def test_incompatible_memory_table_is_refused(tmp_path):
             NodeMemory(2, 1, table)
 
 
-def test_memory_cache_is_refused_on_the_cpu_even_with_gpus(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    placed = NodeMemory(2, 1, PlacedTable(3, "host", "64KiB"))
-    with pytest.raises(ValueError, match="memory_cache requires a model on a GPU"):
-        write(placed, [3], 1)
-
-
 @pytest.mark.parametrize("device", [apart, cuda])
 @pytest.mark.parametrize("placement", ["host", "uva"])
-def test_table_and_cache_must_be_on_the_device_of_the_model(device, placement, monkeypatch):
+def test_table_must_be_on_the_device_of_the_model(device, placement, monkeypatch):
     if placement == "uva" and device != "apart":
         pytest.skip("needs a GPU for the table, too")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     if device == "apart":
         register_device(EmulatedDevice.apart())
-    placed = NodeMemory(2, 1, PlacedTable(3, placement, "64KiB")).to(place_of(device))
+    placed = NodeMemory(2, 1, PlacedTable(3, placement)).to(place_of(device))
     write(placed, [3], 1)
-    cache = placed.table.table
-    assert placed.table.placement == placement
-    assert cache.table.placement == placement
-    assert type(cache._engine) is DeviceCache
-    rows = placed.read(
-        torch.tensor([3], device=place_of(device)), torch.tensor([5], device=place_of(device))
-    )
-    assert rows.state.device.type == place_of(device).type
+    assert placed.table.placement == placed.table.table.placement == placement
+    asked = torch.tensor([[3], [5]], device=place_of(device))
+    assert placed.read(*asked).state.device.type == place_of(device).type
 
 
 @pytest.mark.parametrize("device", [apart, cuda])

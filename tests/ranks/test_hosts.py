@@ -87,9 +87,9 @@ ELASTIC = {"nnodes": "1:2", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 1}
 def test_elastic_run_shrinks_when_a_host_is_killed_and_grows_when_it_returns(hosts, tmp_path, lost):
     """Rank 0 is on the first host; the store of torchrun is on the other one than the lost one."""
     events = write_events(tmp_path / "events.csv", EVENTS)
-    options = ("--stream", events, *SMALL, "--checkpoint-batches", 3)
+    options = ("--stream", events, *SMALL, "--checkpoint-batches", 3, "--slices", 2)
     one, two = tmp_path / "one", tmp_path / "two"
-    assert main(["run", *map(str, options), "--slices", "2", "--out", str(one)]) == 0
+    assert main(["run", *map(str, options), "--out", str(one)]) == 0
     slowly = ("--out", two, "--resume", "--rank-timeout", 6 * TIMEOUT, "--speed", 60 * 8)
 
     def start(number):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tgflow.base.peers import WorldError
-from tgflow.ranks.launch import Launch, choose_interface, largest_world, read_launch
+from tgflow.ranks.launch import choose_interface, read_launch
 from tgflow.ranks.supervise import supervise
 
 TORCHRUN = {
@@ -93,11 +93,6 @@ def test_ranks_of_each_launcher_are_on_one_host_only_if_it_says_so(environ, expe
 def test_tasks_without_a_world_are_refused_with_the_line_to_type(environ, line):
     with pytest.raises(WorldError, match=f"4 processes would not find each other; {line}"):
         read_launch(environ)
-
-
-def test_largest_world_is_the_present_one_without_torchrun(monkeypatch):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # its parent is no torchrun
-    assert largest_world(Launch(0, 2, 0, 2)) == 2
 
 
 def test_unknown_interface_is_refused_and_available_ones_are_listed():

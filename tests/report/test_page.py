@@ -119,7 +119,7 @@ def test_page_can_be_built_from_any_times(first, span, unit):
 def test_page_can_be_built_from_any_number_of_records(size):
     page = continual_report(records(size), METRICS, config())
     Page(page)
-    assert "nan" not in page.replace("on_nan", "")
+    assert "nan" not in page
     assert len(page) < 800_000
     assert ("Nothing was measured." in page) == (size == 0)
 

@@ -121,5 +121,5 @@ def test_value_that_is_not_finite_stops_both_at_the_same_state(row):
 def test_models_whose_forward_pass_changes_what_a_prediction_reads_are_predicted_first():
     assert BesideLearning.is_possible(made_model("tgn"))
     assert not BesideLearning.is_possible(made_model("craft"))
-    for changes in ({"on_nan": "skip"}, {"slices": 2}, {"updates": 0}):
+    for changes in ({"slices": 2}, {"updates": 0}):
         assert trainer_of("tgn", True, **changes)._stepper._beside is None

@@ -20,7 +20,6 @@ from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import Callback
-from tgflow.train.stepper import MAX_LOST
 
 
 class Recorder(Callback):
@@ -289,17 +288,18 @@ def test_later_training_does_not_change_a_snapshot(monkeypatch):
 def test_failed_prediction_does_not_change_memory():
     events = made_events(200)
     events.x[105] = math.inf
-    trainer = trainer_of(on_nan="skip", replay_ratio=0.0)
-    assert trainer.run([events])["num_skipped"] >= 1
+    trainer = trainer_of(replay_ratio=0.0)
+    with pytest.raises(TrainingDiverged):
+        trainer.run([events])
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     assert trainer.model.state.state_dict()["rows"].isfinite().all()
 
 
 def test_non_finite_parameters_always_stop_training():
-    trainer = trainer_of(on_nan="skip")
+    trainer = trainer_of()
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             parameter.fill_(math.nan)
     with pytest.raises(TrainingDiverged):
         trainer.run([made_events(1000)])
-    assert trainer.position == MAX_LOST * 20
+    assert trainer.position == 0

@@ -15,7 +15,6 @@ from helpers.thread_peers import in_threads
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import MICRO_BATCH_END
-from tgflow.plan._native import choose_positions
 from tgflow.train import ContinualConfig, ContinualTrainer
 from tgflow.train.calibration import Calibration
 
@@ -72,20 +71,6 @@ def test_recording_scores_does_not_change_training():
     assert right.keys() - left.keys() == {"calibration"}
     for section, tensors in left.items():
         assert all(torch.equal(x, right[section][name]) for name, x in tensors.items()), section
-
-
-def test_events_of_a_skipped_micro_batch_have_no_scores():
-    events = made_events(112)
-    events.x[20] = math.inf
-    trainer = trainer_of(replace(CONFIG, on_nan="skip", replay_ratio=0.0))
-    found = [record.scores for record in trainer.steps([events])]
-    is_lost = [bool(scores.logit.isnan().all()) for scores in found]
-    assert 0 < sum(is_lost) <= trainer.result()["num_skipped"]
-    for number, (scores, lost) in enumerate(zip(found, is_lost, strict=True)):
-        assert scores.logit.isnan().tolist() == [lost] * 16
-        is_ranked = torch.empty(16, dtype=torch.bool)
-        choose_positions(16 * number, trainer.config.mrr_every, is_ranked)
-        assert torch.equal(scores.rank.isnan(), ~is_ranked | lost)
 
 
 def test_stream_can_end_a_micro_batch_early():

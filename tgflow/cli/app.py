@@ -15,7 +15,6 @@ from tgflow.cli import (
     doctor,
     errors,
     info,
-    plan,
     playback,
     predict,
     run,
@@ -77,7 +76,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LOOK: {
         "playback": playback.playback,
         "info": info.info,
-        "plan": plan.plan,
         "convert": convert.convert,
         "bench": bench.bench,
         "doctor": doctor.doctor,

@@ -74,8 +74,7 @@ def train_offline(
     config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
 ) -> None:
     """Train on the stream of `config`, once per seed, and write a run directory."""
-    if config.offline.memories == 1:
-        config = ranks.with_slices(config, options.stated or {}, "offline")
+    config = ranks.with_slices(config, options.stated or {}, "offline")
     with ranks.join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
             _follow(peers, num_seeds or 1)
@@ -379,7 +378,6 @@ class EpochLog(Callback):
     ) -> None:
         self._console, self._epochs = console, config.offline.epochs
         self._metric = config.offline.select_metric
-        self._parallel = config.offline.parallel if config.offline.memories > 1 else None
         self._files, self._rates = files, rates
         self.seed = 0
         self.records = read_records(files.records).kept
@@ -394,9 +392,8 @@ class EpochLog(Callback):
 
     def on_epoch(self, record: EpochRecord) -> None:
         if self.loggers is not None:
-            parallel = {} if self._parallel is None else {"parallel": self._parallel}
             values = record.to_json() | self._rates.lately()
-            self.records.append({"seed": self.seed, **parallel, **values})
+            self.records.append({"seed": self.seed, **values})
             self._files.log(self.records[-1])
             self.loggers.log(record.epoch + 1, self.records[-1])
             self.loggers.flush()
@@ -439,12 +436,11 @@ def _summary(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> N
     ]
     seeds = metrics.get("seeds") or [metrics["seed"]]
     reuses = "reuse.reused" in metrics
-    parallel = f" with parallel {metrics['parallel']}" if "parallel" in metrics else ""
     print_labels(metrics)
     print_summary(
         ("links" if task_of(metrics) else "", "validation", "test", "test, new nodes"),
         rows,
-        f"{metrics['model']}{parallel}, {metrics['num_events']:,} events, "
+        f"{metrics['model']}, {metrics['num_events']:,} events, "
         f"{metrics['num_nodes']:,} nodes, "
         f"{duration(metrics['epoch_seconds'])} an epoch, "
         f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "

@@ -14,7 +14,7 @@ from tgflow.base.peers import PeerLost, Peers
 from tgflow.cli import inputs as assemble
 from tgflow.cli.errors import exit_code, explain, mark_reported
 from tgflow.ranks.broadcast import LeaderFailed
-from tgflow.ranks.launch import largest_world, read_launch
+from tgflow.ranks.launch import read_launch
 from tgflow.run.build import open_follower
 from tgflow.run.config import Config, ConfigError, flag_of, flat, in_flags, replaced
 from tgflow.run.directory import ResumeOptions
@@ -94,15 +94,12 @@ def _compared(
 
 
 def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:
-    """Return settings with one slice of each batch per rank, unless `stated` has a number.
-
-    The ranks are those of the largest world that was announced, so that more of them may join.
-    """
+    """Return settings with one slice of each batch per rank, unless `stated` has a number."""
     launch = read_launch(os.environ)
-    most = 1 if launch is None else largest_world(launch)
-    if most == 1 or f"{learning}.slices" in stated:
+    world = 1 if launch is None else launch.world
+    if world == 1 or f"{learning}.slices" in stated:
         return config
-    return replaced(config, {f"{learning}.slices": most})
+    return replaced(config, {f"{learning}.slices": world})
 
 
 def check_ranks(
@@ -112,8 +109,6 @@ def check_ranks(
     if world == 1:
         return
     slices, r = getattr(config, learning).slices, config.ranks
-    if learning == "offline":  # each rank has a memory and batches of its own, or shares batches
-        slices = max(slices, config.offline.memories)
     if config.serve.at is not None:
         raise ConfigError(
             "--serve requires a single process with the whole model; leave out --nproc, or "

@@ -15,7 +15,7 @@ from tgflow.cli.options import (
     Resume,
     with_config,
 )
-from tgflow.run.config import Config, ConfigError
+from tgflow.run.config import Config
 
 SETTINGS = (
     *STREAM_OF_FILES, "graph", "model", "task", "offline", "reuse", "tables", "run",
@@ -49,7 +49,7 @@ def train(
 
     A training that was killed continues with --resume from the latest saved epoch (see
     --checkpoint-every) and ends with exactly the same model. Training with several processes
-    (--nproc, --parallel) saves nothing until it is done.
+    (--nproc) saves nothing until it is done.
 
     [bold]Examples[/bold]
 
@@ -60,18 +60,12 @@ def train(
       tgflow train --data u.csv --edge-table disk --edge-cache 10%
       tgflow train --data wikipedia.csv.gz --model tgat --reuse-staleness 8
       tgflow train --data wikipedia.csv.gz --batch-size 1000 --nproc 2
-      tgflow train --data wikipedia.csv.gz -m tgn --parallel memory=2
       tgflow train --data u.csv --test-negatives random --test-negatives historical
       tgflow train --data u.csv --log-to tensorboard --log-to csv
       tgflow train --data pay.csv --features amount --task edge --target is_fraud
     """
-    parallel, memories = config.offline.parallel, config.offline.memories
-    if memories > 1 and nproc is not None:
-        raise ConfigError(
-            f"parallel={parallel!r} starts {memories} processes by itself; leave out --nproc"
-        )
-    if (nproc is not None or memories > 1) and not is_started():
-        raise typer.Exit(train_ranks(context.obj, nproc or memories))
+    if nproc is not None and not is_started():
+        raise typer.Exit(train_ranks(context.obj, nproc))
     from tgflow.cli.offline import train_offline
     from tgflow.run.directory import ResumeOptions
 

@@ -531,30 +531,3 @@ class Share:
 
 AnyBatch = Batch | Share
 """A whole batch, or the slices of it that are computed here."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class JointBatch:
-    """This rank's batch of a step that all ranks take together, each with a batch of its own."""
-
-    epoch: int
-    index: int
-    """Step of the epoch, from 0."""
-    batch: Batch | None
-    """None if only other ranks have one in this step."""
-    part: float
-    """Factor of its loss in that of the step."""
-    num_ranks: int
-
-    @property
-    def num_new(self) -> int:
-        """Number of new events in this rank's batch."""
-        return 0 if self.batch is None else self.batch.num_new
-
-    @property
-    def host(self) -> HostEvents:
-        """Events of this rank's batch."""
-        if self.batch is not None:
-            return self.batch.host
-        none = torch.empty(0, dtype=torch.int64)
-        return HostEvents(none, none, none, none, 0, 0)

@@ -157,7 +157,7 @@ class NodeMemory(nn.Module):
     Args:
         dim: Width of the memory, at least 1.
         mail_dim: Width of the mail, at least 0.
-        table: An empty `FeatureTable` or `CachedTable` of `dim + mail_dim` float32, not on disk,
+        table: An empty `FeatureTable` of `dim + mail_dim` float32, not on disk,
             changed by this memory alone. None: a buffer of the module.
 
     Raises:

@@ -11,7 +11,6 @@ from tgflow.cuda.device import device_of
 from tgflow.cuda.requirements import require_device
 
 if TYPE_CHECKING:
-    from tgflow.graph.cache import CachedTable
     from tgflow.graph.tables import FeatureTable
     from tgflow.graph.tables.placements import Placement
 
@@ -62,30 +61,21 @@ class PlacedTable(nn.Module):
     dtype = torch.float32
     _device: Tensor
 
-    def __init__(self, dim: int, placement: Placement, cache: int | str | None) -> None:
+    def __init__(self, dim: int, placement: Placement) -> None:
         super().__init__()
         self.dim = dim
-        self._placement, self._cache = placement, cache
-        self._table: FeatureTable | CachedTable | None = None
+        self._placement = placement
+        self._table: FeatureTable | None = None
         self.register_buffer("_device", torch.empty(0), persistent=False)  # goes with the model
 
     @property
-    def table(self) -> FeatureTable | CachedTable:
+    def table(self) -> FeatureTable:
         if self._table is None:
-            from tgflow.graph.cache import cached  # other models need neither
-            from tgflow.graph.tables import FeatureTable
+            from tgflow.graph.tables import FeatureTable  # other models need none
 
             at = self._device.device
-            gpu = None if at.type == "cpu" else device_of(at)
-            if self._cache is not None and gpu is None:
-                raise ValueError(
-                    "memory_cache requires a model on a GPU; move the model there before its first "
-                    "event, or leave memory_cache out"
-                )
-            on = None if self._placement == "host" else gpu
-            table = FeatureTable(self.dim, placement=self._placement, device=on)
-            has_cache = self._cache is not None
-            self._table = cached(table, bytes=self._cache, device=gpu) if has_cache else table
+            on = None if at.type == "cpu" or self._placement == "host" else device_of(at)
+            self._table = FeatureTable(self.dim, placement=self._placement, device=on)
         return self._table
 
     @property
@@ -108,34 +98,32 @@ class PlacedTable(nn.Module):
         return self.table.read(start, stop)
 
 
-MemoryTable: TypeAlias = "TensorTable | PlacedTable | FeatureTable | CachedTable"
+MemoryTable: TypeAlias = "TensorTable | PlacedTable | FeatureTable"
 """Tables of rows that grow and change."""
 
 
-def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) -> MemoryTable:
+def memory_table(dim: int, placement: MemoryPlacement) -> MemoryTable:
     """Return an empty table for rows of memory and mail."""
-    check_memory_placement(placement, cache)
+    check_memory_placement(placement)
     if placement == "model":
         return TensorTable(dim)
     if placement in ("device", "uva"):
         require_device(torch.device("cuda"))
-    return PlacedTable(dim, placement, cache)
+    return PlacedTable(dim, placement)
 
 
-def check_memory_placement(placement: str, cache: int | str | None) -> None:
-    """Raise ValueError unless this placement and cache are supported for memory."""
+def check_memory_placement(placement: str) -> None:
+    """Raise ValueError unless this placement is supported for memory."""
     placements = get_args(MemoryPlacement)
     if placement == "disk":
         raise ValueError(
             'memory_placement cannot be "disk": rows on disk are immutable, and memory changes '
-            'with every event; use "uva" or "host", with memory_cache for a cache on the GPU'
+            'with every event; use "uva" or "host"'
         )
     if placement not in placements:
         raise ValueError(
             f"memory_placement must be one of {', '.join(placements)}, got {placement!r}"
         )
-    if cache is not None and placement not in ("uva", "host"):
-        raise ValueError(f'memory_cache is for memory_placement "uva" or "host", got {placement!r}')
 
 
 def check_memory_table(table: MemoryTable, width: int) -> None:
@@ -143,7 +131,7 @@ def check_memory_table(table: MemoryTable, width: int) -> None:
     if table.placement == "disk":
         raise ValueError(
             "memory cannot be in a table on disk, whose rows are immutable; "
-            'use placement="uva" or "host", with a cache on the GPU in front'
+            'use placement="uva" or "host"'
         )
     if table.dim != width or table.dtype != torch.float32 or len(table) > 0:
         raise ValueError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import platform
 import re
 import socket
@@ -11,7 +10,6 @@ import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from tgflow.base.peers import Shard, WorldError
@@ -123,31 +121,6 @@ def _local_world(environ: Mapping[str, str], launcher: _Launcher) -> int:
             sizes += [size] * int(times or 1)
         text = sizes[_number(environ, "SLURM_NODEID", 0)]
     return max(1, _number({launcher.local_world: text}, launcher.local_world))
-
-
-def largest_world(launch: Launch) -> int:
-    """Return the largest world that was announced: `torchrun --nnodes 1:4`; else the present one.
-
-    Raises:
-        WorldError: If torchrun serves the store of a world that may change.
-    """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return launch.world
-    from torch.distributed.run import get_args_parser, parse_min_max_nnodes
-
-    try:
-        words = Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0")[:-1]
-        names = [word == "torch.distributed.run" or Path(word).name == "torchrun" for word in words]
-        options = get_args_parser().parse_args(words[names.index(True) + 1 :])
-        least, most = parse_min_max_nnodes(options.nnodes)
-    except (OSError, ValueError, RuntimeError, SystemExit):  # torchrun is not the parent
-        return launch.world
-    if least != most and launch.has_agent:
-        raise WorldError(
-            f"torchrun --nnodes {options.nnodes} hands out the store of a host that may leave; set "
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, so that rank 0 serves it"
-        )
-    return max(launch.world, int(most) * launch.local_world)
 
 
 def require_linux() -> None:

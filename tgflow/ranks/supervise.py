@@ -146,7 +146,7 @@ def supervise(
     launch = None if "WORLD_SIZE" in environ else read_launch(environ)
     if "WORLD_SIZE" in environ or (launch is not None and launch.world > 1):
         raise WorldError(
-            f"{nproc} ranks (nproc, parallel) cannot be started here: a launcher has started this "
+            f"{nproc} ranks (nproc) cannot be started here: a launcher has started this "
             "process as a rank; leave one of the two out"
         )
     require_linux()

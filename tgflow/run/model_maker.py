@@ -18,9 +18,8 @@ from tgflow.nn.model import TemporalModel
 from tgflow.run.config import Config, ConfigError, model_settings, validate_model
 from tgflow.run.config.load import WIDTHS
 from tgflow.run.gpu import CPU
-from tgflow.train.config import OfflineConfig, TrainingConfig
+from tgflow.train.config import TrainingConfig
 from tgflow.train.reducer import check_sliceable
-from tgflow.train.stretches import check_memories
 from tgflow.train.tasks.labels import check_embeds, embeds, freeze, make_task
 
 
@@ -76,8 +75,6 @@ def make_model(
         Sampler(training.strategy or model.strategy, training.span)
     with _refusing("{}"):
         check_sliceable(model, training.slices)
-        if isinstance(training, OfflineConfig):
-            check_memories(model, training.memories)
     return model.to(device)
 
 

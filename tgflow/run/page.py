@@ -58,8 +58,6 @@ def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config
     charts = _offline_charts(history, config.offline.select_metric)
     best = METRIC_TITLES[config.offline.select_metric]
     title = f"{config.model.name.upper()} trained on {stream_name(config.stream.path)}"
-    if (parallel := flat.get("parallel")) is not None:
-        title += f", parallel {parallel}"
     lead = (
         "Chronological split: the first events train, the next choose the epoch, and the last are "
         f"reported. Test figures are of the epoch with the best validation {best}."

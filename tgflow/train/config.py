@@ -29,9 +29,6 @@ LR_SCHEDULERS: Mapping[str, str] = MappingProxyType(
 )
 """Named learning rate schedules: classes of `torch.optim.lr_scheduler`."""
 
-MOST_MEMORIES = 8
-"""Most memories of a training."""
-
 
 def parse_named(
     field: str, given: str | Mapping[str, Any], names: Mapping[str, str]
@@ -73,16 +70,6 @@ def parse_negatives(text: str) -> dict[str, int]:
     return numbers
 
 
-def parse_parallel(text: str) -> int:
-    """Return the number of memories in "memory=4"."""
-    kind, _, number = (word.strip() for word in text.partition("="))
-    if kind != "memory" or not number.isdecimal() or not 1 <= int(number) <= MOST_MEMORIES:
-        raise ValueError(
-            f"parallel={text!r} is not parallel='memory=K', with K from 1 to {MOST_MEMORIES}"
-        )
-    return int(number)
-
-
 def _parse_pair(field: str, pair: str) -> tuple[str, bool | int | float]:
     key, _, value = (part.strip() for part in pair.partition("="))
     if value in ("true", "false"):
@@ -110,7 +97,7 @@ class ExecutionConfig:
     """On a GPU, replay steps whose shapes recur as CUDA graphs."""
     beside: bool = False
     """On the CPU, predict a micro-batch on a second thread while it is learned, each with half of
-    torch's threads. Not with `scores=True`, slices, ranks or `on_nan="skip"`."""
+    torch's threads. Not with `scores=True`, slices or ranks."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -206,8 +193,6 @@ class ContinualConfig(TrainingConfig):
     """Largest age of a replayed event, in events."""
     replay_half_life: Annotated[float, Gt(0)] = 10_000.0
     """Half-life of the probability that an event is replayed, in events."""
-    on_nan: Annotated[Literal["stop", "skip"], Setting(resume="any_time")] = "stop"
-    """If a loss or score is not finite: stop, or skip the update and count it."""
     half_life: Annotated[float, Gt(0), Setting(expert=True)] = 20.0
     """Half-life of the running metrics, in micro-batches."""
     test_share: Annotated[float, Gt(0), Le(1), Setting(expert=True)] = 0.15
@@ -292,15 +277,6 @@ class OfflineConfig(TrainingConfig):
     """Negatives in training: destinations of training events, or of all events."""
     reuse: Reuse = Reuse()
     """Reuse of rows of lower layers from earlier batches in training."""
-    parallel: Annotated[str, Parsed(parse_parallel)] | None = None
-    """memory=K: learn K stretches of the training events at once, in K processes of this host, each
-    with a memory of its own, by the mean of their gradients. Another algorithm, with other results;
-    for models with a memory. Unset: one memory."""
-
-    @property
-    def memories(self) -> int:
-        """Number of memories of `parallel`."""
-        return 1 if self.parallel is None else parse_parallel(self.parallel)
 
     @property
     def select_metric(self) -> Literal["ap", "mrr"]:
@@ -327,11 +303,6 @@ class OfflineConfig(TrainingConfig):
             raise ValueError(
                 "filtered leaves true destinations out of all others: it requires "
                 f'mrr_negatives="all", got {self.mrr_negatives}'
-            )
-        if self.memories > 1 and self.slices > 1:
-            raise ValueError(
-                f"parallel={self.parallel!r} learns whole batches, got slices={self.slices}; leave "
-                "one of them out"
             )
         are_many = self.fixed_negatives is not None or len(self.test_negatives) > 1
         is_random = self.test_negatives == ("random",) and self.inductive != "apart"

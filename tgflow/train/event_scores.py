@@ -13,16 +13,12 @@ from tgflow.base.metrics import ranks
 from tgflow.graph.batch import HostEvents
 from tgflow.train.calibration import Calibration
 from tgflow.train.tasks.labels import EventLabels
-from tgflow.train.tasks.targets import NO_LABEL
 
 
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class EventScores:
-    """The scores of the events of a micro-batch, on the host: NaN where unknown.
-
-    A micro-batch skipped because its scores were not finite has none.
-    """
+    """The scores of the events of a micro-batch, on the host: NaN where unknown."""
 
     logit: Tensor
     """Float `[B]`: raw scores of the model; higher is likelier."""
@@ -67,43 +63,37 @@ class EventScorer:
     def score(
         self,
         events: HostEvents,
-        values: Mapping[str, Tensor] | None,
+        values: Mapping[str, Tensor],
         rank: Tensor | None = None,
     ) -> EventScores | None:
         """Return the scores of a micro-batch, after `hear` was called with them.
 
         Args:
             events: The micro-batch.
-            values: Its logits by name; None: they were not finite.
+            values: Its logits by name; none on a rank that does not receive them.
             rank: Its ranks, float64 `[B]`; None: those of `values`.
         """
-        num = len(events.eid)
-        label, probability = torch.full((num,), NO_LABEL, dtype=torch.int64), _nan(num)
-        if values is None:
-            scores = EventScores(_nan(num), _nan(num), _nan(num), _nan(num), events.begin)
-        elif not values:
+        if not values:
             return None
-        else:
-            positive, negative = values["positive"], values["negative"]
-            negative = negative[:, : negative.shape[1] - self._num_hist]
-            mask = events.negative_mask
-            if rank is None:
-                rank = ranks(positive, negative)
-                rank = rank if mask is None else rank.where(mask.all(1), torch.nan)
-            if mask is not None:
-                negative = negative[:, :1]
-            self._latest = positive, negative
-            logits = positive.double().numpy()
-            scores = EventScores(
-                logit=positive,
-                probability=torch.from_numpy(self.calibration.probabilities(logits)),
-                rank=rank,
-                anomaly=torch.from_numpy(self.calibration.anomalies(logits)),
-                model_position=events.begin,
-            )
-            if self._labels is not None:
-                label, probability = self._labels.said(events.t, values["classes"])
+        positive, negative = values["positive"], values["negative"]
+        negative = negative[:, : negative.shape[1] - self._num_hist]
+        mask = events.negative_mask
+        if rank is None:
+            rank = ranks(positive, negative)
+            rank = rank if mask is None else rank.where(mask.all(1), torch.nan)
+        if mask is not None:
+            negative = negative[:, :1]
+        self._latest = positive, negative
+        logits = positive.double().numpy()
+        scores = EventScores(
+            logit=positive,
+            probability=torch.from_numpy(self.calibration.probabilities(logits)),
+            rank=rank,
+            anomaly=torch.from_numpy(self.calibration.anomalies(logits)),
+            model_position=events.begin,
+        )
         if self._labels is not None:
+            label, probability = self._labels.said(events.t, values["classes"])
             scores = replace(scores, predicted_label=label, label_probability=probability)
         self.hear(events, scores)
         return scores
@@ -114,7 +104,3 @@ class EventScorer:
             positive, negative = (x.double().numpy() for x in self._latest)
             self.calibration.add(positive, negative)
             self._latest = None
-
-
-def _nan(num: int) -> Tensor:
-    return torch.full((num,), torch.nan, dtype=torch.float64)

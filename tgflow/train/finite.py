@@ -8,7 +8,7 @@ from typing import Self
 
 from torch import Tensor
 
-from tgflow.graph.batch import AnyBatch, HostEvents, JointBatch
+from tgflow.graph.batch import AnyBatch, HostEvents
 
 _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
 
@@ -21,8 +21,6 @@ class TrainingDiverged(RuntimeError):
         events: Log positions of the first and after the last new event of the batch.
     """
 
-    is_late = False
-    """Whether it was found late: the prediction, not the update, was not finite."""
     before: tuple[int, int, int]
     """A trainer's position, segment and index before the micro-batch, unless a step synchronized.
     """
@@ -42,7 +40,7 @@ class BatchPlace:
     host: HostEvents
 
     @classmethod
-    def of(cls, batch: AnyBatch | JointBatch) -> Self:
+    def of(cls, batch: AnyBatch) -> Self:
         return cls(batch.epoch, batch.index, batch.num_new, batch.host)
 
     @property

@@ -62,7 +62,6 @@ from tgflow.train.results import Results
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.step import TrainStep
-from tgflow.train.stretches import Stretches, check_memories
 from tgflow.train.tasks.labels import EventLabels, LabelTask
 from tgflow.train.trainer_state import graph_of, load_learner, save_learner, save_state
 
@@ -170,8 +169,7 @@ class OfflineTrainer:
             alone. All need the same model, graph and settings; each prepares and computes some
             slices of each batch (`config.slices`); the result has the same bits as one process.
             Only rank 0 has metrics, and it chooses the epoch for all. Batches split for their many
-            negatives are computed by every rank. With `config.parallel` each rank learns a stretch
-            of the batches instead; rank 0 alone evaluates, with the memory of the last stretch.
+            negatives are computed by every rank.
         task: A further task to learn and measure beside links, such as labels of events; None:
             none.
         optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
@@ -186,9 +184,7 @@ class OfflineTrainer:
             is more than 1 and the model stores only whole batches, its memory or features are
             sharded, it does not accept `config.eval_neighbors`, or `config.reuse` does not apply to
             it. With a task, if the model lacks its decoder, the events lack distinct labels, or
-            slices, fixed negatives or reuse are configured. With `config.parallel`, if there are
-            not as many ranks as memories, the model has no memory or no parameters, or there are
-            fewer batches than memories.
+            slices, fixed negatives or reuse are configured.
         WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
 
@@ -217,7 +213,7 @@ class OfflineTrainer:
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         self._peers = peers = Peers() if peers is None else peers
-        _check(model, c, task, peers)
+        _check(model, c, task)
         self._select = None if task is None else task.select
         control = RankControl(peers, lambda: self._learner.compute_seconds)
         execution = ExecutionConfig() if execution is None else execution
@@ -241,9 +237,7 @@ class OfflineTrainer:
             loss=loss,
             execution=execution,
             checks_at_once=peers.world > 1,  # evaluation sends no gradients, and only scores to one
-            reducer=reducer_of(
-                peers, max(c.slices, c.memories), model, device_of_model(model), control
-            ),
+            reducer=reducer_of(peers, c.slices, model, device_of_model(model), control),
             task=task,
         )
         self._preparation = clock_of(self._learner.device)
@@ -251,8 +245,6 @@ class OfflineTrainer:
         self._epochs = c.epochs if self._learner.learns else 1
         self._counts = CountHistory(graph, model.counts)
         self._train_plan = self._training_plan()
-        several = c.memories > 1
-        self._stretches = Stretches(peers, len(self._train_plan)) if several else None
         self._labels = {} if task is None else self._labels_of(task)
         """Labels of the training events, numbered as in the training's log, and of all."""
         self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
@@ -411,9 +403,6 @@ class OfflineTrainer:
         with self.model.lock.held():
             self.model.load_state_dict(best.parameters)
         out = self._summary(best) | prefix_metrics("val", best.val)
-        if self._stretches is not None and not self._stretches.leads:
-            self._stretches.agree(best.epoch)
-            return out
         for kind in self.config.test_negatives:
             self._load_state(best.state)
             self.model.settle()
@@ -421,21 +410,10 @@ class OfflineTrainer:
             plan = self._evaluation_plan("test", kind, self.config.mrr_negatives)
             notify = partial(self._observer.notify, "on_test_scores", kind)
             out |= prefix_metrics(name, self._evaluate("test", best.epoch, plan, notify))
-        if self._stretches is not None:
-            self._stretches.agree(best.epoch)
         return out | self.model.figures()
 
     def save_progress(self, writer: Checkpoint) -> None:
-        """Save the state for `load_progress`; only within `fit`, see its `after_epoch`.
-
-        Raises:
-            ValueError: With `config.parallel`, as ranks have memories of their own.
-        """
-        if self._stretches is not None:
-            raise ValueError(
-                f"epochs of a training with parallel={self.config.parallel!r} cannot be saved; "
-                "save it once it is done"
-            )
+        """Save the state for `load_progress`; only within `fit`, see its `after_epoch`."""
         save_learner(writer, self._learner)
         for part in self._parts:
             part.save(writer)
@@ -466,7 +444,7 @@ class OfflineTrainer:
         save_state(writer, self._learner, self.graph, self.graph.num_events, self.config.slices)
         writer.note("trainer", "offline")
         writer.note("config", asdict(self.config))
-        is_under_way = self.num_epochs > 0 and not self._is_done and self._stretches is None
+        is_under_way = self.num_epochs > 0 and not self._is_done
         writer.note("under_way", is_under_way)
         for part in self._parts if is_under_way else ():
             part.save(writer)
@@ -517,10 +495,8 @@ class OfflineTrainer:
         took = PassTotals(1, len(self.split.train), *spent)
         progress.totals.add(took)
         rows_after = partial(first_rows, self._train_plan, epoch + 1, self._epochs)
-        val: dict[str, float] = {}
-        if self._stretches is None or self._stretches.leads:
-            with isolate_evaluation(self.graph, rows_after):
-                val = self._evaluate("val", epoch, self._val_plan)
+        with isolate_evaluation(self.graph, rows_after):
+            val = self._evaluate("val", epoch, self._val_plan)
         is_best = self._is_best(epoch, val)
         self._observer.notify(
             "on_epoch",
@@ -546,23 +522,16 @@ class OfflineTrainer:
         """Return whether an epoch is the best so far, by the metrics of rank 0."""
         best, select = self._progress.best, self._select or self.config.select
         wins = best is None or (self._peers.rank == 0 and is_better(select, val, best.val))
-        chosen = epoch if best is None or wins else best.epoch
-        if self._stretches is not None:
-            return self._stretches.agree(chosen) == epoch
-        choice = torch.tensor(chosen)
+        choice = torch.tensor(epoch if best is None or wins else best.epoch)
         self._peers.broadcast(choice, kind="epoch")
         return int(choice) == epoch
 
     def _train(self, epoch: int) -> float:
         """Learn from all training events, from an empty state; return the mean loss."""
         learner, num = self._learner, len(self._train_plan)
-        state, stretches = self.model.state, self._stretches
-        if stretches is not None and state is not None:
-            num = stretches.num_steps
-            stretches.begin(state)
-        elif state is not None:
+        if self.model.state is not None:
             with self.model.lock.held():
-                state.reset()
+                self.model.state.reset()
         results: Results[BatchPlace] = learner.new_results()
         losses: list[float] = []
 
@@ -581,15 +550,10 @@ class OfflineTrainer:
             results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
             collect()
         collect(everything=True)
-        if stretches is not None and state is not None:
-            stretches.hand_on(state)
         return sum(losses) / num
 
     def _training_batches(self, epoch: int) -> Iterable[Any]:
         plan, reuse = self._train_plan, self.reuse
-        if self._stretches is not None:
-            tasks = ((epoch, index) for index in self._stretches.batches)
-            return self._stretches.steps(epoch, self._loaded(plan, tasks))
         if reuse is None:
             return self._attached(plan.graph, self._batches(plan, epoch))
         reuse.restart()
@@ -729,8 +693,6 @@ class OfflineTrainer:
         made = self._batches(plan, 0) if made is None else made
         batches = self._attached(plan.graph, made)
         for batch, part in zip(batches, parts, strict=False):
-            if self._stretches is not None:
-                self._stretches.sign()
             with self.model.lock.held():
                 if part is not None and part.is_stored:
                     learner.commit(batch, None)
@@ -776,8 +738,6 @@ class OfflineTrainer:
             "events_per_second": totals.events / totals.seconds,
             "overhead_share": 1 - totals.compute_seconds / totals.seconds,
         }
-        if c.memories > 1:
-            summary["parallel"] = c.parallel
         if learned is not None:
             summary["negatives"] = learned
         if num_destinations is not None:
@@ -806,17 +766,8 @@ def _joined(parts: Sequence[Scored]) -> Scored:
     return Scored(place, torch.cat(positive), torch.cat(negative))
 
 
-def _check(
-    model: TemporalModel, config: OfflineConfig, task: LabelTask | None, peers: Peers
-) -> None:
+def _check(model: TemporalModel, config: OfflineConfig, task: LabelTask | None) -> None:
     check_sliceable(model, config.slices)
-    check_memories(model, config.memories)
-    if config.memories not in (1, peers.world):
-        raise ValueError(
-            f"parallel={config.parallel!r} takes {config.memories} ranks, and there is a world of "
-            f"{peers.world}: use tgflow train, or start {config.memories} with torchrun and pass "
-            "peers=tgflow.join()"
-        )
     if isinstance(model.state, SpreadState):
         raise ValueError(
             "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
@@ -831,7 +782,6 @@ def _check(
     task.check(model)
     are_set = {
         "slices": config.slices > 1,
-        "parallel": config.memories > 1,
         "fixed_negatives": config.fixed_negatives is not None,
         'mrr_negatives="all"': config.mrr_negatives == "all",
         "reuse": config.reuse.staleness > 0,

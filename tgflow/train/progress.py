@@ -159,8 +159,6 @@ class Progress:
     num_events: int = 0
     num_steps: int = 0
     num_fallbacks: int = 0
-    num_skipped: int = 0
-    """Predictions and updates skipped as not finite."""
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0
     preparation_seconds: float = 0.0
@@ -240,7 +238,6 @@ class Progress:
         out: dict[str, Any] = {
             "num_steps": self.num_steps,
             "num_fallbacks": self.num_fallbacks,
-            "num_skipped": self.num_skipped,
             "epoch_seconds": self.wall_seconds,
             "events_per_second": self.events_per_second(),
             "overhead_share": self.overhead_share(),

@@ -101,8 +101,6 @@ def offline_line(
         f"new nodes {c.new_node_ratio:.0%} in {apart}",
         *_common(c, learned),
     ]
-    if c.memories > 1:
-        parts.append(f"parallel {c.parallel}: steps of {c.memories} batches")
     if c.eval_neighbors is not None:
         parts.append(f"evaluated with {','.join(map(str, c.eval_neighbors))} neighbors")
     if c.reuse.staleness:

@@ -83,7 +83,7 @@ class SliceReducer:
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
         """Raise on all ranks if a prediction of any of them is not finite.
 
-        It may be raised by the next call instead (`TrainingDiverged.is_late`).
+        It may be raised by the next call instead.
         """
         if error is not None:
             raise error
@@ -354,9 +354,7 @@ class RankReducer(SliceReducer):
             stored.arrive([parcel[stored.kind] for parcel in parcels])
         if predicted is not None and any(bool(parcel["lost"]) for parcel in parcels):
             share, error = predicted
-            error = elsewhere(BatchPlace.of(share)) if error is None else error
-            error.is_late = True
-            raise error
+            raise elsewhere(BatchPlace.of(share)) if error is None else error
         return parcels
 
 

@@ -15,7 +15,7 @@ from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.base.tree_sum import TreeSum
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import device_of, has_device
-from tgflow.graph.batch import AnyBatch, Batch, JointBatch, Share
+from tgflow.graph.batch import AnyBatch, Batch, Share
 from tgflow.graph.stream_state import DeviceState
 from tgflow.nn._native import note_non_finite
 from tgflow.nn.dropout import DropoutKeys, seeded_draws
@@ -61,7 +61,7 @@ class TrainStep:
     For parameter-free models `learn` only returns loss and scores.
 
     An `Execution` computes a batch: plain; captured, which replays recurring shapes as CUDA graphs;
-    joint, for a `JointBatch`; or sliced, for a `Share`. Each slice is computed separately, with its
+    or sliced, for a `Share`. Each slice is computed separately, with its
     own dropout key; gradients and losses are added over slices in one order (`TreeSum`),
     followed by one optimizer step. The result is therefore the same whichever ranks compute which
     slices.
@@ -140,7 +140,7 @@ class TrainStep:
         # targets of a task are computed on the host
         calls = self._captured_calls() if execution.capture and task is None else None
         self._whole = _PlainExecution(self) if calls is None else _CapturedExecution(self, calls)
-        self._sliced, self._joint = _SlicedExecution(self, calls), _JointExecution(self)
+        self._sliced = _SlicedExecution(self, calls)
 
     def _captured_calls(self) -> CapturedCalls | None:
         """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
@@ -153,9 +153,7 @@ class TrainStep:
         device = device_of(self.device)
         return CapturedCalls(device, tensors, self.make_room, self.working, self.idle)
 
-    def _execution(self, batch: AnyBatch | JointBatch) -> Any:
-        if isinstance(batch, JointBatch):
-            return self._joint
+    def _execution(self, batch: AnyBatch) -> Any:
         return self._sliced if isinstance(batch, Share) else self._whole
 
     def predict(self, batch: AnyBatch) -> AnyScores:
@@ -164,7 +162,7 @@ class TrainStep:
             scores: AnyScores = self._execution(batch).predict(batch)
         return scores
 
-    def learn(self, batch: AnyBatch | JointBatch, *, stores: bool = True) -> StepResult:
+    def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
         """Take one optimizer step on all events of `batch`; memory is not updated."""
         with self.limited_threads():
             result: StepResult = self._execution(batch).learn(batch, stores)
@@ -173,7 +171,7 @@ class TrainStep:
             self.lr_scheduler.step()
         return result
 
-    def commit(self, batch: AnyBatch | JointBatch, scores: AnyScores | None) -> None:
+    def commit(self, batch: AnyBatch, scores: AnyScores | None) -> None:
         self._execution(batch).commit(batch, scores)
 
     def score(self, batch: Batch) -> Scores:
@@ -439,28 +437,6 @@ class _PlainExecution:
         with step.touching_state():
             step.has_changed = True
             step.model.commit(batch, scores)
-
-
-class _JointExecution(_PlainExecution):
-    """Computes this rank's batch of a step that all ranks take by the sum of their gradients."""
-
-    def learn(self, joint: JointBatch, stores: bool) -> StepResult:  # type: ignore[override]
-        step, batch = self._step, joint.batch
-        leaves = Leaves(step.parameters, step.model.marks(), step.device)
-        scores: AnyScores = ShareScores({}, None)
-        leaf, error = leaves.none(), None
-        if batch is not None:
-            step.check_batch(batch)
-            step.set_mode(training=True)
-            scores, leaf, error = step.leaf_of(leaves, batch, joint.part)
-        tree = TreeSum(joint.num_ranks)
-        tree.add(step.reducer.wanted(joint.num_ranks), leaf)
-        total = step.reducer.total(tree)
-        return StepResult(step.update_by(leaves, total, BatchPlace.of(joint), error), scores)
-
-    def commit(self, joint: JointBatch, scores: Scores | None) -> None:  # type: ignore[override]
-        if joint.batch is not None:
-            super().commit(joint.batch, scores)
 
 
 class _CapturedExecution(_PlainExecution):

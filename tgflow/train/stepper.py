@@ -41,9 +41,6 @@ from tgflow.train.tasks.labels import EventFigures
 
 Answer = TypeVar("Answer")
 
-MAX_LOST = 20
-"""Most consecutive micro-batches skipped as not finite; after that the parameters are lost."""
-
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -115,7 +112,6 @@ class Stepper:
             model,
             config,
             num_nodes=lambda: graph.num_nodes,
-            checks_at_once=config.on_nan == "skip",
             **options,
         )
         self.num_updates = config.updates if self.learner.learns else 0
@@ -131,7 +127,6 @@ class Stepper:
         self._event_scores: EventScores | None = None
         self._ranked: Ranked | None = None
         self._on_host: dict[str, Tensor] = {}
-        self._lost = 0
         self._places: list[BatchPlace] = []
         self._num_fallbacks = 0
         self._scored: list[tuple[int, AnyScores, Tensor | None]] = []
@@ -147,8 +142,7 @@ class Stepper:
         learner, config = self.learner, self.config
         is_asked = learner.execution.beside and self.num_updates > 0 and self._scorer is None
         is_whole = config.slices == 1 and learner.device.type == "cpu"
-        stops = config.on_nan == "stop"
-        return is_asked and is_whole and stops and BesideLearning.is_possible(self.model)
+        return is_asked and is_whole and BesideLearning.is_possible(self.model)
 
     @property
     def negatives(self) -> str | None:
@@ -174,19 +168,12 @@ class Stepper:
             self._waiting = batch
             self._ranked = self._rank(plan, batch) if ranks_all else None
             return
-        scores = self._tried(self._scores_of, batch)
-        if ranks_all and scores is not None:
-            rank = partial(self._rank, plan)
-            # other ranks, which do not rank, would not skip what is not finite here
-            waits = self.learner.reducer.waits
-            self._ranked = rank(batch) if waits else self._tried(rank, batch)
-            scores = None if self._ranked is None else scores
-        self._predicted = scores
-        self._scored = [] if scores is None else [(0, scores, None)]
+        self._predicted = scores = self._scores_of(batch)
+        self._ranked = self._rank(plan, batch) if ranks_all else None
+        self._scored = [(0, scores, None)]
         if self._scorer is not None:
-            values = None if scores is None else self._on_host
             rank_of_all = None if self._ranked is None else self._ranked.rank
-            self._event_scores = self._scorer.score(batch.host, values, rank_of_all)
+            self._event_scores = self._scorer.score(batch.host, self._on_host, rank_of_all)
 
     def _rank(self, plan: Plan, batch: AnyBatch) -> Ranked:
         """Rank the chosen events of a micro-batch among all destinations, part by part.
@@ -240,21 +227,12 @@ class Stepper:
             self._learned = result
             self._scored = [(0, predicted, None), (update, result.scores, result.loss)]
             return
-        if self._predicted is None:
-            return
-        self._learned = learned = self._tried(learn, batch)
-        if learned is not None:
-            self._scored.append((update, learned.scores, learned.loss))
+        self._learned = learned = learn(batch)
+        self._scored.append((update, learned.scores, learned.loss))
 
     def store(self, batch: AnyBatch) -> None:
-        if self._predicted is None:
-            return
-        scores: AnyScores | None = self._predicted
-        if len(self._places) > 1:
-            scores = None if self._learned is None else self._learned.scores
-        self._tried(partial(self.learner.commit, scores=scores), batch)
-        if self._predicted is not None:
-            self._lost = 0
+        scores = self._predicted if self._learned is None else self._learned.scores
+        self.learner.commit(batch, scores)
 
     def finish(self, of: MicroBatch) -> None:
         """Queue the micro-batch for its record."""
@@ -365,19 +343,6 @@ class Stepper:
             overhead_share=progress.overhead_share(),
             scores=step.scores,
         )
-
-    def _tried(self, act: Callable[[AnyBatch], Answer], batch: AnyBatch) -> Answer | None:
-        """Return `act(batch)`; None if the result is not finite and is skipped."""
-        try:
-            return act(batch)
-        except TrainingDiverged as error:
-            self._lost += 1
-            if self.config.on_nan == "stop" or self._lost > MAX_LOST:
-                raise
-            self.progress.num_skipped += 1
-            if error.is_late:  # treat the micro-batch as if its prediction had raised
-                self._predicted, self._scored = None, []
-            return None
 
     def result(self, test_start: int) -> dict[str, Any]:
         """Return the metrics so far; `test.*` are of the events from `test_start` on."""

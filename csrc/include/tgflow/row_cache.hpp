@@ -87,8 +87,6 @@ class RowCache {
   /// the policy does not admit any.
   void append(int64_t first, int64_t n, const char* rows);
 
-  /// Overwrites rows [n, row_bytes] of those ids that are cached.
-  void write(const int64_t* id, int64_t n, const char* rows);
   /// Evicts the ids from `size` on.
   void truncate(int64_t size);
 

@@ -65,16 +65,6 @@ class CacheMachine(RuleBasedStateMachine):
         self.rows = torch.cat([self.rows, rows])
 
     @rule(data=st.data())
-    def scatter(self, data):
-        if len(self.rows) == 0:
-            return
-        row = st.integers(0, len(self.rows) - 1)
-        ids = int64(data.draw(st.lists(row, max_size=5, unique=True)), self.device)
-        rows = self.new_rows(len(ids))
-        self.cache.scatter_(ids, rows.to(ids.device))
-        self.rows[ids.cpu()] = rows
-
-    @rule(data=st.data())
     def truncate(self, data):
         size = data.draw(st.integers(0, len(self.rows)))
         self.cache.truncate(size)

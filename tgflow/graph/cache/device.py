@@ -6,8 +6,6 @@ import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import c_int64 as _number
-from ctypes import c_uint64 as _word
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -224,14 +222,6 @@ class DeviceCache:
                 yield
             finally:
                 self._turns.published()
-
-    def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite those of the rows that are cached."""
-        ids = ids.to(self._gpu.device).contiguous()
-        slots = ids.new_empty(len(ids), dtype=torch.int32)
-        where = _word(ids.data_ptr()), _number(len(ids)), _word(slots.data_ptr())
-        self._launch("cache_find", len(ids), *where)
-        self._copy(None, slots, rows.detach().to(ids.device).contiguous())
 
     def truncate(self, size: int) -> None:
         """Evict the ids from `size` on."""

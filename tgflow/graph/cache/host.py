@@ -90,10 +90,6 @@ class HostCache:
         """Block gathers of other threads."""
         return self._lock
 
-    def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite those of the rows that are cached."""
-        self._rows.write(ids.cpu().contiguous(), rows.detach().cpu().contiguous())
-
     def truncate(self, size: int) -> None:
         """Evict the ids from `size` on."""
         self._rows.truncate(size)

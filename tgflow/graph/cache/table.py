@@ -36,10 +36,10 @@ _SLOT_BYTES = 144
 class CachedTable:
     """A table with a cache of some of its rows in front. Made by `tgflow.graph.cache.cached`.
 
-    Reads are always byte-equal to the table. Call `append`, `scatter_` and `truncate` on this
-    object, not on the table itself: they update the cache as well. Contents stay from one round of
-    a continual run to the next (GNNFlow's *reuse*, SoCC 2024); `restored` gives an evaluation pass
-    contents of its own (its *restore*).
+    Reads are always byte-equal to the table. Call `append` and `truncate` on this object, not on
+    the table itself, whose rows must not change: they update the cache as well. Contents stay from
+    one round of a continual run to the next (GNNFlow's *reuse*, SoCC 2024); `restored` gives an
+    evaluation pass contents of its own (its *restore*).
 
     Any number of threads may gather concurrently; they take turns, so contents and counters
     depend on their order, the returned rows never do.
@@ -239,19 +239,6 @@ class CachedTable:
         check_ids(ids)
         if ids.numel() > 0:
             self._engine.preload(ids.contiguous())
-
-    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite rows in the table and in the cache, as `FeatureTable.scatter_`.
-
-        Waits for running gathers; later ones wait for it.
-        """
-        with self._change, self._engine.changing():
-            try:
-                self.table.scatter_(ids, rows)
-            except (OSError, MemoryError):
-                self._engine.truncate(0)  # which rows have changed is unknown
-                raise
-            self._engine.write(ids, rows)
 
     def truncate(self, size: int) -> None:
         """Remove the rows from id `size` on; their ids must not be in use."""

@@ -46,7 +46,7 @@ class ScoreLog:
         rank: Tensor,
         label: Tensor | None = None,
     ) -> None:
-        """Add the scores of a micro-batch, which may follow skipped ones."""
+        """Add the scores of a micro-batch."""
         begin, end = of.start - self._start, of.stop - self._start
         num = end - begin
         positive, negative = positive[:num], negative[:num]
