@@ -255,7 +255,7 @@ def see_other_files(folder, rank):
     """Simulate a host with other files on rank 1."""
     rank_parts.SEEN_WITHIN = 0.2
     if rank == 1:
-        rank_parts.Briefing.mark_file = property(lambda _: folder / "elsewhere")
+        rank_parts._mark_file = lambda path: folder / "elsewhere"
 
 
 def diverge(rank):

@@ -53,7 +53,10 @@ def test_out_of_memory_leaves_whole_micro_batches_or_reports_the_state(
 ):
     stream = open_stream(write_events(tmp_path / "events.csv", size=230), time_unit="s")
     config = load_config(flags={"model.dim": 8, "model.neighbors": 3, "continual.batch_size": 50})
-    store, model = CheckpointStore(tmp_path / "run"), make_model(config, config.continual, 0)
+    store, model = (
+        CheckpointStore(tmp_path / "run"),
+        make_model(config.model, config.task, config.continual, 0),
+    )
     trainer = ContinualTrainer(model, TemporalGraph(time_unit="s"), config.continual)
     run_log, warnings = RunLog(None, say=lambda line: None), []
     checkpoints = Checkpoints(trainer, store, CheckpointWriter(store), run_log, config.checkpoint)

@@ -30,9 +30,10 @@ from tgflow.report.compare.page import comparison_page
 from tgflow.report.compare.presets import MEASURED, Family, StreamFacts, measure, settings_of
 from tgflow.report.formatting import compact, score
 from tgflow.report.table_text import print_summary, print_table
-from tgflow.run.build import RunInputs, open_runner
+from tgflow.run.build import open_runner
 from tgflow.run.config import Config, ConfigError, model_settings, replaced
 from tgflow.run.config.load import WIDTHS
+from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import ResumeOptions, RunDirectory
 from tgflow.run.features import features_report
 from tgflow.run.gpu import execution_config, graph_gpu
@@ -74,7 +75,7 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
         found = {common[key]: value for key, value in stated.items() if key in common}
         config = replaced(config, found)
         options = replace(options, stated={**stated, **found})
-    name = run_name(config).removesuffix(config.model.name.removesuffix(PAIRS)) + "compare"
+    name = run_name(config.stream.path, "compare")
     directory = RunDirectory.find(config, name, options)
     try:
         compare = _compare_offline if _is_offline(directory.config) else _compare_continual
@@ -104,20 +105,19 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
     flow, console = FlowControl(), Console(stderr=True)
     with StopSignals(flow.stop_for):
         with flow.opening():
-            live = assemble.open_live(directory)
+            run = assemble.open_live(directory)
         config = directory.config
         facts = stream_facts(config)
         choices, cut = chosen(config, facts), cuts_at_steps(config, facts)
-        x_dims = (live.source.x_dim, assemble.dim_of(live.nodes))
-        entrants = [*_entrants(config, choices, x_dims, live.device, _freezing_point(config))]
-        title = f"{len(choices)} models"
-        inputs = RunInputs(live, entrants, title=title, cut_at_steps=cut)
-        with assemble.logged(directory, "compare", console) as run_log:
+        x_dims, frozen_at = (run.x_dim, run.node_x_dim), _freezing_point(config)
+        run.model = [*_entrants(config, choices, x_dims, run.device, frozen_at)]
+        run.title, run.cut_at_steps = f"{len(choices)} models", cut
+        run.flow, run.console = flow, console
+        with assemble.logged(directory, "compare", console) as run.run_log:
             preset = preset_line(config, facts, choices)
-            run_log.info("preset", preset)
+            run.run_log.info("preset", preset)
             console.print(preset, markup=False, highlight=False, soft_wrap=True)
-            runner = open_runner(directory, inputs, run_log, flow, console)
-            result, trainer = runner.run(), runner.trainer
+            result, trainer = open_runner(run).run(), run.trainer
             assert isinstance(trainer, Comparison)
             if not result.stopped:
                 assemble.check_events(config, trainer.position)
@@ -125,7 +125,7 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
             stream, said = result.reports["stream"], result.reports["features"]
             summary = {
                 **_common_figures(config, config.continual, trainer.graph, preset),
-                **assemble.machine_figures(live.threads, live.device),
+                **assemble.machine_figures(run.threads, run.device),
                 **result.metrics,
                 "cut_at_steps": cut,
                 "protocol_line": protocol + ", micro-batches end with their time" * cut,
@@ -145,7 +145,7 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
             facts_of_events = event_facts(trainer.graph, 0, stop, trainer.labels)
             outcome = Outcome(facts_of_events, scores, summary)
             analysis = _write(directory.files, outcome)
-            run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
+            run.run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
     return analysis, stream
 
 
@@ -166,7 +166,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     config = directory.config
     facts = stream_facts(config)
     choices = chosen(config, facts)
-    graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device), nodes=nodes)
+    graph = assemble.read_graph(config, source, gpu=graph_gpu(device, config.tables), nodes=nodes)
     directory.config = config = assemble.with_classes(config, graph)
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
@@ -187,7 +187,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
             _entrants(seeded, choices, x_dims, device, None),
             graph,
             config.offline,
-            execution=execution_config(config),
+            execution=execution_config(config.model.precision, capture=config.run.capture),
             ids=source.ids,
             saves=open_saves(directory, graph, "compare", build, run_log),
             task=make_task(config.task),
@@ -386,10 +386,16 @@ def _entrants(
         settings = choice.settings
         learning = {key: settings[key] for key in settings if key in LEARNING}
         own = {key: value for key, value in settings.items() if key not in LEARNING}
-        named = replace(config, model=type(config.model)(name=choice.name, settings=own))
+        named = ModelConfig(name=choice.name, settings=own)
         training, (edge_x_dim, node_x_dim) = replace(config.continual, seed=seed), x_dims
         model = make_model(
-            named, training, edge_x_dim, device, node_x_dim=node_x_dim, must_embed=False
+            named,
+            config.task,
+            training,
+            edge_x_dim,
+            device,
+            node_x_dim=node_x_dim,
+            must_embed=False,
         )
         return Entrant(choice.label, seed, model, learning)
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from tgflow.base.choices import Direction
+from tgflow.base.peers import Peers
 from tgflow.base.units import seconds_per_tick
 from tgflow.cli.errors import (
     DATA,
@@ -34,12 +35,11 @@ from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
-from tgflow.run.build import LiveInputs
 from tgflow.run.config import Config, ConfigError, in_flags, replaced
+from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory, learn_again
 from tgflow.run.features import check_tables, scale_of
 from tgflow.run.gpu import describe_device, device_figures, use_device
-from tgflow.run.ingestion import section_of
 from tgflow.run.log import RunLog
 from tgflow.run.loggers import check_loggers
 from tgflow.run.machine import describe, num_cores, peak_rss_bytes
@@ -48,7 +48,6 @@ from tgflow.run.node_types import NodeTypes
 from tgflow.run.restore import check_own
 from tgflow.run.scores import check_scores
 from tgflow.run.serving import check_serving
-from tgflow.run.uploads import check_store
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
@@ -197,7 +196,8 @@ def check_together(config: Config) -> None:
     if order.dedup_window and stream.event_id is None:
         raise ConfigError("--dedup-window requires event ids: --event-id COLUMN")
     check_scores(config.scores.to)
-    check_store(config)
+    if config.store.url is not None and config.tables.edge_path is not None:
+        raise ConfigError("--store holds files in the run directory only; leave out --edge-path")
     check_serving(config.serve)
     check_loggers(config.operate.log_to)
     if config.task.freeze and config.start.init_from is None:
@@ -233,7 +233,7 @@ def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
             raise ConfigError(f"{flag} is for files; convert the values before they are published")
     values: dict[str, Any] = {"url": config.stream.path, "checks": config.checks}
     values["bipartite"] = config.graph.direction == "bipartite"
-    for section in (section_of(config, config.stream.path), config.stream):
+    for section in (config.section_of(scheme_of(config.stream.path)), config.stream):
         if section is not None:
             values = {f.name: getattr(section, f.name) for f in fields(section)} | values
     known = {field.name for field in fields(transport.config)}
@@ -344,30 +344,47 @@ def direction_of(config: Config, source: EventSource) -> Direction:
     return "bipartite" if source.ids.bipartite else config.graph.direction
 
 
-def open_live(directory: RunDirectory) -> LiveInputs:
+def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext:
     """Validate the settings of a run together with its stream, and open its inputs."""
     config = directory.config
     check_together(config)
-    device = use_device(config)
+    device = use_device(config.run.device, config.model.precision, config.graph.device_budget)
     config, threads = use_threads(config)
     source = open_partitioned(config)
     directory.config = config = settle(config, source)
-    check_tables(config, source.x_dim, live=True)
+    check_tables(
+        config.tables,
+        source.x_dim,
+        on_gpu=config.has_gpu_graph,
+        live=True,
+        memory_limit=config.operate.memory_limit,
+    )
     check_own(directory)
-    direction: Direction = "bipartite" if source.ids.bipartite else config.graph.direction
     nodes, types = open_node_features(config, source.ids), open_node_types(directory)
-    return LiveInputs(source, direction, device, threads, nodes, types)
+    run = RunContext(
+        directory=directory,
+        peers=Peers() if peers is None else peers,
+        unit=source.unit,
+        x_dim=source.x_dim,
+        node_x_dim=dim_of(nodes),
+        direction="bipartite" if source.ids.bipartite else config.graph.direction,
+        nodes=nodes,
+        types=types,
+    )
+    run.device, run.threads, run.source = device, threads, source
+    return run
 
 
 def open_offline(
     directory: RunDirectory,
 ) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
     """Open the inputs of an offline training: stream, node features, device and threads."""
-    device = use_device(directory.config)
+    c = directory.config
+    device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
     config, threads = use_threads(directory.config)
     source = open_source(config)
     directory.config = config = settle(config, source)
-    check_tables(config, source.x_dim, live=False)
+    check_tables(config.tables, source.x_dim, on_gpu=config.has_gpu_graph, live=False)
     return source, open_node_features(config, source.ids), device, threads
 
 

@@ -49,7 +49,7 @@ def run_ranks(
     """Run `tgflow run` as ranks until they are done, with restarts, and return the exit code."""
     out = config.run.out
     if not resume:
-        out = str(RunFiles.choose(out, run_name(config)).path)
+        out = str(RunFiles.choose(out, run_name(config.stream.path, config.model.name)).path)
     words = [*arguments, *([] if out is None else ["--out", out])]
     starts = itertools.count()
 

@@ -31,7 +31,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths
-from tgflow.ranks.broadcast import Feed, Followed
+from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
 from tgflow.report.compare.offline_saves import OfflineSaves, Trained
 from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import label_score, task_of
@@ -40,7 +40,6 @@ from tgflow.run import features
 from tgflow.run.components import Component, SavedRecords
 from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.run.directory import ResumeOptions, RunDirectory
-from tgflow.run.followers import Lead, hear_words
 from tgflow.run.gpu import execution_config, graph_gpu, use_device
 from tgflow.run.ingestion import save_relations
 from tgflow.run.loggers import RunLoggers, check_loggers
@@ -80,7 +79,8 @@ def train_offline(
             _follow(peers, num_seeds or 1)
             return
         with Lead(peers) as lead:
-            directory = RunDirectory.find(config, run_name(config) + "-offline", options)
+            name = run_name(config.stream.path, config.model.name)
+            directory = RunDirectory.find(config, f"{name}-offline", options)
             try:
                 metrics = _train(directory, num_seeds, lead)
             finally:
@@ -94,18 +94,18 @@ def train_offline(
 def _follow(peers: Peers, num_seeds: int) -> None:
     """Train in step with rank 0, which keeps the results."""
     with ranks.report_as_rank(peers.rank):
-        said = hear_words(peers)
+        said = receive_config(peers)
         config = replaced(Config(), said["settings"])
-        device = use_device(config)
+        device = use_device(config.run.device, config.model.precision, config.graph.device_budget)
         assemble.use_threads(config)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
-            gpu = graph_gpu(config, device)
-            table = features.open_edge_table(config, events.x_dim, None, gpu)
+            gpu, for_graph = graph_gpu(device, config.tables), config.graph.device_budget
+            table = features.open_edge_table(config.tables, events.x_dim, None, gpu, for_graph)
             graph = assemble.grow_graph(
                 config, events, said["direction"], events, table, gpu, said["node_x_dim"]
             )
         if table is not None:
-            graph.edge_x = features.with_cache(config, table, "lru", gpu)
+            graph.edge_x = features.with_cache(config.tables, table, "lru", gpu)
         for seed in range(config.offline.seed, config.offline.seed + num_seeds):
             _trainer(config, seed, graph, device, peers).fit(progress=False)
 
@@ -185,9 +185,10 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     """Validate the settings, and read all events and labels."""
     config, world = directory.config, lead.peers.world
-    path = features.edge_file(config, directory.path)
+    tables, for_graph = config.tables, config.graph.device_budget
+    path = features.edge_file(tables, directory.path, on_gpu=config.has_gpu_graph)
     if not directory.resumed:
-        features.check_unused(config)
+        features.check_unused(tables.edge_path)
     elif world > 1:
         raise ConfigError(
             "--resume: training with several processes saves no epochs; leave "
@@ -203,16 +204,16 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
         assemble.warn_of_first(config)
     ranks.check_ranks(config, "offline", world, source.x_dim)
     directory.take()
-    gpu = graph_gpu(config, device)
+    gpu = graph_gpu(device, tables)
     with ExitStack() as undo:  # leave no features on disk if events cannot be read
-        table = features.open_edge_table(config, source.x_dim, path, gpu)
+        table = features.open_edge_table(tables, source.x_dim, path, gpu, for_graph)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)
         graph = _shared_graph(config, source, nodes, table, gpu, lead)
         undo.pop_all()
     if table is not None:
         plans = gpu is None and world == 1
-        graph.edge_x = features.with_cache(config, table, "belady" if plans else "lru", gpu)
+        graph.edge_x = features.with_cache(tables, table, "belady" if plans else "lru", gpu)
     labels = None
     directory.config = assemble.with_classes(config, graph)
     if config.task.node_labels is not None:
@@ -238,7 +239,7 @@ def _shared_graph(
     if lead.peers.world == 1:
         return assemble.read_graph(config, source, table, gpu, nodes)
     direction, width = assemble.direction_of(config, source), assemble.dim_of(nodes)
-    lead.send_words(
+    lead.send_config(
         {
             "settings": flat(config),
             "unit": source.unit,
@@ -293,11 +294,11 @@ def _trainer(
     settings = replace(config.offline, seed=seed)
     edge_x_dim, node_x_dim = feature_widths(graph).values()
     return OfflineTrainer(
-        make_model(config, settings, edge_x_dim, device, node_x_dim=node_x_dim),
+        make_model(config.model, config.task, settings, edge_x_dim, device, node_x_dim=node_x_dim),
         graph,
         settings,
         observer,
-        execution=execution_config(config),
+        execution=execution_config(config.model.precision, capture=config.run.capture),
         ids=ids,
         peers=peers,
         task=make_task(config.task),
@@ -318,7 +319,7 @@ def _fit(
     model = trainer.model
     if not saves.resume(trainer) and config.task.freeze:  # learn links before labels alone
         model.requires_grad_(True)
-        execution = execution_config(config)
+        execution = execution_config(config.model.precision, capture=config.run.capture)
         links = OfflineTrainer(model, inputs.graph, trainer.config, epochs, execution=execution)
         links.fit(progress=False)
         freeze(model)

@@ -171,14 +171,13 @@ def _publish(
     console: Console,
 ) -> None:
     """Write a stream to an address of a transport, and print the command that reads it."""
-    from tgflow.run.ingestion import section_of
     from tgflow.streams.transports import scheme_of
 
     scheme = scheme_of(url)
     if transport.publish is None:
         raise CliError(f"--to: {scheme}:// can be read, but not written to", USAGE)
     source = _PlayedSource(config)
-    options = getattr(section_of(config, url), "options", {})
+    options = getattr(config.section_of(scheme), "options", {})
     with _naming_the_output():
         publisher = transport.publish(
             url,

@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tgflow.base.peers import PeerLost, Peers
@@ -18,9 +17,9 @@ from tgflow.ranks.launch import read_launch
 from tgflow.run.build import open_follower
 from tgflow.run.config import Config, ConfigError, flag_of, flat, in_flags, replaced
 from tgflow.run.directory import ResumeOptions
-from tgflow.run.features import FILED, placement_of
-from tgflow.run.followers import RANKS, hear
-from tgflow.run.gpu import graph_gpu, use_device
+from tgflow.run.features import FILED
+from tgflow.run.followers import RANKS, receive_run
+from tgflow.run.gpu import use_device
 from tgflow.run.log import Level, RunLog
 from tgflow.run.model_maker import make_model
 from tgflow.run.stream import FlowControl
@@ -62,7 +61,7 @@ def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ra
     from tgflow.ranks.group import Ranks
     from tgflow.ranks.join import join
 
-    device = use_device(config)
+    device = use_device(config.run.device, config.model.precision, config.graph.device_budget)
     assemble.use_threads(config)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", RuntimeWarning)
@@ -120,7 +119,7 @@ def check_ranks(
             f"--slices: a batch has {slices}, so at most {slices} of {world} ranks can share it; "
             f"start {slices}, or pass {way_out}"
         )
-    if config.store.url is not None and placement_of(config) in FILED:
+    if config.store.url is not None and config.edge_placement in FILED:
         raise ConfigError(
             "--store does not hold the files of edge features of other ranks; use --edge-table "
             "host, or leave out --store"
@@ -146,7 +145,7 @@ def check_ranks(
                 f"--rank-{name}: sharded is for models on the CPU, and --device is "
                 f"{config.run.device}; use replicated"
             )
-    if x_dim and placement_of(config) == "auto":
+    if x_dim and config.edge_placement == "auto":
         raise ConfigError(
             f"--edge-table auto: {world} ranks would use a file at different times; use host or "
             "disk, or device on a GPU"
@@ -156,22 +155,21 @@ def check_ranks(
 def follow(peers: Peers, flow: FlowControl) -> None:
     """Learn the events of rank 0 until it ends, or until `flow` is stopped and rank 0 ends all."""
     with report_as_rank(peers.rank):
-        briefing = hear(peers)
-        config = briefing.config
-        device = use_device(config)
-        assemble.use_threads(config)
-        model = make_model(
-            config, config.continual, briefing.x_dim, device, node_x_dim=briefing.node_x_dim
+        run = receive_run(peers)
+        c, run.flow = run.config, flow
+        run.device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
+        assemble.use_threads(c)
+        run.model = make_model(
+            c.model, c.task, c.continual, run.x_dim, run.device, node_x_dim=run.node_x_dim
         )
-        run_log = RunLog(
-            Path(briefing.path) / RANKS / f"{peers.rank:03}.log",
-            config.operate.log_format,
+        run.run_log = run_log = RunLog(
+            run.path / RANKS / f"{peers.rank:03}.log",
+            c.operate.log_format,
             speaker=f"rank {peers.rank}",
             says=_ERRORS,
         )
         try:
-            gpu = graph_gpu(config, device)
-            result = open_follower(briefing, peers, model, flow, run_log, gpu).run()
+            result = open_follower(run).run()
         except Exception as error:
             text = explain(flow.error or error)  # by its own limit, if rank 0 ends for that
             run_log.error("end", text, exit_code=exit_code(error))

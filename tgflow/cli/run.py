@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from math import nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,14 +28,13 @@ from tgflow.report.table_text import (
     print_summary,
 )
 from tgflow.run import page
-from tgflow.run.config import Config, ConfigError
-from tgflow.run.records import RunFiles, read_records, run_name, to_json
+from tgflow.run.config import Config, ConfigError, replaced
+from tgflow.run.records import read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
 
 if TYPE_CHECKING:
     from tgflow.base.peers import Peers
     from tgflow.run.directory import ResumeOptions, RunDirectory
-    from tgflow.run.followers import Lead
     from tgflow.run.log import RunLog
     from tgflow.run.runner import RunResult
     from tgflow.run.stream import FlowControl
@@ -107,85 +105,80 @@ def run(
         raise typer.Exit(run_ranks(config, context.obj, nproc, max_restarts, resume=resume))
     from tgflow.cli.rank_setup import follow, join_ranks, with_slices
     from tgflow.run.directory import ResumeOptions
-    from tgflow.run.saved import with_initial_model
+    from tgflow.run.saved import initial_model
     from tgflow.run.stream import FlowControl, StopSignals
 
-    if config.start.init_from is not None:
-        config = with_initial_model(config, stated)
+    config = replaced(config, initial_model(config.start.init_from, stated))
     config = with_slices(config, stated, "continual")
     flow, options = FlowControl(), ResumeOptions(resume, allow_config_change, stated, overwrite)
     with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
-        if peers.rank == 0:
-            _lead(config, options, flow, peers, as_json=json)
-        else:
+        if peers.rank > 0:
             follow(peers, flow)
-
-
-def _lead(
-    config: Config, options: ResumeOptions, flow: FlowControl, peers: Peers, *, as_json: bool
-) -> None:
-    """Learn as the only process, or as rank 0."""
-    from tgflow.run.directory import RunDirectory
-    from tgflow.run.followers import Lead
-    from tgflow.run.uploads import fetch_run
-
-    with Lead(peers) as lead:
-        if options.resume and config.store.url is not None and config.run.out is not None:
-            fetch_run(config, Path(config.run.out), hint)
-        directory = RunDirectory.find(config, run_name(config), options)
-        try:
-            metrics, result = _learn(directory, flow, lead)
-        finally:
-            directory.release()
-    if as_json:
+            return
+        metrics, result, directory = _learn(config, options, flow, peers)
+    if json:
         sys.stdout.write(to_json(metrics, indent=2) + "\n")
     else:
-        _print(metrics, result, directory.path, directory.config)
+        _print(metrics, result, directory)
 
 
 def _learn(
-    directory: RunDirectory, flow: FlowControl, lead: Lead
-) -> tuple[dict[str, Any], RunResult]:
-    """Learn from the stream and write metrics and report; return the metrics and the result."""
-    from tgflow.cli import inputs as assemble
-    from tgflow.cli import rank_setup as ranks
+    config: Config, options: ResumeOptions, flow: FlowControl, peers: Peers
+) -> tuple[dict[str, Any], RunResult, RunDirectory]:
+    """Learn from the stream as the only process, or as rank 0; write metrics and report."""
+    from tgflow.cli import inputs
+    from tgflow.cli.rank_setup import check_ranks
+    from tgflow.ranks.broadcast import Lead
     from tgflow.run import build
+    from tgflow.run.directory import RunDirectory
     from tgflow.run.model_maker import make_model
+    from tgflow.run.uploads import fetch_run
 
-    with flow.opening():
-        live = assemble.open_live(directory)
-    config, x_dim, width = directory.config, live.source.x_dim, assemble.dim_of(live.nodes)
-    if not directory.resumed:
-        assemble.warn_of_first(config)
-    ranks.check_ranks(config, "continual", lead.peers.world, x_dim, resumed=directory.resumed)
-    model = make_model(config, config.continual, x_dim, live.device, node_x_dim=width)
-    console = Console(stderr=True)
-    with assemble.logged(directory, "run", console) as run_log, ExitStack() as lasting:
-        inputs = build.RunInputs(live, model, lead=lead, lasting=lasting)
-        result = build.open_runner(directory, inputs, run_log, flow, console).run()
-        if not result.stopped:
-            assemble.check_events(config, result.metrics["num_events"])
-        machine = assemble.machine_figures(live.threads, live.device)
-        metrics = _metrics(result, config) | machine
-        _write_report(directory.files, metrics, result, config, run_log)
-        if config.serve.at is not None and config.serve.stay:
-            run_log.info("serve", "the stream has ended; a signal ends serving")
-            while flow.signal is None:
-                time.sleep(0.1)
-        run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
-    return metrics, result
+    with Lead(peers) as lead, ExitStack() as opened:
+        # open the stream
+        if options.resume:
+            fetch_run(config.store, config.checkpoint.keep, config.run, hint)
+        name = run_name(config.stream.path, config.model.name)
+        directory = RunDirectory.find(config, name, options)
+        opened.callback(directory.release)
+        with flow.opening():
+            run = inputs.open_live(directory, peers)
+        c, resumed = directory.config, directory.resumed
+        if not resumed:
+            inputs.warn_of_first(c)
+        check_ranks(c, "continual", peers.world, run.x_dim, resumed=resumed)
+        # build the run
+        run.lead, run.flow, run.console = lead, flow, Console(stderr=True)
+        run.model = make_model(
+            c.model, c.task, c.continual, run.x_dim, run.device, node_x_dim=run.node_x_dim
+        )
+        with inputs.logged(directory, "run", run.console) as run.run_log, run.lasting:
+            # loop
+            result = build.open_runner(run).run()
+            # report
+            if not result.stopped:
+                inputs.check_events(c, result.metrics["num_events"])
+            machine = inputs.machine_figures(run.threads, run.device)
+            metrics = _metrics(result, c.stream.path, c.model.name) | machine
+            _write_report(directory, metrics, result, run.run_log)
+            if c.serve.at is not None and c.serve.stay:
+                run.run_log.info("serve", "the stream has ended; a signal ends serving")
+                while flow.signal is None:
+                    time.sleep(0.1)
+            run.run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
+    return metrics, result, directory
 
 
 _REPORTS = ("scores", "features", "ranks", "serving", "store")
 
 
-def _metrics(result: RunResult, config: Config) -> dict[str, Any]:
+def _metrics(result: RunResult, path: str, model: str) -> dict[str, Any]:
     stream, reports = result.reports["stream"], result.reports
     counts = stream["counts"]
     return {
         "command": "run",
-        "stream": config.stream.path,
-        "model": config.model.name,
+        "stream": path,
+        "model": model,
         **result.metrics,
         "interrupted": result.stopped,
         "state_sha256": result.state_sha256,
@@ -198,20 +191,23 @@ def _metrics(result: RunResult, config: Config) -> dict[str, Any]:
 
 
 def _write_report(
-    files: RunFiles, metrics: Mapping[str, Any], result: RunResult, config: Config, run_log: RunLog
+    directory: RunDirectory, metrics: Mapping[str, Any], result: RunResult, run_log: RunLog
 ) -> None:
+    files = directory.files
     files.write_json("metrics.json", metrics)
     records = read_records(files.records, MOST_RECORDS)
     if records.num_damaged:
         text = f"{records.num_damaged} lines of {files.records} are damaged and ignored"
         run_log.warning("records", text)
     stream, num_damaged = result.reports["stream"], records.num_damaged
-    files.write_report(page.continual_report(records.kept, metrics, config, stream, num_damaged))
+    c = directory.config
+    files.write_report(page.continual_report(records.kept, metrics, c, stream, num_damaged))
 
 
-def _print(metrics: Mapping[str, Any], result: RunResult, path: Path, config: Config) -> None:
+def _print(metrics: Mapping[str, Any], result: RunResult, directory: RunDirectory) -> None:
     from tgflow.nn.linear import product_rates
 
+    path, config = directory.path, directory.config
     own_metrics = config.continual.metric_names
     rows = [
         (name, *(score(metrics.get(f"{part}.{key}", nan)) for part in ("prequential", "test")))

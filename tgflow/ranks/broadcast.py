@@ -17,6 +17,7 @@ import torch
 from tgflow.base.peers import PeerLost, Peers, RanksDisagree
 from tgflow.graph.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.ranks.control import STREAM, Order
+from tgflow.ranks.parcel import broadcast_json
 
 MOST_BATCHES = 8
 """Most micro-batches of a segment, which ranks with sharded graphs prepare together: it bounds the
@@ -60,6 +61,35 @@ class LeaderFailed(RuntimeError):
     def to_json(self) -> list[Any]:
         """Return its arguments as plain values."""
         return [self.kinds, self.text, self.exit_code]
+
+
+class Lead:
+    """Context of rank 0 until its config is sent; an error in it is sent to the other ranks."""
+
+    def __init__(self, peers: Peers | None = None) -> None:
+        self.peers: Peers = Peers() if peers is None else peers
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and not self._is_over and self.peers.failure is None:
+            with suppress(PeerLost):  # `error` ends this rank already
+                broadcast_json(self.peers, {"failure": LeaderFailed.of(error).to_json()})
+
+    def send_config(self, config: Any) -> None:
+        """Broadcast plain values to the other ranks, which call `receive_config`."""
+        self._is_over = True
+        broadcast_json(self.peers, {"config": config})
+
+
+def receive_config(peers: Peers) -> Any:
+    """Receive the value of `Lead.send_config` on any rank but 0; blocks."""
+    received = broadcast_json(peers)
+    if "failure" in received:
+        raise LeaderFailed(*received["failure"])
+    return received["config"]
 
 
 Message = EventBatch | LeaderFailed | What

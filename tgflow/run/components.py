@@ -12,7 +12,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,42 +192,28 @@ class Checkpoints:
 
 
 class SavedSettings(Component):
-    """Settings, build and elapsed time of a run."""
+    """Settings, build and elapsed time of a run; `before` is what its newest checkpoint has."""
 
     def __init__(
-        self,
-        config: Config,
-        build: dict[str, Any],
-        *,
-        elapsed: float = 0.0,
-        history: int = 0,
-        changed: bool = True,
+        self, config: Config, build: dict[str, Any], before: RunNote, *, changed: bool = True
     ) -> None:
-        self._config, self._build = config, build
-        self._before, self._started, self._changed = elapsed, time.monotonic(), changed
-        self._history = history
+        self._config, self._changed, self._started = config, changed, time.monotonic()
+        self._note = replace(before, build=build, settings=fixed_settings(config))
 
     @property
     def elapsed(self) -> float:
-        return self._before + time.monotonic() - self._started
+        return self._note.elapsed + time.monotonic() - self._started
 
     def changed(self) -> bool:
         """Whether the newest checkpoint has other settings, or another build."""
         return self._changed
 
     def save(self, writer: Checkpoint) -> None:
-        save_run_note(writer, self._config, self._build, self.elapsed, self._history)
+        writer.note("model", plain(self._config)["model"])
+        writer.note("run", asdict(replace(self._note, elapsed=self.elapsed)))
 
     def saved(self) -> None:
         self._changed = False
-
-
-def save_run_note(
-    writer: Checkpoint, config: Config, build: dict[str, Any], elapsed: float, history: int
-) -> None:
-    """Save the settings of a run, and its progress."""
-    writer.note("model", plain(config)["model"])
-    writer.note("run", asdict(RunNote(build, elapsed, fixed_settings(config), history)))
 
 
 class SavedRecords(Component):

@@ -23,7 +23,7 @@ from tgflow.run.config import (
     quote_json,
     replaced,
 )
-from tgflow.run.features import FILED, placement_of
+from tgflow.run.features import FILED
 from tgflow.run.records import RunFiles, run_note
 
 EFFECTS: dict[Effect, str] = {
@@ -124,7 +124,7 @@ class RunDirectory:
             saved = _saved(path, run_note(_newest_meta(path)).settings, unknown)
             stated = {**(options.stated or {}), "run.out": config.run.out}
             wanted = replaced(saved, stated)
-            if placement_of(wanted) not in FILED:  # irrelevant where rows are in memory now
+            if wanted.edge_placement not in FILED:  # irrelevant where rows are in memory now
                 unused = {"tables.edge_budget": None, "tables.edge_path": None}
                 wanted = replaced(saved, unused | stated)
             changed = _changes(path, saved, wanted, options)

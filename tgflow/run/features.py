@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tgflow.base.setting import Size
 from tgflow.base.units import parse_bytes
 from tgflow.cuda.device import Device
 from tgflow.cuda.requirements import CudaError
@@ -14,11 +15,9 @@ from tgflow.graph.cache.contents import Policy
 from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
-from tgflow.graph.tables.placements import Placement
 from tgflow.plan.plan import feature_inputs
-from tgflow.run.config import Config, ConfigError
-from tgflow.run.config.schema import ScaleKind
-from tgflow.run.gpu import has_gpu_graph
+from tgflow.run.config import ConfigError
+from tgflow.run.config.schema import ScaleKind, TablesConfig
 from tgflow.run.node_features import NodeFeatures
 from tgflow.train.caches import caches_of
 
@@ -30,14 +29,11 @@ GPU_SHARE = 0.5
 """Share of free GPU memory, after the graph's, that edge features take without a budget."""
 
 
-def placement_of(config: Config) -> Placement:
-    """Return the placement of edge features; the default with a graph on a GPU is auto."""
-    return config.tables.edge_table or ("auto" if has_gpu_graph(config) else "host")
-
-
-def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
+def check_tables(
+    t: TablesConfig, x_dim: int, *, on_gpu: bool, live: bool, memory_limit: Size | None = None
+) -> None:
     """Raise `ConfigError` for invalid table and cache settings, before anything is created."""
-    t, placement = config.tables, placement_of(config)
+    placement = t.placement(on_gpu=on_gpu)
     if t.edge_budget and placement != "auto":
         raise ConfigError(f"--edge-budget requires --edge-table auto, got {placement}")
     if t.edge_path and placement not in FILED:
@@ -49,7 +45,7 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         )
     if t.cache_policy and not t.edge_cache:
         raise ConfigError("--cache-policy requires a cache; give its size: --edge-cache 256MiB")
-    if has_gpu_graph(config) and t.cache_policy:
+    if on_gpu and t.cache_policy:
         raise ConfigError(
             f"--cache-policy {t.cache_policy}: a cache on a GPU always uses clock; leave it out"
         )
@@ -65,7 +61,7 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
             "stream give a size such as 256MiB"
         )
     if t.edge_cache and not is_share:
-        limit = config.operate.memory_limit
+        limit = memory_limit
         if parse_bytes(t.edge_cache) < 8 * x_dim:
             raise ConfigError(
                 f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; "
@@ -85,7 +81,7 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
             FeatureTable(1, placement=placement).close()
         except CudaError as error:
             raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
-    if t.edge_cache and placement not in FILED and not has_gpu_graph(config):
+    if t.edge_cache and placement not in FILED and not on_gpu:
         raise ConfigError(
             f"--edge-cache: a cache in host memory slows reads of --edge-table {placement}; add "
             "--edge-table disk, or leave it out"
@@ -110,17 +106,17 @@ def features_report(
     return said
 
 
-def edge_file(config: Config, directory: Path, rank: int = 0) -> Path | None:
+def edge_file(
+    t: TablesConfig, directory: Path, rank: int = 0, *, on_gpu: bool = False
+) -> Path | None:
     """Return the file of edge features of a rank of a run in `directory`, None without one."""
-    t = config.tables
-    if placement_of(config) not in FILED:
+    if t.placement(on_gpu=on_gpu) not in FILED:
         return None
     file = directory / EDGE_ROWS if t.edge_path is None else Path(t.edge_path)
     return file.with_name(f"{file.stem}-{rank:03}{file.suffix}") if rank else file
 
 
-def check_unused(config: Config) -> None:
-    path = config.tables.edge_path
+def check_unused(path: str | None) -> None:
     if path is not None and Path(path).exists():
         raise ConfigError(
             f"--edge-path: {path} exists already; name another file, remove it, or resume "
@@ -129,18 +125,22 @@ def check_unused(config: Config) -> None:
 
 
 def open_edge_table(
-    config: Config, x_dim: int, file: Path | None, gpu: Device | None
+    t: TablesConfig,
+    x_dim: int,
+    file: Path | None,
+    gpu: Device | None,
+    for_graph: Size | None = None,
 ) -> FeatureTable | None:
     """Return the table of a run's edge features; None without features.
 
-    `file` is that of the rank; None: a temporary one, if there is any.
+    `file` is that of the rank; None: a temporary one, if there is any. `for_graph` is the GPU
+    memory that the graph takes.
     """
     if x_dim == 0:
         return None
-    placement = placement_of(config)
-    budget: int | str | None = config.tables.edge_budget
+    placement = t.placement(on_gpu=gpu is not None)
+    budget: int | str | None = t.edge_budget
     if budget is None and placement == "auto" and gpu is not None:
-        for_graph = config.graph.device_budget
         room = gpu.free_bytes() - (0 if for_graph is None else parse_bytes(for_graph))
         budget = int(GPU_SHARE * max(0, room))
     return FeatureTable(
@@ -153,10 +153,9 @@ def open_edge_table(
 
 
 def with_cache(
-    config: Config, table: FeatureTable, policy: Policy, gpu: Device | None
+    t: TablesConfig, table: FeatureTable, policy: Policy, gpu: Device | None
 ) -> FeatureTable | CachedTable:
     """Return `table` behind the configured cache, if any."""
-    t = config.tables
     if t.edge_cache is None:
         return table
     named: Policy | None = t.cache_policy or policy

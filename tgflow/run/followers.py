@@ -1,7 +1,7 @@
 """Distributed runs: rank 0 reads the stream and commits checkpoints, the others follow.
 
-Only rank 0 reads the command's directory and stream; it sends a briefing to the others, which see
-the same files. A follower trains on the events that rank 0 sends. It has no source, ids, dead
+Only rank 0 reads the command's directory and stream; it sends settings to the others, which see the
+same files. A follower trains on the events that rank 0 sends. It has no source, ids, dead
 letters, records, display or report, and writes its own shard of each checkpoint.
 """
 
@@ -10,15 +10,14 @@ from __future__ import annotations
 import errno
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 
-from tgflow.base.choices import Direction
 from tgflow.base.peers import PeerLost, Peers
 from tgflow.checkpoint import (
     Checkpoint,
@@ -27,17 +26,19 @@ from tgflow.checkpoint import (
     load,
 )
 from tgflow.graph.events import EventBatch
-from tgflow.ranks.broadcast import FeedClosed, Followed, LeaderFailed
+from tgflow.ranks.broadcast import FeedClosed, Followed, LeaderFailed, receive_config
 from tgflow.ranks.control import Order
 from tgflow.ranks.parcel import broadcast_json
 from tgflow.ranks.saves import FollowingStore, LeadingStore
 from tgflow.run.config import Config, flat, replaced
+from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory, SettingChange
 from tgflow.run.records import RunFiles, keep_private
 from tgflow.run.stream import FlowControl, MemoryGuard, Stopped, rank_at_limit
 from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 
+SHAPE = ("unit", "x_dim", "node_x_dim", "direction")
 RANKS = "ranks"
 """Folder for files of ranks other than 0 in a run's directory."""
 SEEN_WITHIN = 10.0
@@ -49,102 +50,50 @@ class NotShared(FileNotFoundError):
     """Raised when a rank does not see the run's directory, or may not write there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Briefing:
-    """Description of a run: directory, settings by key, checkpoint, and shape of events.
-
-    `mark` is the content of a file that all ranks must see.
-    """
-
-    path: str
-    settings: dict[str, Any]
-    changed: Sequence[Sequence[Any]]
-    resumed: bool
-    checkpoint: str | None
-    unit: str
-    x_dim: int
-    node_x_dim: int
-    direction: Direction
-    mark: str
-
-    @classmethod
-    def of(cls, directory: RunDirectory, checkpoint: Path | None, **shape: Any) -> Self:
-        """Return the briefing of rank 0; `shape` is `unit`, `x_dim`, `node_x_dim`, `direction`."""
-        return cls(
-            path=str(directory.path.resolve()),
-            settings=flat(directory.config),
-            changed=[astuple(change) for change in directory.changed],
-            resumed=directory.resumed,
-            checkpoint=None if checkpoint is None else checkpoint.name,
-            mark=secrets.token_hex(16),
-            **shape,
-        )
-
-    @property
-    def config(self) -> Config:
-        return replaced(Config(), self.settings)
-
-    def directory(self) -> RunDirectory:
-        """Return the run's directory, which rank 0 has locked."""
-        keep_private(self.config.run)
-        changed = [SettingChange(*change) for change in self.changed]
-        files = RunFiles(Path(self.path), resumed=True)
-        return RunDirectory(files, self.config, changed, resumed=self.resumed)
-
-    def load_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint to resume from, as this rank sees it; None without one."""
-        if self.checkpoint is None:
-            return None
-        path = Path(self.path) / "checkpoints" / self.checkpoint
-        most = self.config.checkpoint.most_bytes
-        return load(path, max_bytes=most, check_all=False)
-
-    @property
-    def mark_file(self) -> Path:
-        return Path(self.path) / RANKS / ".shared"
+def send_run(run: RunContext) -> None:
+    """Send directory, settings, checkpoint and shape of events to the followers, if any."""
+    if run.peers.world == 1:
+        return
+    file, mark = _mark_file(run.path), secrets.token_hex(16)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(mark)
+    run.lead.send_config(
+        {
+            "path": str(run.path.resolve()),
+            "settings": flat(run.config),
+            "changed": [astuple(change) for change in run.directory.changed],
+            "resumed": run.directory.resumed,
+            "checkpoint": None if run.newest is None else run.store.entries()[-1].path.name,
+            "mark": mark,
+            "shape": {name: getattr(run, name) for name in SHAPE},
+        }
+    )
+    _check_shared(run.peers, run.path, True)
 
 
-class Lead:
-    """Context of rank 0 until the briefing is sent; an error in it is sent to the other ranks."""
-
-    def __init__(self, peers: Peers | None = None) -> None:
-        self.peers: Peers = Peers() if peers is None else peers
-        self._is_over = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and not self._is_over and self.peers.failure is None:
-            with suppress(PeerLost):  # `error` ends this rank already
-                broadcast_json(self.peers, {"failure": LeaderFailed.of(error).to_json()})
-
-    def brief(self, briefing: Briefing) -> None:
-        if self.peers.world == 1:
-            return
-        briefing.mark_file.parent.mkdir(exist_ok=True)
-        briefing.mark_file.write_text(briefing.mark)
-        self.send_words(asdict(briefing))
-        _check_shared(self.peers, briefing, True)
-
-    def send_words(self, words: Any) -> None:
-        self._is_over = True
-        broadcast_json(self.peers, {"words": words})
+def receive_run(peers: Peers) -> RunContext:
+    """Receive what `send_run` sends, on any rank but 0; blocks."""
+    sent = receive_config(peers)
+    path = Path(sent["path"])
+    _check_shared(peers, path, _is_shared(_mark_file(path), sent["mark"], peers.rank))
+    config, changed = replaced(Config(), sent["settings"]), sent["changed"]
+    keep_private(config.run)
+    directory = RunDirectory(  # which rank 0 has locked
+        RunFiles(path, resumed=True),
+        config,
+        [SettingChange(*change) for change in changed],
+        resumed=sent["resumed"],
+    )
+    run = RunContext(directory=directory, peers=peers, **sent["shape"])
+    if (name := sent["checkpoint"]) is not None:  # as this rank sees it
+        most = config.checkpoint.most_bytes
+        run.newest = load(path / "checkpoints" / name, max_bytes=most, check_all=False)
+    return run
 
 
-def hear(peers: Peers) -> Briefing:
-    """Receive the briefing of `Lead.brief` on any rank but 0; blocks."""
-    briefing = Briefing(**hear_words(peers))
-    _check_shared(peers, briefing, _is_shared(briefing.mark_file, briefing.mark, peers.rank))
-    return briefing
-
-
-def hear_words(peers: Peers) -> Any:
-    """Receive the value of `Lead.send_words` on any rank but 0; blocks."""
-    received = broadcast_json(peers)
-    if "failure" in received:
-        raise LeaderFailed(*received["failure"])
-    return received["words"]
+def _mark_file(path: Path) -> Path:
+    """Return the file that all ranks must see."""
+    return path / RANKS / ".shared"
 
 
 def _is_shared(file: Path, mark: str, rank: int) -> bool:
@@ -169,13 +118,13 @@ def _is_shared(file: Path, mark: str, rank: int) -> bool:
     return True
 
 
-def _check_shared(peers: Peers, briefing: Briefing, is_shared: bool) -> None:
+def _check_shared(peers: Peers, path: Path, is_shared: bool) -> None:
     """Raise on all ranks if one of them does not see the directory, or cannot write there."""
     found = peers.gather(torch.tensor([int(is_shared)]), [1] * peers.world, kind="words").tolist()
     blind = ", ".join(str(rank) for rank, each in enumerate(found) if not each)
     if blind:
         raise NotShared(
-            f"rank {blind} does not see {briefing.path}, where rank 0 writes, or cannot write "
+            f"rank {blind} does not see {path}, where rank 0 writes, or cannot write "
             "there; pass a directory that all hosts share and can write to: --out"
         )
 

@@ -7,28 +7,30 @@ from typing import Any
 
 import torch
 
+from tgflow.base.choices import Precision
+from tgflow.base.setting import Size
 from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
 from tgflow.nn.linear import check_precision
 from tgflow.ranks.launch import read_launch
-from tgflow.run.config import Config, ConfigError
+from tgflow.run.config import ConfigError
+from tgflow.run.config.schema import TablesConfig
 from tgflow.train.config import ExecutionConfig
 
 CPU = torch.device("cpu")
 
 
-def use_device(config: Config) -> torch.device:
-    """Select the device of the models and make it current in this thread.
+def use_device(name: str, precision: Precision, device_budget: Size | None = None) -> torch.device:
+    """Select the device `name` of the models and make it current in this thread.
 
     Each rank uses its own device if there are enough: cuda:LOCAL_RANK.
     """
-    name = config.run.device
     try:
-        check_precision(config.model.precision, torch.device(name))
+        check_precision(precision, torch.device(name))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if name == "cpu":
-        if config.graph.device_budget is not None:
+        if device_budget is not None:
             raise ConfigError("--device-budget requires --device cuda")
         return CPU
     wanted, launch, num_devices = torch.device(name), read_launch(os.environ), 0
@@ -45,19 +47,14 @@ def use_device(config: Config) -> torch.device:
     return device
 
 
-def has_gpu_graph(config: Config) -> bool:
-    """Return whether graph, tables and caches are on the model's GPU, if it is on one."""
-    return config.run.device != "cpu" and config.tables.cache_policy != "belady"
-
-
-def graph_gpu(config: Config, device: torch.device) -> Device | None:
+def graph_gpu(device: torch.device, tables: TablesConfig) -> Device | None:
     """Return the GPU of graph, tables and caches; None if they are in host memory."""
-    return device_of(device) if has_gpu_graph(config) else None
+    on_host = device.type == "cpu" or tables.cache_policy == "belady"
+    return None if on_host else device_of(device)
 
 
-def execution_config(config: Config) -> ExecutionConfig:
+def execution_config(precision: Precision, *, capture: bool) -> ExecutionConfig:
     """Return how a trainer computes, with the threads that torch has now."""
-    precision, capture = config.model.precision, config.run.capture
     beside = torch.get_num_threads() > 1
     return ExecutionConfig(precision=precision, capture=capture, beside=beside)
 

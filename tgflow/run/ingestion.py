@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tgflow.base.units import INT64_MAX
-from tgflow.checkpoint import Checkpoint, CheckpointStore, UntrustedCheckpoint
+from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import DurableLog, LogPosition
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
 from tgflow.run.components import Component
-from tgflow.run.config import Config
-from tgflow.run.directory import RunDirectory
+from tgflow.run.context import RunContext
 from tgflow.run.log import RunLog
-from tgflow.run.records import DamagedJson, RunNote, run_note
-from tgflow.run.stream import FlowControl
+from tgflow.run.records import DamagedJson
 from tgflow.streams.ingest.admission import PartitionState
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
-from tgflow.streams.rows.row_batch import PartitionedSource, Stoppable
+from tgflow.streams.rows.row_batch import Stoppable
 from tgflow.streams.transports import find_transport, scheme_of
-from tgflow.train.stream_trainer import StreamTrainer
 
 SEGMENT_BYTES = 16 << 20
 """Approximate segment size of the log; the log is removed segment by segment."""
@@ -81,44 +77,9 @@ def load_ingest(reader: Checkpoint) -> IngestState:
         raise UntrustedCheckpoint(str(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """State of a run beside its trainer in a checkpoint; the defaults are those of a new run."""
-
-    ids: NodeIds | None = None
-    state: IngestState | None = None
-    run: RunNote = field(default_factory=RunNote)
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint | None, *, has_stream: bool = True) -> Start:
-        """Return the state in `checkpoint`; that of a new run without one."""
-        if checkpoint is None:
-            return cls()
-        note, ids = run_note(checkpoint.meta), NodeIds()
-        if not has_stream:
-            return cls(run=note)
-        Ids(ids).load(checkpoint)
-        return cls(ids, load_ingest(checkpoint), note)
-
-
-def section_of(config: Config, address: str) -> Any:
-    """Return the section named like the scheme of `address`; None for a path, or without one."""
-    scheme = scheme_of(address)
-    return None if scheme is None else getattr(config, scheme, None)
-
-
-def open_ingest(
-    directory: RunDirectory,
-    source: PartitionedSource,
-    start: Start,
-    position: int,
-    log: DurableLog | None,
-    flow: FlowControl,
-    opened: ExitStack,
-) -> Ingest:
-    """Open ingestion at `position`; `opened` closes its dead letters."""
-    config = directory.config
-    order = config.order
+def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
+    """Open ingestion at the trainer's position; `opened` closes its dead letters."""
+    config, source, order = run.config, run.source, run.config.order
     if config.stream.sort:  # all events are buffered until the end
         order = replace(
             order,
@@ -128,31 +89,27 @@ def open_ingest(
             buffer_bytes=INT64_MAX,
         )
     address, topic = config.stream.path, None
-    section, transport = section_of(config, address), find_transport(address)
+    section, transport = config.section_of(scheme_of(address)), find_transport(address)
     name = getattr(section, "dead_letter_topic", None)
     if name is not None and transport is not None and transport.topic is not None:
         topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
-    letters = DeadLetterFiles(directory.path / DEAD_LETTERS, topic=topic)
+    letters = DeadLetterFiles(run.path / DEAD_LETTERS, topic=topic)
     opened.callback(close_quietly, letters)
-    if start.ids is not None:
-        source.ids = start.ids
+    if run.ids is not None:
+        source.ids = run.ids
     if isinstance(source, Stoppable):
-        source.stop = lambda: flow.stopped
+        source.stop = lambda: run.flow.stopped
     return Ingest(
         source,
         order,
         letters=letters,
         max_bad_ratio=config.checks.max_bad_ratio,
-        log=log,
-        state=start.state,
-        skip_to=position,
-        keep_event_ids=keeps_event_ids(config),
-        stop=lambda: flow.stopped,
+        log=run.log,
+        state=run.state,
+        skip_to=run.trainer.position,
+        keep_event_ids=config.scores.to is not None and config.stream.event_id is not None,
+        stop=lambda: run.flow.stopped,
     )
-
-
-def keeps_event_ids(config: Config) -> bool:
-    return config.scores.to is not None and config.stream.event_id is not None
 
 
 def close_quietly(part: Any) -> None:
@@ -191,21 +148,12 @@ def open_log(
 class SavedIngest(Component):
     """Ingestion in checkpoints: ids, positions, buffered events; and stream.json."""
 
-    def __init__(
-        self,
-        ingest: Ingest,
-        trainer: StreamTrainer,
-        state: IngestState | None,
-        directory: RunDirectory,
-        store: CheckpointStore,
-        log: DurableLog | None,
-        run_log: RunLog,
-    ) -> None:
-        self._ingest, self._trainer, self._files = ingest, trainer, directory.files
-        self._store, self._run_log = store, run_log
-        self._log = None if directory.config.checkpoint.keep_log else log
-        self._nodes = NodeCount(trainer.graph.log)
-        self._saved = None if state is None else state.to_json()
+    def __init__(self, run: RunContext) -> None:
+        self._ingest, self._trainer, self._files = run.ingest, run.trainer, run.directory.files
+        self._store, self._run_log = run.store, run.run_log
+        self._log = None if run.config.checkpoint.keep_log else run.log
+        self._nodes = NodeCount(run.trainer.graph.log)
+        self._saved = None if run.state is None else run.state.to_json()
         self._pending: IngestState | None = None
 
     def on_step(self, record: Mapping[str, Any]) -> None:

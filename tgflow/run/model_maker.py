@@ -15,16 +15,19 @@ from tgflow.base.own_code import CodeNotGiven, find
 from tgflow.graph.sampling import Sampler
 from tgflow.models import MODELS
 from tgflow.nn.model import TemporalModel
-from tgflow.run.config import Config, ConfigError, model_settings, validate_model
+from tgflow.run.config import ConfigError, model_settings, validate_model
 from tgflow.run.config.load import WIDTHS
+from tgflow.run.config.schema import ModelConfig
 from tgflow.run.gpu import CPU
 from tgflow.train.config import TrainingConfig
 from tgflow.train.reducer import check_sliceable
+from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import check_embeds, embeds, freeze, make_task
 
 
 def make_model(
-    config: Config,
+    model: ModelConfig,
+    task: TaskConfig,
     training: TrainingConfig,
     edge_x_dim: int,
     device: torch.device = CPU,
@@ -33,7 +36,7 @@ def make_model(
     must_embed: bool = True,
     own: type[Any] | None = None,
 ) -> TemporalModel:
-    """Build the model named in `config`, with parameters initialized by the trainer's seed.
+    """Build the model of `model` and `task`, with parameters initialized by the trainer's seed.
 
     `own` is the caller's class, for a name that is not built in; see `model_class`.
 
@@ -44,8 +47,7 @@ def make_model(
     """
     with _refusing("--metric: {}"):
         find_metrics(training.metrics)
-    name = config.model.name
-    stated = model_settings(config.model)
+    name, stated = model.name, model_settings(model)
     kind = model_class(name, own)
     if name in MODELS:
         fixed = MODELS[name].settings
@@ -59,23 +61,23 @@ def make_model(
     derived = {"edge_x_dim": edge_x_dim} | ({"node_x_dim": node_x_dim} if node_x_dim else {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
-        model: TemporalModel = _build(kind, name, stated, derived)
-        missing = [key for key in ("fanouts", "strategy") if not hasattr(model, key)]
+        built: TemporalModel = _build(kind, name, stated, derived)
+        missing = [key for key in ("fanouts", "strategy") if not hasattr(built, key)]
         if missing:
             raise ConfigError(f"{name} lacks {' and '.join(missing)}; see tgflow.TemporalModel")
-        with _refusing(f"--task {config.task.kind}: {{}}"):
-            if config.task.node_labels is not None:
-                check_embeds(model)
-            task = make_task(config.task)
-            if task is not None and (must_embed or embeds(type(model))):
-                task.add_decoder(model, edge_x_dim)
-            if config.task.freeze:
-                freeze(model)
+        with _refusing(f"--task {task.kind}: {{}}"):
+            if task.node_labels is not None:
+                check_embeds(built)
+            learned = make_task(task)
+            if learned is not None and (must_embed or embeds(type(built))):
+                learned.add_decoder(built, edge_x_dim)
+            if task.freeze:
+                freeze(built)
     with _refusing("{}; --strategy and --span go together"):
-        Sampler(training.strategy or model.strategy, training.span)
+        Sampler(training.strategy or built.strategy, training.span)
     with _refusing("{}"):
-        check_sliceable(model, training.slices)
-    return model.to(device)
+        check_sliceable(built, training.slices)
+    return built.to(device)
 
 
 @contextmanager

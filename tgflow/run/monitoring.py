@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +14,6 @@ from rich.console import Console
 from tgflow.report.display import SECONDS_PER_LINE, Display
 from tgflow.report.formatting import compact, score
 from tgflow.run.components import Component
-from tgflow.run.config import Config
 from tgflow.run.log import RunLog
 from tgflow.run.machine import anonymous_bytes
 from tgflow.run.metrics import RunMetrics
@@ -28,16 +27,18 @@ JOIN_SECONDS = 5.0
 
 
 class Shown(Component):
-    """Shows progress on a console while entered; with JSON messages, logs it periodically."""
+    """Shows progress on a console while entered; without one, logs it periodically."""
 
     def __init__(
-        self, config: Config, title: str, total: int | None, console: Console, run_log: RunLog
+        self,
+        title: str,
+        total: int | None,
+        metrics: Sequence[str],
+        console: Console | None,
+        run_log: RunLog,
     ) -> None:
-        self._run_log, self._display = run_log, None
-        if config.operate.log_format == "text":
-            kind = config.task.kind
-            metrics = [f"{kind}.batch_ap", f"{kind}.accuracy", *config.continual.metric_names]
-            self._display = Display(console, title, total, metrics)
+        self._run_log = run_log
+        self._display = None if console is None else Display(console, title, total, metrics)
         self._logged_at = time.monotonic()
 
     def __enter__(self) -> Self:

@@ -362,11 +362,10 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def run_name(config: Config) -> str:
-    """Return the default name of a run, such as collegemsg-tgn."""
-    path = "stdin" if config.stream.path == "-" else config.stream.path
-    stem = Path(path).name.split(".")[0] or "stream"
-    return f"{stem}-{config.model.name.removesuffix('+pairs').rpartition(':')[2].lower()}"
+def run_name(path: str, model: str) -> str:
+    """Return the default name of a run on the stream at `path`, such as collegemsg-tgn."""
+    stem = Path("stdin" if path == "-" else path).name.split(".")[0] or "stream"
+    return f"{stem}-{model.removesuffix('+pairs').rpartition(':')[2].lower()}"
 
 
 State = Literal[

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
 
-from tgflow.base.peers import Peers
 from tgflow.checkpoint import Checkpoint, CheckpointStore, RowsLost
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.graph.tables.table import Table
@@ -19,18 +18,16 @@ from tgflow.nn import NodeMemory
 from tgflow.nn.model import TemporalModel
 from tgflow.ranks.memory import ShardedMemory
 from tgflow.report.compare.comparison import Comparison
-from tgflow.report.compare.lineup import Lineup
 from tgflow.report.compare.offline_saves import OfflineSaves
 from tgflow.run.components import Component, SavedSettings
 from tgflow.run.config import ConfigError
+from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory
 from tgflow.run.features import check_unused, edge_file, open_edge_table, scale_of, with_cache
-from tgflow.run.followers import Briefing
 from tgflow.run.gpu import describe_device, execution_config
-from tgflow.run.ingestion import Start
 from tgflow.run.log import RunLog
 from tgflow.run.machine import describe
-from tgflow.run.records import run_note
+from tgflow.run.records import RunNote, run_note
 from tgflow.streams.errors import SourceMismatch
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.stream_trainer import StreamTrainer
@@ -59,9 +56,9 @@ def current_build(threads: int, device: torch.device) -> dict[str, Any]:
 
 
 def open_newest(
-    directory: RunDirectory, build: dict[str, Any], run_log: RunLog, *, has_stream: bool = True
-) -> tuple[CheckpointStore, Checkpoint | None, Start]:
-    """Return the checkpoints of a run, the one to resume from, and its state; None for a new run.
+    directory: RunDirectory, build: dict[str, Any], run_log: RunLog
+) -> tuple[CheckpointStore, Checkpoint | None, RunNote]:
+    """Return the checkpoints of a run, the one to resume from, and its note; None for a new run.
 
     Warns if bits could differ from those of the machine that wrote it, or raises `StrictResume`;
     raises `ConfigError` if settings differ in a way that is not allowed.
@@ -72,11 +69,11 @@ def open_newest(
     found = store.newest()
     for problem in store.problems:
         run_log.warning("checkpoint", problem)
-    newest = None if found is None else found[1]
+    newest, note = None if found is None else found[1], RunNote()
     if newest is not None:
-        directory.compare(run_note(newest.meta).settings)
-    start = Start.of(newest, has_stream=has_stream)
-    before = start.run.build
+        note = run_note(newest.meta)
+        directory.compare(note.settings)
+    before = note.build
     differing = [name for name in build if before.get(name, build[name]) != build[name]]
     if differing:
         reasons = "; ".join(f"{name} was {before[name]}, is {build[name]}" for name in differing)
@@ -84,21 +81,16 @@ def open_newest(
         if c.strict_resume:
             raise StrictResume(f"{text}, and strict_resume is set; restore the build, or unset it")
         run_log.warning("other build", text)
-    return store, newest, start
+    return store, newest, note
 
 
-def make_trainer(
-    directory: RunDirectory,
-    model: TemporalModel | Lineup,
-    shape: Briefing,
-    checkpoint: Checkpoint | None,
-    gpu: Device | None,
-    peers: Peers,
-    run_log: RunLog,
-    initial: Checkpoint | None = None,
-) -> StreamTrainer:
-    """Return the trainer of a run, restored from `checkpoint`."""
-    config, node_x_dim, shard = directory.config, shape.node_x_dim, None
+def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTrainer:
+    """Return the trainer of a run, restored from its newest checkpoint.
+
+    A new run starts with the model and the events of `initial`, if given.
+    """
+    config, model, peers, gpu = run.config, run.model, run.peers, run.gpu
+    checkpoint, node_x_dim, shard = run.newest, run.node_x_dim, None
     if peers.world > 1 and isinstance(model, TemporalModel):
         if config.ranks.memory == "sharded" and isinstance(model.state, NodeMemory):
             model.state = ShardedMemory(model.state, peers)
@@ -106,10 +98,11 @@ def make_trainer(
     where: dict[str, Any] = {
         "device": "cpu" if gpu is None else gpu,
         "device_budget": config.graph.device_budget,
-        "edge_x": _open_table(directory, shape.x_dim, checkpoint, gpu, peers),
+        "edge_x": _open_table(run),
     }
     task = make_task(config.task)
-    learning: dict[str, Any] = {"execution": execution_config(config), "task": task}
+    execution = execution_config(config.model.precision, capture=config.run.capture)
+    learning: dict[str, Any] = {"execution": execution, "task": task}
     if isinstance(model, TemporalModel):
         learning |= {"peers": peers, "scores": config.scores.to is not None}
     kind = config.graph.feature_scale
@@ -123,10 +116,10 @@ def make_trainer(
             )
         trainer: StreamTrainer
         if isinstance(model, TemporalModel):
-            keep_model = directory.effect != "fixed_model"
+            keep_model = run.directory.effect != "fixed_model"
             if not keep_model:
                 text = "model, optimizer and memory are reset, as allowed"
-                run_log.warning("other model", text)
+                run.run_log.warning("other model", text)
             learning |= {"keep_model": keep_model, "shard": shard}
             trainer = ContinualTrainer.from_checkpoint(
                 model, checkpoint, config.continual, **learning, **where
@@ -135,11 +128,11 @@ def make_trainer(
             trainer = Comparison.from_checkpoint(
                 model, checkpoint, config.continual, **learning, **where
             )
-        trainer.graph.check_time_unit(shape)
+        trainer.graph.check_time_unit(run)
         return trainer
     if initial is not None:
         graph = graph_of(initial, shard=shard, **where)
-        graph.check_time_unit(shape)
+        graph.check_time_unit(run)
         there = 0 if graph.node_x is None else graph.node_x.dim
         if there != node_x_dim:
             raise ConfigError(
@@ -153,11 +146,11 @@ def make_trainer(
             )
     else:
         graph = TemporalGraph(
-            shape.direction,
-            time_unit=shape.unit,
+            run.direction,
+            time_unit=run.unit,
             node_x=FeatureTable(node_x_dim) if node_x_dim else None,
             shard=shard,
-            feature_scale=scale_of(kind, shape.x_dim + node_x_dim),
+            feature_scale=scale_of(kind, run.x_dim + node_x_dim),
             **where,
         )
     if not isinstance(model, TemporalModel):
@@ -167,38 +160,34 @@ def make_trainer(
     return ContinualTrainer(model, graph, config.continual, **learning)
 
 
-def _open_table(
-    directory: RunDirectory,
-    x_dim: int,
-    checkpoint: Checkpoint | None,
-    gpu: Device | None,
-    peers: Peers,
-) -> Table | None:
+def _open_table(run: RunContext) -> Table | None:
     """Return the table of edge features behind its cache; None without features.
 
     Rows beyond the checkpoint come from log or source again, so they are truncated. Each rank has a
     file of its own; those of the checkpoint that are missing in it come from rank 0.
     """
-    config, file = directory.config, edge_file(directory.config, directory.path, peers.rank)
+    tables, checkpoint, peers, gpu = run.config.tables, run.newest, run.peers, run.gpu
+    file = edge_file(tables, run.path, peers.rank, on_gpu=gpu is not None)
+    opened = partial(open_edge_table, tables, run.x_dim, file, gpu, run.config.graph.device_budget)
     counted = None if checkpoint is None else file_of(checkpoint.meta, "edge_x")
     if file is not None and not file.exists() and same_file(counted, file):
         raise RowsLost(f"{file} is gone, with the edge features that the checkpoint counts")
-    if peers.rank and not directory.resumed and file is not None and file.exists():
+    if peers.rank and not run.directory.resumed and file is not None and file.exists():
         raise ConfigError(f"--edge-path: {file} exists already; name another file, or remove it")
     try:
-        table = open_edge_table(config, x_dim, file, gpu)
+        table = opened()
     except DamagedFile as error:
         if not peers.rank or file is None:
             raise RowsLost(f"the run's edge features cannot be read: {error}") from None
         file.unlink()
-        table = open_edge_table(config, x_dim, file, gpu)
+        table = opened()
     if table is None:
         return None
     if counted is None or checkpoint is None:
         table.truncate(0)
     elif peers.world > 1 and file is not None:
         share_rows(checkpoint, "edge_x", table, peers)
-    return with_cache(config, table, "lru", gpu)
+    return with_cache(tables, table, "lru", gpu)
 
 
 def check_own(directory: RunDirectory) -> None:
@@ -211,7 +200,7 @@ def check_own(directory: RunDirectory) -> None:
     if directory.resumed and not is_new:
         return
     if file_of(directory.newest_meta(), "edge_x") is None:
-        check_unused(directory.config)
+        check_unused(directory.config.tables.edge_path)
 
 
 class SavedEvents(Component):
@@ -262,12 +251,12 @@ def open_saves(
 ) -> OfflineSaves:
     """Return the saved results of offline trainings, from the newest checkpoint."""
     events = SavedEvents(graph)
-    store, newest, start = open_newest(directory, build, run_log, has_stream=False)
+    store, newest, note = open_newest(directory, build, run_log)
     if newest is not None:
         events.check(newest.meta, directory)
     further = parts(newest)
     directory.accept_settings()
-    settings = SavedSettings(directory.config, build, elapsed=start.run.elapsed)
+    settings = SavedSettings(directory.config, build, note)
     return OfflineSaves(
         store,
         newest,

@@ -28,10 +28,18 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
 from tgflow.models import MODELS, name_of
 from tgflow.nn.model import TemporalModel, feature_widths
-from tgflow.run.components import save_run_note
-from tgflow.run.config import Config, ConfigError, StreamConfig, load_config, replaced, to_toml
+from tgflow.run.config import (
+    Config,
+    ConfigError,
+    StreamConfig,
+    load_config,
+    plain,
+    replaced,
+    to_toml,
+)
 from tgflow.run.config.schema import GraphConfig, ModelConfig, RunConfig
-from tgflow.run.ingestion import Start, load_classes, load_ingest, save_ingest, save_relations
+from tgflow.run.directory import fixed_settings
+from tgflow.run.ingestion import load_classes, load_ingest, save_ingest, save_relations
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.node_features import FeaturedStream
 from tgflow.run.records import RunNote, run_note
@@ -196,7 +204,8 @@ class Run(Predictor):
     def _new_model(self, graph: TemporalGraph) -> TemporalModel:
         edge_x_dim, node_x_dim = feature_widths(graph).values()
         training = replace(self._training(), metrics=())  # queries measure nothing
-        return make_model(self.config, training, edge_x_dim, node_x_dim=node_x_dim, own=self._own)
+        c, own = self.config, self._own
+        return make_model(c.model, c.task, training, edge_x_dim, node_x_dim=node_x_dim, own=own)
 
 
 def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:
@@ -292,7 +301,9 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     save_relations(_relations_of(trainer), checkpoint)
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
-    save_run_note(checkpoint, config, build, 0.0, start)
+    checkpoint.note("model", plain(config)["model"])
+    note = RunNote(build, settings=fixed_settings(config), history=start)
+    checkpoint.note("run", asdict(note))
     CheckpointStore(home / "checkpoints").save(position, checkpoint)
     replace_file(home / "config.toml", [to_toml(config).encode()])
 
@@ -331,7 +342,9 @@ def _config_of(trainer: ContinualTrainer) -> Config:
     edge_x_dim, node_x_dim = feature_widths(graph).values()
     try:
         kind = None if name in MODELS else type(model)
-        again = make_model(config, trainer.config, edge_x_dim, node_x_dim=node_x_dim, own=kind)
+        again = make_model(
+            config.model, config.task, trainer.config, edge_x_dim, node_x_dim=node_x_dim, own=kind
+        )
     except (ConfigError, TypeError) as error:
         raise ValueError(
             f"a run directory needs a model that can be built again: {error}; use {_BY_HAND}"
@@ -435,11 +448,14 @@ def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
     return {f"model.{name}": value for name, value in settings.items()}
 
 
-def find_initial(config: Config, world: int = 1) -> Checkpoint | None:
-    """Return the checkpoint of the initial run (`--init-from`); None without one."""
-    path = config.start.init_from
-    if path is None:
-        return None
+def initial_model(path: str | None, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model settings of the initial run at `path`, if any, but for those in `stated`."""
+    found = {} if path is None else saved_model(find_initial(path))
+    return {key: value for key, value in found.items() if key not in stated}
+
+
+def find_initial(path: str | Path, world: int = 1) -> Checkpoint:
+    """Return the checkpoint of the initial run (`--init-from`)."""
     if world > 1:
         raise ConfigError(
             "--init-from: only a single process can start from another run; leave out --nproc, "
@@ -448,17 +464,10 @@ def find_initial(config: Config, world: int = 1) -> Checkpoint | None:
     return find_checkpoint(path)[1]
 
 
-def with_initial_model(config: Config, stated: Mapping[str, Any]) -> Config:
-    """Return settings with those of the initial model; settings in `stated` stay."""
-    initial = find_initial(config)
-    if initial is None:
-        return config
-    found = {key: value for key, value in saved_model(initial).items() if key not in stated}
-    return replaced(config, found)
-
-
-def start_of(initial: Checkpoint, graph: TemporalGraph, direction: str) -> Start:
-    """Return the start of ingestion for events that follow those of the initial run."""
+def start_of(
+    initial: Checkpoint, graph: TemporalGraph, direction: str
+) -> tuple[NodeIds, IngestState, RunNote]:
+    """Return ids, ingestion and note for events that follow those of the initial run."""
     if graph.direction != direction:
         raise ConfigError(
             f"--init-from: events are {graph.direction} there, and {direction} here; give both the "
@@ -469,4 +478,4 @@ def start_of(initial: Checkpoint, graph: TemporalGraph, direction: str) -> Start
     last = BEFORE_ALL if graph.log.t_last is None else graph.log.t_last
     num = graph.num_events
     state = IngestState(num_released=num, watermark=last, last_t=last)
-    return Start(ids, state, RunNote(history=num))
+    return ids, state, RunNote(history=num)

@@ -21,9 +21,8 @@ from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
 from tgflow.graph.id_columns import list_array
 from tgflow.run.components import Component
-from tgflow.run.config import Config, ConfigError
-from tgflow.run.directory import RunDirectory
-from tgflow.run.ingestion import keeps_event_ids, section_of
+from tgflow.run.config import ConfigError, StreamConfig
+from tgflow.run.context import RunContext
 from tgflow.run.records import DamagedJson
 from tgflow.streams.files.formats import format_of
 from tgflow.streams.files.text import COMPRESSION
@@ -167,12 +166,14 @@ class TopicScores:
 class ScoreRows:
     """Formats the scores of micro-batches as rows."""
 
-    def __init__(self, ingest: Ingest, config: Config, *, has_labels: bool) -> None:
+    def __init__(
+        self, ingest: Ingest, stream: StreamConfig, classes: int | None, *, has_labels: bool
+    ) -> None:
         self._ingest, self._has_labels = ingest, has_labels
-        self._has_event_ids = keeps_event_ids(config)
+        self._has_event_ids = stream.event_id is not None
         # with two classes labels have no names: one class may combine several labels
-        self._has_names = config.task.classes not in (None, 2)
-        tick, unit = ingest.unit, config.stream.unit
+        self._has_names = classes not in (None, 2)
+        tick, unit = ingest.unit, stream.unit
         self._per_unit = ticks_per_unit(tick if "tick" in (tick, unit) else unit, tick)
 
     @property
@@ -302,19 +303,20 @@ def _columns_of(path: Path) -> list[str] | None:
     return None
 
 
-def open_scores(
-    directory: RunDirectory, ingest: Ingest, trainer: StreamTrainer, checkpoint: Checkpoint | None
-) -> SavedScores | None:
+def open_scores(run: RunContext) -> SavedScores | None:
     """Return the scores of a run at its checkpoint; None if none are written.
 
     Raises ScoresLost if the rows that the checkpoint counts are gone, ConfigError if they have
     other columns, and FileExistsError if the file has rows that the checkpoint does not count, or
     was completed when the run continued with another file.
     """
-    config, to = directory.config, directory.config.scores.to
+    config, directory, trainer, checkpoint = run.config, run.directory, run.trainer, run.newest
+    to = config.scores.to
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or to is None:
         return None
-    rows = ScoreRows(ingest, config, has_labels=trainer.scorer.says_labels)
+    rows = ScoreRows(
+        run.ingest, config.stream, config.task.classes, has_labels=trainer.scorer.says_labels
+    )
     noted, owner = None, {}
     if checkpoint is not None and _NOTE in checkpoint.meta:
         noted = read_as(_Noted, checkpoint.meta[_NOTE], _NOTE)
@@ -362,7 +364,7 @@ def open_scores(
         transport = find_transport(to)
         assert transport is not None
         assert transport.topic is not None
-        sink = TopicScores(transport.topic(to, section_of(config, to).options))
+        sink = TopicScores(transport.topic(to, config.section_of(scheme_of(to)).options))
     saved = SavedScores(to, sink, rows, trainer, mark)
     trainer.scorer.hear = saved.write
     return saved

@@ -12,8 +12,9 @@ from tgflow.checkpoint import CheckpointStore, read_manifest
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.remote import RemoteStore, Sent
 from tgflow.run.components import ENDS_FILE, Component
-from tgflow.run.config import Config, ConfigError
-from tgflow.run.directory import LOCK, SETTINGS, RunDirectory
+from tgflow.run.config import ConfigError
+from tgflow.run.config.schema import RunConfig, StoreConfig
+from tgflow.run.directory import LOCK, SETTINGS
 from tgflow.run.features import EDGE_ROWS
 from tgflow.run.ingestion import DEAD_LETTERS, FILE
 from tgflow.run.log import RunLog
@@ -27,14 +28,13 @@ FILES = (
 """Files and folders of a run directory that are stored besides its checkpoints."""
 
 
-def open_remote(config: Config, warn: Callable[[str], None]) -> RemoteStore:
-    """Open the store of `config`; ConfigError if its URL cannot be opened."""
-    c = config.store
+def open_remote(c: StoreConfig, keep: int, warn: Callable[[str], None]) -> RemoteStore:
+    """Open the configured store; ConfigError if its URL cannot be opened."""
     assert c.url is not None
     try:
         return RemoteStore(
             c.url,
-            keep=config.checkpoint.keep,
+            keep=keep,
             timeout=parse_seconds(c.timeout),
             lease=parse_seconds(c.lease),
             warn=warn,
@@ -43,12 +43,12 @@ def open_remote(config: Config, warn: Callable[[str], None]) -> RemoteStore:
         raise ConfigError(f"--store: {error}") from None
 
 
-def fetch_run(config: Config, directory: Path, warn: Callable[[str], None]) -> None:
-    """Fetch the newest whole checkpoint in the store, if the directory holds no run yet."""
-    if (directory / SETTINGS).exists():
+def fetch_run(c: StoreConfig, keep: int, run: RunConfig, warn: Callable[[str], None]) -> None:
+    """Fetch the newest whole checkpoint in the store, if any, if `run.out` holds no run yet."""
+    if c.url is None or run.out is None or (Path(run.out) / SETTINGS).exists():
         return
-    remote = open_remote(config, warn)
-    RunFiles(directory, resumed=True).make(config.run)
+    remote, directory = open_remote(c, keep, warn), Path(run.out)
+    RunFiles(directory, resumed=True).make(run)
     with RunLock(directory / LOCK, say=warn) as lock:
         try:
             remote.acquire(directory)
@@ -63,12 +63,6 @@ def fetch_run(config: Config, directory: Path, warn: Callable[[str], None]) -> N
         warn(f"fetched {found.name} from {remote.url} to {directory}")
 
 
-def check_store(config: Config) -> None:
-    """Raise `ConfigError` if the run has files that the store would not hold."""
-    if config.store.url is not None and config.tables.edge_path is not None:
-        raise ConfigError("--store holds files in the run directory only; leave out --edge-path")
-
-
 class Uploads(Component):
     """Sends each checkpoint to the store, in a background thread; a late one is skipped.
 
@@ -78,9 +72,10 @@ class Uploads(Component):
         StoreUnavailable: If the store cannot be reached.
     """
 
-    def __init__(self, directory: RunDirectory, store: CheckpointStore, run_log: RunLog) -> None:
-        self._path, self._store, self._run_log = directory.path, store, run_log
-        self._remote = open_remote(directory.config, lambda text: run_log.warning("store", text))
+    def __init__(
+        self, remote: RemoteStore, path: Path, store: CheckpointStore, run_log: RunLog
+    ) -> None:
+        self._remote, self._path, self._store, self._run_log = remote, path, store, run_log
         self._changed = threading.Condition()
         self._pending: Path | None = None
         self._current: Path | None = None

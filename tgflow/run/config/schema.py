@@ -114,11 +114,14 @@ class ModelConfig:
     a file: a key of [model]."""
 
 
+Placement = Literal["host", "disk", "auto", "device", "uva"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TablesConfig:
     """Placement of edge features, and their cache."""
 
-    edge_table: Literal["host", "disk", "auto", "device", "uva"] | None = None
+    edge_table: Placement | None = None
     """Placement of edge features: host memory; disk, in a file; auto, in memory up to edge_budget
     and then in a file, on a GPU in its memory first; device or uva, GPU memory or mapped host
     memory; unset: host, or auto on a GPU."""
@@ -131,6 +134,10 @@ class TablesConfig:
     cache_policy: Literal["lru", "lfu", "fifo", "belady"] | None = None
     """Policy of a cache in host memory; belady, for train, plans ahead; unset: the best available
     (run lru, train belady; clock on a GPU)."""
+
+    def placement(self, *, on_gpu: bool) -> Placement:
+        """Return the placement of edge features; the default with a graph on a GPU is auto."""
+        return self.edge_table or ("auto" if on_gpu else "host")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -399,6 +406,19 @@ class Config:
     ranks: Annotated[RanksConfig, Section("Ranks: distributed training", "any_time")] = field(
         default_factory=RanksConfig
     )
+
+    def section_of(self, scheme: str | None) -> Any:
+        """Return the section named like the scheme of an address; None without one."""
+        return None if scheme is None else getattr(self, scheme, None)
+
+    @property
+    def has_gpu_graph(self) -> bool:
+        """Whether graph, tables and caches are on the model's GPU, if it is on one."""
+        return self.run.device != "cpu" and self.tables.cache_policy != "belady"
+
+    @property
+    def edge_placement(self) -> Placement:
+        return self.tables.placement(on_gpu=self.has_gpu_graph)
 
     def __post_init__(self) -> None:
         """Move sections that belong to a trainer into its settings."""
