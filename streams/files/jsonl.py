@@ -26,7 +26,7 @@ from tgflow.streams.files.text import (
     undecodable,
 )
 from tgflow.streams.rows.row_batch import Fault
-from tgflow.streams.rows.schema import UNSCALED, Checks, Columns, IdKind, Scale, listed
+from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.validate import (
     RowSchema,
     has_too_many_decimals,
@@ -75,21 +75,18 @@ class JsonlDecoder(TextDecoder):
         rows, columns, time = self._objects, schema.columns, schema.time
         usual = {name: usual_value(row.get(name) for row in rows) for name in columns.names}
         types = json_types(columns, schema.ids, time, usual)
-        return json_parser(types, columns, time, schema.checks)
+        return json_parser(types, columns, time)
 
     @cached_property
     def _objects(self) -> list[dict[str, Any]]:
         return [value for value, fault in map(parse_object, self.head()) if fault is None]
 
 
-def json_parser(
-    types: Mapping[str, pa.DataType], columns: Columns, time: Scale, checks: Checks
-) -> Parser:
+def json_parser(types: Mapping[str, pa.DataType], columns: Columns, time: Scale) -> Parser:
     """Return the parser of lines; times are parsed as decimals, never as floats."""
     schema = pa.schema(list(types.items()))
     reading = pa.json.ReadOptions()
-    others = "error" if checks.unknown_keys == "reject" else "ignore"
-    parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+    parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
 
     decimals = [name for name, kind in types.items() if pa.types.is_decimal(kind)]
 
@@ -109,7 +106,7 @@ def json_parser(
         return batch
 
     def explain(line: Text) -> Fault | None:
-        return _fault(line, types, columns, time, others == "error")
+        return _fault(line, types, columns, time)
 
     return Parser(parse, explain, schema, listed(schema.names))
 
@@ -200,14 +197,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _fault(
-    line: Text, types: Mapping[str, pa.DataType], columns: Columns, time: Scale, only: bool
+    line: Text, types: Mapping[str, pa.DataType], columns: Columns, time: Scale
 ) -> Fault | None:
     row, fault = parse_object(line)
     if fault is not None:
         return fault
-    others = [name for name in row if name not in types] if only else []
-    if others:
-        return "schema", f"the key {shown(others[0])} is not one of {listed(list(types))}"
     for name in (columns.src, columns.dst):
         value = row.get(name)
         if types[name] == pa.string() and value is not None and not isinstance(value, str):

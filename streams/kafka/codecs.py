@@ -74,14 +74,14 @@ class JsonCodec:
 
     def __init__(self, schema: RowSchema) -> None:
         self.schema = schema
-        columns, time, checks = schema.columns, schema.time, schema.checks
+        columns, time = schema.columns, schema.time
         widths = zip(columns.features, schema.widths, strict=True)
         first: dict[str, Any] = {name: [] for name, width in widths if width > 1}
         types = json_types(columns, schema.ids, time, first)
-        self._parser = json_parser(types, columns, time, checks)
+        self._parser = json_parser(types, columns, time)
         if columns.event_id is not None:
             types = json_types(columns, schema.ids, time, {**first, columns.event_id: 0})
-            numbers = json_parser(types, columns, time, checks)
+            numbers = json_parser(types, columns, time)
             self._parser = _either(numbers, self._parser)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
@@ -159,7 +159,6 @@ class ArrowCodec:
     def __init__(self, schema: RowSchema) -> None:
         self.schema = schema
         self._names = schema.columns.names
-        self._reject_unknown = schema.checks.unknown_keys == "reject"
         self._schema_bytes = b""
         self._schema: pa.Schema | None = None
 
@@ -234,9 +233,6 @@ class ArrowCodec:
             if not _is_plain_type(schema.field(name).type):
                 text = f"{name} is of type {schema.field(name).type}; write plain numbers or text"
                 raise _FaultError("schema", text)
-        unknown = sorted(set(schema.names) - set(names)) if self._reject_unknown else []
-        if unknown:
-            raise _FaultError("schema", f"the column {unknown[0]!r} is not one of {names}")
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

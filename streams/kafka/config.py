@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 
@@ -78,11 +78,11 @@ class KafkaClientConfig:
     decoders: Annotated[int, Ge(1), Le(16)] = 1
     """Processes that read and decode the topic, at most one per partition: partition p in process
     p mod N; 1: this process."""
-    queue_records: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
+    queue_records: ClassVar[int] = 100_000
     """Maximum records waiting to be decoded, over all partitions."""
-    queue_bytes: Annotated[int, Ge(1), Setting(expert=True)] = 64 << 20
+    queue_bytes: ClassVar[int] = 64 << 20
     """Maximum bytes waiting to be decoded, over all partitions."""
-    poll_timeout: Annotated[float, Gt(0), Setting(expert=True)] = 0.5
+    poll_timeout: ClassVar[float] = 0.5
     """Timeout of one poll of the broker in seconds."""
 
     def __post_init__(self) -> None:

@@ -15,7 +15,6 @@ from tgflow.base.setting import Setting, Size, check_ranges
 from tgflow.base.text import printable
 from tgflow.base.units import (
     INT64_MAX,
-    INT64_MIN,
     check_unit,
     exact_number,
     parse_bytes,
@@ -166,14 +165,8 @@ class Checks:
     no memory."""
     max_abs: Annotated[float, Ge(0)] | None = None
     """Largest absolute value of a feature; unset: any that float32 holds."""
-    min_label: Annotated[int, Setting(expert=True)] = INT64_MIN
-    """Smallest label."""
-    max_label: Annotated[int, Setting(expert=True)] = INT64_MAX
-    """Largest label."""
     max_record_bytes: Size = "1MiB"
     """Maximum bytes of a record of a topic, or of a line of a text file with its line end."""
-    unknown_keys: Annotated[Literal["ignore", "reject"], Setting(expert=True)] = "ignore"
-    """JSON: whether unknown keys are ignored, or make a row bad."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

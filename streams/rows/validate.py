@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tgflow.base.iso_time import CLOCK, DAY, EXAMPLE, time_seconds
-from tgflow.base.units import INT64_MAX, exact_decimal, ticks_per_unit
+from tgflow.base.units import INT64_MAX, INT64_MIN, exact_decimal, ticks_per_unit
 from tgflow.graph.events import NUM_RELATIONS
 from tgflow.streams.errors import RowFault, shown
 from tgflow.streams.rows.row_batch import (
@@ -148,7 +148,7 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     dst = _id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id)
     t = _tick_column(batch[columns.t], columns.t, schema.time)
     relation = _whole_numbers(batch, schema, "relation", 0, NUM_RELATIONS - 1)
-    label = _whole_numbers(batch, schema, "label", checks.min_label, checks.max_label)
+    label = _whole_numbers(batch, schema, "label", INT64_MIN, INT64_MAX)
     if columns.features:
         missing = columns.fill_missing
         x = feature_columns(batch, columns.features, schema.widths, checks.max_abs, missing)

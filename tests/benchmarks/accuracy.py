@@ -77,7 +77,7 @@ BEST_TARGETS = {
     INDUCTIVE: {"collegemsg": 0.847, "enron": 0.83, "wikipedia": 0.898},
 }
 """Target AP of the best of all models, by kind of negatives."""
-UNSAID = frozenset({"num_threads", "lookahead"})
+UNSAID = frozenset({"num_threads"})
 """Settings that do not affect metrics."""
 OF_SEEDS = frozenset({"seed", "learning_rate", "epochs"})
 """Training settings with their own column, or always shown."""

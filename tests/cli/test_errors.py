@@ -72,7 +72,6 @@ USAGE = [
     ("run made.csv --serve 0.0.0.0:0", "clients must show a token: name a file"),
     ("run made.csv --serve http", "--serve: 'http' is neither a port nor HOST:PORT"),
     ("run made.csv --serve 0 --serve-token-file short", "at least 16 characters"),
-    ("run made.csv --serve 0 --serve-max-pairs 0", "--serve-max-pairs"),
     ("run made.csv --log-to mlflow", "--log-to"),
     # Features
     ("run made.csv --edge-table disk", "--edge-table: the stream has no edge features"),
@@ -122,9 +121,6 @@ USAGE = [
     # Ranks
     ("run made.csv --nproc 0", "a world has 1 to 64 ranks, got 0"),
     ("run made.csv --nproc 65", "a world has 1 to 64 ranks, got 65"),
-    ("plan --data made.csv --world 65", "a world has 1 to 64 ranks, got 65"),
-    ("plan --data made.csv --world 0", "a world has 1 to 64 ranks, got 0"),
-    ("plan --data made.csv --world 4 --slices 2", "a batch has 2 slices, so at most 2 of 4 ranks"),
     ("run made.csv --resume", "--resume needs the run's directory"),
     ("train made.csv --resume", "--resume needs the run's directory"),
 ]  # fmt: skip
@@ -160,7 +156,6 @@ NO_INPUT = [
     ("run", "name a file of events: --stream events.csv"),
     ("run -s nowhere.csv", "no file or folder 'nowhere.csv'"),
     ("playback made.csv --to no/such/out.csv", "no/such"),
-    ("plan --data none.csv --world 2", "none.csv has no events"),
     ("run pay.csv --node-features no.csv", "there is no file 'no.csv'; --node-features takes"),
     ("run made.csv --serve 0 --serve-token-file none", "none: No such file"),
     ("convert tgb . --out data", "_edgelist*.csv"),

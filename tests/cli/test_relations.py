@@ -14,6 +14,7 @@ from tgflow.cli import main
 from tgflow.graph.ids import UnknownRelation
 from tgflow.serve.answers import Answers
 from tgflow.serve.questions import ExplainQuestion, Refused, ScoreQuestion, TopQuestion
+from tgflow.train.config import TrainingConfig
 
 COUNTS = ("--model", "counts", "--model-set", 'groups=["recency", "relations"]')
 
@@ -47,13 +48,13 @@ def test_runs_with_relations_resume_exactly(tmp_path):
     assert losses[0] < losses[1], "the relation decides the destination"
 
 
-def test_knowledge_graph_is_ranked_among_all_entities_in_both_directions(tmp_path):
+def test_knowledge_graph_is_ranked_among_all_entities_in_both_directions(tmp_path, monkeypatch):
     stream, found = write(tmp_path / "a.csv"), []
     for pairs in (100_000, 10):
-        (tmp_path / "c.toml").write_text(f"[offline]\nmax_pairs = {pairs}\n")
+        monkeypatch.setattr(TrainingConfig, "max_pairs", pairs)
         out, flags = tmp_path / str(pairs), ("--protocol", "tkg/1", "--epochs", 2, *COUNTS)
         data = ("--data", stream, "--time-unit", "s", "--relation", "kind")
-        tgflow("train", *data, "-o", out, "--config", tmp_path / "c.toml", *flags)
+        tgflow("train", *data, "-o", out, *flags)
         found.append(json.loads((out / "metrics.json").read_text()))
     whole, in_parts = found
     assert whole["protocol_line"].startswith("tkg/1: events and inverses, 80/10/10")

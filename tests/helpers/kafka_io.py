@@ -67,8 +67,11 @@ def open_source(broker, topic, *, options=None, servers=None, retry=QUICK, **set
     chosen = FAST | (options or {})
     if broker.api_version:
         chosen["api_version"] = broker.api_version
-    settings = {"until_end": True, "poll_timeout": 0.1} | settings
-    return KafkaSource(KafkaConfig(url=url, options=chosen, **settings), retry=retry)
+    constants = {"poll_timeout": 0.1, "queue_records": settings.pop("queue_records", 100_000)}
+    config = KafkaConfig(url=url, options=chosen, **{"until_end": True} | settings)
+    for name, value in constants.items():
+        object.__setattr__(config, name, value)
+    return KafkaSource(config, retry=retry)
 
 
 class Reading:

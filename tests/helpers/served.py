@@ -9,7 +9,7 @@ from typing import Any
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
-from tgflow.base.units import parse_bytes, parse_seconds
+from tgflow.base.units import parse_seconds
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.run.config import StreamConfig
@@ -80,6 +80,9 @@ class Held:
             self._num_waiting -= 1
 
 
+LIMITS = ("max_body", "max_pairs", "max_waiting")
+
+
 class Served:
     """A server of a state in a thread of this process."""
 
@@ -94,7 +97,10 @@ class Served:
 
         self.state, self.faults = state, []
         self.behind = 0
+        constants = {name: limits.pop(name) for name in LIMITS if name in limits}
         config = ServeConfig(**limits)
+        for name, value in constants.items():
+            object.__setattr__(config, name, value)
         listener = Endpoint("127.0.0.1", 0).listen()
         self.endpoint = Endpoint(at, listener.getsockname()[1])
         self.answers = Answers(state, config.max_pairs, self.faults.append)
@@ -104,7 +110,7 @@ class Served:
             token,
             self.endpoint,
             hosts,
-            parse_bytes(config.max_body),
+            config.max_body,
             config.max_waiting,
             parse_seconds(config.timeout),
             config.max_lag,

@@ -14,7 +14,7 @@ from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.report.compare import Comparison, Entrant
-from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
+from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig, TrainingConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer
 
@@ -98,13 +98,14 @@ def test_ranks_match_scores_of_all_destinations_one_event_at_a_time(model, visib
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_ranks_do_not_depend_on_parts_threads_or_slices(model):
+def test_ranks_do_not_depend_on_parts_threads_or_slices(model, monkeypatch):
     _, result = trained(model)
     assert result["mrr_destinations"] == len(made_events(100).dst.unique())
     assert f"all {result['mrr_destinations']} destinations known" in result["protocol_line"]
-    for changes in ({"max_pairs": 1}, {"num_threads": 0}):
+    _, plain = trained(model, replace(CONFIG, strategy="recent"))
+    for pairs, changes in ((1, {}), (100_000, {"num_threads": 0})):
+        monkeypatch.setattr(TrainingConfig, "max_pairs", pairs)
         _, other = trained(model, replace(CONFIG, strategy="recent", **changes))
-        _, plain = trained(model, replace(CONFIG, strategy="recent"))
         for name in ("prequential.mrr", "test.mrr", "prequential.ap"):
             assert other[name] == pytest.approx(plain[name], abs=1e-6)  # ties are of 2^-17
     _, one = trained(model, replace(CONFIG, mrr_negatives=1))
@@ -169,15 +170,13 @@ def test_compared_models_are_ranked_as_alone():
 
 @pytest.mark.parametrize("select", ["ap", "mrr"])
 @pytest.mark.parametrize("model", MODELS)
-def test_offline_ranks_are_among_all_destinations(model, select):
+def test_offline_ranks_are_among_all_destinations(model, select, monkeypatch):
     graph = TemporalGraph.from_events(made_events(300))
     settings = {"batch_size": 20, "epochs": 1, "strategy": "recent", "select": select}
-    results = [
-        OfflineTrainer(
-            model(), graph, OfflineConfig(mrr_negatives="all", max_pairs=pairs, **settings)
-        ).fit()
-        for pairs in (100_000, 37)
-    ]
+    config, results = OfflineConfig(mrr_negatives="all", **settings), []
+    for pairs in (100_000, 37):
+        monkeypatch.setattr(TrainingConfig, "max_pairs", pairs)
+        results.append(OfflineTrainer(model(), graph, config).fit())
     for name in ("test.mrr", "test.ap", "inductive.test.mrr", "val.ap"):
         assert results[0][name] == pytest.approx(results[1][name], abs=1e-6)  # ties are of 2^-17
     if select == "ap":

@@ -15,6 +15,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch, concat
 from tgflow.models import SmoothedCounts
 from tgflow.streams import open_stream
+from tgflow.train import stream_trainer
 from tgflow.train import trainer_state as state
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
@@ -80,14 +81,14 @@ def test_without_updates_events_are_still_predicted_and_stored():
 
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
-def test_results_do_not_depend_on_threads_lookahead_and_batch_boundaries(visibility):
+def test_results_do_not_depend_on_threads_lookahead_and_batch_boundaries(visibility, monkeypatch):
     events = made_events(210)
     base, steps, result = run(events, num_threads=0, visibility=visibility)
-    for sizes, changes in [
-        ((1, 90, 3), {"num_threads": 1, "lookahead": 1}),
-        ((500,), {"num_threads": 3, "lookahead": 7}),
-    ]:
-        other, other_steps, other_result = run(events, *sizes, visibility=visibility, **changes)
+    for sizes, num_threads, ahead in [((1, 90, 3), 1, 1), ((500,), 3, 7)]:
+        monkeypatch.setattr(stream_trainer, "PREFETCH_BATCHES", ahead)
+        other, other_steps, other_result = run(
+            events, *sizes, visibility=visibility, num_threads=num_threads
+        )
         assert list(map(untimed, other_steps)) == list(map(untimed, steps))
         assert untimed(other_result) == untimed(result)
         assert_same_state(base, other)

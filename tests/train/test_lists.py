@@ -152,11 +152,11 @@ def test_training_from_lists_resumes_with_the_same_bits(model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("destinations", ["train", "all"])
-def test_offline_training_from_lists(model, destinations):
+@pytest.mark.parametrize("protocol", [None, "tkg/1"])
+def test_offline_training_from_lists(model, protocol):
     graph = TemporalGraph.from_events(made_events(300))
     config = OfflineConfig(
-        batch_size=20, epochs=2, learning_rate=1e-2, negatives=LISTS, destinations=destinations
+        batch_size=20, epochs=2, learning_rate=1e-2, negatives=LISTS, protocol=protocol
     )
     trainer = OfflineTrainer(model(), graph, config)
     assert isinstance(trainer._train_plan.negatives, MixedNegatives)

@@ -297,7 +297,7 @@ class Replicas:
                 token,
                 self.endpoint,
                 [*listed_hosts(serve), f"[{address}]:{port}"],
-                parse_bytes(serve.max_body),
+                serve.max_body,
                 serve.max_waiting,
                 parse_seconds(serve.timeout),
                 serve.max_lag,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -137,7 +137,7 @@ class TrainingConfig:
     package.module:Class, or in Python a name given to tg.metrics.register."""
     mrr_negatives: Annotated[int, Ge(1), Le(1_000_000)] | Literal["all"] = 20
     """Negatives per event to rank it among, or all known destinations; AP and AUC use the first."""
-    max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
+    max_pairs: ClassVar[int] = 100_000
     """Pairs to score at once where events are ranked among fixed negatives or all destinations."""
     visibility: Visibility = "event"
     """Events visible to a query: all earlier events, or only those before its batch."""
@@ -150,10 +150,6 @@ class TrainingConfig:
     ] = None
     """Threads that prepare batches ahead; 0: none; unset: 1, but none for one of several ranks that
     has a single CPU thread."""
-    lookahead: Annotated[
-        Annotated[int, Ge(1)] | Literal["auto"], Setting(expert=True, resume="any_time")
-    ] = "auto"
-    """Batches to prepare ahead; auto: 4, or more for a cache that plans ahead."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -193,10 +189,31 @@ class ContinualConfig(TrainingConfig):
     """Largest age of a replayed event, in events."""
     replay_half_life: Annotated[float, Gt(0)] = 10_000.0
     """Half-life of the probability that an event is replayed, in events."""
-    half_life: Annotated[float, Gt(0), Setting(expert=True)] = 20.0
-    """Half-life of the running metrics, in micro-batches."""
-    test_share: Annotated[float, Gt(0), Le(1), Setting(expert=True)] = 0.15
+    test_share: ClassVar[float] = 0.15
     """Share of the events, the last ones, that the result's `test.*` are computed over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draws:
+    """How an offline protocol draws negatives."""
+
+    collide: bool = False
+    """Whether a random negative may be the event itself; in training only if it is the only one."""
+    replace: bool = True
+    """Whether historical and inductive negatives of a batch may be the same pair."""
+    inductive_since: Literal["train", "part"] = "train"
+    """Inductive negatives are first seen after training, or after the part before."""
+    destinations: Literal["train", "all"] = "train"
+    """Negatives in training: destinations of training events, or of all events."""
+
+
+_DRAWS: Mapping[str, Draws] = MappingProxyType(
+    {
+        "dyglib/1": Draws(collide=True, replace=False, inductive_since="part"),
+        "tgb/1": Draws(collide=True, destinations="all"),
+        "tkg/1": Draws(destinations="all"),
+    }
+)
 
 
 @described
@@ -267,16 +284,13 @@ class OfflineConfig(TrainingConfig):
     """New nodes' events: measured in the pass over all, or apart, as DyGLib does."""
     fixed_negatives: str | None = None
     """Negatives of TGB as `tgflow convert tgb` wrote them: OUT/NAME."""
-    collide: Annotated[bool, Setting(expert=True)] = False
-    """Whether a random negative may be the event itself; in training only if it is the only one."""
-    replace: Annotated[bool, Setting(expert=True)] = True
-    """Whether historical and inductive negatives of a batch may be the same pair."""
-    inductive_since: Annotated[Literal["train", "part"], Setting(expert=True)] = "train"
-    """Inductive negatives are first seen after training, or after the part before."""
-    destinations: Annotated[Literal["train", "all"], Setting(expert=True)] = "train"
-    """Negatives in training: destinations of training events, or of all events."""
     reuse: Reuse = Reuse()
     """Reuse of rows of lower layers from earlier batches in training."""
+
+    @property
+    def draws(self) -> Draws:
+        """How the protocol draws negatives."""
+        return _DRAWS.get(self.protocol or "", Draws())
 
     @property
     def select_metric(self) -> Literal["ap", "mrr"]:

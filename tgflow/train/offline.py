@@ -281,9 +281,10 @@ class OfflineTrainer:
         if graph.edge_x is not None:
             training.edge_x = RowView(graph.edge_x, train)
         training.log.node_types = types = graph.log.node_types
-        pool = graph.log.read(0, graph.num_events).dst if c.destinations == "all" else None
-        learned, cut = negatives_learned(self.model, c), len(train)
-        negatives = training_negatives(learned, cut=cut, pool=pool, collide=c.collide, types=types)
+        draws_all = c.draws.destinations == "all"
+        pool = graph.log.read(0, graph.num_events).dst if draws_all else None
+        learned, cut, collide = negatives_learned(self.model, c), len(train), c.draws.collide
+        negatives = training_negatives(learned, cut=cut, pool=pool, collide=collide, types=types)
         return make_plan(
             training,
             self.model,
@@ -304,9 +305,9 @@ class OfflineTrainer:
             among_all=num == "all",
             filtered=c.filtered and num == "all",
             cut=self.graph.num_events if kind == "random" else None,
-            since=self.split.val_start if c.inductive_since == "train" else start,
-            collide=c.collide and kind == "random" and num != "all",
-            replace=c.replace or kind == "random",
+            since=self.split.val_start if c.draws.inductive_since == "train" else start,
+            collide=c.draws.collide and kind == "random" and num != "all",
+            replace=c.draws.replace or kind == "random",
         )
         if c.fixed_negatives is not None:
             negatives = self._fixed_negatives(stage, c.fixed_negatives)
@@ -566,17 +567,14 @@ class OfflineTrainer:
         if self.config.slices == 1:
             return self._loaded(plan, tasks)
         wanted = self._learner.reducer.wanted(self.config.slices)
-        made: Any = iter(self._loaded(plan, sliced_tasks(tasks, wanted), len(wanted)))
+        made: Any = iter(self._loaded(plan, sliced_tasks(tasks, wanted)))
         return joined_shares(made, len(wanted))
 
-    def _loaded(self, plan: BatchSource, tasks: Iterable[Task], num_wanted: int = 1) -> Loader:
-        """Return the batches of tasks, each as `num_wanted` slices."""
-        c = self.config
+    def _loaded(self, plan: BatchSource, tasks: Iterable[Task]) -> Loader:
         return Loader.of_tasks(
             plan,
             tasks,
-            num_threads=loader_threads(c, self._peers),
-            lookahead="auto" if c.lookahead == "auto" else c.lookahead * num_wanted,
+            num_threads=loader_threads(self.config, self._peers),
             device=self._learner.device,
             captures=self._captures,
             clock=self._preparation,

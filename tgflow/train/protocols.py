@@ -24,18 +24,12 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "patience": 20,
             "learning_rate": 1e-4,
             "select": "ap+auc",
-            "collide": True,
-            "replace": False,
-            "inductive_since": "part",
-            "destinations": "train",
         },
         "tgb/1": {
             **_SPLIT,
             "new_node_ratio": 0.0,
             "learning_rate": 1e-4,
             "select": "mrr",
-            "collide": True,
-            "destinations": "all",
         },
         "tkg/1": {
             "val_ratio": 0.1,
@@ -45,7 +39,6 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "new_node_ratio": 0.0,
             "learning_rate": 1e-3,
             "select": "mrr",
-            "destinations": "all",
             "mrr_negatives": "all",
             "filtered": True,
             "inverse": True,
@@ -57,7 +50,6 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "mrr_every": 1,
             "hist_negatives": 20,
             "warmup": 0,
-            "test_share": 0.15,
         },
     }
 )
@@ -105,10 +97,10 @@ def offline_line(
         parts.append(f"evaluated with {','.join(map(str, c.eval_neighbors))} neighbors")
     if c.reuse.staleness:
         parts.append(f"lower layers' rows up to {c.reuse.staleness} batches old")
-    since = {"train": "training", "part": "the part before"}[c.inductive_since]
+    since = {"train": "training", "part": "the part before"}[c.draws.inductive_since]
     details = {
-        "random": "may hit a positive" if c.collide else "never the positive",
-        "historical": f"with{'' if c.replace else 'out'} replacement",
+        "random": "may hit a positive" if c.draws.collide else "never the positive",
+        "historical": f"with{'' if c.draws.replace else 'out'} replacement",
         "inductive": f"new since {since}",
     }
     negatives = ", ".join(f"{kind}:1 ({details[kind]})" for kind in c.test_negatives)

@@ -117,7 +117,7 @@ class Stepper:
         self.num_updates = config.updates if self.learner.learns else 0
         """Updates of each micro-batch: none for a model without parameters."""
         self.keep_past()
-        self.progress = Progress(RunningMean(config.half_life))
+        self.progress = Progress(RunningMean(half_life=20.0))
         self.on_scores = on_scores
         self._preparation, self._scorer, self._figures = preparation, scorer, figures
         self._metrics = find_metrics(config.metrics)

@@ -232,8 +232,8 @@ class StreamTrainer(ABC):
         """Do the same as `run`, step by step; between steps a checkpoint may be taken.
 
         On a GPU records are delayed by up to 16 micro-batches, and all are yielded before this
-        returns. If left early, up to `lookahead` micro-batches of the stream stay in the graph, on
-        a GPU 7 more: they come first when this is called again.
+        returns. If left early, up to 4 micro-batches of the stream stay in the graph, on a GPU 7
+        more: they come first when this is called again.
 
         Where the stream yields `MICRO_BATCH_END`, a micro-batch ends before it is
         full, as at the end of the stream. Several ranks need the same stream.
@@ -329,7 +329,7 @@ class StreamTrainer(ABC):
                 self._source(),
                 sliced_tasks(tasks, self._wanted) if c.slices > 1 else tasks,
                 num_threads=loader_threads(c, self._peers),
-                lookahead=self._ahead * self.num_batches * len(self._wanted),
+                lookahead=PREFETCH_BATCHES * self.num_batches * len(self._wanted),
                 device=self.device,
                 captures=self.execution.capture,
                 clock=self._preparation,
@@ -365,7 +365,9 @@ class StreamTrainer(ABC):
         ask = None if state is None else state.ask
         preparer = SharePreparer(plans.plan_of, walk, self._wanted, most, read, count, ask)
         num_threads = 1 if c.num_threads is None else c.num_threads  # it waits for other ranks
-        made = shares_by_turns(turns, preparer, gate, num_threads=num_threads, ahead=self._ahead)
+        made = shares_by_turns(
+            turns, preparer, gate, num_threads=num_threads, ahead=PREFETCH_BATCHES
+        )
         try:
             with closing(made):
                 yield from made
@@ -375,10 +377,6 @@ class StreamTrainer(ABC):
             ):  # all ranks stop here
                 gate.leave()
             raise
-
-    @property
-    def _ahead(self) -> int:
-        return PREFETCH_BATCHES if self.config.lookahead == "auto" else self.config.lookahead
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -100,8 +100,9 @@ def test_every_setting_is_written_with_its_description():
         ("[stream]\nfeatures = [1]", "stream.features must be a list of strings, got 1"),
         ('[continual]\nvisibility = "all"', 'must be one of "event", "batch", got "all"'),
         (
-            "[continual]\nlookahead = 0",
-            'continual.lookahead must be a whole number at least 1 or "auto", got 0',
+            "[continual]\nmrr_negatives = 0",
+            'continual.mrr_negatives must be a whole number at least 1 and at most 1,000,000 or "all", '
+            "got 0",
         ),
         ("offline = 3", "[offline] must be a section, got 3"),
         ("[offline", "is not valid TOML"),

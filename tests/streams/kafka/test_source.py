@@ -123,7 +123,7 @@ def test_partially_fetched_partition_is_read_after_a_pause(
 
 
 def test_missing_broker_is_reported_in_time():
-    config = KafkaConfig(url="kafka://127.0.0.1:1/edges", connect_timeout=0.3, poll_timeout=0.1)
+    config = KafkaConfig(url="kafka://127.0.0.1:1/edges", connect_timeout=0.3)
     source = KafkaSource(config, retry=QUICK)
     with pytest.raises(ValueError, match="no answer from"):
         source.start({})

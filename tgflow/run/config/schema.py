@@ -272,11 +272,11 @@ class ServeConfig(Checked):
     hosts: Annotated[tuple[str, ...] | None, Setting(flags=("--serve-hosts",))] = None
     """Further values of the header Host that are answered, as of a proxy or probe: HOST or
     HOST:PORT, or "*" for any; may be given several times. Else only the server's address is."""
-    max_body: Annotated[Size, Setting(flags=("--serve-max-body",))] = "1MiB"
-    """Maximum size of a request."""
-    max_pairs: Annotated[int, Ge(1), Setting(flags=("--serve-max-pairs",))] = 20_000
+    max_body: ClassVar[int] = 1 << 20
+    """Maximum bytes of a request."""
+    max_pairs: ClassVar[int] = 20_000
     """Maximum pairs and nodes per request; top-k counts each candidate of each source."""
-    max_waiting: Annotated[int, Ge(1), Setting(flags=("--serve-max-waiting",))] = 128
+    max_waiting: ClassVar[int] = 128
     """Maximum concurrent requests; further ones get status 429."""
     timeout: Annotated[Duration, Setting(flags=("--serve-timeout",))] = "10s"
     """Seconds to receive and answer a request."""
