@@ -87,7 +87,8 @@ def plans(draw: st.DrawFn) -> tuple[EventBatch, dict[str, Any]]:
 
 
 def spec_of(plan: Plan) -> PlanSpec:
+    draws = plan.draws
     return PlanSpec(
-        plan.batch_size, plan.fanouts, plan.visibility, plan.with_memory, plan.start,
-        plan.graph.seconds_per_tick, plan.with_nodes,
+        draws.batch_size, draws.fanouts, draws.visibility, draws.with_memory, draws.start,
+        draws.graph.seconds_per_tick, draws.with_nodes,
     )  # fmt: skip

@@ -23,9 +23,9 @@ from tgflow.graph.batch import Batch
 from tgflow.graph.cache import ScheduleMismatch, cached
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import Plan
+from tgflow.plan.device_preparer import LentBatch, MakeBatch
 from tgflow.plan.in_order import BatchError, Task
 from tgflow.plan.loader import Loader
-from tgflow.plan.plan import LentBatch, MakeBatch
 from tgflow.train.continual import ContinualTrainer
 
 pytestmark = pytest.mark.timeout(20)

@@ -27,8 +27,8 @@ from tgflow.plan.plan import Plan
 
 def cut_off(events: EventBatch, plan: Plan, eid: int) -> int:
     """Return how many events a query for an event sees."""
-    size = plan.batch_size
-    limit = eid if plan.visibility == "event" else plan.start + (eid - plan.start) // size * size
+    size, start = plan.batch_size, plan.draws.start
+    limit = eid if plan.draws.sees_all_before else start + (eid - start) // size * size
     earlier = int((events.t < events.t[eid]).sum())
     return min(max(limit, 0), earlier)
 
@@ -40,7 +40,7 @@ def latest(nodes: list[int], most: int) -> list[int]:
 
 def check_row(events: EventBatch, plan: Plan, batch: Batch, row: int) -> None:
     """Fail unless a list has the expected hard negatives, and eligible random ones."""
-    lists: Any = plan.negatives
+    lists: Any = plan.draws.negatives
     src, dst = int(batch.src[row]), int(batch.dst[row])
     cut = cut_off(events, plan, int(batch.eid[row]))
     past = [*zip(events.src[:cut].tolist(), events.dst[:cut].tolist(), strict=True)]

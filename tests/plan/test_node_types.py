@@ -132,7 +132,7 @@ def test_whole_batches_in_one_call_and_hop_by_hop_draw_the_same():
     for source in (NegativeSampler(num=4), MixedNegatives(random=3, source=2)):
         plan = tg.Plan.for_model(tg.TGN(memory_dim=4), graph, batch_size=10, negatives=source)
         whole = plan.batch(0, 4)
-        assert torch.equal(whole.negative_dst, plan.of_roots(plan.draw(0, 4)).negative_dst)
+        assert torch.equal(whole.negative_dst, plan.of_roots(plan.draws.roots(0, 4)).negative_dst)
         assert bool((whole.negative_dst % 3 == whole.dst.unsqueeze(1) % 3).all())
 
 

@@ -192,8 +192,8 @@ def test_batch_of_a_shard_needs_the_counts_of_all_ranks():
     graph = TemporalGraph(shard=Shard(0, 2))
     graph.append(spread_events(skewed_events(30, 5)))
     plan = plan_of(graph, fanouts=(), with_nodes=False)
-    assert plan.draw(0, 1).counts is None
+    assert plan.draws.roots(0, 1).counts is None
     with pytest.raises(ValueError, match="are sharded with the graph: ask all ranks together"):
         plan.batch(0, 1)
     with pytest.raises(ValueError, match="read in steps, by all ranks together"):
-        plan.counts.answer(**plan.pairs_of(plan.draw(0, 1))._asdict())
+        plan.draws.counts.answer(**plan.draws.pairs_of(plan.draws.roots(0, 1))._asdict())

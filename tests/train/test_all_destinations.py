@@ -88,7 +88,7 @@ def test_ranks_match_scores_of_all_destinations_one_event_at_a_time(model, visib
             as_of = torch.tensor([80])
         with torch.no_grad():
             scores = trainer.model(
-                plan.of_roots(plan.ask(src, dst, events.t[eid : eid + 1], as_of))
+                plan.of_roots(plan.draws.ask(src, dst, events.t[eid : eid + 1], as_of))
             )
         expected.append(float(ranks(scores.positive, scores.negative)))
     scored, _ = trained(model, config, events[:80], scores=True)

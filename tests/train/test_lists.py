@@ -159,7 +159,7 @@ def test_offline_training_from_lists(model, destinations):
         batch_size=20, epochs=2, learning_rate=1e-2, negatives=LISTS, destinations=destinations
     )
     trainer = OfflineTrainer(model(), graph, config)
-    assert isinstance(trainer._train_plan.negatives, MixedNegatives)
+    assert isinstance(trainer._train_plan.draws.negatives, MixedNegatives)
     result = trainer.fit()
     assert (result["negatives"], result["test_negatives"]) == (LISTS, "random")
     assert f"learned from {LISTS}" in result["protocol_line"]
@@ -180,10 +180,12 @@ def test_default_of_a_model_is_overridden_by_settings():
 
     graph = TemporalGraph.from_events(made_events(60))
     trainer = OfflineTrainer(Own(), graph, OfflineConfig(epochs=1))
-    assert trainer._train_plan.negatives == MixedNegatives(source=2, cut=len(trainer.split.train))
+    assert trainer._train_plan.draws.negatives == MixedNegatives(
+        source=2, cut=len(trainer.split.train)
+    )
     assert trainer.fit()["negatives"] == "source:2"
     config = OfflineConfig(epochs=1, negatives="random:1")
-    plain = OfflineTrainer(Own(), graph, config)._train_plan.negatives
+    plain = OfflineTrainer(Own(), graph, config)._train_plan.draws.negatives
     assert plain == NegativeSampler(cut=len(trainer.split.train))
 
 

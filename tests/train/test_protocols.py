@@ -64,8 +64,8 @@ def test_published_protocol_draws_its_negatives():
     negatives = before._evaluation_plan("test", "inductive", 1).negatives
     assert negatives.since == before.split.val_start
     trainer = trainer_of(**protocol_settings("dyglib/1") | {"batch_size": 20, "epochs": 1})
-    assert trainer._val_plan.negatives.collide
-    assert trainer._train_plan.negatives.collide
+    assert trainer._val_plan.draws.negatives.collide
+    assert trainer._train_plan.draws.negatives.collide
     assert not trainer._evaluation_plan("test", "historical", 1).negatives.replace
     negatives = trainer._evaluation_plan("test", "inductive", 1).negatives
     assert negatives.since == trainer.split.test_start

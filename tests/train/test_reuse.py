@@ -75,7 +75,7 @@ class Pass:
 
 def rows_at(layer, plan, nodes, t):
     """Return the output of a layer without node features for nodes at times."""
-    (block,) = tg.sample_hops(plan.graph, nodes, t, plan.fanouts[-1:]).blocks
+    (block,) = tg.sample_hops(plan.graph, nodes, t, plan.draws.fanouts[-1:]).blocks
     x = plan.graph.edge_x.gather(block.eid.reshape(-1).clamp(min=-1))
     rows = torch.arange(x.shape[0]).view(block.eid.shape)
     with torch.no_grad():

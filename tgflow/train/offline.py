@@ -34,6 +34,7 @@ from tgflow.graph.tables.table import Table
 from tgflow.nn.choice import Choice
 from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan.draws import BatchPart
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import (
     BatchSource,
@@ -41,8 +42,13 @@ from tgflow.plan.loader import (
     joined_shares,
     sliced_tasks,
 )
-from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PooledNegatives
-from tgflow.plan.plan import BatchPart, Plan
+from tgflow.plan.negatives import (
+    FixedNegatives,
+    NegativeSampler,
+    NegativeSource,
+    PooledNegatives,
+)
+from tgflow.plan.plan import Plan
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.finite import BatchPlace
@@ -623,7 +629,7 @@ class OfflineTrainer:
     def _evaluate_apart(self, stage: Stage, plan: Plan) -> dict[str, float]:
         """Measure the events of new nodes in a separate pass, which leaves no trace."""
         if plan not in self._apart:  # made once: its captured memory outlives a pass
-            self._apart[plan] = self._new_nodes_plan(stage, plan.negatives)
+            self._apart[plan] = self._new_nodes_plan(stage, plan.draws.negatives)
         alone = self._apart[plan]
         if alone is None:
             return {INDUCTIVE + "num_events": 0}
@@ -669,9 +675,9 @@ class OfflineTrainer:
         is_whole = self.model.choose_by == "mrr" and isinstance(self.model.state, Choice)
         made: Iterable[AnyBatch] | None = None
         parts: Iterable[BatchPart | None] = repeat(None)
-        num_pairs = plan.batch_size * (1 + plan.negatives.num)
+        num_pairs = plan.batch_size * (1 + plan.draws.negatives.num)
         is_many = c.fixed_negatives is not None and num_pairs > c.max_pairs
-        if not is_whole and (is_many or getattr(plan.negatives, "among_all", False)):
+        if not is_whole and (is_many or getattr(plan.draws.negatives, "among_all", False)):
             with_state = self.model.state is not None
             parts = every = plan.parts(c.max_pairs, with_storing=with_state)
             made = self._loaded(plan, ((0, part.index, part) for part in every))
@@ -718,7 +724,7 @@ class OfflineTrainer:
         learned = negatives_learned(self.model, c) if self._learner.learns else None
         num_destinations = None
         if c.mrr_negatives == "all":
-            pairs = self._val_plan.pairs.upto(graph.num_events)
+            pairs = self._val_plan.draws.pairs.upto(graph.num_events)
             num_destinations = pairs.num_destinations(graph.num_events)
         summary: dict[str, Any] = {
             "protocol": c.protocol or ("offline 70/15/15" if is_published else "offline"),

@@ -21,6 +21,7 @@ from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch, empty_events
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan.device_preparer import LentBatch, MakeBatch, Slabs
 from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import (
     MixedNegatives,
@@ -30,7 +31,7 @@ from tgflow.plan.negatives import (
     PairHistory,
     PooledNegatives,
 )
-from tgflow.plan.plan import LentBatch, MakeBatch, Plan, Slabs
+from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, TrainingConfig, parse_negatives
 
