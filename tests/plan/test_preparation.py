@@ -53,7 +53,7 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
     )
     cut = draw(st.one_of(st.none(), st.integers(0, size)))
     num = draw(st.integers(1, 3))
-    changes["negatives"] = NegativeSampler(kind, num, cut, since, **more)
+    changes["negatives"] = NegativeSampler(**{kind: num}, cut=cut, since=since, **more)
     changes |= {"strategy": sampler.strategy, "span": sampler.span}
     if draw(st.booleans()):
         only = draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))

@@ -126,7 +126,7 @@ def test_pairs_of_shards_match_one_process(events, world, stops, replace):
     first = EventBatch(*torch.tensor([[0, 1], [1, 2]]), events.t[:1].expand(2).contiguous())
     events = spread_events(concat([first, events]))
     ends = sorted(min(2 + stop, len(events)) for stop in stops)
-    drawn = NegativeSampler("historical", 2, replace=replace)
+    drawn = NegativeSampler(historical=2, replace=replace)
 
     def work(peers: ThreadPeers) -> list[tuple[int, torch.Tensor, torch.Tensor, int]]:
         graph, found = TemporalGraph(shard=peers.shard), []

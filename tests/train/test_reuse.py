@@ -45,7 +45,7 @@ class Pass:
     def __init__(self, model=None, num_threads=0, reuse=REUSE):
         self.model = recent_tgat() if model is None else model
         graph = TemporalGraph.from_events(EVENTS)
-        self.plan = make_plan(graph, self.model, CONFIG, NegativeSampler(), seed=3)
+        self.plan = make_plan(graph, self.model, CONFIG, NegativeSampler(random=1), seed=3)
         self.learner = TrainStep(self.model, CONFIG)
         self.reuse = TrainingReuse(reuse, self.model, self.plan, self.learner.device)
         self.num_threads = num_threads

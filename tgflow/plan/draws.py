@@ -23,7 +23,6 @@ from tgflow.plan.count_lookup import CountedPairs, CountHistory
 from tgflow.plan.negatives import (
     Negatives,
     NegativeSampler,
-    NegativesOfBoth,
     NegativeSource,
     PairHistory,
 )
@@ -170,8 +169,6 @@ class Draws:
     def others(self, index: int) -> Tensor | None:
         """Return the destinations that parts of a batch are ranked among, beside those drawn."""
         negatives = self.negatives
-        if isinstance(negatives, NegativesOfBoth):
-            negatives = negatives.first
         if not isinstance(negatives, NegativeSampler) or not negatives.among_all:
             return None
         return negatives.all_known(self.pairs, *self.span(index))
@@ -191,7 +188,7 @@ class Draws:
             eid = torch.cat([eid, drawn])
         events, start = self.graph.log.gather(eid), self._starts(eid, begin)
         src, dst, cut = events.src, events.dst, start
-        if getattr(self.negatives, "follows_visibility", False):
+        if isinstance(self.negatives, NegativeSampler) and self.negatives.is_list:
             limit = eid if self.sees_all_before else start
             cut = torch.minimum(limit, self.graph.log.positions(events.t))
         negatives = self.negatives.draw(
@@ -267,7 +264,7 @@ class Draws:
         if others is not None:
             dst = host.dst[rows]
             negatives = negatives.followed_by(others, dst, self.pairs.are_alike(dst, others))
-            if getattr(self.negatives, "filtered", False):
+            if isinstance(self.negatives, NegativeSampler) and self.negatives.filtered:
                 are_false = ~self._are_true(host, rows, negatives.dst)
                 assert negatives.mask is not None
                 negatives = replace(negatives, mask=negatives.mask & are_false)

@@ -132,8 +132,10 @@ def host_preparer(
     graph, negatives = draws.graph, draws.negatives
     if not isinstance(graph.backend, HostGraph) or graph.shard.world > 1:
         return None  # kernels sample on a GPU; shards query other ranks at every hop
-    if not isinstance(negatives, NegativeSampler) or callable(draws.sampler.strategy):
-        return None  # negatives from outside the log; the core calls no Python
+    if not isinstance(negatives, NegativeSampler) or not negatives.single_kind:
+        return None  # negatives of several kinds, of lists, or from outside the log
+    if callable(draws.sampler.strategy):
+        return None  # the core calls no Python
     return HostPreparer(draws, graph.backend, negatives, allocate)
 
 
@@ -164,9 +166,9 @@ class HostPreparer:
             with_nodes=draws.with_nodes,
             seconds_per_tick=draws.graph.seconds_per_tick,
             num_negatives=negatives.num,
-            draws_pairs=negatives.kind != "random",
-            cut=-1 if negatives.cut is None else negatives.cut,
-            pairs_from=negatives.pairs_from,
+            draws_pairs=negatives.draws_pairs,
+            cut=-1 if negatives.cut is None or negatives.draws_pairs else negatives.cut,
+            pairs_from=negatives.since or 0 if negatives.inductive else 0,
             collide=negatives.collide,
             replace=negatives.replace,
             half_life=1.0 if draws.replay is None else draws.replay.half_life,
@@ -202,8 +204,12 @@ class HostPreparer:
         key = derive_key(draws.seed, epoch, index)
         if draws.counts.asked:
             draws.counts.check_deletions()
-        draws.pairs.upto(self._negatives.limit(end), pairs=self._negatives.kind != "random")
-        mask = self._negatives.mask(begin, end)
+        negatives = self._negatives
+        if negatives.draws_pairs:
+            draws.pairs.upto(end, pairs=True)
+        else:
+            draws.pairs.upto(negatives.limit(end))
+        mask = negatives.mask(begin, end, negatives.num)
         only = None if draws.only is None else draws.only[index * draws.batch_size :]
         replay_begin, num_replay = begin, 0
         if draws.replay is not None:

@@ -94,7 +94,7 @@ class Plan:
         ...     fanouts=[10],
         ...     strategy="recent",
         ...     visibility="event",
-        ...     negatives=tg.plan.NegativeSampler(),
+        ...     negatives=tg.plan.NegativeSampler(random=1),
         ...     with_memory=True,
         ... )  # see `for_model` for the plan of a model
         >>> len(plan), plan.batch(epoch=0, index=1).src.tolist()
@@ -139,7 +139,8 @@ class Plan:
             )
         if only is not None and (replay is not None or start or stop is not None):
             raise ValueError("a plan of given events has neither start, stop nor replay")
-        if getattr(negatives, "every", 1) > 1 and (only is not None or replay is not None):
+        every = negatives.every if isinstance(negatives, NegativeSampler) else 1
+        if every > 1 and (only is not None or replay is not None):
             raise ValueError("negatives for one event of every few are for consecutive new events")
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
@@ -221,7 +222,7 @@ class Plan:
             seed=seed,
             batch_size=batch_size,
             visibility=visibility,
-            negatives=NegativeSampler() if negatives is None else negatives,
+            negatives=NegativeSampler(random=1) if negatives is None else negatives,
             **own | options,
         )
 
@@ -344,7 +345,7 @@ class Plan:
             index: Index of the batch.
             rows: Slice of its events, or their numbers, int64 `[N]`.
             num_negatives: Number of negatives per event, the first ones; None: all, which
-                `NegativeSampler(among_all=True)` makes all known destinations.
+                `NegativeSampler(random=1, among_all=True)` makes all known destinations.
 
         Raises:
             IndexError: If the log holds no event of that batch.

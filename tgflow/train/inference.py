@@ -120,7 +120,7 @@ class Inference:
             strategy=strategy or model.strategy,
             span=span,
             visibility="batch",
-            negatives=NegativeSampler(),
+            negatives=NegativeSampler(random=1),
             with_memory=model.state is not None,
             counts=model.counts,
         )

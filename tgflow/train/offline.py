@@ -46,7 +46,7 @@ from tgflow.plan.negatives import (
     FixedNegatives,
     NegativeSampler,
     NegativeSource,
-    PooledNegatives,
+    PairHistory,
 )
 from tgflow.plan.plan import Plan
 from tgflow.train.caches import first_rows, isolate_evaluation
@@ -304,9 +304,9 @@ class OfflineTrainer:
         """Return a plan of the whole graph's validation or test events."""
         c = self.config
         start, stop = self._span(stage)
+        number: dict[str, Any] = {kind: 1 if num == "all" else num}
         negatives: NegativeSource = NegativeSampler(
-            kind,
-            1 if num == "all" else num,
+            **number,
             among_all=num == "all",
             filtered=c.filtered and num == "all",
             cut=self.graph.num_events if kind == "random" else None,
@@ -324,10 +324,12 @@ class OfflineTrainer:
         only = begin + self.split.touches_new[begin:end].nonzero().flatten()
         if not len(only):
             return None
-        if isinstance(negatives, NegativeSampler) and negatives.kind == "random":
+        if isinstance(negatives, NegativeSampler) and negatives.random:
             pool = self.graph.log.gather(only).dst
             types, collide = self.graph.log.node_types, negatives.collide
-            negatives = PooledNegatives(pool, negatives.num, collide=collide, types=types)
+            negatives = NegativeSampler(
+                negatives.random, pool=PairHistory.of_pool(pool, types), collide=collide
+            )
         seed = derive_key(self.config.data_seed, begin)
         return self._plan_of_all(negatives, seed=seed, only=only)
 
@@ -675,9 +677,11 @@ class OfflineTrainer:
         is_whole = self.model.choose_by == "mrr" and isinstance(self.model.state, Choice)
         made: Iterable[AnyBatch] | None = None
         parts: Iterable[BatchPart | None] = repeat(None)
-        num_pairs = plan.batch_size * (1 + plan.draws.negatives.num)
+        negatives = plan.draws.negatives
+        is_among_all = isinstance(negatives, NegativeSampler) and negatives.among_all
+        num_pairs = plan.batch_size * (1 + negatives.num)
         is_many = c.fixed_negatives is not None and num_pairs > c.max_pairs
-        if not is_whole and (is_many or getattr(plan.draws.negatives, "among_all", False)):
+        if not is_whole and (is_many or is_among_all):
             with_state = self.model.state is not None
             parts = every = plan.parts(c.max_pairs, with_storing=with_state)
             made = self._loaded(plan, ((0, part.index, part) for part in every))

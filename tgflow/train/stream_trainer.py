@@ -30,7 +30,7 @@ from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.device_preparer import Slabs
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
-from tgflow.plan.negatives import PairHistory
+from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.plan.shared_batches import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
 from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
 from tgflow.ranks.control import Order
@@ -358,8 +358,8 @@ class StreamTrainer(ABC):
             walk = AskingSampler(graph, self._peers, sampler).walk
             count = AskingCounts(plans.predict.draws.counts, self._peers).counted
             if any(
-                getattr(each.draws.negatives, "draws_pairs", False)
-                for each in (plans.predict, plans.learn)
+                isinstance(negatives, NegativeSampler) and negatives.draws_pairs
+                for negatives in (plans.predict.draws.negatives, plans.learn.draws.negatives)
             ):
                 read = partial(read_pairs, self._pairs, self._peers)
         most = SliceSchedule(c.slices, self._peers.world).most
