@@ -222,7 +222,7 @@ def take(task: Pass) -> PassTimes:
         fanouts=(10,),
         strategy="recent",
         visibility="event",
-        negatives=NegativeSampler(),
+        negatives=NegativeSampler(random=1),
         start=task.num_events - task.num_read,
         with_memory=True,
     )

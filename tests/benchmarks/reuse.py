@@ -72,7 +72,7 @@ class TimedTraining:
             torch.manual_seed(0)
             model = TGAT.for_graph(graph, neighbors=NEIGHBORS)
         plan = make_plan(
-            graph, model, OfflineConfig(batch_size=BATCH), NegativeSampler(),
+            graph, model, OfflineConfig(batch_size=BATCH), NegativeSampler(random=1),
             seed=0, start=max(0, graph.num_events - TIMED_EVENTS), stop=graph.num_events,
         )  # fmt: skip
         self.num_batches = len(plan)

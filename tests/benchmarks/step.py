@@ -33,7 +33,8 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import FeatureTable
 from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import linear
-from tgflow.plan.plan import DevicePreparer, Plan
+from tgflow.plan.device_preparer import DevicePreparer
+from tgflow.plan.draws import Draws
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.stepper import Stepper
 
@@ -54,7 +55,7 @@ COLORS = "#3557d6", "#0d9373", "#c2571a", "#8a3fc0", "#b8860b", "#98a1b0"
 
 HOST_PARTS = {
     "append": (TemporalGraph, ("append",)),
-    "draws": (Plan, ("draw",)),
+    "draws": (Draws, ("roots",)),
     "packing": (DevicePreparer, ("_replayed",)),
     "step": (Stepper, ("predict", "learn", "store", "finish")),
     "metrics": (Stepper, ("collect",)),

@@ -19,7 +19,7 @@ from tgflow.graph.events import NO_NODE
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.sampling.expand import distinct, expand
 from tgflow.plan import _native
-from tgflow.plan.plan import distinct_events
+from tgflow.plan.assemble import distinct_events
 
 ORDERS = st.sampled_from([0, 1, 2, 3])
 """Lane orders: forward, backward, shuffled."""

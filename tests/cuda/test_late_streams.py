@@ -17,8 +17,8 @@ from tgflow.cuda.device import register_device
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import FeatureTable
+from tgflow.plan.device_preparer import LentBatch
 from tgflow.plan.loader import SideStream
-from tgflow.plan.plan import LentBatch
 from tgflow.train import captured
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer

@@ -35,7 +35,7 @@ def made_batch(
         fanouts=fanouts,
         strategy="recent",
         visibility="batch",
-        negatives=NegativeSampler(),
+        negatives=NegativeSampler(random=1),
         replay=replay,
         with_memory=True,
     )

@@ -17,7 +17,7 @@ def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
         "fanouts": (3, 2),
         "strategy": "uniform",
         "visibility": "event",
-        "negatives": NegativeSampler("random"),
+        "negatives": NegativeSampler(random=1),
         "with_memory": True,
         "counts": (Count("pair").age, Count("dst", half_life=30.0).decayed),
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.plan_reference import PlanSpec
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch
-from tgflow.plan.negatives import MixedNegatives, NegativeSampler
+from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 
@@ -34,7 +34,7 @@ def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
         "fanouts": (3,),
         "strategy": "recent",
         "visibility": "event",
-        "negatives": NegativeSampler("random"),
+        "negatives": NegativeSampler(random=1),
         "with_memory": True,
     }
     return Plan(graph, **(arguments | changes))
@@ -48,14 +48,14 @@ VARIANTS: list[dict[str, Any]] = [
         "fanouts": (2, 2),
         "strategy": "uniform",
         "replay": ExperienceReplay(1.3, 40, 10.0),
-        "negatives": NegativeSampler("historical", 2),
+        "negatives": NegativeSampler(historical=2),
         "visibility": "batch",
     },
-    {"start": 13, "negatives": NegativeSampler("inductive", 3, since=20)},
-    {"negatives": NegativeSampler("random", 4, every=3)},
-    {"negatives": NegativeSampler("historical", 2, every=4), "visibility": "batch"},
-    {"negatives": MixedNegatives(3, 2, 2), "replay": ExperienceReplay(0.7, 60, 20.0)},
-    {"negatives": MixedNegatives(2, 3), "visibility": "batch", "fanouts": (), "with_nodes": False},
+    {"start": 13, "negatives": NegativeSampler(inductive=3, since=20)},
+    {"negatives": NegativeSampler(random=4, every=3)},
+    {"negatives": NegativeSampler(historical=2, every=4), "visibility": "batch"},
+    {"negatives": NegativeSampler(3, 2, 2), "replay": ExperienceReplay(0.7, 60, 20.0)},
+    {"negatives": NegativeSampler(2, 3), "visibility": "batch", "fanouts": (), "with_nodes": False},
 ]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -76,7 +76,7 @@ def plans(draw: st.DrawFn) -> tuple[EventBatch, dict[str, Any]]:
         "fanouts": draw(st.sampled_from([(), (2,), (3, 2), (1, 2, 2)])),
         "visibility": draw(st.sampled_from(["event", "batch"])),
         "with_memory": draw(st.booleans()),
-        "negatives": NegativeSampler(kind, draw(st.integers(1, 2))),
+        "negatives": NegativeSampler(**{kind: draw(st.integers(1, 2))}),
         "replay": draw(
             st.sampled_from([None, ExperienceReplay(0.6, 20, 5.0), ExperienceReplay(2.0, 4)])
         ),
@@ -87,7 +87,8 @@ def plans(draw: st.DrawFn) -> tuple[EventBatch, dict[str, Any]]:
 
 
 def spec_of(plan: Plan) -> PlanSpec:
+    draws = plan.draws
     return PlanSpec(
-        plan.batch_size, plan.fanouts, plan.visibility, plan.with_memory, plan.start,
-        plan.graph.seconds_per_tick, plan.with_nodes,
+        draws.batch_size, draws.fanouts, draws.visibility, draws.with_memory, draws.start,
+        draws.graph.seconds_per_tick, draws.with_nodes,
     )  # fmt: skip

@@ -408,7 +408,7 @@ def test_pair_features_are_its_history_in_seconds() -> None:
     graph = TemporalGraph.from_events(events, time_unit="ms")
     plan = plan_of(
         graph, batch_size=1, counts=PAIRS.counts, replay=None,
-        negatives=NegativeSampler("historical", 1),
+        negatives=NegativeSampler(historical=1),
     )  # fmt: skip
     batch = plan.batch(0, 4)
     assert (int(batch.negative_src), int(batch.negative_dst)) in [(1, 0), (2, 1)]
@@ -430,7 +430,7 @@ def test_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
     events = graph_events(*((src, dst, t * ticks) for src, dst, t in (*past, (0, 9, 10_000))))
     graph = TemporalGraph.from_events(events, time_unit=unit)
     batch = plan_of(
-        graph, batch_size=7, counts=PAIRS.counts, negatives=NegativeSampler(num=99)
+        graph, batch_size=7, counts=PAIRS.counts, negatives=NegativeSampler(random=99)
     ).batch(0, 0)
     skip = LinkDecoder(6, pair_features=["recency"]).pair_skip
     assert skip is not None
@@ -556,7 +556,7 @@ def embeddings_of(by_node, batch):
 def test_slots_without_a_negative_are_not_scored(seed: int, m: int, every: int) -> None:
     graph = TemporalGraph.from_events(skewed_events(60, 20, seed))
     whole, some = (
-        plan_of(graph, counts=PAIRS.counts, negatives=NegativeSampler(num=m, every=of))
+        plan_of(graph, counts=PAIRS.counts, negatives=NegativeSampler(random=m, every=of))
         for of in (1, every)
     )
     decoder = LinkDecoder(6, pair_features=["recency"])

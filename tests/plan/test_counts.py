@@ -325,7 +325,7 @@ def test_plan_counts_only_visible_events(visibility: Visibility, kind: str) -> N
         visibility=visibility,
         counts=numbers_of(counts),
         replay=ExperienceReplay(ratio=0.5),
-        negatives=NegativeSampler(kind, 2),
+        negatives=NegativeSampler(**{kind: 2}, since=0),
     )
     batch = plan.batch(0, 9)
     assert len(batch) == 15

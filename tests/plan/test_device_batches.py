@@ -24,10 +24,10 @@ from tgflow.graph.cache import cached
 from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import Loader, Plan
+from tgflow.plan.device_preparer import LentBatch, MakeBatch, PinnedCopies
 from tgflow.plan.loader import SideStream
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
-from tgflow.plan.plan import LentBatch, MakeBatch, PinnedCopies
 from tgflow.plan.replay import ExperienceReplay
 
 pytestmark = pytest.mark.timeout(120)

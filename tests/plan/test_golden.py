@@ -31,14 +31,14 @@ PLANS: dict[str, dict[str, Any]] = {
         "strategy": "window",
         "span": 20,
         "visibility": "batch",
-        "negatives": NegativeSampler("historical", 2),
+        "negatives": NegativeSampler(historical=2),
         "with_memory": True,
     },
     "three hops": {
         "fanouts": (5, 4, 2),
         "strategy": "decayed",
         "span": 7,
-        "negatives": NegativeSampler("inductive", since=100),
+        "negatives": NegativeSampler(inductive=1, since=100),
         "with_memory": True,
     },
 }
@@ -91,7 +91,7 @@ def test_batches_match_golden_digests(name: str) -> None:
         "batch_size": 40,
         "strategy": "recent",
         "visibility": "event",
-        "negatives": NegativeSampler(),
+        "negatives": NegativeSampler(random=1),
     }
     plan = Plan(graph, **(defaults | PLANS[name]))
     assert [digest(plan.batch(1, index)) for index in (3, len(plan) - 1)] == DIGESTS[name]

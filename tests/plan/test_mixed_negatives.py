@@ -21,14 +21,14 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch
 from tgflow.plan import ExperienceReplay
-from tgflow.plan.negatives import MixedNegatives, PairHistory
+from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.plan.plan import Plan
 
 
 def cut_off(events: EventBatch, plan: Plan, eid: int) -> int:
     """Return how many events a query for an event sees."""
-    size = plan.batch_size
-    limit = eid if plan.visibility == "event" else plan.start + (eid - plan.start) // size * size
+    size, start = plan.batch_size, plan.draws.start
+    limit = eid if plan.draws.sees_all_before else start + (eid - start) // size * size
     earlier = int((events.t < events.t[eid]).sum())
     return min(max(limit, 0), earlier)
 
@@ -40,7 +40,7 @@ def latest(nodes: list[int], most: int) -> list[int]:
 
 def check_row(events: EventBatch, plan: Plan, batch: Batch, row: int) -> None:
     """Fail unless a list has the expected hard negatives, and eligible random ones."""
-    lists: Any = plan.negatives
+    lists: Any = plan.draws.negatives
     src, dst = int(batch.src[row]), int(batch.dst[row])
     cut = cut_off(events, plan, int(batch.eid[row]))
     past = [*zip(events.src[:cut].tolist(), events.dst[:cut].tolist(), strict=True)]
@@ -81,7 +81,9 @@ def test_lists_match_a_scan_of_the_visible_past(events, numbers, visibility, rep
     changes = {"batch_size": data.draw(st.integers(1, 9)), "fanouts": (), "replay": replay}
     changes["start"] = data.draw(st.integers(0, len(events) - 1))
     graph = TemporalGraph.from_events(events)
-    plan = plan_of(graph, negatives=MixedNegatives(*numbers), visibility=visibility, **changes)
+    plan = plan_of(
+        graph, negatives=NegativeSampler(*numbers, distinct=True), visibility=visibility, **changes
+    )
     for index in range(len(plan)):
         batch = plan.batch(1, index)
         for row in range(len(batch)):
@@ -96,7 +98,7 @@ def test_events_of_one_time_do_not_see_each_other():
         torch.tensor([0, 1, 0, 1]), torch.tensor([5, 6, 7, 8]), torch.tensor([1, 1, 2, 2])
     )
     plan = plan_of(
-        TemporalGraph.from_events(events), negatives=MixedNegatives(1, 1, 3), batch_size=4
+        TemporalGraph.from_events(events), negatives=NegativeSampler(1, 1, 3), batch_size=4
     )
     batch = plan.batch(0, 0)
     found = batch.negative_dst.where(batch.log_q > -torch.inf, -1).tolist()
@@ -107,7 +109,7 @@ def test_events_of_one_time_do_not_see_each_other():
 def test_lists_do_not_depend_on_order_threads_or_later_events(visibility):
     events = made_events(120)
     changes: dict[str, Any] = {
-        "negatives": MixedNegatives(4, 3, 3),
+        "negatives": NegativeSampler(4, 3, 3),
         "replay": ExperienceReplay(0.5, 50, 20.0),
         "visibility": visibility,
     }
@@ -124,7 +126,7 @@ def test_lists_do_not_depend_on_order_threads_or_later_events(visibility):
     assert not torch.equal(plan.batch(3, 4).negative_dst, expected[4].negative_dst)
 
 
-def drawn(lists: MixedNegatives, key: int) -> tuple[list[int], torch.Tensor]:
+def drawn(lists: NegativeSampler, key: int) -> tuple[list[int], torch.Tensor]:
     """Return the list of an event 0 -> 3 after 24 destinations, and its log-Q."""
     dst = torch.arange(24)
     history = PairHistory(TemporalGraph.from_events(EventBatch(dst % 3, dst, torch.arange(24))).log)
@@ -135,11 +137,11 @@ def drawn(lists: MixedNegatives, key: int) -> tuple[list[int], torch.Tensor]:
 
 
 def test_random_negatives_are_uniform_over_the_rest():
-    counts = Counter(d for key in range(800) for d in drawn(MixedNegatives(4, 2, 2), key)[0][:4])
+    counts = Counter(d for key in range(800) for d in drawn(NegativeSampler(4, 2, 2), key)[0][:4])
     assert counts.keys() == {*range(24)} - {3, 21, 18, 23, 22}
     # neighbors in a list exclude each other, which only lowers the statistic
     assert chisquare([*counts.values()]).pvalue > 1e-4
-    first = Counter(drawn(MixedNegatives(4), key)[0][0] for key in range(1_500))
+    first = Counter(drawn(NegativeSampler(4, distinct=True), key)[0][0] for key in range(1_500))
     assert first.keys() == {*range(24)} - {3}
     assert chisquare([*first.values()]).pvalue > 1e-4
 
@@ -149,7 +151,7 @@ def test_softmax_over_lists_is_an_unbiased_estimate_of_the_sum_over_all():
     exact = float(logit.exp().sum() - logit[3].exp())
     found = []
     for key in range(4_000):
-        dst, log_q = drawn(MixedNegatives(4, 2, 2), key)
+        dst, log_q = drawn(NegativeSampler(4, 2, 2), key)
         found.append(float((logit[dst] + log_q).exp().sum()))
     sums = torch.tensor(found)
     error = float(sums.std()) / len(found) ** 0.5
@@ -158,9 +160,9 @@ def test_softmax_over_lists_is_an_unbiased_estimate_of_the_sum_over_all():
 
 
 def test_pool_and_cut_extend_the_random_negatives_only():
-    lists = MixedNegatives(30, 2, 1, cut=24)
+    lists = NegativeSampler(30, 2, 1, cut=24)
     graph = TemporalGraph.from_events(made_events(100))
-    plan = plan_of(graph, negatives=MixedNegatives(50, 2, 2, cut=100), batch_size=20)
+    plan = plan_of(graph, negatives=NegativeSampler(50, 2, 2, cut=100), batch_size=20)
     batch = plan.batch(0, 0)
     known = {*graph.log.read(0, 100).dst.tolist()}
     for row in range(20):
@@ -169,18 +171,8 @@ def test_pool_and_cut_extend_the_random_negatives_only():
         assert {*found} == known - {int(batch.dst[row])}  # all of them: 50 are more than there are
         assert len(found) == len({*found})
         assert float(batch.log_q[row][is_there].abs().max()) == 0
-    pool = PairHistory()
-    pool.append(torch.tensor([90, 91, 90]), torch.tensor([90, 91, 90]))
-    found, log_q = drawn(MixedNegatives(3, 1, pool=pool), 0)
+    pool = PairHistory.of_pool(torch.tensor([90, 91, 90]))
+    found, log_q = drawn(NegativeSampler(3, 1, pool=pool), 0)
     assert ({*found[:2]}, found[2:]) == ({90, 91}, [3, 21])
     assert log_q.tolist() == [0, 0, -math.inf, 0]
     assert drawn(lists, 0)[1].shape == (33,)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [((0, 0, 0), "at least one of random, source, recent"), ((1, -1, 0), "source must be .*-1")],
-)
-def test_invalid_lists_are_refused(numbers, message):
-    with pytest.raises(ValueError, match=message):
-        MixedNegatives(*numbers)

@@ -69,7 +69,7 @@ def test_random_negatives_are_known_destinations_and_never_the_positive(
     known = {dst for _, dst in pairs[:begin]}
     if len(nodes_of(pairs[:end])) == 1:
         return
-    negatives = draw(NegativeSampler("random", num), pairs, begin, end, draw_key)
+    negatives = draw(NegativeSampler(random=num), pairs, begin, end, draw_key)
     fallbacks = 0
     for (src, dst), row in zip(pairs[begin:end], rows(negatives), strict=True):
         for negative_src, negative in row:
@@ -91,9 +91,7 @@ def assert_uniform(drawn: list[object], support: set[object]) -> None:
 def test_random_negatives_are_uniform_over_distinct_destinations() -> None:
     """Destination 9 has most events and 10 the newest one: neither may count for more."""
     pairs = [(0, 9)] * 50 + [(0, d) for d in (2, 3, 4, 9, 5, 10)] + [(1, 4)]
-    drawn = draw(
-        NegativeSampler("random", 20_000), pairs, len(pairs) - 1, len(pairs), derive_key(1)
-    )
+    drawn = draw(NegativeSampler(random=20_000), pairs, len(pairs) - 1, len(pairs), derive_key(1))
     assert_uniform(drawn.dst[0].tolist(), {2, 3, 5, 9, 10})
 
 
@@ -106,7 +104,7 @@ def test_random_negatives_are_uniform_over_distinct_destinations() -> None:
 )
 def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[object]) -> None:
     pairs = [(0, 9)] * 50 + [(0, 2), (0, 3), (5, 6), (1, 4), (0, 9), (5, 7)] + [(1, 4)]
-    sampler = NegativeSampler(kind, 20_000, since=51)  # type: ignore[arg-type]
+    sampler = NegativeSampler(**{kind: 20_000}, since=51)
     drawn = draw(sampler, pairs, len(pairs) - 1, len(pairs), derive_key(2))
     assert_uniform(list(rows(drawn)[0]), support)
 
@@ -127,7 +125,7 @@ def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
     since = data.draw(st.integers(0, len(pairs))) if kind == "inductive" else 0
     if len(nodes_of(pairs[:end])) == 1:
         return
-    sampler = NegativeSampler(kind, 2, since=since, replace=replace)  # type: ignore[arg-type]
+    sampler = NegativeSampler(**{kind: 2}, since=since, replace=replace)
     negatives = draw(sampler, pairs, begin, end, draw_key)
     eligible = set(pairs[:begin]) - set(pairs[:since]) - set(pairs[begin:end])
     size = end - begin
@@ -144,16 +142,16 @@ def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
 
 def test_event_without_any_negative_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"3 -> 3 has no negative.*first 2 events"):
-        draw(NegativeSampler("random"), [(3, 3), (3, 3)], 1, 2)
+        draw(NegativeSampler(random=1), [(3, 3), (3, 3)], 1, 2)
 
 
 def test_fixed_cut_limits_candidates_to_the_log_prefix() -> None:
     pairs = [(0, 1), (0, 2), (0, 3), (0, 4)]
-    drawn = draw(NegativeSampler("random", 2_000, cut=3), pairs, 0, 1)
+    drawn = draw(NegativeSampler(random=2_000, cut=3), pairs, 0, 1)
     assert set(drawn.dst.flatten().tolist()) == {2, 3}
     assert drawn.num_fallbacks == 0
     with pytest.raises(ValueError, match="position 5 is past the log's end, 4 events"):
-        draw(NegativeSampler("random", cut=5), pairs, 0, 1)
+        draw(NegativeSampler(random=1, cut=5), pairs, 0, 1)
 
 
 @settings(max_examples=tries(100), deadline=None)
@@ -172,12 +170,15 @@ def test_destinations_of_a_source_are_its_earlier_partners(pairs: Pairs, stops: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kind": "any"}, "random, historical, inductive, got 'any'"),
-        ({"num": 0}, "at least 1 negative per event, got 0"),
-        ({"cut": -1}, "at least 0, got -1"),
-        ({"kind": "inductive"}, "need since"),
-        ({"kind": "historical", "collide": True}, "only random negatives may collide"),
-        ({"replace": False}, "random negatives are drawn with replacement"),
+        ({}, "at least one of random, source, recent, historical, inductive, got none"),
+        ({"random": 1, "source": -1}, "source must be at least 0 negatives per event, got -1"),
+        ({"random": 1, "cut": -1}, "at least 0, got -1"),
+        ({"random": 1, "every": 0}, "every must be at least 1, got 0"),
+        ({"inductive": 1}, "need since"),
+        ({"historical": 1, "collide": True}, "only random negatives may collide"),
+        ({"random": 2, "distinct": True, "collide": True}, "not those of a list"),
+        ({"random": 1, "replace": False}, "random negatives are drawn with replacement"),
+        ({"source": 2, "historical": 1}, "lists have negatives of the event's own source"),
     ],
 )
 def test_invalid_samplers_are_refused(arguments: dict[str, object], message: str) -> None:
@@ -258,8 +259,8 @@ def test_one_event_of_every_few_has_all_negatives(pairs, data, kind, num, every)
     begin, end = spans(pairs, data)
     if len(nodes_of(pairs[:end])) == 1:
         return
-    whole = draw(NegativeSampler(kind, num), pairs, begin, end)
-    some = draw(NegativeSampler(kind, num, every=every), pairs, begin, end)
+    whole = draw(NegativeSampler(**{kind: num}), pairs, begin, end)
+    some = draw(NegativeSampler(**{kind: num}, every=every), pairs, begin, end)
     if every == 1 or num == 1:
         assert some.mask is None
         assert rows(some) == rows(whole)
@@ -278,8 +279,10 @@ def test_one_event_of_every_few_has_all_negatives(pairs, data, kind, num, every)
 
 
 def test_chosen_events_do_not_depend_on_the_batch_and_are_spread_evenly():
-    chosen = NegativeSampler(num=2, every=5).mask(0, 50_000)[:, 1]
-    parts = [NegativeSampler(num=2, every=5).mask(a, a + 37)[:, 1] for a in range(0, 37 * 9, 37)]
+    chosen = NegativeSampler(random=2, every=5).mask(0, 50_000, 2)[:, 1]
+    parts = [
+        NegativeSampler(random=2, every=5).mask(a, a + 37, 2)[:, 1] for a in range(0, 37 * 9, 37)
+    ]
     assert torch.equal(torch.cat(parts), chosen[: 37 * 9])
     places = chosen.nonzero().squeeze(1) % 5
     assert chisquare(torch.bincount(places, minlength=5).numpy()).pvalue > 1e-4
@@ -289,4 +292,4 @@ def test_chosen_events_do_not_depend_on_the_batch_and_are_spread_evenly():
 def test_every_few_events_must_be_consecutive_new_ones(changes):
     graph = TemporalGraph.from_events(batch_of([(0, 1), (1, 2), (2, 3)]))
     with pytest.raises(ValueError, match="for one event of every few are for consecutive new"):
-        plan_of(graph, negatives=NegativeSampler(num=2, every=5), **changes)
+        plan_of(graph, negatives=NegativeSampler(random=2, every=5), **changes)

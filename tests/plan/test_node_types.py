@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tgflow as tg
 from helpers.effort import tries
 from helpers.made_streams import made_events
-from tgflow.plan.negatives import MixedNegatives, NegativeSampler, PairHistory, PooledNegatives
+from tgflow.plan.negatives import NegativeSampler, PairHistory
 
 TYPES = (0, 1, 1, 2, 2, 2, 0)
 """Of the nodes 0 to 6."""
@@ -55,7 +55,7 @@ def draw(source, graph, begin, end, key):
 def test_random_negatives_have_the_type_of_the_destination(pairs, data, key):
     begin, end = span_of(pairs, data)
     assume(len({node for pair in pairs[:end] for node in pair}) > 1)
-    found = draw(NegativeSampler(num=3), graph_of(pairs), begin, end, key)
+    found = draw(NegativeSampler(random=3), graph_of(pairs), begin, end, key)
     known, later = ({dst for _, dst in pairs[:stop]} for stop in (begin, end))
     num_fallbacks = 0
     for (_, dst), row in zip(pairs[begin:end], found.dst.tolist(), strict=True):
@@ -64,7 +64,7 @@ def test_random_negatives_have_the_type_of_the_destination(pairs, data, key):
         assert {*row} <= (eligible or of_type(later, dst) or others)
         num_fallbacks += 3 * (not eligible)
     assert found.num_fallbacks == num_fallbacks
-    again = draw(NegativeSampler(num=3), graph_of(pairs[:end]), begin, end, key)
+    again = draw(NegativeSampler(random=3), graph_of(pairs[:end]), begin, end, key)
     assert torch.equal(again.dst, found.dst), "later events change nothing"
 
 
@@ -81,11 +81,10 @@ def test_lists_are_distinct_and_have_the_type_of_the_destination(pairs, data, ke
     pool = None
     if pooled:
         dst = columns(pairs)[1]
-        pool = PairHistory(types=types_of)
-        pool.append(dst, dst)
-    mixed = MixedNegatives(*numbers, pool=pool)
+        pool = PairHistory.of_pool(dst, types_of)
+    mixed = NegativeSampler(*numbers, distinct=True, pool=pool)
     found = draw(mixed, graph_of(pairs), begin, end, key)
-    plain = draw(MixedNegatives(*numbers, pool=pool), graph_of(pairs, typed=False), begin, end, key)
+    plain = draw(mixed, graph_of(pairs, typed=False), begin, end, key)
     mask = torch.ones_like(found.dst, dtype=torch.bool) if found.mask is None else found.mask
     known = {dst for _, dst in (pairs if pooled else pairs[:begin])}
     for i, (_, dst) in enumerate(pairs[begin:end]):
@@ -109,7 +108,7 @@ def test_all_known_destinations_of_the_type_are_ranked(pairs, data):
     assume(len({dst for _, dst in pairs}) > 1)
     graph = graph_of(pairs)
     cut = data.draw(st.one_of(st.none(), st.just(len(pairs))))
-    negatives = NegativeSampler(among_all=True, cut=cut)
+    negatives = NegativeSampler(1, among_all=True, cut=cut)
     plan = tg.Plan.for_model(tg.Recency(), graph, batch_size=7, negatives=negatives)
     for index in range(len(plan)):
         begin, end = plan.span(index)
@@ -129,24 +128,28 @@ def test_all_known_destinations_of_the_type_are_ranked(pairs, data):
 def test_whole_batches_in_one_call_and_hop_by_hop_draw_the_same():
     graph = tg.TemporalGraph.from_events(made_events(60))
     graph.log.node_types = lambda nodes: nodes % 3
-    for source in (NegativeSampler(num=4), MixedNegatives(random=3, source=2)):
+    for source in (NegativeSampler(random=4), NegativeSampler(random=3, source=2)):
         plan = tg.Plan.for_model(tg.TGN(memory_dim=4), graph, batch_size=10, negatives=source)
         whole = plan.batch(0, 4)
-        assert torch.equal(whole.negative_dst, plan.of_roots(plan.draw(0, 4)).negative_dst)
+        assert torch.equal(whole.negative_dst, plan.of_roots(plan.draws.roots(0, 4)).negative_dst)
         assert bool((whole.negative_dst % 3 == whole.dst.unsqueeze(1) % 3).all())
 
 
 def test_one_type_gives_the_negatives_without_types():
     pairs = [(i % 5, i * i % 7) for i in range(40)]
     graphs = graph_of(pairs, typed=False), graph_of(pairs, types=torch.zeros_like)
-    for source in (NegativeSampler(num=3), MixedNegatives(3, 2, 2), NegativeSampler("historical")):
+    for source in (
+        NegativeSampler(random=3),
+        NegativeSampler(3, 2, 2),
+        NegativeSampler(historical=1),
+    ):
         first, second = (draw(source, graph, 20, 30, 7) for graph in graphs)
         assert torch.equal(first.dst, second.dst)
 
 
 def test_pool_is_drawn_by_type():
     dst = torch.tensor([1, 2, 3, 4, 0])
-    pool = PooledNegatives(dst, 20, types=types_of)
+    pool = NegativeSampler(20, pool=PairHistory.of_pool(dst, types_of))
     asked = torch.tensor([1, 3, 0])
     start = torch.zeros(3, dtype=torch.int64)
     found = pool.draw(PairHistory(), 3, asked, asked, start=start, stop=0)

@@ -97,7 +97,7 @@ def roots_of(batch):
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize(
     "negatives",
-    [NegativeSampler(num=7), NegativeSampler("historical", 7), ragged(40, [7, 2] * 30)],
+    [NegativeSampler(random=7), NegativeSampler(historical=7), ragged(40, [7, 2] * 30)],
     ids=["random", "historical", "fixed"],
 )
 def test_parts_of_a_batch_cover_the_whole(negatives, visibility):
@@ -121,7 +121,7 @@ def test_parts_of_a_batch_cover_the_whole(negatives, visibility):
 
 
 def test_parts_of_a_block_cover_its_targets():
-    (block,) = plan_of(NegativeSampler(num=7)).batch(0, 2).blocks
+    (block,) = plan_of(NegativeSampler(random=7)).batch(0, 2).blocks
     parts = [*block.parts(16)]
     assert [len(part.target) for part in parts[:-1]] == [16] * (len(parts) - 1)
     for name in ("target", "neighbor", "mask", "dt", "eid", "edge_row"):
@@ -133,16 +133,16 @@ def test_parts_of_a_block_cover_its_targets():
 
 def test_selected_events_are_planned_on_the_whole_graph():
     only = torch.tensor([30, 31, 44, 60, 90])
-    plan = plan_of(NegativeSampler(num=2), batch_size=2, only=only)
+    plan = plan_of(NegativeSampler(random=2), batch_size=2, only=only)
     batches = [plan.batch(0, index) for index in range(len(plan))]
     assert [b.eid.tolist() for b in batches] == [[30, 31], [44, 60], [90]]
     assert [(b.num_new, b.host.begin, b.host.end) for b in batches] == [
         (2, 30, 32), (2, 44, 61), (1, 90, 91),
     ]  # fmt: skip
-    every = plan_of(NegativeSampler(num=2), batch_size=1).batch(0, 60)
+    every = plan_of(NegativeSampler(random=2), batch_size=1).batch(0, 60)
     row, own = batches[1].src_row[1], every.src_row[0]
     assert torch.equal(batches[1].blocks[0].eid[row], every.blocks[0].eid[own])
     with pytest.raises(IndexError, match="no batch 3; the plan has 3"):
         plan.batch(0, 3)
     with pytest.raises(ValueError, match="neither start, stop nor replay"):
-        plan_of(NegativeSampler(), only=only, start=2)
+        plan_of(NegativeSampler(random=1), only=only, start=2)

@@ -113,8 +113,8 @@ def test_batches_planned_during_appends_are_the_same(variant: dict[str, Any]) ->
 
     with ThreadPoolExecutor(3) as pool:
         appending = pool.submit(append)
-        for index in range((600 - plan.start) // 10):
-            while graph.num_events < plan.start + (index + 1) * 10:
+        for index in range((600 - plan.draws.start) // 10):
+            while graph.num_events < plan.draws.start + (index + 1) * 10:
                 assert not appending.done() or appending.result() is None
                 time.sleep(0)
             for batch in pool.map(lambda i: plan.batch(0, i), [index, index // 2]):

@@ -26,8 +26,9 @@ from tgflow.graph.counts import Count, Number
 from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import NegativeSampler, Plan
+from tgflow.plan.assemble import assemble
+from tgflow.plan.host_preparer import KEPT_SLABS, HostPreparer, host_preparer
 from tgflow.plan.loader import Loader
-from tgflow.plan.plan import KEPT_SLABS, HostPreparer, assemble, host_preparer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -52,7 +53,7 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
     )
     cut = draw(st.one_of(st.none(), st.integers(0, size)))
     num = draw(st.integers(1, 3))
-    changes["negatives"] = NegativeSampler(kind, num, cut, since, **more)
+    changes["negatives"] = NegativeSampler(**{kind: num}, cut=cut, since=since, **more)
     changes |= {"strategy": sampler.strategy, "span": sampler.span}
     if draw(st.booleans()):
         only = draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
@@ -87,19 +88,19 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
 
 def step_by_step(plan: Plan, *task: int) -> Batch:
     """Return a batch by the general path, which `test_plan` compares with the slow reference."""
-    return plan.of_roots(plan.draw(*task))
+    return plan.of_roots(plan.draws.roots(*task))
 
 
 @settings(max_examples=tries(100, 12))
 @given(any_plans())
 def test_single_call_batches_match_the_general_path(plan_on: PlanOn) -> None:
     plan = plan_on(None)
-    slabs = host_preparer(plan)
+    slabs = host_preparer(plan.draws)
     assert slabs is not None
     for task in tasks_of(plan):
         assert_same_batch(slabs.batch(*task), step_by_step(plan, *task))
         pending = slabs.pending(*task)
-        expected = assemble(plan, plan.draw(*task))
+        expected = assemble(plan.draws, plan.draws.roots(*task))
         assert_same_batch(pending.batch, expected.batch)
         assert pending.num_in_blocks == expected.num_in_blocks
         assert pending.ids.keys() == expected.ids.keys()
@@ -109,7 +110,7 @@ def test_single_call_batches_match_the_general_path(plan_on: PlanOn) -> None:
 
 def tasks_of(plan: Plan) -> list[tuple[int, ...]]:
     """Return a task for each batch, and one for each slice of it."""
-    numbers = range(plan.slices if plan.slices > 1 else 0)
+    numbers = range(plan.draws.slices if plan.draws.slices > 1 else 0)
     return [(1, i, *number) for i in range(len(plan)) for number in [(), *((n,) for n in numbers)]]
 
 
@@ -139,14 +140,14 @@ def test_device_batches_match_the_host(
     for batch, task in zip(prepare(plan_on, device), tasks_of(here), strict=True):
         assert_on(device.device, batch)
         expected = here.batch(*task)
-        if here.with_nodes:
+        if here.draws.with_nodes:
             assert_same_but_for_padding(batch, expected)
         else:  # what is of events is never padded
             assert_same_batch(batch.to("cpu"), expected)
 
 
 def slabs_of(plan: Plan) -> HostPreparer:
-    slabs = host_preparer(plan)
+    slabs = host_preparer(plan.draws)
     assert slabs is not None
     return slabs
 

@@ -31,9 +31,9 @@ def plan_of(events, **options):
 def forms(plan):
     """Yield a batch in every form: whole, hop by hop, slices, parts, replayed events."""
     yield plan.batch(0, 3)
-    yield plan.of_roots(plan.draw(0, 3))
-    yield from plan.share(0, 3, range(plan.slices)).slices
-    if plan.replay is None:
+    yield plan.of_roots(plan.draws.roots(0, 3))
+    yield from plan.share(0, 3, range(plan.draws.slices)).slices
+    if plan.draws.replay is None:
         yield plan.part(0, 3, slice(2, 7))
 
 
@@ -92,7 +92,7 @@ def test_filtered_parts_leave_out_true_destinations(events, data):
     relation = data.draw(st.sampled_from([None, events.relation % 2]))
     events = replace(events, relation=relation, t=events.t // 3)
     graph = tg.TemporalGraph.from_events(events)
-    negatives = NegativeSampler(among_all=True, filtered=True, cut=len(events))
+    negatives = NegativeSampler(1, among_all=True, filtered=True, cut=len(events))
     plan = tg.Plan.for_model(tg.Recency(), graph, batch_size=7, negatives=negatives)
     columns = events.src, torch.zeros_like(events.t) if relation is None else relation, events.t
     rows = [*zip(*(column.tolist() for column in columns), strict=True)]

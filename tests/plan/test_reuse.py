@@ -39,7 +39,7 @@ def reusing(plan: Plan, staleness: int = 4, *, pads: bool = False) -> ReusingPla
     rule, none = ReuseRule(staleness, 0.3), torch.empty(0, dtype=torch.int64)
     hops = [
         HopReuse(plan, hop, rule, 100_000, pads, ReuseProgress(), (none,) * 4)
-        for hop in range(1, len(plan.fanouts))
+        for hop in range(1, len(plan.draws.fanouts))
     ]
     return ReusingPlan(plan, hops)
 
@@ -91,7 +91,7 @@ class Reference:
         assert sorted(place.values()) == list(range(len(asked)))
         size = len(lower.target)
         assert len(reused.slot) == len(asked) - size
-        limit = batch.host.end if self.plan.sees_all_before else batch.host.begin
+        limit = batch.host.end if self.plan.draws.sees_all_before else batch.host.begin
         reached = self.plan.graph.log.read(0, limit).t[-1:].tolist()
         for row, query in enumerate(asked):
             at = place[row]

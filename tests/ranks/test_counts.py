@@ -126,7 +126,7 @@ def test_pairs_of_shards_match_one_process(events, world, stops, replace):
     first = EventBatch(*torch.tensor([[0, 1], [1, 2]]), events.t[:1].expand(2).contiguous())
     events = spread_events(concat([first, events]))
     ends = sorted(min(2 + stop, len(events)) for stop in stops)
-    drawn = NegativeSampler("historical", 2, replace=replace)
+    drawn = NegativeSampler(historical=2, replace=replace)
 
     def work(peers: ThreadPeers) -> list[tuple[int, torch.Tensor, torch.Tensor, int]]:
         graph, found = TemporalGraph(shard=peers.shard), []
@@ -192,8 +192,8 @@ def test_batch_of_a_shard_needs_the_counts_of_all_ranks():
     graph = TemporalGraph(shard=Shard(0, 2))
     graph.append(spread_events(skewed_events(30, 5)))
     plan = plan_of(graph, fanouts=(), with_nodes=False)
-    assert plan.draw(0, 1).counts is None
+    assert plan.draws.roots(0, 1).counts is None
     with pytest.raises(ValueError, match="are sharded with the graph: ask all ranks together"):
         plan.batch(0, 1)
     with pytest.raises(ValueError, match="read in steps, by all ranks together"):
-        plan.counts.answer(**plan.pairs_of(plan.draw(0, 1))._asdict())
+        plan.draws.counts.answer(**plan.draws.pairs_of(plan.draws.roots(0, 1))._asdict())

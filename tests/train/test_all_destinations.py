@@ -38,7 +38,7 @@ def test_parts_have_all_known_destinations_after_the_drawn_one(visibility):
     graph = TemporalGraph.from_events(made_events(120))
     plan = Plan.for_model(
         small_tgn(), graph, batch_size=20, visibility=visibility,
-        negatives=NegativeSampler(among_all=True),
+        negatives=NegativeSampler(1, among_all=True),
     )  # fmt: skip
     whole, rows = plan.batch(0, 3), torch.tensor([2, 5, 19])
     assert whole.negative_dst.shape == (20, 1)
@@ -73,7 +73,7 @@ def test_ranks_match_scores_of_all_destinations_one_event_at_a_time(model, visib
     trainer, _ = trained(model, config, events[:80])
     plan = Plan.for_model(
         trainer.model, graph := TemporalGraph.from_events(events), batch_size=16,
-        visibility=visibility, strategy="recent", negatives=NegativeSampler(),
+        visibility=visibility, strategy="recent", negatives=NegativeSampler(random=1),
     )  # fmt: skip
     known = graph.log.read(0, 80).dst.unique()
     expected = []
@@ -88,7 +88,7 @@ def test_ranks_match_scores_of_all_destinations_one_event_at_a_time(model, visib
             as_of = torch.tensor([80])
         with torch.no_grad():
             scores = trainer.model(
-                plan.of_roots(plan.ask(src, dst, events.t[eid : eid + 1], as_of))
+                plan.of_roots(plan.draws.ask(src, dst, events.t[eid : eid + 1], as_of))
             )
         expected.append(float(ranks(scores.positive, scores.negative)))
     scored, _ = trained(model, config, events[:80], scores=True)
@@ -196,4 +196,4 @@ def test_all_destinations_exclude_other_negatives():
         with pytest.raises(ValueError, match='mrr_negatives="all" ranks among all destinations'):
             OfflineConfig(mrr_negatives="all", **changes)
     with pytest.raises(ValueError, match="among_all is for random negatives"):
-        NegativeSampler("historical", among_all=True)
+        NegativeSampler(historical=1, among_all=True)

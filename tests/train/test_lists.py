@@ -13,7 +13,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.models.counts import SmoothedCounts
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.model import Scores
-from tgflow.plan.negatives import FixedNegatives, MixedNegatives, NegativeSampler, PooledNegatives
+from tgflow.plan.negatives import FixedNegatives, NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
@@ -102,7 +102,7 @@ def test_slices_have_the_gradients_of_the_whole_batch(loss):
     def model():
         return small_tgn(dropout=0, pair_features=PAIR_GROUPS)
 
-    negatives = MixedNegatives(4, 3, 2)
+    negatives = NegativeSampler(4, 3, 2)
     whole, expected = stepped(negatives, loss=loss, model=model)
     sliced, found = stepped(negatives, slices=4, loss=loss, model=model)
     assert sliced.item() == pytest.approx(whole.item(), rel=1e-5)  # float32
@@ -118,10 +118,10 @@ def test_loss_of_your_own_takes_lists_or_is_refused():
     def by_list(scores, log_q=None):
         return (softplus(scores.negative) * (log_q > -torch.inf)).mean()
 
-    stepped(NegativeSampler(num=2), loss=plain)
-    stepped(MixedNegatives(2, 1), loss=by_list)
+    stepped(NegativeSampler(random=2), loss=plain)
+    stepped(NegativeSampler(2, 1), loss=by_list)
     with pytest.raises(ValueError, match=r"plain takes no log_q, .*negatives=\"random:1\""):
-        stepped(MixedNegatives(2, 1), loss=plain)
+        stepped(NegativeSampler(2, 1), loss=plain)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -159,7 +159,7 @@ def test_offline_training_from_lists(model, protocol):
         batch_size=20, epochs=2, learning_rate=1e-2, negatives=LISTS, protocol=protocol
     )
     trainer = OfflineTrainer(model(), graph, config)
-    assert isinstance(trainer._train_plan.negatives, MixedNegatives)
+    assert trainer._train_plan.draws.negatives.is_list
     result = trainer.fit()
     assert (result["negatives"], result["test_negatives"]) == (LISTS, "random")
     assert f"learned from {LISTS}" in result["protocol_line"]
@@ -180,25 +180,28 @@ def test_default_of_a_model_is_overridden_by_settings():
 
     graph = TemporalGraph.from_events(made_events(60))
     trainer = OfflineTrainer(Own(), graph, OfflineConfig(epochs=1))
-    assert trainer._train_plan.negatives == MixedNegatives(source=2, cut=len(trainer.split.train))
+    own = trainer._train_plan.draws.negatives
+    assert own == NegativeSampler(source=2, distinct=True, cut=len(trainer.split.train))
     assert trainer.fit()["negatives"] == "source:2"
     config = OfflineConfig(epochs=1, negatives="random:1")
-    plain = OfflineTrainer(Own(), graph, config)._train_plan.negatives
-    assert plain == NegativeSampler(cut=len(trainer.split.train))
+    plain = OfflineTrainer(Own(), graph, config)._train_plan.draws.negatives
+    assert plain == NegativeSampler(random=1, cut=len(trainer.split.train))
 
 
 def test_negatives_are_read_from_text():
-    assert training_negatives(" random:3, recent:2") == MixedNegatives(random=3, recent=2)
-    assert training_negatives("random:1", collide=True) == NegativeSampler(collide=True)
+    assert training_negatives(" random:3, recent:2") == NegativeSampler(
+        random=3, recent=2, distinct=True
+    )
+    assert training_negatives("random:1", collide=True) == NegativeSampler(random=1, collide=True)
     pool = training_negatives("random:1", pool=torch.tensor([1, 2]))
-    assert isinstance(pool, PooledNegatives)
+    assert len(pool.pool) == 2
     for text in ("", "random", "random:0", "random:-1", "inductive:3", "random:2,random:3"):
         with pytest.raises(ValueError, match=r"^negatives: a list of negatives has"):
             ContinualConfig(negatives=text)
 
 
 def test_historical_negatives_are_learned_from_beside_a_random_one():
-    assert training_negatives("historical:2") == NegativeSampler("historical", 2)
+    assert training_negatives("historical:2") == NegativeSampler(historical=2)
     events = made_events(300)
     graph, model = TemporalGraph.from_events(events), small_counts()
     both = training_negatives("random:1,historical:2", cut=300)

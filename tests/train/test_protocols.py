@@ -12,7 +12,7 @@ from tgflow.base.metrics import ranks
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
-from tgflow.plan.negatives import NegativeSampler, PairHistory, PooledNegatives
+from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
 from tgflow.train.continual import ContinualTrainer
@@ -61,13 +61,13 @@ def trainer_of(events=None, **changes):
 
 def test_published_protocol_draws_its_negatives():
     before = trainer_of(test_negatives=("inductive",))
-    negatives = before._evaluation_plan("test", "inductive", 1).negatives
+    negatives = before._evaluation_plan("test", "inductive", 1).draws.negatives
     assert negatives.since == before.split.val_start
     trainer = trainer_of(**protocol_settings("dyglib/1") | {"batch_size": 20, "epochs": 1})
-    assert trainer._val_plan.negatives.collide
-    assert trainer._train_plan.negatives.collide
-    assert not trainer._evaluation_plan("test", "historical", 1).negatives.replace
-    negatives = trainer._evaluation_plan("test", "inductive", 1).negatives
+    assert trainer._val_plan.draws.negatives.collide
+    assert trainer._train_plan.draws.negatives.collide
+    assert not trainer._evaluation_plan("test", "historical", 1).draws.negatives.replace
+    negatives = trainer._evaluation_plan("test", "inductive", 1).draws.negatives
     assert negatives.since == trainer.split.test_start
     result = trainer.fit()
     assert result["protocol"] == "dyglib/1"
@@ -88,7 +88,7 @@ def test_separate_new_node_pass_uses_only_their_events_and_destinations():
     trainer = trainer_of(inductive="apart", protocol="tgb/1")
     start = trainer.split.test_start
     new = start + trainer.split.touches_new[start:].nonzero().flatten()
-    plan = trainer._new_nodes_plan("test", NegativeSampler(num=50, cut=300, collide=True))
+    plan = trainer._new_nodes_plan("test", NegativeSampler(random=50, cut=300, collide=True))
     batches = [plan.batch(0, index) for index in range(len(plan))]
     assert torch.equal(torch.cat([batch.eid for batch in batches]), new)
     drawn = {d for batch in batches for d in batch.negative_dst.flatten().tolist()}
@@ -99,14 +99,15 @@ def test_pooled_negatives_come_from_the_pool_and_exclude_the_event_unless_allowe
     src, dst = torch.tensor([1, 1]), torch.tensor([7, 50])
     places = {"start": torch.zeros(2, dtype=torch.int64), "stop": 2}
     history = PairHistory(TemporalGraph.from_events(made_events(5)).log)
-    pool = torch.tensor([7, 8, 7, 9])
-    kept = PooledNegatives(pool, 500).draw(history, derive_key(1), src, dst, **places)
+    pool = PairHistory.of_pool(torch.tensor([7, 8, 7, 9]))
+    kept = NegativeSampler(500, pool=pool).draw(history, derive_key(1), src, dst, **places)
     assert [set(row) for row in kept.dst.tolist()] == [{8, 9}, {7, 8, 9}]
     assert kept.own_sources
-    free = PooledNegatives(pool, 500, collide=True).draw(history, derive_key(1), src, dst, **places)
+    free = NegativeSampler(500, pool=pool, collide=True)
+    free = free.draw(history, derive_key(1), src, dst, **places)
     assert set(free.dst[0].tolist()) == {7, 8, 9}
     with pytest.raises(ValueError, match="at least one destination"):
-        PooledNegatives(torch.empty(0, dtype=torch.int64))
+        PairHistory.of_pool(torch.empty(0, dtype=torch.int64))
 
 
 def test_mrr_among_past_pairs_is_a_separate_metric():
@@ -196,7 +197,7 @@ def test_scores_among_many_match_those_of_each_event_alone(make, visibility):
     graph = TemporalGraph.from_events(made_events(300))
     plan = Plan.for_model(
         model, graph, batch_size=20, strategy="recent", visibility=visibility,
-        negatives=NegativeSampler(num=200, cut=300),
+        negatives=NegativeSampler(random=200, cut=300),
     )  # fmt: skip
     for index in range(10):
         with torch.no_grad():

@@ -45,7 +45,7 @@ class Pass:
     def __init__(self, model=None, num_threads=0, reuse=REUSE):
         self.model = recent_tgat() if model is None else model
         graph = TemporalGraph.from_events(EVENTS)
-        self.plan = make_plan(graph, self.model, CONFIG, NegativeSampler(), seed=3)
+        self.plan = make_plan(graph, self.model, CONFIG, NegativeSampler(random=1), seed=3)
         self.learner = TrainStep(self.model, CONFIG)
         self.reuse = TrainingReuse(reuse, self.model, self.plan, self.learner.device)
         self.num_threads = num_threads
@@ -75,7 +75,7 @@ class Pass:
 
 def rows_at(layer, plan, nodes, t):
     """Return the output of a layer without node features for nodes at times."""
-    (block,) = tg.sample_hops(plan.graph, nodes, t, plan.fanouts[-1:]).blocks
+    (block,) = tg.sample_hops(plan.graph, nodes, t, plan.draws.fanouts[-1:]).blocks
     x = plan.graph.edge_x.gather(block.eid.reshape(-1).clamp(min=-1))
     rows = torch.arange(x.shape[0]).view(block.eid.shape)
     with torch.no_grad():

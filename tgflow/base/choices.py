@@ -15,8 +15,7 @@ Visibility = Literal["event", "batch"]
 NegativeKind = Literal["random", "historical", "inductive"]
 """Distribution of the destinations of negatives."""
 ListKind = Literal["random", "source", "recent", "historical"]
-"""Kinds of negatives to learn from; see `tgflow.plan.MixedNegatives`, and `NegativeSampler` for
-historical ones."""
+"""Kinds of negatives to learn from; see `tgflow.plan.NegativeSampler`."""
 CountOf = Literal[
     "pair",
     "reverse",

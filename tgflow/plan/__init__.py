@@ -3,7 +3,7 @@
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.in_order import BatchError
 from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import MixedNegatives, NegativeSampler
+from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 
@@ -12,7 +12,6 @@ __all__ = [
     "CountHistory",
     "ExperienceReplay",
     "Loader",
-    "MixedNegatives",
     "NegativeSampler",
     "Plan",
 ]

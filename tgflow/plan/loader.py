@@ -26,6 +26,8 @@ from tgflow.graph.batch import Batch, Share
 from tgflow.graph.cache import CachedTable, CacheSchedule, ScheduleMismatch
 from tgflow.graph.tables.table import PendingGather
 from tgflow.plan._native import Belady
+from tgflow.plan.assemble import Feature, PendingBatch, feature_inputs
+from tgflow.plan.device_preparer import LentBatch, MakeBatch, PinnedCopies
 from tgflow.plan.in_order import (
     Item,
     T,
@@ -35,15 +37,7 @@ from tgflow.plan.in_order import (
     run_task,
     task_name,
 )
-from tgflow.plan.plan import (
-    Feature,
-    LentBatch,
-    MakeBatch,
-    PendingBatch,
-    PinnedCopies,
-    Plan,
-    feature_inputs,
-)
+from tgflow.plan.plan import Plan
 from tgflow.plan.reuse import ReusingPlan
 
 

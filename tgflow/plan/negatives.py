@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, get_args
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -48,6 +48,19 @@ class PairHistory:
         self._log, self._own_types = log, types
         self._counts: EventCounts | None = None
         self._growing = threading.Lock()
+
+    @classmethod
+    def of_pool(cls, dst: Tensor, types: Callable[[Tensor], Tensor] | None = None) -> Self:
+        """Return a history of given destinations, int64 `[N]`; duplicates count once.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if not len(dst):
+            raise ValueError("negatives need a pool of at least one destination, got none")
+        pool = cls(types=types)
+        pool.append(dst, dst)
+        return pool
 
     def __len__(self) -> int:
         return len(self.native)
@@ -132,27 +145,6 @@ class PairHistory:
         """
         return torch.tensor(self.native.destinations_of(src, before), dtype=torch.int64)
 
-    def draw_destinations(
-        self,
-        key: int,
-        src: Tensor,
-        dst: Tensor,
-        cut: Tensor,
-        num: int,
-        limit: int,
-        *,
-        collide: bool,
-        mask: Tensor | None = None,
-    ) -> tuple[Tensor, int]:
-        """Return `num` destinations for each event, `[B, num]`, and how many are fallbacks.
-
-        Destinations were seen before the event's `cut`; fallbacks before `limit`. With types both
-        have the type of the event's destination, or else are fallbacks of any type. Slots outside
-        of `mask` repeat the event's destination.
-        """
-        out = torch.empty(len(src), num, dtype=torch.int64)
-        return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, mask, out)
-
     def latest_destinations(
         self, src: Tensor, cut: Tensor, num_source: int, num_recent: int
     ) -> tuple[Tensor, Tensor]:
@@ -230,32 +222,22 @@ class Negatives:
         return Negatives(src, dst, 0, own_sources=self.own_sources, mask=mask, log_q=log_q)
 
 
-class NegativeSource(Protocol):
-    """Base protocol of sources of negatives."""
-
-    @property
-    def num(self) -> int:
-        """Negatives per event, `m`."""
-        ...
-
-    def draw(
-        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
-    ) -> Negatives:
-        """Return `num` negatives per event, a pure function; see `NegativeSampler.draw`."""
-        ...
-
-
 @described
 @dataclass(frozen=True, slots=True)
 class NegativeSampler:
-    """Draws negatives, as a pure function of a key and of a prefix of the log.
+    """Draws a mix of negatives, as a pure function of a key and of a prefix of the log.
 
     * `random`: the event's source with a destination known before the cut, uniformly over the
       distinct ones, never the event's own destination unless they may `collide`.
-    * `historical`: a (src, dst) pair that occurred before the cut, uniformly over the distinct
+    * `source`: the last distinct destinations of the event's source.
+    * `recent`: the last distinct destinations of all events.
+    * `historical`: a (src, dst) pair that occurred before the batch, uniformly over the distinct
       pairs, none of them an event of the batch. The source is replaced too, as in DyGLib.
       Pairs are of any types of nodes.
     * `inductive`: the same over the pairs first seen at or after position `since`.
+
+    The columns are in this order. Negatives of one kind are the same with and without those of the
+    kinds after it.
 
     Where no pair is eligible the negative is a random one; where no destination but the event's
     own is known before the cut, it is drawn from the destinations known at the end of the batch,
@@ -263,37 +245,64 @@ class NegativeSampler:
     `node_types`, random destinations have the type of the event's own; if none of its type is known
     at the end of the batch, the negative is of any type, and a fallback.
 
+    With `source`, `recent` or `distinct`, each event has a list of distinct destinations, to learn
+    to choose it from. Random ones are then drawn without replacement among those not in the rest of
+    the list. The last `n` destinations are those of the last 8 `n` events that the event sees: with
+    visibility `event` the events earlier than its time, with `batch` of those the ones before its
+    batch; that is the cut of random ones, too. No negative is the event itself, and with
+    `node_types` all have the type of its destination. Where there are fewer, slots are masked.
+    `Negatives.log_q` corrects the logits in `tgflow.train.losses.softmax`: random negatives stand
+    for all the destinations that were not drawn, so the expectation of the sum over a list is the
+    sum over all known destinations.
+
     Args:
-        kind: Kind of negatives, one of the three.
-        num: Negatives per event, at least 1.
-        cut: The log position before which candidates must have been seen. None is the start of the
-            batch that an event belongs to (continual learning); the end of the log is the
-            published offline protocol, which takes every destination as known.
+        random: Random destinations per event.
+        source: Last destinations of its source.
+        recent: Last destinations of all.
+        historical: Pairs of the past per event.
+        inductive: New pairs of the past per event.
+        distinct: Whether the random ones of an event are distinct, with `log_q`.
+        cut: The log position before which random destinations must have been seen. None is the
+            start of the batch that an event belongs to (continual learning); the end of the log is
+            the published offline protocol, which takes every destination as known.
+        pool: Random destinations are drawn from all of these, see `PairHistory.of_pool`; None: from
+            the log.
         since: Position from which on inductive pairs were first seen: where training ended, or what
             was evaluated before. Needed for `inductive`, unused otherwise.
-        collide: `random`: whether a negative may be the event itself, as with DyGLib's.
+        collide: Whether a random negative may be the event itself, as with DyGLib's.
         replace: `historical` and `inductive`: whether the n-th negatives of two events of a batch
             may be the same pair. Without, they are random ones once the pairs are used up.
         every: One event of each this many consecutive ones has all negatives, chosen by a hash of
-            its position; the others have the first one. Not for replayed events.
-        among_all: `random`: whether `Plan.part` returns all destinations known before the cut as
-            negatives, the first one drawn; whole batches have `num`. If none is known before,
+            its position; the others have the first one of each kind. Not for replayed events.
+        among_all: Whether `Plan.part` returns all destinations known before the cut as negatives,
+            the first random one first; whole batches have those drawn. If none is known before,
             those known at the end of the batch.
         filtered: `among_all`: whether parts leave out the destinations of other events of the log
             with the source, relation and time of the event, also later in the log: they are true.
 
     Raises:
-        ValueError: If an argument is out of range, does not fit `kind`, or `since` is missing.
+        ValueError: If a number is negative, all are 0, `since` is missing, or arguments do not fit
+            together.
 
     Example:
-        >>> drawn = tg.Plan.for_model(model, graph, negatives=tg.plan.NegativeSampler(num=3))
+        >>> drawn = tg.Plan.for_model(model, graph, negatives=tg.plan.NegativeSampler(random=3))
         >>> drawn.batch(0, 0).negative_dst.shape
         torch.Size([4, 3])
+        >>> lists = tg.plan.NegativeSampler(random=2, source=1, recent=1)
+        >>> batch = tg.Plan.for_model(model, graph, negatives=lists).batch(0, 0)
+        >>> batch.negative_dst.shape, batch.log_q.shape
+        (torch.Size([4, 4]), torch.Size([4, 4]))
     """
 
-    kind: NegativeKind = "random"
-    num: int = 1
+    random: int = 0
+    source: int = 0
+    recent: int = 0
+    historical: int = 0
+    inductive: int = 0
+    _: KW_ONLY
+    distinct: bool = False
     cut: int | None = None
+    pool: PairHistory | None = None
     since: int | None = None
     collide: bool = False
     replace: bool = True
@@ -302,28 +311,66 @@ class NegativeSampler:
     filtered: bool = False
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(NegativeKind):
-            raise ValueError(
-                f"negatives must be one of {', '.join(get_args(NegativeKind))}, got {self.kind!r}"
-            )
-        if self.num < 1:
-            raise ValueError(f"num must be at least 1 negative per event, got {self.num}")
+        numbers = {
+            "random": self.random,
+            "source": self.source,
+            "recent": self.recent,
+            "historical": self.historical,
+            "inductive": self.inductive,
+        }
+        for name, number in numbers.items():
+            if number < 0:
+                raise ValueError(f"{name} must be at least 0 negatives per event, got {number}")
+        if not self.num:
+            raise ValueError(f"negatives need at least one of {', '.join(numbers)}, got none")
         if self.every < 1:
             raise ValueError(f"every must be at least 1, got {self.every}")
         if self.cut is not None and self.cut < 0:
             raise ValueError(f"cut must be a log position of at least 0, got {self.cut}")
-        if self.kind == "inductive" and self.since is None:
+        if self.inductive and self.since is None:
             raise ValueError(
                 "inductive negatives need since, the position from which on pairs count as new"
             )
-        if self.collide and self.kind != "random":
-            raise ValueError(f"only random negatives may collide, got collide with {self.kind!r}")
-        if self.among_all and (self.kind != "random" or self.collide):
+        if self.is_list and (self.draws_pairs or self.every > 1):
+            raise ValueError("lists have negatives of the event's own source, for every event")
+        if self.collide and (self.is_list or not self.random):
+            raise ValueError("only random negatives may collide, and not those of a list")
+        if self.among_all and (self.is_list or not self.random or self.collide):
             raise ValueError("among_all is for random negatives that do not collide")
         if self.filtered and not self.among_all:
             raise ValueError("filtered leaves true destinations out of all: it needs among_all")
-        if not self.replace and self.kind == "random":
+        if not self.replace and not self.draws_pairs:
             raise ValueError("random negatives are drawn with replacement, got replace=False")
+
+    @property
+    def num(self) -> int:
+        """Negatives per event, `m`."""
+        return self.random + self.source + self.recent + self.historical + self.inductive
+
+    @property
+    def is_list(self) -> bool:
+        """Whether each event has a list of distinct destinations, as of what the event sees."""
+        return self.distinct or self.source > 0 or self.recent > 0
+
+    @property
+    def draws_pairs(self) -> bool:
+        """Whether it draws pairs of the past, which the history must have read."""
+        return self.historical > 0 or self.inductive > 0
+
+    @property
+    def single_kind(self) -> NegativeKind | None:
+        """The kind of all negatives, drawn independently from the log; None: it is another mix."""
+        kinds = [kind for kind, _ in self._kinds()]
+        return None if self.is_list or self.pool is not None or len(kinds) > 1 else kinds[0]
+
+    def _kinds(self) -> list[tuple[NegativeKind, int]]:
+        """Return the kinds drawn independently of each other, and their numbers."""
+        numbers: list[tuple[NegativeKind, int]] = [
+            ("random", self.random),
+            ("historical", self.historical),
+            ("inductive", self.inductive),
+        ]
+        return [(kind, number) for kind, number in numbers if number]
 
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
@@ -335,194 +382,49 @@ class NegativeSampler:
             key: Key of the batch; see `tgflow.base.keys`.
             src: Sources, int64 `[B]`.
             dst: Destinations, int64 `[B]`.
-            start: Log position at which each event's batch started, int64 `[B]`; for a source with
-                `follows_visibility`, before which the event sees the log.
+            start: Log position at which each event's batch started, int64 `[B]`; for a list, before
+                which the event sees the log.
             stop: Log position at which the batch ends.
 
         Raises:
             ValueError: If an event has no candidate: its destination is the only node known
                 at the end of the batch; or if `cut` is past the log's end.
         """
-        limit = self.limit(stop)
-        index = history.upto(limit, pairs=self.draws_pairs)
-        cut = start if self.cut is None else torch.full_like(start, self.cut)
-        mask = self.mask(stop - len(src), stop)
-        if self.kind == "random":
-            out_dst, fallbacks = index.draw_destinations(
-                key, src, dst, cut, self.num, limit, collide=self.collide, mask=mask
-            )
-            out_src = src.unsqueeze(1).expand(-1, self.num)
-        else:
-            out_src, out_dst = torch.empty(2, len(src), self.num, dtype=torch.int64).unbind(0)
-            fallbacks = index.native.draw_pairs(
-                key, src, dst, cut, limit, self.pairs_from, self.replace, out_src, out_dst
-            )
-            if mask is not None:
-                out_src = out_src.where(mask, src.unsqueeze(1))
-                out_dst = out_dst.where(mask, dst.unsqueeze(1))
-        return Negatives(out_src, out_dst, fallbacks, own_sources=self.kind == "random", mask=mask)
+        if self.is_list:
+            return self._lists(history, key, src, dst, start, stop)
+        found: list[Negatives] = []
+        for kind, num in self._kinds():
+            own_key = derive_key(key, 1 + len(found)) if found else key
+            mask = self.mask(stop - len(src), stop, num)
+            is_random = kind == "random"
+            out_src, out_dst = src.unsqueeze(1).expand(-1, num), dst.new_empty(len(dst), num)
+            if is_random:
+                index, cut, limit = self._known(history, start, stop)
+                fallbacks = index.native.draw_destinations(
+                    own_key, src, dst, cut, limit, self.collide, mask, out_dst
+                )
+            else:
+                out_src, index = torch.empty_like(out_dst), history.upto(stop, pairs=True)
+                since = self.since or 0 if kind == "inductive" else 0
+                fallbacks = index.native.draw_pairs(
+                    own_key, src, dst, start, stop, since, self.replace, out_src, out_dst
+                )
+                if mask is not None:
+                    out_src = out_src.where(mask, src.unsqueeze(1))
+                    out_dst = out_dst.where(mask, dst.unsqueeze(1))
+            drawn = Negatives(out_src, out_dst, fallbacks, own_sources=is_random, mask=mask)
+            found.append(drawn)
+        return found[0] if len(found) == 1 else _joined(found)
 
-    def mask(self, begin: int, end: int) -> Tensor | None:
-        """Return which negatives the events `[begin, end)` have, bool `[B, num]`; None: all."""
-        if self.every == 1 or self.num == 1:
-            return None
-        mask = torch.zeros(end - begin, self.num, dtype=torch.bool)
-        mask[:, 0] = True
-        mask[chosen_events(begin, end, self.every)] = True
-        return mask
-
-    def all_known(self, history: PairHistory, begin: int, stop: int) -> Tensor:
-        """Return all destinations that count as known for a batch `[begin, stop)`, int64 `[N]`."""
-        before = begin if self.cut is None else self.cut
-        index = history.upto(self.limit(stop))
-        return index.destinations(before if index.num_destinations(before) else stop)
-
-    @property
-    def draws_pairs(self) -> bool:
-        """Whether it draws pairs of the past, which the history must have read."""
-        return self.kind != "random"
-
-    def limit(self, stop: int) -> int:
-        """Return the number of events needed to draw for a batch that ends at `stop`."""
-        return stop if self.cut is None else max(stop, self.cut)
-
-    @property
-    def pairs_from(self) -> int:
-        """The log position from which on drawn pairs were first seen."""
-        return self.since or 0 if self.kind == "inductive" else 0
-
-
-def chosen_events(begin: int, end: int, every: int) -> Tensor:
-    """Return which events of `[begin, end)` are the chosen ones of each `every`, bool `[N]`."""
-    is_chosen = torch.empty(end - begin, dtype=torch.bool)
-    choose_positions(begin, every, is_chosen)
-    return is_chosen
-
-
-class PooledNegatives:
-    """Draws the destination from a given pool, uniformly over distinct nodes; keeps the source.
-
-    Args:
-        pool: The destinations, int64 `[N]`, at least one; duplicates count once.
-        num: Negatives per event, at least 1.
-        collide: Whether a negative may be the event itself.
-        types: Types of nodes, as `EventLog.node_types`; None: all have one type.
-
-    Raises:
-        ValueError: If the pool is empty.
-    """
-
-    def __init__(
-        self,
-        pool: Tensor,
-        num: int = 1,
-        *,
-        collide: bool = False,
-        types: Callable[[Tensor], Tensor] | None = None,
-    ) -> None:
-        if not len(pool):
-            raise ValueError("negatives need a pool of at least one destination, got none")
-        self.num = num
-        self._collide = collide
-        self._index = PairHistory(types=types)
-        self._index.append(pool, pool)
-
-    def draw(
-        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
+    def _lists(
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, start: Tensor, stop: int
     ) -> Negatives:
-        """Return `num` negatives per event; `history`, `start` and `stop` are ignored.
-
-        Raises:
-            ValueError: If the pool holds only the event's destination, and `collide` is off.
-        """
-        size = len(self._index)
-        cut = torch.full_like(src, size)
-        drawn = self._index.draw_destinations(
-            key, src, dst, cut, self.num, size, collide=self._collide
-        )
-        return Negatives(src.unsqueeze(1).expand(-1, self.num), *drawn, own_sources=True)
-
-
-@described
-@dataclass(frozen=True, slots=True)
-class MixedNegatives:
-    """Lists of distinct destinations to choose each event from: random ones, then hard ones.
-
-    * `random`: drawn without replacement, uniformly over the destinations known before the cut-off
-      that are not among the others.
-    * `source`: the last distinct destinations of the event's source.
-    * `recent`: the last distinct destinations of all events.
-
-    The last `n` are those of the last 8 `n` events. The source is the event's own, and no negative
-    is the event itself. The cut-off is that of the event's neighbors: with visibility `event` the
-    events earlier than its time, with `batch` of those the ones before its batch. Where there are
-    fewer destinations, slots are masked. With `EventLog.node_types` all have the type of the
-    event's destination.
-
-    `Negatives.log_q` corrects the logits in `tgflow.train.losses.softmax`: random negatives stand
-    for all the destinations that were not drawn, so the expectation of the sum over a list is the
-    sum over all known destinations.
-
-    Args:
-        random: Random destinations per event.
-        source: Last destinations of its source.
-        recent: Last destinations of all.
-        cut: The log position before which random destinations must have been seen; None: the
-            event's cut-off. For a log whose destinations all count as known.
-        pool: History to draw random destinations from, all of it; None: that of the plan.
-
-    Raises:
-        ValueError: If a number is negative, or all are 0.
-
-    Example:
-        >>> drawn = tg.plan.MixedNegatives(random=2, source=1, recent=1)
-        >>> batch = tg.Plan.for_model(model, graph, negatives=drawn).batch(0, 0)
-        >>> batch.negative_dst.shape, batch.log_q.shape
-        (torch.Size([4, 4]), torch.Size([4, 4]))
-    """
-
-    follows_visibility: ClassVar[bool] = True
-    """Whether `draw` takes the cut-offs of the events instead of the starts of their batches."""
-
-    random: int = 0
-    source: int = 0
-    recent: int = 0
-    cut: int | None = None
-    pool: PairHistory | None = None
-
-    def __post_init__(self) -> None:
-        numbers = {"random": self.random, "source": self.source, "recent": self.recent}
-        for name, number in numbers.items():
-            if number < 0:
-                raise ValueError(f"{name} must be at least 0 negatives per event, got {number}")
-        if not self.num:
-            raise ValueError(f"a list needs at least one of {', '.join(numbers)}, got none")
-
-    @property
-    def num(self) -> int:
-        """Negatives per event."""
-        return self.random + self.source + self.recent
-
-    def draw(
-        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
-    ) -> Negatives:
-        """Return the list of each event; see `NegativeSampler.draw`.
-
-        `start` has the cut-off of each event.
-        """
-        limit = stop if self.cut is None else max(stop, self.cut)
-        if self.pool is None:
-            index = history.upto(limit)
-            cut = start if self.cut is None else torch.full_like(start, self.cut)
-        else:
-            index, limit = self.pool, len(self.pool)
-            cut = torch.full_like(start, limit)
-        hard = torch.empty(len(src), 0, dtype=torch.int64)
+        index, cut, limit = self._known(history, start, stop)
+        hard = dst.new_empty(len(dst), 0)
         if self.source or self.recent:
             last = history.latest_destinations(src, start, self.source, self.recent)
             hard = torch.cat(last, dim=1)
-        out = torch.empty(len(src), self.num, dtype=torch.int64)
-        log_q = torch.empty(len(src), self.num)
+        out, log_q = dst.new_empty(len(dst), self.num), torch.empty(len(dst), self.num)
         index.native.draw_lists(key, src, dst, cut, limit, hard, out, log_q)
         mask = log_q > -torch.inf
         return Negatives(
@@ -534,46 +436,60 @@ class MixedNegatives:
             log_q=log_q,
         )
 
+    def _known(
+        self, history: PairHistory, start: Tensor, stop: int
+    ) -> tuple[PairHistory, Tensor, int]:
+        """Return the history of random destinations, the cut of each event, and of fallbacks."""
+        if self.pool is not None:
+            size = len(self.pool)
+            return self.pool, torch.full_like(start, size), size
+        limit = self.limit(stop)
+        cut = start if self.cut is None else torch.full_like(start, self.cut)
+        return history.upto(limit), cut, limit
 
-class NegativesOfBoth:
-    """Negatives of two sources side by side: first those of one, then those of the other.
+    def mask(self, begin: int, end: int, num: int) -> Tensor | None:
+        """Return which of `num` the events `[begin, end)` have, bool `[B, num]`; None: all."""
+        if self.every == 1 or num == 1:
+            return None
+        mask = torch.zeros(end - begin, num, dtype=torch.bool)
+        mask[:, 0] = True
+        mask[chosen_events(begin, end, self.every)] = True
+        return mask
 
-    The negatives of the first are the same as without the second.
+    def all_known(self, history: PairHistory, begin: int, stop: int) -> Tensor:
+        """Return all destinations that count as known for a batch `[begin, stop)`, int64 `[N]`."""
+        before = begin if self.cut is None else self.cut
+        index = history.upto(self.limit(stop))
+        return index.destinations(before if index.num_destinations(before) else stop)
 
-    Args:
-        first: Source of the first `first.num` columns.
-        second: Source of the others.
-    """
+    def limit(self, stop: int) -> int:
+        """Return the number of events needed to draw for a batch that ends at `stop`."""
+        return stop if self.cut is None else max(stop, self.cut)
 
-    def __init__(self, first: NegativeSource, second: NegativeSource) -> None:
-        self.num = first.num + second.num
-        self.first, self._second = first, second
-        self.draws_pairs = any(getattr(each, "draws_pairs", False) for each in (first, second))
 
-    def draw(
-        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
-    ) -> Negatives:
-        """Return the negatives of both per event; see `NegativeSampler.draw`."""
-        left = self.first.draw(history, key, src, dst, start=start, stop=stop)
-        right = self._second.draw(history, derive_key(key, 2), src, dst, start=start, stop=stop)
-        return Negatives(
-            torch.cat([left.src, right.src], dim=1),
-            torch.cat([left.dst, right.dst], dim=1),
-            left.num_fallbacks + right.num_fallbacks,
-            own_sources=left.own_sources and right.own_sources,
-            mask=_joined(left, right),
+def chosen_events(begin: int, end: int, every: int) -> Tensor:
+    """Return which events of `[begin, end)` are the chosen ones of each `every`, bool `[N]`."""
+    is_chosen = torch.empty(end - begin, dtype=torch.bool)
+    choose_positions(begin, every, is_chosen)
+    return is_chosen
+
+
+def _joined(found: list[Negatives]) -> Negatives:
+    """Return negatives of several kinds side by side."""
+    mask = None
+    if any(each.mask is not None for each in found):
+        masks = (
+            torch.ones_like(each.dst, dtype=torch.bool) if each.mask is None else each.mask
+            for each in found
         )
-
-
-def _joined(left: Negatives, right: Negatives) -> Tensor | None:
-    """Return the masks of two negatives side by side; None if neither has one."""
-    if left.mask is None and right.mask is None:
-        return None
-    masks = (
-        torch.ones_like(each.dst, dtype=torch.bool) if each.mask is None else each.mask
-        for each in (left, right)
+        mask = torch.cat([*masks], dim=1)
+    return Negatives(
+        torch.cat([each.src for each in found], dim=1),
+        torch.cat([each.dst for each in found], dim=1),
+        sum(each.num_fallbacks for each in found),
+        own_sources=False,
+        mask=mask,
     )
-    return torch.cat([*masks], dim=1)
 
 
 _CAUSE = "check that the data set has the same version, and was read without a limit or sorting"
@@ -669,3 +585,7 @@ def _column(file: Any, name: str) -> Tensor:
     if values.dtype != np.int64 or values.ndim != 1:
         raise ValueError(f"{name} must be a list of int64, got {values.dtype} {values.shape}")
     return torch.from_numpy(values)
+
+
+NegativeSource: TypeAlias = NegativeSampler | FixedNegatives
+"""Negatives of a plan: drawn, or given."""

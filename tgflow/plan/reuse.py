@@ -28,18 +28,12 @@ from tgflow.graph.batch import Batch, ReusedRows, ReuseRecord
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.sampling.hops import HopQueries, Hops, SomeNeighbors
 from tgflow.plan._native import ReuseMap
+from tgflow.plan.assemble import PendingBatch, assemble, walk_of
+from tgflow.plan.device_preparer import CopiedBatches, LentBatch, MakeBatch
+from tgflow.plan.draws import Roots
 from tgflow.plan.in_order import ordered_map, run_task
 from tgflow.plan.padding import rounded
-from tgflow.plan.plan import (
-    CopiedBatches,
-    LentBatch,
-    MakeBatch,
-    PendingBatch,
-    Plan,
-    Roots,
-    assemble,
-    walk_of,
-)
+from tgflow.plan.plan import Plan
 
 WINDOW = 32
 """Batches between decisions whether reuse is worth its cost."""
@@ -165,7 +159,7 @@ class HopReuse:
             size = int((nodes >= 0).sum())
             nodes, t = nodes[:size], t[:size]
         num_used = len(nodes)
-        limit = roots.host.end if self._plan.sees_all_before else roots.host.begin
+        limit = roots.host.end if self._plan.draws.sees_all_before else roots.host.begin
         self._forget_changed(limit)
         key = derive_key(roots.key, KeyDomain.REUSE, self._hop)
         order, slot = torch.empty(2, num_used, dtype=torch.int64).unbind(0)
@@ -228,8 +222,8 @@ class Walk:
 
     def __init__(self, plan: Plan, epoch: int, index: int) -> None:
         self._plan = plan
-        self.roots = plan.placed(plan.draw(epoch, index))
-        self._hops = walk_of(plan, self.roots)
+        self.roots = plan.placed(plan.draws.roots(epoch, index))
+        self._hops = walk_of(plan.draws, self.roots)
         self.asked: HopQueries = next(self._hops)
         """Queries of the next hop, if `found` is None."""
         self.found: Hops | None = None
@@ -245,7 +239,7 @@ class Walk:
     def _answer(self, choice: ReuseChoice | None) -> Neighbors | SomeNeighbors:
         asked = self.asked
         if choice is None:
-            return asked.sampled(self._plan.graph, self._plan.sampler)
+            return asked.sampled(self._plan.graph, self._plan.draws.sampler)
         device = asked.nodes.device
         num_rows = None if self._plan.gpu is None else rounded(len(choice.at))
         at, limit = choice.at.to(device), asked.as_of
@@ -265,7 +259,7 @@ class Walk:
                 stored=reused.stored.to(device),
                 weight=F.pad(reused.weight, (0, num_rows - len(at))).to(device),
             )
-        found = some.sampled(self._plan.graph, self._plan.sampler)
+        found = some.sampled(self._plan.graph, self._plan.draws.sampler)
         return SomeNeighbors(at, num_rows, choice.row.to(device), found, reused)
 
 
@@ -340,7 +334,7 @@ class ReusingPlan:
         for choice in choices:
             walk.take(choice)
         assert walk.found is not None
-        return assemble(self._plan, walk.roots, walk.found)
+        return assemble(self._plan.draws, walk.roots, walk.found)
 
     def batch(self, epoch: int, index: int, reuse: BatchReuse | None = None) -> Batch:
         """Return a batch, see `Plan.batch`; None reuses no rows."""
@@ -350,24 +344,24 @@ class ReusingPlan:
         """Return a function that makes batches on a GPU: made there or copied, never in slabs."""
         if self.gpu is not None:
             return lambda *task: LentBatch(self.batch(*task))
-        copies = CopiedBatches(self._plan, gpu, clock)
+        copies = CopiedBatches(self._plan.draws, gpu, clock, self.pending)
         return lambda *task: LentBatch(copies.of_pending(self.pending(*task)))
 
 
 def check_reusable(plan: Plan) -> None:
     """Raise ValueError unless rows of one batch can be reused in others."""
-    strategy = plan.sampler.strategy
+    draws, strategy = plan.draws, plan.draws.sampler.strategy
     if strategy != "recent":
         raise ValueError(
             f"reuse is for strategy recent: what {strategy} draws for a node depends on the rest "
             'of the batch; set strategy="recent", or leave reuse out (staleness=0)'
         )
-    if len(plan.fanouts) < 2:
+    if len(draws.fanouts) < 2:
         raise ValueError(
-            f"reuse is of rows below the top layer, and this model has {len(plan.fanouts)}: give "
+            f"reuse is of rows below the top layer, and this model has {len(draws.fanouts)}: give "
             "it two layers or more, or leave reuse out (staleness=0)"
         )
-    if plan.with_memory or plan.replay is not None or plan.slices > 1:
+    if draws.with_memory or draws.replay is not None or draws.slices > 1:
         raise ValueError(
             "reuse is for whole batches of new events, of a model without memory: leave out replay "
             "and slices (slices=1), or reuse (staleness=0)"

@@ -19,8 +19,10 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Share
 from tgflow.graph.sampling import Frontier, Sampler
 from tgflow.graph.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
+from tgflow.plan.assemble import assemble, walk_of
+from tgflow.plan.draws import Draws, Roots
 from tgflow.plan.in_order import Task, batch_error, ordered_map
-from tgflow.plan.plan import Plan, Roots, assemble, walk_of
+from tgflow.plan.plan import Plan
 
 KIND = "turns"
 """Kind of this barrier's cost in `Traffic`: 8 bytes to each other rank per turn."""
@@ -82,7 +84,7 @@ def walks_here(graph: TemporalGraph, sampler: Sampler) -> Walk:
     return lambda walks: [walk_here(graph, walk, sampler) for walk in walks]
 
 
-Count = Callable[[Sequence[tuple[Plan, Roots]]], list[tuple[Plan, Roots]]]
+Count = Callable[[Sequence[tuple[Draws, Roots]]], list[tuple[Draws, Roots]]]
 """Adds the counts of drawn queries, as `tgflow.ranks.sharded_counts.AskingCounts.counted` does."""
 AskState = Callable[[Sequence[Iterable[Batch]]], Sequence[Callable[[], None]]]
 """Type of `tgflow.graph.stream_state.SpreadState.ask`."""
@@ -114,15 +116,15 @@ class SharePreparer:
             tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
             if self.read_pairs is not None:
                 self.read_pairs(max(plan.span(task[1])[1] for plan, task in tasks))
-            drawn = [(plan, plan.draw(*task, n)) for plan, task in tasks for n in self.wanted]
+            drawn = [(p.draws, p.draws.roots(*task, n)) for p, task in tasks for n in self.wanted]
             if self.count is not None:
                 drawn = self.count(drawn)
-            plan, none = tasks[0][0], torch.empty(0, dtype=torch.int64)
+            first, none = tasks[0][0].draws, torch.empty(0, dtype=torch.int64)
             nowhere = Frontier(none, none, none)
             walks = [walk_of(*each) for each in drawn]
             for _ in range(self.most * len(turn) - len(walks)):  # to match those of other ranks
                 walk = hop_by_hop(
-                    plan.graph.seconds_per_tick, None, nowhere, plan.fanouts, key=0, as_of=0
+                    first.graph.seconds_per_tick, None, nowhere, first.fanouts, key=0, as_of=0
                 )
                 walks.append(walk)
             batches = (

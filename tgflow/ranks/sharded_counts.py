@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tgflow.base.peers import Peers, RanksDisagree
 from tgflow.plan.count_lookup import CountedPairs, CountHistory
+from tgflow.plan.draws import Draws, Roots
 from tgflow.plan.negatives import PairHistory
-from tgflow.plan.plan import Plan, Roots
 from tgflow.ranks.parcel import exchange_vectors
 
 _MOST_EVENTS = 1 << 16
@@ -40,11 +40,11 @@ class AskingCounts:
     def __init__(self, history: CountHistory, peers: Peers) -> None:
         self._history, self._native, self._peers = history, history.native, peers
 
-    def counted(self, drawn: Sequence[tuple[Plan, Roots]]) -> list[tuple[Plan, Roots]]:
+    def counted(self, drawn: Sequence[tuple[Draws, Roots]]) -> list[tuple[Draws, Roots]]:
         """Return the queries of batches with their counts.
 
         Args:
-            drawn: Plans of this history, and queries drawn from them, at least one.
+            drawn: Settings of plans of this history, and queries drawn with them, at least one.
 
         Raises:
             PeerLost: If another rank is gone.
@@ -53,11 +53,11 @@ class AskingCounts:
         """
         if not self._history.asked:
             return [*drawn]
-        pairs = [plan.pairs_of(roots) for plan, roots in drawn]
+        pairs = [draws.pairs_of(roots) for draws, roots in drawn]
         answers = self.answer(pairs)
         return [
-            (plan, replace(roots, counts=counts))
-            for (plan, roots), counts in zip(drawn, answers, strict=True)
+            (draws, replace(roots, counts=counts))
+            for (draws, roots), counts in zip(drawn, answers, strict=True)
         ]
 
     def answer(self, pairs: Sequence[CountedPairs]) -> list[Tensor]:

@@ -15,7 +15,7 @@ from tgflow.graph.cache.contents import Policy
 from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan.plan import feature_inputs
+from tgflow.plan.assemble import feature_inputs
 from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import ScaleKind, TablesConfig
 from tgflow.run.node_features import NodeFeatures

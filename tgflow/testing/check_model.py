@@ -313,7 +313,7 @@ def made_plan(
 ) -> Plan:
     """Return the plan of a graph's events, as a continual trainer makes it."""
     config = ContinualConfig(batch_size=batch_size, visibility=visibility, slices=slices)
-    return make_plan(graph, model, config, NegativeSampler(num=num_negatives), seed=3, **options)
+    return make_plan(graph, model, config, NegativeSampler(random=num_negatives), seed=3, **options)
 
 
 def batches_of(plan: Plan, epoch: int = 0) -> Iterator[Batch]:

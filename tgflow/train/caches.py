@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tgflow.graph import TemporalGraph
 from tgflow.graph.cache import CachedTable, cache_of
-from tgflow.plan.plan import Feature, Plan, feature_inputs
+from tgflow.plan.assemble import Feature, feature_inputs
+from tgflow.plan.plan import Plan
 
 
 def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:

@@ -21,8 +21,10 @@ from tgflow.graph.strategies import Sampler, SamplerFunction
 from tgflow.graph.stream_state import DeviceState, SpreadState
 from tgflow.nn.attention import each_target_alone
 from tgflow.nn.model import TemporalModel, device_of_model
+from tgflow.plan.assemble import assemble, walk_of
+from tgflow.plan.draws import Roots
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.plan import Plan, Roots, assemble, walk_of
+from tgflow.plan.plan import Plan
 from tgflow.train.tasks.labels import EventLabels
 
 
@@ -118,7 +120,7 @@ class Inference:
             strategy=strategy or model.strategy,
             span=span,
             visibility="batch",
-            negatives=NegativeSampler(),
+            negatives=NegativeSampler(random=1),
             with_memory=model.state is not None,
             counts=model.counts,
         )
@@ -420,7 +422,7 @@ class Inference:
             ValueError: If the log has fewer events.
         """
         [latest] = checked_positions(as_of, 1, self.graph.num_events).tolist()
-        pairs = self._plan.pairs.upto(latest, pairs=src is not None)
+        pairs = self._plan.draws.pairs.upto(latest, pairs=src is not None)
         if src is None:
             return pairs.destinations(latest)
         checked_nodes("src", torch.tensor([src]), self.graph, 1)
@@ -498,7 +500,7 @@ class Inference:
         """Return the batch of some pairs, all of whose hops see the same graph."""
         while True:
             change = self.graph.last_change
-            roots = self._plan.ask(src, dst, t, as_of, relation)
+            roots = self._plan.draws.ask(src, dst, t, as_of, relation)
             batch = query_batch(self._plan, self.fanouts, roots, without)
             if self.graph.last_change is change:
                 break
@@ -600,18 +602,18 @@ def query_batch(
         return plan.of_roots(roots)
     placed, left = plan.placed(roots), iter(fanouts)
     spare = 0
-    if isinstance(without, Tensor) and plan.sampler.strategy == "recent":
+    if isinstance(without, Tensor) and plan.draws.sampler.strategy == "recent":
         spare = len(without)  # other strategies would draw all neighbors anew
 
     def neighbors(asked: HopQueries) -> Neighbors:
         fanout = next(left)
         if fanout == "all":
-            return all_neighbors(plan.graph, plan.sampler, asked)
-        found = replace(asked, k=fanout + spare).sampled(plan.graph, plan.sampler)
+            return all_neighbors(plan.graph, plan.draws.sampler, asked)
+        found = replace(asked, k=fanout + spare).sampled(plan.graph, plan.draws.sampler)
         return found if without is None else left_out(found, without, fanout)
 
-    hops = answer_walk(walk_of(plan, placed), neighbors)
-    return assemble(plan, placed, hops).gathered(plan.graph)
+    hops = answer_walk(walk_of(plan.draws, placed), neighbors)
+    return assemble(plan.draws, placed, hops).gathered(plan.graph)
 
 
 Fanout = int | Literal["all"]

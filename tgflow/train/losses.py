@@ -86,7 +86,7 @@ LossLike: TypeAlias = Loss | Callable[..., Tensor]
 """Name of a loss, or a function from scores to float `[]`, the mean over its rows.
 
 For weighted events it takes `weight`, float `[B]`, and returns the weighted mean; for lists of
-negatives (`MixedNegatives`) it takes `log_q`, float `[B, m]`, see `tgflow.Batch`."""
+negatives (`NegativeSampler`) it takes `log_q`, float `[B, m]`, see `tgflow.Batch`."""
 
 
 def parameters_of(loss: Callable[..., Tensor]) -> Set[str]:

@@ -136,7 +136,7 @@ def asked_at_times(
             stop = graph.log.position(each.t)
             if model.state is not None and stop > position:
                 plan = make_plan(
-                    graph, model, config, NegativeSampler(),
+                    graph, model, config, NegativeSampler(random=1),
                     seed=config.seed, start=position, stop=stop,
                 )  # fmt: skip
                 model.eval()

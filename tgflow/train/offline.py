@@ -34,6 +34,7 @@ from tgflow.graph.tables.table import Table
 from tgflow.nn.choice import Choice
 from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan.draws import BatchPart
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import (
     BatchSource,
@@ -41,8 +42,13 @@ from tgflow.plan.loader import (
     joined_shares,
     sliced_tasks,
 )
-from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PooledNegatives
-from tgflow.plan.plan import BatchPart, Plan
+from tgflow.plan.negatives import (
+    FixedNegatives,
+    NegativeSampler,
+    NegativeSource,
+    PairHistory,
+)
+from tgflow.plan.plan import Plan
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.finite import BatchPlace
@@ -299,9 +305,9 @@ class OfflineTrainer:
         """Return a plan of the whole graph's validation or test events."""
         c = self.config
         start, stop = self._span(stage)
+        number: dict[str, Any] = {kind: 1 if num == "all" else num}
         negatives: NegativeSource = NegativeSampler(
-            kind,
-            1 if num == "all" else num,
+            **number,
             among_all=num == "all",
             filtered=c.filtered and num == "all",
             cut=self.graph.num_events if kind == "random" else None,
@@ -319,10 +325,12 @@ class OfflineTrainer:
         only = begin + self.split.touches_new[begin:end].nonzero().flatten()
         if not len(only):
             return None
-        if isinstance(negatives, NegativeSampler) and negatives.kind == "random":
+        if isinstance(negatives, NegativeSampler) and negatives.random:
             pool = self.graph.log.gather(only).dst
             types, collide = self.graph.log.node_types, negatives.collide
-            negatives = PooledNegatives(pool, negatives.num, collide=collide, types=types)
+            negatives = NegativeSampler(
+                negatives.random, pool=PairHistory.of_pool(pool, types), collide=collide
+            )
         seed = derive_key(self.config.data_seed, begin)
         return self._plan_of_all(negatives, seed=seed, only=only)
 
@@ -621,7 +629,7 @@ class OfflineTrainer:
     def _evaluate_apart(self, stage: Stage, plan: Plan) -> dict[str, float]:
         """Measure the events of new nodes in a separate pass, which leaves no trace."""
         if plan not in self._apart:  # made once: its captured memory outlives a pass
-            self._apart[plan] = self._new_nodes_plan(stage, plan.negatives)
+            self._apart[plan] = self._new_nodes_plan(stage, plan.draws.negatives)
         alone = self._apart[plan]
         if alone is None:
             return {INDUCTIVE + "num_events": 0}
@@ -667,9 +675,11 @@ class OfflineTrainer:
         is_whole = self.model.choose_by == "mrr" and isinstance(self.model.state, Choice)
         made: Iterable[AnyBatch] | None = None
         parts: Iterable[BatchPart | None] = repeat(None)
-        num_pairs = plan.batch_size * (1 + plan.negatives.num)
+        negatives = plan.draws.negatives
+        is_among_all = isinstance(negatives, NegativeSampler) and negatives.among_all
+        num_pairs = plan.batch_size * (1 + negatives.num)
         is_many = c.fixed_negatives is not None and num_pairs > c.max_pairs
-        if not is_whole and (is_many or getattr(plan.negatives, "among_all", False)):
+        if not is_whole and (is_many or is_among_all):
             with_state = self.model.state is not None
             parts = every = plan.parts(c.max_pairs, with_storing=with_state)
             made = self._loaded(plan, ((0, part.index, part) for part in every))
@@ -716,7 +726,7 @@ class OfflineTrainer:
         learned = negatives_learned(self.model, c) if self._learner.learns else None
         num_destinations = None
         if c.mrr_negatives == "all":
-            pairs = self._val_plan.pairs.upto(graph.num_events)
+            pairs = self._val_plan.draws.pairs.upto(graph.num_events)
             num_destinations = pairs.num_destinations(graph.num_events)
         summary: dict[str, Any] = {
             "protocol": c.protocol or ("offline 70/15/15" if is_published else "offline"),

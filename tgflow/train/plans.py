@@ -21,16 +21,14 @@ from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch, empty_events
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan.device_preparer import LentBatch, MakeBatch, Slabs
 from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import (
-    MixedNegatives,
     NegativeSampler,
-    NegativesOfBoth,
     NegativeSource,
     PairHistory,
-    PooledNegatives,
 )
-from tgflow.plan.plan import LentBatch, MakeBatch, Plan, Slabs
+from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, TrainingConfig, parse_negatives
 
@@ -181,35 +179,27 @@ def training_negatives(
     pool: Tensor | None = None,
     collide: bool = False,
     types: Callable[[Tensor], Tensor] | None = None,
-) -> NegativeSource:
+) -> NegativeSampler:
     """Return the source of the negatives that `parse_negatives` reads from a text.
 
     A single random negative has no `log_q`: there is one in most published training.
 
     Args:
         text: As `TrainingConfig.negatives`.
-        cut: As in `MixedNegatives`.
+        cut: As in `NegativeSampler`.
         pool: Destinations to draw random negatives from, int64 `[N]`; None: those before the cut.
         collide: Whether a single random negative may be the event itself.
         types: Types of the pool's nodes, as `EventLog.node_types`.
     """
-    numbers = parse_negatives(text)
-    if num := numbers.pop("historical", 0):
-        past = NegativeSampler("historical", num)
-        if not numbers:
-            return past
-        return NegativesOfBoth(
-            training_negatives("random:1", cut=cut, pool=pool, collide=collide, types=types), past
-        )
-    if numbers == {"random": 1}:
-        if pool is not None:
-            return PooledNegatives(pool, collide=collide, types=types)
-        return NegativeSampler(cut=cut, collide=collide)
-    history = None
-    if pool is not None:
-        history = PairHistory(types=types)
-        history.append(pool, pool)
-    return MixedNegatives(**numbers, cut=cut, pool=history)
+    numbers: dict[str, Any] = parse_negatives(text)
+    is_list = numbers.get("random", 1) > 1 or not numbers.keys().isdisjoint(("source", "recent"))
+    return NegativeSampler(
+        **numbers,
+        distinct=is_list,
+        cut=cut,
+        pool=None if pool is None else PairHistory.of_pool(pool, types),
+        collide=collide and not is_list and "random" in numbers,
+    )
 
 
 def micro_batch_plans(
@@ -233,10 +223,7 @@ def micro_batch_plans(
     every = c.mrr_every
     is_all = c.mrr_negatives == "all"
     num = 1 if c.mrr_negatives == "all" else c.mrr_negatives
-    ranked: NegativeSource = NegativeSampler(num=num, every=every, among_all=is_all)
-    if c.hist_negatives:
-        historical = NegativeSampler("historical", c.hist_negatives, every=every)
-        ranked = NegativesOfBoth(ranked, historical)
+    ranked = NegativeSampler(num, historical=c.hist_negatives, every=every, among_all=is_all)
     return MicroBatchPlans(
         make(ranked, slabs=slabs[0]),
         make(

@@ -25,11 +25,12 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.node_rows import check_ids
 from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import TemporalModel
+from tgflow.plan.assemble import check_unplanned
 from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan.device_preparer import Slabs
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
-from tgflow.plan.negatives import PairHistory
-from tgflow.plan.plan import Slabs, check_unplanned
+from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.plan.shared_batches import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
 from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
 from tgflow.ranks.control import Order
@@ -350,15 +351,15 @@ class StreamTrainer(ABC):
             )
         plans, gate = self._source(), TurnGate(self._peers)
         assert isinstance(plans, MicroBatchPlans)
-        sampler, graph, state = plans.predict.sampler, self.graph, self.spread_state
+        sampler, graph, state = plans.predict.draws.sampler, self.graph, self.spread_state
         walk: Walk = walks_here(graph, sampler)
         read = count = None
         if graph.shard.world > 1:
             walk = AskingSampler(graph, self._peers, sampler).walk
-            count = AskingCounts(plans.predict.counts, self._peers).counted
+            count = AskingCounts(plans.predict.draws.counts, self._peers).counted
             if any(
-                getattr(each.negatives, "draws_pairs", False)
-                for each in (plans.predict, plans.learn)
+                isinstance(negatives, NegativeSampler) and negatives.draws_pairs
+                for negatives in (plans.predict.draws.negatives, plans.learn.draws.negatives)
             ):
                 read = partial(read_pairs, self._pairs, self._peers)
         most = SliceSchedule(c.slices, self._peers.world).most

@@ -131,7 +131,7 @@ def test_contributions_of_a_linear_score_are_weighted_differences():
     found = Explainer(engine).explain(src, dst, NOW)
     plan = tg.Plan.for_model(engine.model, engine.graph, batch_size=1)
     ends = torch.tensor([src, 50]), torch.tensor([[dst], [51]])
-    roots = plan.ask(*ends, torch.tensor([NOW, NOW]), torch.tensor([60, 60]))
+    roots = plan.draws.ask(*ends, torch.tensor([NOW, NOW]), torch.tensor([60, 60]))
     x, x0 = roots.counts[:, 0]
     parts = engine.model.weight[:, 0] * (x - x0)
     expected = {"pair": parts[:18].sum().item(), "destination": parts[18:].sum().item()}

@@ -67,7 +67,7 @@ def prepare_row(graph: TemporalGraph, name: str, rounds: int) -> Row:
         seed=0,
         batch_size=BATCH_SIZE,
         visibility="event",
-        negatives=NegativeSampler(),
+        negatives=NegativeSampler(random=1),
         **settings | changes,
     )
     indices = range(len(plan) // 2, len(plan) - 1, 4)

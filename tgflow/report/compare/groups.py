@@ -13,7 +13,7 @@ from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph.batch import Batch
 from tgflow.nn.model import TemporalModel
-from tgflow.plan.plan import LentBatch, MakeBatch
+from tgflow.plan.device_preparer import LentBatch, MakeBatch
 from tgflow.train.config import ContinualConfig
 from tgflow.train.plans import PREDICT, MicroBatchPlans, negatives_learned
 
