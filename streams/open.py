@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -24,41 +24,6 @@ from tgflow.streams.rows.schema import Checks
 MAX_BATCH = 1 << 16
 """Maximum events per batch."""
 POLL_SECONDS = 1.0
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Batches of events in arrival order, of any size, with non-decreasing times.
-
-    Example:
-        >>> source = tg.open_stream({"src": ["ann"], "dst": ["bob"], "t": [5]}, time_unit="s")
-        >>> isinstance(source, tg.streams.Source), source.unit, source.x_dim
-        (True, 's', 0)
-    """
-
-    @property
-    def x_dim(self) -> int:
-        """Width of the edge features, 0 without them."""
-        ...
-
-    @property
-    def ids(self) -> NodeIds:
-        """The map from the stream's node ids to dense ones; it grows during the read."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """Unit of a tick, one of `tgflow.base.units.UNITS`."""
-        ...
-
-    @property
-    def num_events(self) -> int | None:
-        """Expected number of events, or None if unknown."""
-        ...
-
-    def __iter__(self) -> Iterator[EventBatch]:
-        """Return the events from the start."""
-        ...
 
 
 @described
@@ -238,13 +203,6 @@ def open_stream(
     path = str(source) if isinstance(source, str | os.PathLike) else ""
     stream.origin = {"path": path, "sort": sort, **asdict(wanted)} if path else {}
     return stream
-
-
-def is_table(data: Any) -> bool:
-    """Whether data is a path, data frame, Arrow table or dict of columns, and no open stream."""
-    if isinstance(data, str | os.PathLike | Mapping):
-        return True
-    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "collect_schema")
 
 
 def open_files(

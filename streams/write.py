@@ -16,7 +16,8 @@ import pyarrow.parquet
 from tgflow.checkpoint.durable.fs import replacing
 from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.files.text import COMPRESSION
-from tgflow.streams.open import EventSource, Source
+from tgflow.streams.open import EventSource
+from tgflow.streams.source import Source
 
 
 def write_events(path: str | os.PathLike[str], source: Source) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from tgflow.base.text import printable
 from tgflow.streams.errors import MAX_MESSAGE, TooManyBadRecords
 from tgflow.streams.ingest.admission import Admitted
+from tgflow.streams.ingest.ingest_state import Counts
 from tgflow.streams.ingest.ordering import per_partition
 from tgflow.streams.rows.row_batch import BadRow, Int64s, RowBatch
 
@@ -17,13 +18,6 @@ WINDOW = 10_000
 """Rows of a partition in the circuit breaker's window."""
 FIRST = 1_000
 """Number of first rows of a partition that trip the breaker if all are bad."""
-
-Counts = Mapping[str, Mapping[str, Any]]
-"""By partition (text, as in JSON): rows `read`, `accepted` as events and dropped as `duplicate`;
-how often the watermark was `forced` forward; `refused`, by code: the count of rows, the places of
-the first and the last, three examples; `other` items, such as tombstones, by name; `gaps` that the
-source skipped, `[begin, end)` in the source's numbering; and `recent_bad`, the numbers of the bad
-rows among the last 10,000."""
 
 
 class Unbalanced(RuntimeError):

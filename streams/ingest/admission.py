@@ -1,4 +1,4 @@
-"""Row admission: duplicates, lateness and time jumps.
+"""Row admission: duplicates, lateness and time jumps; the order of what is admitted.
 
 Each row is decided individually, so the result does not depend on poll boundaries.
 """
@@ -6,51 +6,31 @@ Each row is decided individually, so the result does not depend on poll boundari
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
+from tgflow.streams.ingest.ingest_state import DedupWindow, IngestState, PartitionState, Seen
 from tgflow.streams.ingest.ordering import (
     MAX_PARTITION,
     ReorderBuffer,
-    Rows,
+    from_arrow,
+    partitions,
     ranks,
     sequence,
+    sizes_of,
     total_bytes,
 )
-from tgflow.streams.rows.row_batch import BadRow, Int64s, Position, RowBatch
+from tgflow.streams.rows.row_batch import BadRow, EventColumns, Int64s, RowBatch
 
 SLACK = 1024
 """Ids kept in addition to twice the window before old ones are discarded."""
-
-
-class Seen(NamedTuple):
-    """Event ids, and the row number where each first occurred, both int64."""
-
-    seq: Int64s
-    ids: Int64s
-
-
-@dataclass(frozen=True, slots=True)
-class DedupWindow:
-    """A snapshot of the remembered ids: immutable, although it shares `pieces` with later ones."""
-
-    pieces: list[Seen]
-    stop: int
-    first_seq: int
-
-    def seen(self) -> Seen:
-        """Return the ids, by increasing row number."""
-        pieces = [Seen(np.empty(0, np.int64), np.empty(0, np.int64)), *self.pieces[: self.stop]]
-        seq, ids = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
-        recent = np.flatnonzero(seq >= self.first_seq)
-        recent = recent[np.argsort(seq[recent], kind="stable")]
-        return Seen(seq[recent], ids[recent])
 
 
 class RecentIds:
@@ -104,32 +84,12 @@ class RecentIds:
             self._seq_of = dict(zip(recent.ids.tolist(), recent.seq.tolist(), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """State of a partition after some of its rows.
-
-    The source resumes at `position` (None: the beginning); the next row has number `seq`; `max_t`
-    is the latest event time; the watermark was forced forward to `floor`. An idle partition has
-    exceeded the idle timeout and no longer delays the others.
-    """
-
-    position: Position | None = None
-    seq: int = 0
-    max_t: int = BEFORE_ALL
-    floor: int = BEFORE_ALL
-    is_idle: bool = False
-
-    def watermark(self, allowed_lateness: int) -> int:
-        """Return the partition's watermark: the minimum time of its next event."""
-        return max(self.floor, self.max_t - allowed_lateness, BEFORE_ALL)
-
-
 class BoundedWindow:
     """A partition's events at or after its watermark, bounded in number and in bytes."""
 
-    def __init__(self, parts: Iterable[Rows], most_rows: int, most_bytes: int) -> None:
+    def __init__(self, parts: Iterable[EventColumns], most_rows: int, most_bytes: int) -> None:
         self.most_rows, self.most_bytes = most_rows, most_bytes
-        self._heap = [row for part in parts for row in _sized(part.t, part.sizes())]
+        self._heap = [row for part in parts for row in _sized(part.t, sizes_of(part))]
         heapq.heapify(self._heap)
         self.num_bytes = sum(size for _, size in self._heap)
 
@@ -160,16 +120,6 @@ def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
     return zip(t.tolist(), each, strict=True)
 
 
-class Classified(NamedTuple):
-    """State of a partition after some events, and the rejected ones in order."""
-
-    max_t: int
-    floor: int
-    rejected: list[RowFault]
-    forced: int = 0
-    """Number of times the watermark was forced forward."""
-
-
 def classify(
     t: Int64s,
     state: PartitionState,
@@ -178,15 +128,19 @@ def classify(
     released: int = BEFORE_ALL,
     window: BoundedWindow | None = None,
     sizes: int | Int64s = 0,
-) -> Classified:
-    """Classify the next events of a partition; rejects late events and bad times.
+) -> tuple[PartitionState, list[RowFault], int]:
+    """Classify the next events of a partition: reject late events and bad times.
 
     All events before `released` have been released. If the events at or after the watermark could
     exceed the bounds, `window` holds the earlier ones, and receives these, with `sizes` in bytes.
+
+    Returns:
+        The state after them, with `max_t` and `floor`; the rejected events, in order; and how often
+        the watermark was forced forward.
     """
     jump, lateness = config.jump, config.allowed_lateness
     if not len(t):
-        return Classified(state.max_t, state.floor, [])
+        return state, [], 0
     before = np.maximum.accumulate(np.concatenate([np.array([state.max_t]), t[:-1]]))
     is_odd = (t < config.first_t) | (t > config.last_t)
     if jump is not None:  # the first event of a partition cannot be checked
@@ -199,7 +153,7 @@ def classify(
         _late(row, int(t[row]), max(least, int(before[row]) - lateness), lateness)
         for row in np.flatnonzero(late).tolist()
     ]
-    return Classified(max(int(before[-1]), int(t[-1])), state.floor, rejected)
+    return replace(state, max_t=max(int(before[-1]), int(t[-1]))), rejected, 0
 
 
 def _distance(later: Int64s, earlier: Int64s) -> npt.NDArray[np.uint64]:
@@ -214,7 +168,7 @@ def _classify_each(
     released: int,
     window: BoundedWindow | None,
     sizes: int | Int64s,
-) -> Classified:
+) -> tuple[PartitionState, list[RowFault], int]:
     """Classify events one by one."""
     rejected: list[RowFault] = []
     max_t, floor, forced = state.max_t, state.floor, 0
@@ -233,7 +187,7 @@ def _classify_each(
             max_t = max(max_t, at)
             if window is not None and (to := window.add(at, size, max_t - lateness)) is not None:
                 floor, forced = to, forced + 1
-    return Classified(max_t, floor, rejected, forced)
+    return replace(state, max_t=max_t, floor=floor), rejected, forced
 
 
 def _late(row: int, t: int, watermark: int, lateness: int) -> RowFault:
@@ -244,101 +198,110 @@ def _late(row: int, t: int, watermark: int, lateness: int) -> RowFault:
     return RowFault(row, "late", text)
 
 
-@dataclass(slots=True)
-class Admitted:
-    """Result of admitting a `RowBatch`: events, rejected rows by number, and counts.
+class Admitted(NamedTuple):
+    """Result of admitting a `RowBatch`: rejected rows by number, and counts.
 
-    `forced` counts how often the watermark was forced forward; `unlogged` holds the event ids of
-    rows that are neither events nor duplicates.
+    `forced` counts how often the watermark was forced forward.
     """
 
-    rows: Rows
-    rejected: list[BadRow] = field(default_factory=list)
+    rejected: list[BadRow]
     num_duplicates: int = 0
     forced: int = 0
-    unlogged: Seen | None = None
 
 
 class Admission:
-    """Admits rows, and holds the state of each partition."""
+    """Admits the rows of partitions to a reorder buffer, and releases them in order.
 
-    def __init__(self, config: OrderConfig, buffer: ReorderBuffer) -> None:
-        self.partitions: dict[int, PartitionState] = {}
-        self.recent: dict[int, RecentIds] = {}
-        self.ended: set[int] = set()
+    A step is what happened since the last `release`: rows admitted, partitions changed.
+
+    Args:
+        config: Settings of ordering and admission.
+        none: Rows of the stream, none of them.
+        keep_event_ids: Whether to keep the texts of event ids.
+    """
+
+    def __init__(
+        self, config: OrderConfig, none: EventColumns, *, keep_event_ids: bool = False
+    ) -> None:
         self.released = BEFORE_ALL
         """All events before this time have been released."""
-        self._config = config
-        self._buffer = buffer
+        self._config, self._none, self._keep_event_ids = config, none, keep_event_ids
+        self._partitions: dict[int, PartitionState] = {}
+        self._ended: Set[int] = set()
+        self._recent: dict[int, RecentIds] = {}
         self._windows: dict[int, BoundedWindow] = {}
+        self._buffer = ReorderBuffer()
+        self._admitted: list[EventColumns] = []
+        self._changed: set[int] = set()
+        self._unlogged: dict[str, list[list[int]]] = {}
+        """Numbers and event ids of the step's rows that are neither events nor duplicates."""
 
-    def join(self, partition: int) -> None:
-        """Add a partition."""
-        if not 0 <= partition <= MAX_PARTITION:
-            raise ValueError(f"partitions are numbered 0 to {MAX_PARTITION}, got {partition}")
-        self.partitions[partition] = PartitionState()
+    @property
+    def partitions(self) -> Set[int]:
+        """The partitions that have joined."""
+        return self._partitions.keys()
 
-    def watermark_of(self, partition: int) -> int:
-        """Return a partition's watermark: the minimum time of its next event."""
-        if partition in self.ended:
-            return AFTER_ALL
-        return self.partitions[partition].watermark(self._config.allowed_lateness)
+    @property
+    def num_buffered(self) -> int:
+        """Number of buffered events."""
+        return len(self._buffer)
 
-    def watermark(self) -> int:
-        """Return the global watermark: no later event is before it; it never decreases.
+    @property
+    def is_over(self) -> bool:
+        """Whether all partitions have ended, and all events have been released."""
+        return self.released == AFTER_ALL
 
-        Idle partitions are ignored unless all are idle; without partitions it is infinite.
-        """
-        all_of_them = {p: self.watermark_of(p) for p in self.partitions}
-        active = [t for p, t in all_of_them.items() if not self.is_idle(p)]
-        if active:
-            return max(self.released, min(active))
-        return max(self.released, max(all_of_them.values(), default=AFTER_ALL))
+    @property
+    def can_release(self) -> bool:
+        """Whether the step has changed anything, or events may be released."""
+        return bool(self._changed) or self._watermark() > self.released
 
-    def is_idle(self, partition: int) -> bool:
-        """Whether a partition is idle, and has not ended."""
-        return self.partitions[partition].is_idle and partition not in self.ended
+    def join(self, new: Iterable[int]) -> None:
+        """Add partitions."""
+        for partition in new:
+            if not 0 <= partition <= MAX_PARTITION:
+                text = f"partitions are numbered 0 to {MAX_PARTITION}, got {partition}"
+                raise ValueError(text)
+            self._change(partition, PartitionState())
 
-    def make_idle(self, partitions: Iterable[int]) -> None:
+    def end(self, ended: Set[int]) -> bool:
+        """Record that partitions have ended; return whether all have."""
+        self._ended |= ended & self.partitions
+        return self._ended == self.partitions
+
+    def make_idle(self, silent: Iterable[int]) -> None:
         """Mark partitions as idle until they deliver rows again."""
-        for partition in partitions:
-            self.partitions[partition] = replace(self.partitions[partition], is_idle=True)
+        for partition in silent:
+            self._change(partition, replace(self._partitions[partition], is_idle=True))
 
-    def behind(self) -> set[int]:
-        """Return the partitions with the lowest watermark, which delay the others."""
-        least = self.watermark()
-        return {p for p in self.partitions if self.watermark_of(p) <= least} - self.ended
+    def holding(self) -> set[int]:
+        """Return the partitions that delay buffered events: active, with the lowest watermark."""
+        return {p for p in self._behind() if not self._is_idle(p)} if self.num_buffered else set()
 
-    def wanted(self) -> set[int]:
+    def wanted(self) -> Set[int]:
         """Return the partitions to poll: when the buffer is full, only the ones that are behind."""
-        config, others = self._config, len(self.partitions) - 1
+        config, others = self._config, len(self._partitions) - 1
         full = (others + 1) * len(self._buffer) >= others * config.buffer_events
         full |= (others + 1) * self._buffer.num_bytes.total() >= others * config.max_bytes
         if others and full:
-            return self.behind()
-        return self.partitions.keys() - self.ended
-
-    def remember(self, partition: int, seen: Seen) -> None:
-        """Add event ids of earlier rows, if deduplication is on."""
-        if window := self._config.dedup_window:
-            self.recent.setdefault(partition, RecentIds(window)).remember(seen)
+            return self._behind()
+        return self.partitions - self._ended
 
     def admit(self, batch: RowBatch) -> Admitted:
-        """Admit the next rows of a partition."""
+        """Admit the next rows of a partition: buffer the events among them."""
         partition, dedup_window = batch.partition, self._config.dedup_window
-        state = self.partitions[partition]
-        index = np.arange(len(batch.events)) if batch.index is None else batch.index
-        ids = batch.event_ids if dedup_window else None
-        rows = Rows(ranks(partition, state.seq + index), batch.events, ids)
+        state, rows = self._partitions[partition], batch.events
+        index = np.arange(len(rows)) if batch.index is None else batch.index
+        ids = rows.event_id_hash if dedup_window else None
+        rows = replace(rows, rank=ranks(partition, state.seq + index), event_id_hash=ids)
         num_duplicates = 0
         if ids is not None:
-            recent = self.recent.setdefault(partition, RecentIds(dedup_window))
-            is_duplicate = recent.duplicates(Seen(state.seq + index, ids))
+            is_duplicate = self._ids_of(partition).duplicates(Seen(state.seq + index, ids))
             if num_duplicates := int(np.count_nonzero(is_duplicate)):
                 fresh = np.flatnonzero(~is_duplicate)
                 rows, index = rows.take(fresh), index[fresh]
-        sizes = rows.sizes()
-        found = classify(
+        sizes = sizes_of(rows)
+        after, faults, forced = classify(
             rows.t,
             state,
             self._config,
@@ -346,27 +309,127 @@ class Admission:
             window=self._window_for(partition, len(rows), total_bytes(sizes, len(rows))),
             sizes=sizes,
         )
-        self.partitions[partition] = PartitionState(
-            batch.position, state.seq + batch.num_rows, found.max_t, found.floor
-        )
-        rejected, unlogged = batch.bad(), None
-        if found.rejected:
-            for fault in found.rejected:
+        seq = state.seq + batch.num_rows
+        self._change(partition, PartitionState(batch.position, seq, after.max_t, after.floor))
+        rejected = batch.bad()
+        if faults:
+            for fault in faults:
                 number = int(index[fault.row])
                 rejected.append(BadRow(number, fault.code, fault.text, batch.locate(number)))
             rejected.sort(key=lambda row: row.index)
-            out = np.array([fault.row for fault in found.rejected])
-            if rows.event_ids is not None:
-                unlogged = Seen(sequence(rows.rank[out]), rows.event_ids[out])
+            out = np.array([fault.row for fault in faults])
+            if rows.event_id_hash is not None:
+                numbers, hashes = self._unlogged.setdefault(str(partition), [[], []])
+                numbers += sequence(rows.rank[out]).tolist()
+                hashes += rows.event_id_hash[out].tolist()
             rows = rows.take(np.delete(np.arange(len(rows)), out))
-        return Admitted(rows, rejected, num_duplicates, found.forced, unlogged)
+        self._admitted.append(self._buffered(rows))
+        return Admitted(rejected, num_duplicates, forced)
+
+    def release(self) -> tuple[list[EventColumns], EventColumns, dict[str, Any]]:
+        """End the step: release the events that nothing can precede.
+
+        Returns the events admitted, at least one part; those released, in order; and what else a
+        log needs to repeat the step.
+        """
+        self.released = self._watermark()
+        released = self._buffer.release(self.released) or self._none
+        admitted = [rows for rows in self._admitted if len(rows)] or [self._none]
+        footer = {
+            "watermark": self.released,
+            "num_buffered": len(self._buffer),
+            "partitions": {str(p): asdict(self._partitions[p]) for p in sorted(self._changed)},
+            "seen": self._unlogged,
+        }
+        self._admitted, self._changed, self._unlogged = [], set(), {}
+        return admitted, released, footer
+
+    def repeat(self, frame: pa.RecordBatch, footer: Mapping[str, Any]) -> EventColumns:
+        """Repeat a step of the log; return the events released."""
+        rows = self._buffered(from_arrow(frame)) if len(frame) else self._none
+        if rows.event_id_hash is not None:
+            of, seq = partitions(rows.rank), sequence(rows.rank)
+            for p in np.unique(of).tolist():
+                self._remember(p, Seen(seq[of == p], rows.event_id_hash[of == p]))
+        for p, columns in footer["seen"].items():
+            self._remember(int(p), Seen(*(np.array(column, np.int64) for column in columns)))
+        for p, value in footer["partitions"].items():
+            self._partitions[int(p)] = PartitionState(**value)
+        self.released = footer["watermark"]
+        return self._buffer.release(self.released) or self._none
+
+    def restore(self, state: IngestState) -> None:
+        """Continue from a state."""
+        if (rows := state.held_rows()) is not None:
+            self._buffered(rows)
+        self._partitions.update(state.partitions)
+        self.released = state.watermark
+        for partition, window in state.windows.items():
+            self._remember(partition, window.seen())
+
+    def resume(self, last_t: int) -> None:
+        """Prepare for more rows; if all had ended, the next are at or after `last_t`."""
+        if self.is_over:
+            self.released = last_t
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the fields of `IngestState` that `restore` needs; later changes do not matter."""
+        return {
+            "watermark": self.released,
+            "partitions": dict(self._partitions),
+            "held": self._buffer.held(),
+            "windows": {p: recent.window() for p, recent in self._recent.items()},
+        }
+
+    def _change(self, partition: int, state: PartitionState) -> None:
+        self._partitions[partition] = state
+        self._changed.add(partition)
+
+    def _buffered(self, rows: EventColumns) -> EventColumns:
+        rows = rows.keeping_ids(self._keep_event_ids)
+        self._buffer.add(rows)
+        return rows
+
+    def _ids_of(self, partition: int) -> RecentIds:
+        return self._recent.setdefault(partition, RecentIds(self._config.dedup_window))
+
+    def _remember(self, partition: int, seen: Seen) -> None:
+        """Add event ids of earlier rows, if deduplication is on."""
+        if self._config.dedup_window:
+            self._ids_of(partition).remember(seen)
+
+    def _watermark_of(self, partition: int) -> int:
+        """Return a partition's watermark: the minimum time of its next event."""
+        if partition in self._ended:
+            return AFTER_ALL
+        return self._partitions[partition].watermark(self._config.allowed_lateness)
+
+    def _watermark(self) -> int:
+        """Return the global watermark: no later event is before it; it never decreases.
+
+        Idle partitions are ignored unless all are idle; without partitions it is infinite.
+        """
+        all_of_them = {p: self._watermark_of(p) for p in self._partitions}
+        active = [t for p, t in all_of_them.items() if not self._is_idle(p)]
+        if active:
+            return max(self.released, min(active))
+        return max(self.released, max(all_of_them.values(), default=AFTER_ALL))
+
+    def _is_idle(self, partition: int) -> bool:
+        """Return whether a partition is idle, and has not ended."""
+        return self._partitions[partition].is_idle and partition not in self._ended
+
+    def _behind(self) -> set[int]:
+        """Return the partitions with the lowest watermark, which delay the others."""
+        least = self._watermark()
+        return {p for p in self._partitions if self._watermark_of(p) <= least} - self._ended
 
     def _window_for(self, partition: int, num_rows: int, num_bytes: int) -> BoundedWindow | None:
         """Return the window of a partition that could exceed its bounds, else None.
 
         An existing window is kept until twice as many events would fit.
         """
-        num_partitions, config, buffer = len(self.partitions), self._config, self._buffer
+        num_partitions, config, buffer = len(self._partitions), self._config, self._buffer
         most_rows = max(1, config.buffer_events // num_partitions)
         most_bytes = max(1, config.max_bytes // num_partitions)
 
@@ -378,8 +441,8 @@ class Admission:
         if window is None:
             if fits(buffer.num_rows[partition], buffer.num_bytes[partition]):
                 return None
-            held = buffer.rows_since(partition, self.watermark_of(partition))
-            if fits(sum(map(len, held)), sum(total_bytes(h.sizes(), len(h)) for h in held)):
+            held = buffer.rows_since(partition, self._watermark_of(partition))
+            if fits(sum(map(len, held)), sum(total_bytes(sizes_of(h), len(h)) for h in held)):
                 return None
             window = BoundedWindow(held, most_rows, most_bytes)
         elif fits(len(window), window.num_bytes, 2):

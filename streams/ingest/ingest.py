@@ -11,12 +11,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tgflow.checkpoint.durable.errors import DiskFull
@@ -25,20 +23,14 @@ from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
-from tgflow.streams.ingest.admission import Admission, PartitionState, Seen
-from tgflow.streams.ingest.config import AFTER_ALL, OrderConfig
+from tgflow.streams.ingest.admission import Admission
+from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles
 from tgflow.streams.ingest.ingest_state import IngestState
-from tgflow.streams.ingest.ordering import (
-    ReorderBuffer,
-    Rows,
-    concat,
-    no_rows,
-    partitions,
-    sequence,
-)
+from tgflow.streams.ingest.ordering import no_rows, to_arrow
 from tgflow.streams.rows.row_batch import (
     BadRow,
+    EventColumns,
     PartitionedSource,
     RowBatch,
     to_batch,
@@ -58,18 +50,6 @@ MAX_STATES = 64
 """States kept for checkpoints."""
 
 _log = logging.getLogger("tgflow.streams")
-
-
-@dataclass(slots=True)
-class _Taken:
-    """Result of a poll: events, and the partitions that changed.
-
-    `unlogged` holds, by partition, numbers and event ids of rows that are not events.
-    """
-
-    rows: list[Rows] = field(default_factory=list)
-    partitions: set[int] = field(default_factory=set)
-    unlogged: dict[str, list[list[int]]] = field(default_factory=dict)
 
 
 class Ingest:
@@ -127,9 +107,8 @@ class Ingest:
         self._skip_to = self._state.num_released if skip_to is None else skip_to
         self._stop = stop
         self._clock = clock
-        self._buffer = ReorderBuffer()
-        self._none = no_rows(source.id_kind, source.x_dim)
-        self._admission = Admission(config, self._buffer)
+        none = no_rows(source.id_kind, source.x_dim)
+        self._admission = Admission(config, none, keep_event_ids=keep_event_ids)
         self._writer = ThreadPoolExecutor(1, "tgflow-log")  # its thread starts with the first frame
         self._keep_event_ids = keep_event_ids
         self._id_parts: deque[tuple[int, pa.Array]] = deque()
@@ -282,13 +261,12 @@ class Ingest:
     # The cycle: poll, admit, release, log, yield
 
     def _run(self) -> Generator[EventBatch, None, None]:
-        admission = self._admission
         try:
             yield from self._replay()
             self._start()
-            while not self._stop() and admission.released != AFTER_ALL:
+            while not self._stop() and not self._admission.is_over:
                 yield from self._cycle()
-            check_balance(self.accounting.counts, len(self._buffer))
+            check_balance(self.accounting.counts, self._admission.num_buffered)
         finally:
             self._writer.shutdown()
             self.source.close()
@@ -297,12 +275,12 @@ class Ingest:
         """Poll once and yield the events that it releases."""
         admission = self._admission
         if joined := self._look_around():  # gets a state of its own for checkpoints
-            yield from self._step(_Taken(partitions=joined))
+            admission.join(joined)
+            yield from self._step()
         wanted = admission.wanted()
         polled = self.source.poll(wanted, POLL_SECONDS)
-        taken = self._take(polled)
-        admission.ended |= self.source.ended() & admission.partitions.keys()
-        if admission.ended == admission.partitions.keys():
+        self._admit(polled)
+        if admission.end(self.source.ended()):
             self.accounting.check_share()
         if self._clock() - self._refreshed >= REFRESH_SECONDS:
             self._refreshed = self._clock()
@@ -310,15 +288,13 @@ class Ingest:
             self.progress = self.source.progress()
         elif polled and not self.progress:  # the first rows came after an empty poll
             self.progress = self.source.progress()
-        unasked = admission.partitions.keys() - wanted
-        idle = self._idle({*unasked, *(rows.partition for rows in polled)})
-        admission.make_idle(idle)
-        taken.partitions.update(idle)
-        if taken.partitions or admission.watermark() > admission.released:
-            yield from self._step(taken)
+        unasked = admission.partitions - wanted
+        admission.make_idle(self._idle({*unasked, *(rows.partition for rows in polled)}))
+        if admission.can_release:
+            yield from self._step()
 
-    def _look_around(self) -> set[int]:
-        """Handle requests of other threads; return the partitions that have joined.
+    def _look_around(self) -> Set[int]:
+        """Handle requests of other threads; return the partitions that join.
 
         Partitions missing from the state join only after the events yielded before: the order of
         these does not include them.
@@ -329,17 +305,14 @@ class Ingest:
         if self._looks_for_partitions:
             self._looks_for_partitions = False
             self.source.look_for_partitions()
-        known = self._admission.partitions.keys()
+        known = self._admission.partitions
         if known and self.num_released < self._skip_to:
             return set()
-        new = set(self.source.partitions()) - known
-        for partition in new:
-            self._admission.join(partition)
-        return new
+        return set(self.source.partitions()) - known
 
-    def _take(self, polled: Sequence[RowBatch]) -> _Taken:
-        """Admit rows and buffer the accepted ones; dead letters are durable on return."""
-        taken, late = _Taken(), self._config.late
+    def _admit(self, polled: Sequence[RowBatch]) -> None:
+        """Admit and account for rows; dead letters are durable on return."""
+        late = self._config.late
         rejected: list[BadRow] = []
         broken: TooManyBadRecords | None = None
         for rows in polled:
@@ -358,21 +331,11 @@ class Ingest:
                 while rejected[-1] is not error.row:
                     rejected.pop()
                 break
-            events = admitted.rows.keeping_ids(self._keep_event_ids)
-            self._buffer.add(events)
-            taken.partitions.add(rows.partition)
-            if len(events):
-                taken.rows.append(events)
-            if admitted.unlogged is not None:
-                seen = taken.unlogged.setdefault(str(rows.partition), [[], []])
-                for column, more in zip(seen, admitted.unlogged, strict=True):
-                    column.extend(more.tolist())
         if self._letters is not None and rejected:
             self._letters.write(self.source.name, rejected)
             self._letters.sync()
         if broken is not None:
             raise broken
-        return taken
 
     def _idle(self, heard: set[int]) -> list[int]:
         """Return the partitions that delay the others and have exceeded the idle timeout.
@@ -380,14 +343,10 @@ class Ingest:
         Without a timeout there are none, and a warning names each that is silent for a minute.
         Partitions in `heard` have delivered rows, or were not polled.
         """
-        now, admission, timeout = self._clock(), self._admission, self._config.idle_timeout
+        now, timeout = self._clock(), self._config.idle_timeout
         self._silent_since |= dict.fromkeys(heard, now)
         self._warned -= heard
-        if not len(self._buffer):
-            return []
-        holding = [
-            p for p in admission.behind() if not admission.is_idle(p) and not self.lag.get(p)
-        ]
+        holding = [p for p in self._admission.holding() if not self.lag.get(p)]
         silent = {p: now - self._silent_since.setdefault(p, now) for p in holding}
         if timeout is not None:
             return sorted(p for p, seconds in silent.items() if seconds >= timeout)
@@ -403,33 +362,26 @@ class Ingest:
                 )
         return []
 
-    def _step(self, taken: _Taken) -> Iterator[EventBatch]:
+    def _step(self) -> Iterator[EventBatch]:
         """Release events that nothing can precede, log the step, and yield the events.
 
         They are yielded once everything before them is in the log; dense ids are assigned while it
         is written.
         """
-        admission, first = self._admission, self.num_released
-        admission.released = admission.watermark()
-        released = self._buffer.release(admission.released) or self._none
+        first = self.num_released
+        admitted, released, footer = self._admission.release()
         self.accounting.accept(released.rank)
-        footer = {
-            "watermark": admission.released,
+        footer |= {
             "num_released": first + len(released),
-            "num_buffered": len(self._buffer),
-            "partitions": {
-                str(p): asdict(admission.partitions[p]) for p in sorted(taken.partitions)
-            },
             "counts": self.accounting.changes(),
             "letters": NO_LETTERS if self._letters is None else self._letters.length,
-            "seen": taken.unlogged,
         }
         batches = self._batches(released, first)
         if self._log is None:
             ready: list[EventBatch] = []
             self._advance(footer, released, None)
         else:  # also for empty polls: a footer holds only the changes since the last
-            frame = (concat(taken.rows) if taken.rows else self._none).to_batch()
+            frame = to_arrow(EventColumns.concat(admitted))
             writing = self._writer.submit(self._append, frame, footer)
             ready = list(itertools.islice(batches, 2))
             self._advance(footer, released, writing.result())
@@ -449,23 +401,22 @@ class Ingest:
                 time.sleep(RETRY_SECONDS)
                 seconds += RETRY_SECONDS
 
-    def _advance(self, footer: Mapping[str, Any], released: Rows, log: LogPosition | None) -> None:
+    def _advance(
+        self, footer: Mapping[str, Any], released: EventColumns, log: LogPosition | None
+    ) -> None:
         """Store the state after a frame (or after the step, without a log).
 
         Old states are thinned out; the price is that a checkpoint resumes from further back, before
         the trainer's position.
         """
-        old, admission = self._state, self._admission
+        old = self._state
         self._state = IngestState(
             num_released=footer["num_released"],
-            watermark=footer["watermark"],
             last_t=int(released.t[-1]) if len(released) else old.last_t,
-            partitions=dict(admission.partitions),
-            held=self._buffer.held(),
-            windows={p: recent.window() for p, recent in admission.recent.items()},
             counts={**old.counts, **footer["counts"]},
             letters=footer["letters"],
             log=log,
+            **self._admission.snapshot(),
         )
         with self._states_lock:
             if self._states[-1].num_released == self._state.num_released:
@@ -474,10 +425,10 @@ class Ingest:
             if len(self._states) > MAX_STATES:
                 del self._states[1:-1:2]
 
-    def _batches(self, released: Rows, first: int) -> Iterator[EventBatch]:
+    def _batches(self, released: EventColumns, first: int) -> Iterator[EventBatch]:
         """Yield events, the first of which has number `first`, except those yielded before."""
         for at in range(max(0, self._skip_to - first), len(released), MAX_BATCH):
-            events = released.events.take(slice(at, at + MAX_BATCH))
+            events = released.take(slice(at, at + MAX_BATCH))
             if self._keep_event_ids:
                 with self._id_lock:
                     self._id_parts.append((self._id_stop, events.event_id))
@@ -489,49 +440,25 @@ class Ingest:
     def _replay(self) -> Iterator[EventBatch]:
         """Restore the state, and yield the events released by log frames beyond it."""
         state, admission = self._state, self._admission
-        if (rows := state.held_rows()) is not None:
-            self._buffer.add(rows.keeping_ids(self._keep_event_ids))
-        admission.partitions.update(state.partitions)
-        admission.released = state.watermark
-        for partition, window in state.windows.items():
-            admission.remember(partition, window.seen())
+        admission.restore(state)
         for frame, footer, end in () if self._log is None else self._log.read(state.log):
             first = self.num_released
-            released = self._apply(frame, footer, end)
+            released = admission.repeat(frame, footer)
+            found = first + len(released), admission.num_buffered
+            if found != (footer["num_released"], footer["num_buffered"]):
+                raise Unbalanced(
+                    f"after the log's frame that ends at {end} {found[0]} events were released and "
+                    f"{found[1]} held back, but the log recorded {footer['num_released']} and "
+                    f"{footer['num_buffered']}"
+                )
+            self._advance(footer, released, end)
             yield from self._batches(released, first)
-
-    def _apply(self, frame: pa.RecordBatch, footer: Mapping[str, Any], end: LogPosition) -> Rows:
-        """Repeat the step recorded in a frame; return the rows released."""
-        admission = self._admission
-        if len(frame):
-            rows = Rows.from_batch(frame).keeping_ids(self._keep_event_ids)
-            self._buffer.add(rows)
-            if rows.event_ids is not None:
-                of, seq = partitions(rows.rank), sequence(rows.rank)
-                for p in np.unique(of).tolist():
-                    admission.remember(p, Seen(seq[of == p], rows.event_ids[of == p]))
-        for p, columns in footer["seen"].items():
-            admission.remember(int(p), Seen(*(np.array(column, np.int64) for column in columns)))
-        for p, value in footer["partitions"].items():
-            admission.partitions[int(p)] = PartitionState(**value)
-        admission.released = footer["watermark"]
-        released = self._buffer.release(admission.released) or self._none
-        num_released = self.num_released + len(released)
-        if (num_released, len(self._buffer)) != (footer["num_released"], footer["num_buffered"]):
-            raise Unbalanced(
-                f"after the log's frame that ends at {end} {num_released} events were released and "
-                f"{len(self._buffer)} held back, but when it was written it were "
-                f"{footer['num_released']} and {footer['num_buffered']}"
-            )
-        self._advance(footer, released, end)
-        return released
 
     def _start(self) -> None:
         """Restore dead letters and accounting to the state, and start the source."""
-        state, admission = self._state, self._admission
+        state = self._state
         self.accounting.restore(state.counts)
         if self._letters is not None:
             self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)
-        if admission.released == AFTER_ALL:  # all had ended; if there is more data now, it resumes
-            admission.released = state.last_t
+        self._admission.resume(state.last_t)
         self.source.start(state.positions)

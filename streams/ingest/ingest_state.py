@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +12,62 @@ import torch
 from torch import Tensor
 
 from tgflow.checkpoint.durable.log import LogPosition
-from tgflow.streams.ingest.accounting import Counts
-from tgflow.streams.ingest.admission import DedupWindow, PartitionState, Seen
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.dead_letters import Length
-from tgflow.streams.ingest.ordering import ReorderBuffer, Rows, SortedRun, merged
-from tgflow.streams.rows.row_batch import Position
+from tgflow.streams.ingest.ordering import ReorderBuffer, from_arrow, merged, to_arrow
+from tgflow.streams.rows.row_batch import EventColumns, Int64s, Position
 from tgflow.streams.rows.validate import saved_classes
+
+Counts = Mapping[str, Mapping[str, Any]]
+"""By partition (text, as in JSON): rows `read`, `accepted` as events and dropped as `duplicate`;
+how often the watermark was `forced` forward; `refused`, by code: the count of rows, the places of
+the first and the last, three examples; `other` items, such as tombstones, by name; `gaps` that the
+source skipped, `[begin, end)` in the source's numbering; and `recent_bad`, the numbers of the bad
+rows among the last 10,000."""
+
+
+class Seen(NamedTuple):
+    """Event ids, and the row number where each first occurred, both int64."""
+
+    seq: Int64s
+    ids: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class DedupWindow:
+    """A snapshot of the remembered ids: immutable, although it shares `pieces` with later ones."""
+
+    pieces: list[Seen]
+    stop: int
+    first_seq: int
+
+    def seen(self) -> Seen:
+        """Return the ids, by increasing row number."""
+        pieces = [Seen(np.empty(0, np.int64), np.empty(0, np.int64)), *self.pieces[: self.stop]]
+        seq, ids = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
+        recent = np.flatnonzero(seq >= self.first_seq)
+        recent = recent[np.argsort(seq[recent], kind="stable")]
+        return Seen(seq[recent], ids[recent])
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """State of a partition after some of its rows.
+
+    The source resumes at `position` (None: the beginning); the next row has number `seq`; `max_t`
+    is the latest event time; the watermark was forced forward to `floor`. An idle partition has
+    exceeded the idle timeout and no longer delays the others.
+    """
+
+    position: Position | None = None
+    seq: int = 0
+    max_t: int = BEFORE_ALL
+    floor: int = BEFORE_ALL
+    is_idle: bool = False
+
+    def watermark(self, allowed_lateness: int) -> int:
+        """Return the partition's watermark: the minimum time of its next event."""
+        return max(self.floor, self.max_t - allowed_lateness, BEFORE_ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +79,7 @@ class IngestState:
         watermark: All events before this time have been released.
         last_t: Time of the last one.
         partitions: State of each partition.
-        held: Buffered events.
+        held: Buffered events, in sorted runs.
         windows: Deduplication windows, by partition.
         counts: Row counts of each partition; see `Counts`.
         letters: Length of the dead letters.
@@ -41,7 +90,7 @@ class IngestState:
     watermark: int = BEFORE_ALL
     last_t: int = BEFORE_ALL
     partitions: Mapping[int, PartitionState] = field(default_factory=dict)
-    held: tuple[SortedRun, ...] = ()
+    held: tuple[EventColumns, ...] = ()
     windows: Mapping[int, DedupWindow] = field(default_factory=dict)
     counts: Counts = field(default_factory=dict)
     letters: Length | None = None
@@ -63,9 +112,9 @@ class IngestState:
         """Number of buffered events."""
         return sum(map(len, self.held))
 
-    def held_rows(self) -> Rows | None:
+    def held_rows(self) -> EventColumns | None:
         """Return the buffered events in order, None if there are none."""
-        return merged([run.rows for run in self.held]) if self.held else None
+        return merged(self.held) if self.held else None
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tensors of the state.
@@ -76,7 +125,7 @@ class IngestState:
         """
         tensors = {}
         if (rows := self.held_rows()) is not None:
-            batch, sink = rows.to_batch(), pa.BufferOutputStream()
+            batch, sink = to_arrow(rows), pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, batch.schema) as writer:
                 writer.write_batch(batch)
             tensors["rows"] = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
@@ -111,7 +160,7 @@ class IngestState:
                 with pa.ipc.open_stream(pa.py_buffer(tensors["rows"].numpy())) as reader:
                     batch = reader.read_next_batch()
                 batch.validate(full=True)
-                buffer.add(Rows.from_batch(batch))
+                buffer.add(from_arrow(batch))
             partitions = meta["partitions"].items()
             return cls(
                 num_released=meta["num_released"],

@@ -9,8 +9,8 @@ from tgflow.checkpoint.durable.log import read_written
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.ingest.ingest_state import IngestState
-from tgflow.streams.ingest.ordering import ReorderBuffer, Rows
-from tgflow.streams.rows.row_batch import to_batch
+from tgflow.streams.ingest.ordering import ReorderBuffer, from_arrow
+from tgflow.streams.rows.row_batch import EventColumns, to_batch
 from tgflow.streams.rows.validate import saved_classes
 
 
@@ -35,7 +35,7 @@ class LogTail:
         self._directory, self._place = directory, state.log
         self._position, self._num_released = position, state.num_released
         self._buffer = ReorderBuffer()
-        self._rows: Rows | None = None
+        self._rows: EventColumns | None = None
         """Released rows from the position on."""
         if (rows := state.held_rows()) is not None:
             self._buffer.add(rows.keeping_ids(False))
@@ -47,14 +47,14 @@ class LogTail:
             self._rows = rows.take(slice(room, None)) if len(rows) > room else None
             rows = rows.take(slice(room))
             self._position += len(rows)
-            yield to_batch(rows.events, self.ids)
+            yield to_batch(rows, self.ids)
 
-    def _released(self) -> Rows | None:
+    def _released(self) -> EventColumns | None:
         """Return rows that the next frames have released, from the position on."""
         for frame, footer, end in read_written(self._directory, self._place):
             self._place = end
             if len(frame):
-                self._buffer.add(Rows.from_batch(frame).keeping_ids(False))
+                self._buffer.add(from_arrow(frame).keeping_ids(False))
             for state in footer["partitions"].values():
                 self.classes |= saved_classes(state["position"] or {})
             released = self._buffer.release(footer["watermark"])

@@ -381,13 +381,11 @@ class RecordDecoder:
             done += len(batch)
             faults += part.faults
             parts.append(part)
-        ids = [part.event_ids for part in parts if part.event_ids is not None]
         index = [numbers[:0], *(part.index for part in parts if part.index is not None)]
-        events = [part.events for part in parts] or [no_rows(schema.ids, sum(schema.widths)).events]
+        events = [part.events for part in parts] or [no_rows(schema.ids, sum(schema.widths))]
         return RowBatch(
             EventColumns.concat(events),
             np.concatenate(index) if faults else None,
             sorted(faults, key=lambda fault: fault.row),
             num_rows,
-            event_ids=np.concatenate(ids) if ids else None,
         )

@@ -290,7 +290,6 @@ def _packed(rows: RowBatch) -> bytes:
     """Return rows and the records they come from as a message."""
     columns = rows.events.columns()
     columns |= {"index": rows.index} if rows.index is not None else {}
-    columns |= {"event_ids": rows.event_ids} if rows.event_ids is not None else {}
     width = 0
     if (x := columns.get("x")) is not None:
         width = x.shape[1]
@@ -327,7 +326,7 @@ def _unpacked(header: Mapping[str, Any], body: memoryview, decoder: RecordDecode
         columns[name] = columns[name].to_numpy()
     if "x" in columns:
         columns["x"] = columns["x"].flatten().to_numpy().reshape(-1, header["x_dim"])
-    index, event_ids = columns.pop("index", None), columns.pop("event_ids", None)
+    index = columns.pop("index", None)
     empty = dict.fromkeys(("label", "x"))
     return RowBatch(
         EventColumns(**empty | columns),
@@ -342,7 +341,6 @@ def _unpacked(header: Mapping[str, Any], body: memoryview, decoder: RecordDecode
             decoder,
         ),
         header["position"],
-        event_ids,
         header["partition"],
         header["counts"],
         [(begin, end) for begin, end in header["gaps"]],

@@ -29,12 +29,14 @@ Location: TypeAlias = Mapping[str, int | str]
 """Location of a row for messages: {"topic", "partition", "offset", "row"} or {"file", "byte"}."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EventColumns:
     """Events before their ids are mapped: a field for each column, None for an absent one.
 
     `src` and `dst` are Arrow int64 or string arrays. `event_id` holds the event ids as text, if
-    the stream has ids and they are kept. All methods apply to every field.
+    the stream has ids and they are kept, and `event_id_hash` 64 bits of each, used to find
+    duplicates. `rank` is set on admission: it orders the events of one tick, see
+    `tgflow.streams.ingest.ordering.ranks`. All methods apply to every field.
     """
 
     src: pa.Array
@@ -45,6 +47,8 @@ class EventColumns:
     event_id: pa.Array | None = None
     weight: Float32s | None = None
     relation: Int64s | None = None
+    event_id_hash: Int64s | None = None
+    rank: Int64s = None  # type: ignore[assignment]
 
     def __len__(self) -> int:
         return len(self.t)
@@ -144,8 +148,6 @@ class RowBatch:
         num_rows: Number of rows.
         locate: Returns the origin of a row by number; slow, for messages and dead letters.
         position: Resume position after these rows.
-        event_ids: A 64-bit hash of each good row's event id as int64, used to find duplicates, or
-            None.
         partition: The partition.
         counts: Counts of other items, such as {"tombstone": 2}; not rows.
         gaps: Ranges skipped just before, `[begin, end)` in the source's numbering.
@@ -157,7 +159,6 @@ class RowBatch:
     num_rows: int = 0
     locate: Callable[[int], Origin] = nowhere
     position: Position = field(default_factory=dict)
-    event_ids: Int64s | None = None
     partition: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: Sequence[tuple[int, int]] = ()

@@ -79,17 +79,17 @@ def validate(
     """
     num_rows = len(batch) + len(faults)
     events, kept, found = _checked(batch, schema)
-    event_ids = None
     if events.event_id is not None:
         hashes = map(_hash, events.event_id.to_pylist())
-        event_ids = np.fromiter(hashes, dtype=np.int64, count=len(events))
+        found_ids = np.fromiter(hashes, dtype=np.int64, count=len(events))
+        events = replace(events, event_id_hash=found_ids)
     if index is not None:
         found = [RowFault(int(index[fault.row]), fault.code, fault.text) for fault in found]
         index = index if kept is None else index[kept]
     else:
         index = kept
     found = sorted([*faults, *found], key=lambda fault: fault.row)
-    return RowBatch(events, index, found, num_rows, locate, position or {}, event_ids)
+    return RowBatch(events, index, found, num_rows, locate, position or {})
 
 
 class BadRows(Exception):

@@ -139,8 +139,8 @@ class _Partition:
             np.array([row.x for row in events], np.float32) if events and events[0].x else None,
             _texts([row.event_id for row in events]),
             relation=_ints([row.label for row in events]),
+            event_id_hash=_ints([row.event_id for row in events]),
         )
-        self._event_ids = _ints([row.event_id for row in events])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -155,7 +155,6 @@ class _Partition:
             num_rows=stop - start,
             locate=lambda row: self._origin(start + row),
             position={"row": stop},
-            event_ids=None if self._event_ids is None else self._event_ids[first:last],
             partition=self._number,
         )
 

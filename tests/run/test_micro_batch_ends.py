@@ -13,8 +13,8 @@ from helpers.made_streams import pieces
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.run import components as checkpoints
-from tgflow.run.components import EndsDamaged, MicroBatchEnds, TimedStream, line_of
-from tgflow.run.stream import SteppedStream
+from tgflow.run.components import EndsDamaged, MicroBatchEnds, line_of
+from tgflow.streams.decorators import SteppedStream, TimedStream
 
 NEVER = 1e6
 
@@ -37,7 +37,7 @@ def spans(stream):
 
 
 def timed(stream, ends, position=0, max_wait=NEVER):
-    return TimedStream(stream, ends, position, 10, max_wait)
+    return TimedStream(stream, position, 10, max_wait, ends.to_repeat, ends.add)
 
 
 def test_timed_out_micro_batch_ends_before_the_next_events(tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -42,6 +43,24 @@ def test_a_frame_is_learned_like_the_stream_opened_from_it():
     later = frame.assign(time=frame["time"] + pd.Timedelta("1D"), user=["d", "b", "c"] * 40)
     assert trainer.run(later)["num_events"] == 240
     assert trainer.graph.num_nodes == 6
+
+
+@pytest.mark.parametrize("kind", ["path", "tuple", "batch", "tuple of batches", "steps"])
+def test_any_kind_of_data_is_learned_like_an_open_stream(kind, tmp_path):
+    rows = {"src": [1, 2, 3, 2] * 10, "dst": [7, 8] * 20, "t": [*range(40)]}
+    stream, path = tg.open_stream(rows, time_unit="s"), tmp_path / "rows.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    [batch] = stream
+    columns = tuple(map(np.array, rows.values()))
+    data = {"path": path, "tuple": columns, "batch": batch, "tuple of batches": (batch,)}
+    expected, found = (tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph()) for _ in range(2))
+    expected.run(stream)
+    if kind == "steps":
+        assert sum(step.stop - step.start for step in found.steps(columns)) == 40
+    else:
+        found.run(data[kind])
+    assert found.result()["prequential.mrr"] == expected.result()["prequential.mrr"]
+    assert found.graph.num_nodes == 5
 
 
 def test_a_path_keeps_the_name_spaces_that_its_format_declares(tmp_path):

@@ -135,7 +135,7 @@ class _PlayedSource:
 
     def __init__(self, config: Config) -> None:
         from tgflow.cli import inputs as assemble
-        from tgflow.streams.pacing import num_played
+        from tgflow.streams.decorators import num_played
 
         self._stream = config.stream
         self._source = assemble.open_source(config)
@@ -143,7 +143,7 @@ class _PlayedSource:
         self.num_events = num_played(self._source, config.stream.limit)
 
     def __iter__(self) -> Iterator[EventBatch]:
-        from tgflow.streams.pacing import playback
+        from tgflow.streams.decorators import playback
 
         return playback(self._source, self._stream.speed, limit=self._stream.limit)
 

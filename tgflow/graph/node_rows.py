@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgflow.graph.events import EventBatch, NewNodes
 from tgflow.graph.feature_scale import FeatureScale
+from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import EventLog, NodeCount
 from tgflow.graph.tables.table import Table
 
@@ -111,17 +112,16 @@ def mention_nodes(rows: NodeRows | None, events: EventBatch) -> AbstractContextM
     return nullcontext()
 
 
-def check_ids(table: Table | None, stream: object) -> None:
+def check_ids(table: Table | None, ids: NodeIds | None) -> None:
     """Raise if a stream has not numbered its nodes and the table already has rows.
 
     Args:
         table: Node features, or None.
-        stream: Any; one without `ids`, unlike `tgflow.streams.Source`, is not checked.
+        ids: Ids of the stream; None if it has none, which is not checked.
 
     Raises:
         ValueError: If the nodes of the rows are unknown.
     """
-    ids = getattr(stream, "ids", None)
     if table is not None and len(table) and ids is not None and not len(ids):
         raise ValueError(
             f"node_x has {len(table)} rows, and the stream has not numbered its nodes yet: row i "

@@ -214,13 +214,8 @@ class TemporalGraph:
             "device": str(self.device),
         }
 
-    def check_time_unit(self, stream: object) -> None:
-        """Raise ValueError if a stream's time unit differs from the graph's.
-
-        Args:
-            stream: Any; one without `unit`, unlike `tgflow.streams.Source`, is not checked.
-        """
-        unit = getattr(stream, "unit", None)
+    def check_time_unit(self, unit: str | None) -> None:
+        """Raise ValueError if a stream's time unit differs from the graph's; None if unknown."""
         if unit is not None and seconds_per_tick(unit) != self.seconds_per_tick:
             raise ValueError(
                 f"the stream's ticks are of unit {unit!r}, the graph's of {self.time_unit!r}; "

@@ -15,6 +15,7 @@ import safetensors.torch
 import torch
 
 from tgflow.base.peers import PeerLost, Peers, RanksDisagree
+from tgflow.graph.event_stream import EventStream
 from tgflow.graph.events import COLUMNS, MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.ranks.control import STREAM, Order
 from tgflow.ranks.parcel import broadcast_json
@@ -190,7 +191,7 @@ class FeedClosed(Exception):
     """Raised when the feed was closed before the end of the stream."""
 
 
-class Feed:
+class Feed(EventStream):
     """The stream of rank 0: iterating reads it, and broadcasts it to all other ranks.
 
     A context manager: on entry it starts sending; on exit it sends the end of the stream or the
@@ -223,11 +224,8 @@ class Feed:
         heard: Callable[[Sequence[int]], object] = lambda asked: None,
         timeout: float = 3 * HEARTBEAT_SECONDS,
     ) -> None:
-        self.unit = getattr(stream, "unit", None)
-        """Time unit of a tick, if the stream has one."""
-        self.ids = getattr(stream, "ids", None)
-        """Ids of its nodes, if the stream has them."""
-        self._peers, self._stream, self._batch_size = peers, stream, batch_size
+        super().__init__(stream)
+        self._peers, self._batch_size = peers, batch_size
         self._lost, self._heard = lost, heard
         self._heartbeat = min(HEARTBEAT_SECONDS, timeout / 3)
         self._messages: queue.Queue[Message] = queue.Queue(_QUEUED)
@@ -253,7 +251,7 @@ class Feed:
         """
         num_nodes = 0  # nodes whose features were sent
         try:
-            for read in segments(self._stream, self._batch_size):
+            for read in segments(self.source, self._batch_size):
                 segment, new = read, read.new_nodes
                 if new is not None:
                     segment = replace(read, new_nodes=new.since(num_nodes))

@@ -23,7 +23,6 @@ from tgflow.run.components import (
     MicroBatchEnds,
     SavedRecords,
     SavedSettings,
-    TimedStream,
 )
 from tgflow.run.context import RunContext
 from tgflow.run.directory import learn_again
@@ -47,9 +46,10 @@ from tgflow.run.runner import Runner, RunStatus
 from tgflow.run.saved import find_initial, start_of
 from tgflow.run.scores import open_scores
 from tgflow.run.serving import FramePublisher, Replicas, check_serving, listed_hosts
-from tgflow.run.stream import MemoryGuard, PacedStream, SteppedStream
+from tgflow.run.stream import MemoryGuard
 from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
+from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
 
@@ -197,7 +197,8 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
     if run.types is not None:
         trainer.graph.log.node_types = partial(run.types.of, run.ingest.ids)
     learned = trainer.position - run.note.history
-    run.stream = PacedStream(run.ingest, run.flow, run.config.stream, learned=learned)
+    c = run.config.stream
+    run.stream = PacedStream(run.ingest, run.flow, c.speed, c.limit, learned)
 
 
 def _settings(run: RunContext) -> Component:
@@ -287,7 +288,9 @@ def _micro_batches(run: RunContext) -> Iterable[EventBatch]:
     max_wait, trainer = run.config.scores.max_wait, run.trainer
     if run.ends is not None and max_wait is not None:
         size, seconds = trainer.config.batch_size, parse_seconds(max_wait)
-        batches = TimedStream(batches, run.ends, trainer.position, size, seconds)
+        batches = TimedStream(
+            batches, trainer.position, size, seconds, run.ends.to_repeat, run.ends.add
+        )
     if run.cut_at_steps:
         batches = SteppedStream(batches)
     if run.nodes is not None:

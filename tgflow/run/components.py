@@ -10,7 +10,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,13 +22,11 @@ from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.fs import AppendedFile
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.run.config import Config, plain
 from tgflow.run.config.schema import CheckpointConfig
 from tgflow.run.directory import fixed_settings
 from tgflow.run.log import RunLog
 from tgflow.run.records import RunFiles, RunNote, lost_records
-from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.train.observe import StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
 
@@ -237,8 +235,6 @@ class SavedRecords(Component):
 
 
 ENDS_FILE = "micro-batches.txt"
-_AHEAD = 2
-_PAUSE = 0.1
 """Seconds per poll while the current micro-batch is empty."""
 MANY = 1 << 20
 """Size of the file in bytes from which unused ends are removed: some 60,000 ends."""
@@ -334,69 +330,3 @@ def _first_beyond(lines: Sequence[bytes], position: int) -> int:
     return max(
         (i for i, end in enumerate(ends, 1) if end is not None and end <= position), default=0
     )
-
-
-class TimedStream:
-    """A stream whose micro-batches end when they are full, or after a maximum wait."""
-
-    def __init__(
-        self,
-        stream: Iterable[EventBatch],
-        ends: MicroBatchEnds,
-        position: int,
-        batch_size: int,
-        max_wait: float,
-    ) -> None:
-        self.unit = getattr(stream, "unit", None)
-        """Unit of a tick, if the stream has one."""
-        self._stream, self._ends = stream, ends
-        self._start = self._at = position
-        self._batch_size, self._max_wait = batch_size, max_wait
-        self._since = 0.0
-        """Arrival time of the first event of the current micro-batch."""
-
-    def __iter__(self) -> Iterator[EventBatch]:
-        ahead = Prefetcher(iter(self._stream), _AHEAD)
-        try:
-            while True:
-                events = ahead.take(0.0)
-                if events is None and self._left() <= 0:
-                    self._ends.add(self._at)
-                    self._start = self._at
-                    yield MICRO_BATCH_END
-                    continue
-                if events is None:
-                    events = ahead.take(self._left())
-                if events is not None:
-                    yield from self._divided(events)
-        except Ended:
-            return
-        finally:
-            ahead.close()
-
-    def _left(self) -> float:
-        """Return the remaining seconds to wait for events; 0 or less: end the micro-batch."""
-        if self._at == self._start or self._ends.to_repeat:
-            return _PAUSE
-        return self._since + self._max_wait - time.monotonic()
-
-    def _divided(self, events: EventBatch) -> Iterator[EventBatch]:
-        """Yield events, with markers where earlier micro-batches ended or the current is full."""
-        while len(events):
-            repeated = self._ends.to_repeat
-            end = repeated[0] if repeated else self._start + self._batch_size
-            part, events = events[: end - self._at], events[end - self._at :]
-            if self._at == self._start:
-                self._since = time.monotonic()
-            self._at += len(part)
-            if self._at < end:
-                yield part
-                return
-            if repeated:
-                repeated.popleft()
-            else:
-                self._ends.add(end)
-            is_early, self._start = end - self._start < self._batch_size, end
-            yield part
-            if is_early:
-                yield MICRO_BATCH_END

@@ -28,7 +28,8 @@ from tgflow.run.node_features import NodeFeatures
 from tgflow.run.node_types import NodeTypes
 from tgflow.run.records import RunNote
 from tgflow.run.serving import FramePublisher
-from tgflow.run.stream import FlowControl, PacedStream
+from tgflow.run.stream import FlowControl
+from tgflow.streams.decorators import PacedStream
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.rows.row_batch import PartitionedSource

@@ -20,10 +20,9 @@ from tgflow.run.components import Component
 from tgflow.run.context import RunContext
 from tgflow.run.log import RunLog
 from tgflow.run.records import DamagedJson
-from tgflow.streams.ingest.admission import PartitionState
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.rows.row_batch import Stoppable
 from tgflow.streams.transports import find_transport, scheme_of
 

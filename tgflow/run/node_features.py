@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from tgflow.base.describe import described
 from tgflow.graph import TemporalGraph
+from tgflow.graph.event_stream import EventStream
 from tgflow.graph.events import EventBatch, NewNodes
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceMismatch, StreamError
 from tgflow.streams.files.formats import read_table
 from tgflow.streams.rows.schema import listed
 from tgflow.streams.rows.validate import BadRows, feature_columns, is_text
+from tgflow.streams.source import as_source
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
@@ -140,7 +142,8 @@ class NodeFeatures:
             SourceMismatch: If a node's row differs from the graph's.
             ValueError: If the stream has no ids, or the graph no features of this width.
         """
-        ids = getattr(stream, "ids", None) if ids is None else ids
+        stream = as_source(stream)
+        ids = stream.ids if ids is None else ids
         if ids is None:
             raise ValueError("the stream has no node ids: pass them, along(stream, ids=...)")
         known = 0 if graph is None else self._check_graph(graph, ids)
@@ -338,23 +341,24 @@ class NodeFeatures:
         return torch.from_numpy(x)
 
 
-class FeaturedStream:
+class FeaturedStream(EventStream):
     """A stream whose batches carry node features; see `NodeFeatures.along`."""
 
     def __init__(
-        self, features: NodeFeatures, stream: Iterable[EventBatch], ids: NodeIds, known: int
+        self, features: NodeFeatures, stream: EventStream, ids: NodeIds, known: int
     ) -> None:
-        self.unit = getattr(stream, "unit", None)
-        """Unit of a tick, if the stream has one."""
-        self.ids = ids
+        super().__init__(stream)
+        self._features, self._ids, self._known = features, ids, known
+
+    @property
+    def ids(self) -> NodeIds:
         """Ids of its nodes."""
-        self.stream = stream
-        self._features, self._known = features, known
+        return self._ids
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Yield the stream's batches; events before a missing row are yielded before its error."""
         known, features = self._known, self._features
-        for events in self.stream:
+        for events in self.source:
             ends = torch.maximum(events.src, events.dst)
             last = int(ends.max()) if len(events) else -1
             if last < known:

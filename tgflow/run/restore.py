@@ -128,11 +128,11 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
             trainer = Comparison.from_checkpoint(
                 model, checkpoint, config.continual, **learning, **where
             )
-        trainer.graph.check_time_unit(run)
+        trainer.graph.check_time_unit(run.unit)
         return trainer
     if initial is not None:
         graph = graph_of(initial, shard=shard, **where)
-        graph.check_time_unit(run)
+        graph.check_time_unit(run.unit)
         there = 0 if graph.node_x is None else graph.node_x.dim
         if there != node_x_dim:
             raise ConfigError(

@@ -41,7 +41,6 @@ from tgflow.run.config.schema import GraphConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
 from tgflow.run.ingestion import load_classes, load_ingest, save_ingest, save_relations
 from tgflow.run.model_maker import make_model, model_class
-from tgflow.run.node_features import FeaturedStream
 from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
 from tgflow.serve.predictor import Predictor
@@ -363,27 +362,20 @@ _BY_HAND = "tg.save(path, trainer.checkpoint()) and build the model in Python"
 
 def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
     """Return the settings of a trainer's latest stream; without a path if it was not a file."""
-    stream = trainer.stream
-    if isinstance(stream, FeaturedStream):
-        stream = stream.stream
-    origin = dict(getattr(stream, "origin", {}))
+    origin = dict(trainer.stream.origin)
     if isinstance(origin.get("features"), str):
         origin["features"] = [origin["features"] + "*"]
     if origin.get("columns") is not None and not isinstance(origin["columns"], str):
         origin["columns"] = ",".join(origin["columns"])
     tick = trainer.graph.time_unit
-    unit = getattr(stream, "time_unit", tick)
+    unit = trainer.stream.time_unit or tick
     origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
     return StreamConfig(**origin)
 
 
 def _relations_of(trainer: ContinualTrainer) -> Sequence[str]:
     """Return the texts of the relations of a trainer's latest stream; none without texts."""
-    stream = trainer.stream
-    if isinstance(stream, FeaturedStream):
-        stream = stream.stream
-    names: Sequence[str] = getattr(stream, "classes", {}).get("relation", ())
-    return names
+    return trainer.stream.classes.get("relation", ())
 
 
 def _ids_of(trainer: ContinualTrainer) -> NodeIds:

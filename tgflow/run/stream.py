@@ -1,4 +1,4 @@
-"""Flow of a stream through a run: pacing, cuts at time steps, stop signals, memory limit."""
+"""Flow of a stream through a run: pauses, stop signals, memory limit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from types import FrameType
 from typing import Any, Self
 
 from torch import OutOfMemoryError
 
-from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.plan.in_order import BatchError
 from tgflow.ranks.control import Order
 from tgflow.report.formatting import num_bytes
-from tgflow.run.config import StreamConfig
-from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.pacing import num_played, playback
-
-GRACE_SECONDS = 10.0
 
 
 class Stopped(Exception):
@@ -107,79 +100,6 @@ class FlowControl:
         end = time.monotonic() + seconds
         while not self.stopped and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))
-
-
-class PacedStream:
-    """The batches of ingestion, subject to flow control, a limit and a speed."""
-
-    def __init__(
-        self, ingest: Ingest, flow: FlowControl, config: StreamConfig, learned: int
-    ) -> None:
-        limit = config.limit
-        left = None if limit is None else max(0, limit - learned)
-        self._batches = playback(ingest, config.speed, limit=left, clock=flow)
-        self._ingest, self._flow, self._limit = ingest, flow, limit
-        self._busy = threading.Lock()
-        self.num_events = num_played(ingest, limit)
-        """Expected number of events since the very first one, None if unknown."""
-
-    def __iter__(self) -> Iterator[EventBatch]:
-        while True:
-            with self._busy:
-                self._flow.wait()
-                batch = next(self._batches, None)
-                if batch is None:
-                    self._flow.check()
-                    return
-            yield batch
-
-    def __enter__(self) -> PacedStream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._flow.stop()
-        if self._busy.acquire(timeout=GRACE_SECONDS):  # otherwise a thread still reads it
-            self._busy.release()
-            self._ingest.close()
-
-    def share(self, learned: int) -> float | None:
-        """Return the share of the stream that `learned` events are, None if unknown."""
-        total = self.num_events
-        if total is None and self._ingest.progress:
-            total = int(max(self._ingest.num_released / self._ingest.progress, 1.0))
-        known = [size for size in (total, self._limit) if size is not None]
-        if not known:
-            return None
-        return min(learned / min(known), 1.0) if min(known) else 1.0
-
-
-class SteppedStream:
-    """A stream that ends micro-batches with its time steps.
-
-    A longer step becomes several full micro-batches and a last one. A resumed run repeats the ends,
-    as they depend on the events alone.
-    """
-
-    def __init__(self, stream: Iterable[EventBatch]) -> None:
-        self.unit = getattr(stream, "unit", None)
-        """Unit of a tick, if the stream has one."""
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the stream's events, and `MICRO_BATCH_END` between those of two times."""
-        last: int | None = None
-        for events in self._stream:
-            if not len(events):
-                yield events
-                continue
-            if last is not None and int(events.t[0]) != last:
-                yield MICRO_BATCH_END
-            last = int(events.t[-1])
-            changes = (events.t[1:] != events.t[:-1]).nonzero().flatten() + 1
-            for begin, end in pairwise([0, *changes.tolist(), len(events)]):
-                if begin:
-                    yield MICRO_BATCH_END
-                yield events[begin:end]
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

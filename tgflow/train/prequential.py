@@ -6,7 +6,7 @@ from typing import Any
 
 from tgflow.graph import FeatureScale, TemporalGraph
 from tgflow.nn.model import TemporalModel
-from tgflow.streams.open import is_table, open_stream
+from tgflow.streams.source import as_source, is_table
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.tasks.config import TaskConfig
@@ -56,19 +56,17 @@ def evaluate(
     """
     if delay is not None and target is None:
         raise ValueError(f"delay={delay!r} is for labels: give target, the column that has them")
-    if is_table(stream):
-        given = options if target is None else {"label": target, **options}
-        stream = open_stream(stream, **given)
-    elif options:
+    if options and not is_table(stream):
         raise TypeError(f"{', '.join(options)}: give these to tg.open_stream")
-    x_dim = getattr(stream, "x_dim", None)
+    source = as_source(stream, **(options if target is None else {"label": target, **options}))
+    x_dim = source.x_dim
     if x_dim is None:  # batches without a source: as the model has it
         x_dim = 0 if isinstance(model, type) else model.edge_x_dim or 0
-    bipartite = bool(getattr(getattr(stream, "ids", None), "bipartite", False))
+    bipartite = source.ids is not None and source.ids.bipartite
     graph = TemporalGraph(
         "bipartite" if bipartite else "undirected",
         edge_x_dim=x_dim,
-        time_unit=getattr(stream, "unit", "s"),
+        time_unit=source.unit or "s",
         feature_scale=FeatureScale() if x_dim else None,
     )
     if isinstance(model, type):
@@ -79,4 +77,4 @@ def evaluate(
         if model.label_decoder is None:
             task.add_decoder(model, x_dim=x_dim)
     trainer = ContinualTrainer(model, graph, config, task=task)
-    return trainer.run(stream, progress=progress)
+    return trainer.run(source, progress=progress)

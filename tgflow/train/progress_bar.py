@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
 
 from tgflow.base.choices import METRIC_TITLES
+from tgflow.graph.event_stream import EventStream
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, StepRecord
 
 if TYPE_CHECKING:
@@ -18,18 +19,20 @@ class ProgressBar(Callback):
     """Context manager that shows training progress."""
 
     def __init__(
-        self, stream: object = None, console: Console | None = None, metrics: Sequence[str] = ()
+        self,
+        stream: EventStream | None = None,
+        console: Console | None = None,
+        metrics: Sequence[str] = (),
     ) -> None:
         from rich.progress import Progress, TextColumn
 
         columns = *Progress.get_default_columns(), TextColumn("{task.fields[figures]}")
         self._bar = Progress(*columns, console=console or _console())
         self._metrics = metrics
-        total = getattr(stream, "num_events", None)
-        has_share = total is None and isinstance(getattr(stream, "progress", None), float)
-        self._stream = stream if has_share else None
+        self._stream = EventStream() if stream is None else stream
+        self._has_share = self._stream.num_events is None and self._stream.progress is not None
         self._done = 0
-        total = 1 if self._stream is not None else total
+        total = 1 if self._has_share else self._stream.num_events
         self._task = self._bar.add_task("reading", total=total, figures="")
         self._pass: tuple[int, str] | None = None
 
@@ -46,7 +49,7 @@ class ProgressBar(Callback):
         self._done += record.stop - record.start
         self._bar.update(
             self._task,
-            completed=getattr(self._stream, "progress", self._done),
+            completed=self._stream.progress if self._has_share else self._done,
             description=f"{record.stop:,} events",
             figures="  ".join([*shown, f"{record.events_per_second:,.0f} events/s"]),
         )
@@ -68,7 +71,7 @@ class ProgressBar(Callback):
 
 
 def progress_bar(
-    wanted: bool | None, stream: object = None, metrics: Sequence[str] = ()
+    wanted: bool | None, stream: EventStream | None = None, metrics: Sequence[str] = ()
 ) -> AbstractContextManager[Callback]:
     """Return a progress bar to enter, or a callback that does nothing."""
     if wanted is None:

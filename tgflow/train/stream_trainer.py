@@ -20,6 +20,7 @@ from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import AnyBatch, Batch, Share
+from tgflow.graph.event_stream import EventStream
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.node_rows import check_ids
@@ -36,7 +37,7 @@ from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
 from tgflow.ranks.control import Order
 from tgflow.ranks.requests import AskingSampler
 from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
-from tgflow.streams.open import is_table, open_stream
+from tgflow.streams.source import as_source
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.plans import (
@@ -92,8 +93,8 @@ class StreamTrainer(ABC):
         self.ids: NodeIds | None = None
         """Node ids of the first stream; later streams continue them."""
         self.device = device
-        self.stream: Any = None
-        """The latest stream with ids, as it was given."""
+        self.stream = EventStream()
+        """The latest stream."""
         self.stream_start = self.position
         """Events before those of the latest stream."""
         self._preparation = clock_of(device)
@@ -200,8 +201,8 @@ class StreamTrainer(ABC):
 
         Args:
             stream: Batches of any size, in order; read as needed, from another thread. With several
-                ranks only the stream of rank 0 is read. A path, data frame, Arrow table or dict of
-                columns is opened by `tgflow.open_stream`, with times in the graph's unit.
+                ranks only the stream of rank 0 is read. A path, data frame, Arrow table, or dict or
+                tuple of columns is opened by `tgflow.open_stream`, with times in the graph's unit.
             observer: A callback for each step, such as a `tg.callbacks.CSVLogger`; or several.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
@@ -214,13 +215,8 @@ class StreamTrainer(ABC):
                 continue those of earlier streams, or the graph has rows of nodes that the stream
                 has not numbered yet. Errors of either are passed on, such as for a decreasing time.
         """
-        if is_table(stream):
-            is_new = self.ids is None  # without a word of the graph, it is as the file declares
-            bipartite = True if is_new and self.graph.direction == "bipartite" else None
-            unit = None if self.graph.time_unit == "tick" else self.graph.time_unit
-            stream = open_stream(stream, ids=self.ids, bipartite=bipartite, time_unit=unit)
         with self._running.working():
-            self._continue_ids(stream)
+            stream = self._opened(stream)
             callbacks, c = Callbacks(observer), self.config
             bar = progress_bar(self._peers.rank == 0 and progress, stream, c.metric_names)
             read = read_by_rank_0(self._peers, stream, c.batch_size, self.graph.time_unit)
@@ -229,7 +225,7 @@ class StreamTrainer(ABC):
                     callbacks.notify("on_step", record)
             return self.result()
 
-    def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
+    def steps(self, stream: Any) -> Iterator[StepRecord]:
         """Do the same as `run`, step by step; between steps a checkpoint may be taken.
 
         On a GPU records are delayed by up to 16 micro-batches, and all are yielded before this
@@ -253,11 +249,11 @@ class StreamTrainer(ABC):
                         "left: continue that iterator instead of this one"
                     )
 
-    def _steps_of(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
+    def _steps_of(self, stream: Any) -> Iterator[StepRecord]:
         """Implement `steps`, micro-batches that end early included."""
-        self._continue_ids(stream)
-        self.graph.check_time_unit(stream)
-        check_ids(self.graph.node_x, stream)
+        stream = self._opened(stream)
+        self.graph.check_time_unit(stream.unit)
+        check_ids(self.graph.node_x, stream.ids)
         batches, has_ended = iter(stream), False
 
         def up_to_a_cut() -> Iterator[EventBatch]:
@@ -271,13 +267,19 @@ class StreamTrainer(ABC):
         while not has_ended:
             yield from self._steps(up_to_a_cut())
 
-    def _continue_ids(self, stream: Iterable[EventBatch]) -> None:
-        """Adopt the ids of the first stream, and check that a later one continues them."""
-        ids = getattr(stream, "ids", None)
-        if stream is not self.stream:
+    def _opened(self, data: Any) -> EventStream:
+        """Return `data` as a stream, which continues the ids of the first one or has no others."""
+        is_new = self.ids is None  # without a word of the graph, it is as the file declares
+        bipartite = True if is_new and self.graph.direction == "bipartite" else None
+        unit = None if self.graph.time_unit == "tick" else self.graph.time_unit
+        stream = as_source(data, ids=self.ids, bipartite=bipartite, time_unit=unit)
+        ids, source = stream.ids, stream.source
+        is_plain = type(stream) is EventStream
+        is_same = is_plain and type(self.stream) is EventStream and source is self.stream.source
+        if stream is not self.stream and not is_same:
             self.stream, self.stream_start = stream, self.graph.num_events
         if ids is None or ids is self.ids:
-            return
+            return stream
         if self.ids is None:
             if len(ids) < self.graph.num_nodes:
                 raise ValueError(
@@ -286,13 +288,15 @@ class StreamTrainer(ABC):
                     "previous stream, tg.open_stream(..., ids=before.ids)"
                 )
             self.ids = ids
-            return
-        if len(ids) or ids.bipartite != self.ids.bipartite or not hasattr(stream, "first"):
+            return stream
+        is_file = is_plain and hasattr(source, "first")
+        if len(ids) or ids.bipartite != self.ids.bipartite or not is_file:
             raise ValueError(
                 "the stream has ids of its own, which would mix up nodes: open it "
                 "with those of this trainer, tg.open_stream(..., ids=trainer.ids)"
             )
-        stream.ids = self.ids  # type: ignore[attr-defined]
+        source.ids = self.ids  # type: ignore[attr-defined]
+        return stream
 
     def _steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
         """Implement `steps` for a stream in which all micro-batches but the last are full."""

@@ -18,9 +18,8 @@ from tgflow.streams.rows.row_batch import BadRow, Origin, RowBatch
 def enter(accounting, partition, num_rows, *rejected, num_duplicates=0, **polled):
     """Record rows, with `rejected` as (index, code, place, text)."""
     bad = [BadRow(i, code, text, Origin(place, b"")) for i, code, place, text in rejected]
-    none = no_rows("int", 0)
-    batch = RowBatch(none.events, num_rows=num_rows, partition=partition, **polled)
-    accounting.enter(batch, Admitted(none, bad, num_duplicates))
+    batch = RowBatch(no_rows("int", 0), num_rows=num_rows, partition=partition, **polled)
+    accounting.enter(batch, Admitted(bad, num_duplicates))
 
 
 def counted():

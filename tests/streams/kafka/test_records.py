@@ -135,7 +135,7 @@ def test_labels_event_ids_and_string_ids_are_read(codec, value, text):
     settings = {"label": "kind", "event_id": "eid", "features": ()}
     [arrivals] = decode([value] * 2, codec, **settings).arrivals
     assert arrivals.events.label.tolist() == [8, 8]
-    ids = arrivals.event_ids
+    ids = arrivals.events.event_id_hash
     assert (ids.dtype, ids[0]) == (np.int64, ids[1])
     assert decode([text], codec, id_kind="string", features=()).rows[0] == [("ä", "b,c", 1)]
 
@@ -145,8 +145,9 @@ def test_event_ids_may_be_numbers_and_strings_in_one_topic():
     [rows] = decode(values, "json", event_id="id", features=()).arrivals
     texts = [edge(i, id=str(i)) for i in range(100)]
     [others] = decode(texts, "json", event_id="id", features=()).arrivals
-    assert rows.event_ids.tolist() == others.event_ids.tolist()
-    assert len(set(rows.event_ids.tolist())) == 100
+    hashes = rows.events.event_id_hash.tolist()
+    assert hashes == others.events.event_id_hash.tolist()
+    assert len(set(hashes)) == 100
     assert decode([edge(1, id=1.5)], "json", event_id="id", features=()).codes == ["type"]
 
 

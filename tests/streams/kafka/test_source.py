@@ -31,10 +31,9 @@ from tgflow.streams.errors import (
     SourceTruncated,
     SourceUnavailable,
 )
-from tgflow.streams.ingest.admission import PartitionState
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import FIXED_OPTIONS, client_values, parse_url
 from tgflow.streams.kafka.consumer import ConsumerConnection, Cursor
