@@ -167,9 +167,12 @@ class Own:
         """Score the held-out events, storing each batch after it is scored."""
         scores = []
         for batch in self._load(self._next, len(self.plan)):
-            scores.append(self.learner.predict(batch))
-            self.learner.commit(batch, scores[-1])
-        return torch.cat([s.positive for s in scores]), torch.cat([s.negative for s in scores])
+            found = self.learner.predict(batch)
+            self.learner.commit(batch, found)
+            scores.append(found.named())
+        return torch.cat([s["positive"] for s in scores]), torch.cat(
+            [s["negative"] for s in scores]
+        )
 
     def _load(self, start: int, stop: int) -> Loader:
         batches, threads = range(start, stop), self.num_threads

@@ -20,14 +20,9 @@ from helpers.shards import (
 from helpers.worlds import in_world
 from tgflow.base.peers import Peers, Shard
 from tgflow.graph import TemporalGraph
+from tgflow.ranks import reducer
 from tgflow.ranks.control import Order
-from tgflow.train import (
-    ContinualConfig,
-    ContinualTrainer,
-    OfflineConfig,
-    OfflineTrainer,
-    reducer,
-)
+from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
 from tgflow.train.finite import TrainingDiverged
 
 EVENTS = spread_events(made_events(66))

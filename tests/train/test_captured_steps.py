@@ -153,7 +153,7 @@ def test_memory_that_has_grown_drops_all_shapes(device, monkeypatch):
     steps = trainer.steps(pieces(made_events(200), 160))
     for _ in range(6):
         next(steps)
-    state, shapes = trainer.model.state, trainer._learner._whole.calls._shapes
+    state, shapes = trainer.model.state, trainer._learner._calls._shapes
     assert len(shapes) > 2
     left = [weakref.ref(each) for each in (state.clock, state.table.rows)]
     state.resize(2 * len(state.clock))

@@ -21,7 +21,7 @@ from tgflow.train.losses import LOSSES
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.plans import training_negatives
 from tgflow.train.reuse import Reuse
-from tgflow.train.step import TrainStep
+from tgflow.train.sliced_step import SlicedStep
 
 LISTS = "random:4,source:3,recent:2"
 CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives=3, negatives=LISTS)
@@ -77,7 +77,7 @@ def stepped(negatives, slices=1, loss="softmax", model=small_tgn):
     graph, made = TemporalGraph.from_events(made_events(80)), model()
     plan = Plan.for_model(made, graph, batch_size=20, slices=slices, negatives=negatives)
     batch = plan.batch(0, 3) if slices == 1 else plan.share(0, 3, range(slices))
-    step = TrainStep(made, ContinualConfig(), loss=loss)
+    step = SlicedStep(made, ContinualConfig(), loss=loss)
     return step.learn(batch).loss, [p.grad for p in made.parameters()]
 
 

@@ -24,7 +24,7 @@ from tgflow.plan import ExperienceReplay
 from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.plans import loader_threads
-from tgflow.train.step import TrainStep
+from tgflow.train.sliced_step import SlicedStep
 
 EVENTS = made_events(66)
 """The last of the micro-batches has two events, fewer than there are slices."""
@@ -81,8 +81,8 @@ def assert_ranks_have(expected: tuple[Any, ...], found: list[tuple[Any, ...]]) -
         assert other[1] == [(loss, {}) for loss, _ in expected[1]]
 
 
-def learner_of(name: str, **options: Any) -> TrainStep:
-    return TrainStep(model_of(name), ContinualConfig(seed=3, learning_rate=1e-2), **options)
+def learner_of(name: str, **options: Any) -> SlicedStep:
+    return SlicedStep(model_of(name), ContinualConfig(seed=3, learning_rate=1e-2), **options)
 
 
 @pytest.mark.parametrize("loss", ["bce", "softmax", "bpr"])
@@ -99,8 +99,7 @@ def test_slices_of_a_batch_sum_to_its_loss_and_gradient(loss: Any, slices: int) 
     expected = whole.learn(plan.batch(0, 1))
     found = sliced.learn(cut.share(0, 1, range(slices)))
     torch.testing.assert_close(found.loss, expected.loss)
-    torch.testing.assert_close(found.scores.positive, expected.scores.positive)
-    torch.testing.assert_close(found.scores.negative, expected.scores.negative)
+    torch.testing.assert_close(found.scores.named(), expected.scores.named())
     pairs = zip(sliced.model.parameters(), whole.model.parameters(), strict=True)
     for a, b in pairs:
         zeros = torch.zeros_like(a)

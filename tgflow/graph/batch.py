@@ -184,9 +184,23 @@ class LentTensors:
     shapes: tuple[torch.Size, ...]
 
 
+class StepBatch:
+    """Base class of what a step is taken on: a whole batch, or its slices that are computed here.
+
+    Numbers, positions and host events are those of the whole.
+    """
+
+    __slots__ = ()
+    epoch: int
+    index: int
+    num_new: int
+    num_fallbacks: int
+    host: HostEvents
+
+
 @described
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(StepBatch):
     """Events to score, their negatives, and the temporal neighborhoods of all of them.
 
     A pure function of (seed, epoch, index) and of the event log up to the batch's end.
@@ -456,7 +470,7 @@ _HOLDERS = attrgetter(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class Share(StepBatch):
     """Consecutive slices of a batch, and host-side facts about the whole batch.
 
     Trainers use it like a batch: numbers, positions and host events are those of the whole.
@@ -510,6 +524,12 @@ class Share:
         """Return the number of rows of the whole batch."""
         return len(self.host.eid)
 
+    def in_order(self, columns: Iterable[Tensor]) -> list[Tensor]:
+        """Return columns of all slices, one slice after the other, in the order of the rows."""
+        order, columns = self.rows_of(range(self.num_slices)).argsort(), [*columns]
+        [place] = uploaded([order], columns[0].device)
+        return [column.index_select(0, place) for column in columns]
+
     def rows_of(self, numbers: Iterable[int]) -> Tensor:
         """Return the rows of the whole batch in some slices, one slice after the other, int64.
 
@@ -527,7 +547,3 @@ class Share:
         pairs = [*zip(self.numbers, self.slices, strict=True)]
         filled = [pair for pair in pairs if len(pair[1])]
         return iter(filled or pairs[:1])
-
-
-AnyBatch = Batch | Share
-"""A whole batch, or the slices of it that are computed here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import torch
@@ -85,6 +85,22 @@ class Messages:
             return first
         columns = zip(*(part.columns for part in parts), strict=True)
         return cls(tuple(map(torch.cat, columns)), first.per_event, first.last_only)
+
+    def taken(self, rows: Tensor) -> Messages:
+        """Return some rows, by int64 in host memory; does not synchronize."""
+        if not self.columns:
+            return self
+        [there] = uploaded([rows], self.columns[0].device)
+        return replace(self, columns=tuple(x.index_select(0, there) for x in self.columns))
+
+    def placed(self, rows: Tensor, num_rows: int) -> Messages:
+        """Return `num_rows` rows, of which these are `rows`; the others may have any value."""
+        if not self.columns or len(rows) == num_rows:
+            return self
+        [there] = uploaded([rows], self.columns[0].device)
+        outs = (x.new_empty(num_rows, *x.shape[1:]) for x in self.columns)
+        columns = (out.index_copy_(0, there, x) for out, x in zip(outs, self.columns, strict=True))
+        return replace(self, columns=tuple(columns))
 
     def rows_read(self, host: HostEvents, num_new: int) -> Tensor:
         """Return the rows of a whole batch's messages that are read, ascending, int64 on the CPU.

@@ -56,6 +56,11 @@ class Scores(NamedTuple):
     classes: Tensor | None = None
     """Float `[B, num_classes]`: logits of each event's label, if a task requests them."""
 
+    def named(self) -> dict[str, Tensor]:
+        """Return the logits by name."""
+        named = {"positive": self.positive, "negative": self.negative}
+        return named if self.classes is None else named | {"classes": self.classes}
+
 
 class TemporalModel(nn.Module):
     """Base class of models that score a batch's events and then may store them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntFlag
 from typing import Self
@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from tgflow.base.peers import RanksDisagree, Traffic
+from tgflow.base.peers import Peers, RanksDisagree, Traffic
 from tgflow.ranks.parcel import Spec
 
 STEP = "step"
@@ -96,6 +96,41 @@ class RankFigures:
         compute, wait, *counts = figures.tolist()
         memory, gradient, rows, queries, other, asks = map(int, counts)
         return cls(compute, wait, memory, gradient, rows, queries, other, Order(asks))
+
+
+class RankControl:
+    """Sends the orders requested by a runner to all ranks.
+
+    A request stands until the runner withdraws it. It reaches rank 0 with this rank's status, and
+    returns as the order of a later micro-batch: of the next one, if rank 0 requests it. All ranks
+    have the same order after the same micro-batch.
+    """
+
+    def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:
+        self._peers, self.compute_seconds = peers, compute_seconds
+        self.asks = Order.NONE
+        """Orders requested by this rank; set by a runner, from any thread."""
+        self.memory_bytes = 0
+        """Memory of this process; set by a runner."""
+        self.order = Order.NONE
+        """Order to all ranks after the latest micro-batch."""
+        self.figures: Sequence[RankFigures] = ()
+        """Status of each rank, as of the latest micro-batch; only on rank 0 of several."""
+        self.asked: Sequence[Order] = ()
+        """Latest request of each other rank, NONE for this one; only on rank 0 of several."""
+
+    def begin(self) -> None:
+        """Begin a micro-batch, which has no order yet."""
+        self.order = self.asks if self._peers.world == 1 else Order.NONE
+
+    def hear(self, asked: Sequence[int]) -> None:
+        """Take the requests of all ranks, with a micro-batch or while no events arrive."""
+        obeyed = self.order & Order.CHECKPOINT  # they asked before they had this order
+        self.asked = [Order.NONE, *(Order(each) & ~obeyed for each in asked[1:])]
+
+    def who_asks(self, order: Order) -> str | None:
+        """Return the name of another rank that asks for this; None if there is none known."""
+        return next((f"rank {rank}" for rank, asks in enumerate(self.asked) if order in asks), None)
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> Tensor:

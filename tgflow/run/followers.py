@@ -27,7 +27,7 @@ from tgflow.checkpoint import (
 )
 from tgflow.graph.events import EventBatch
 from tgflow.ranks.broadcast import FeedClosed, Followed, LeaderFailed, receive_config
-from tgflow.ranks.control import Order
+from tgflow.ranks.control import Order, RankControl
 from tgflow.ranks.parcel import broadcast_json
 from tgflow.ranks.saves import FollowingStore, LeadingStore
 from tgflow.run.config import Config, flat, replaced
@@ -35,7 +35,6 @@ from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory, SettingChange
 from tgflow.run.records import RunFiles, keep_private
 from tgflow.run.stream import FlowControl, MemoryGuard, Stopped, rank_at_limit
-from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 
 SHAPE = ("unit", "x_dim", "node_x_dim", "direction")

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tgflow.base.extras import install_command
 from tgflow.base.units import seconds_per_tick
 from tgflow.checkpoint.durable.log import DurableLog
+from tgflow.ranks.control import RankControl
 from tgflow.run.components import Checkpoints
 from tgflow.run.features import table_figures
 from tgflow.run.gpu import device_figures
@@ -23,7 +24,6 @@ from tgflow.run.stream import FlowControl
 from tgflow.serve.endpoint import Endpoint, Hosts
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.train.reducer import RankControl
 from tgflow.train.stream_trainer import StreamTrainer
 
 

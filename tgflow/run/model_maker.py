@@ -20,7 +20,7 @@ from tgflow.run.config.load import WIDTHS
 from tgflow.run.config.schema import ModelConfig
 from tgflow.run.gpu import CPU
 from tgflow.train.config import TrainingConfig
-from tgflow.train.reducer import check_sliceable
+from tgflow.train.sliced_step import check_sliceable
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import check_embeds, embeds, freeze, make_task
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from tgflow.cuda.device import CapturedWork, Device
@@ -234,8 +234,30 @@ def cloned(value: Any) -> Any:
     return value
 
 
-def is_capturable(batch: Batch) -> bool:
-    """Return whether a replay of learning has no column of the host to copy to the device."""
+def result_tensors(result: tuple[Any, ...]) -> list[Tensor]:
+    """Return the tensors of a result: scores, and others."""
+    return [*tensors_of(result[0]), *(x for x in result[1:] if isinstance(x, Tensor))]
+
+
+def without_carry(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a result which no replay overwrites, except for the scores' `carry`."""
+    scores, *others = result
+    kept = scores._replace(positive=scores.positive.clone(), negative=scores.negative.clone())
+    return kept, *map(cloned, others)
+
+
+def is_capturable(batch: Batch, *, learns: bool) -> bool:
+    """Return whether a replay has rows, and no column of the host to copy to the device."""
     host = batch.host
+    if not len(batch) or host.relation is not None:
+        return False
     is_masked = host.negative_mask is not None and batch.log_q is None
-    return host.weight is None and host.relation is None and not is_masked
+    return not learns or (host.weight is None and not is_masked)
+
+
+def buffers_of(module: nn.Module) -> list[Tensor | None]:
+    """Return what `Module.buffers` yields, in a tenth of the time, and None for those not set."""
+    found = [*module._buffers.values()]
+    for child in module._modules.values():
+        found += [] if child is None else buffers_of(child)
+    return found

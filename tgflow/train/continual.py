@@ -14,19 +14,19 @@ from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import AnyBatch
+from tgflow.graph.batch import StepBatch
 from tgflow.graph.stream_state import SpreadState
 from tgflow.graph.tables.table import Table
 from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.loader import BatchSource
+from tgflow.ranks.control import RankControl
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.losses import LossLike
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress import Progress
-from tgflow.train.reducer import RankControl, reducer_of
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.train.tasks.labels import LabelTask
@@ -112,8 +112,7 @@ class ContinualTrainer(StreamTrainer):
             )
         peers, device = Peers() if peers is None else peers, device_of_model(model)
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
-        reducer = reducer_of(peers, config.slices, model, device, self.control)
-        super().__init__(graph, config, execution, device, reducer, peers, task)
+        super().__init__(graph, config, execution, device, peers, task)
         self.model = model
         given: dict[str, Any] = {
             "task": task,
@@ -134,7 +133,8 @@ class ContinualTrainer(StreamTrainer):
             scorer=self.scorer,
             figures=self._figures,
             execution=self.execution,
-            reducer=reducer,
+            peers=peers,
+            control=self.control,
             **given,
         )
         self._learner, self._ready = self._stepper.learner, self._stepper.records
@@ -157,7 +157,7 @@ class ContinualTrainer(StreamTrainer):
         self._current = self._plans(self.model, self._counts)
         return self._current
 
-    def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
+    def _step(self, batch: StepBatch, following: Iterator[StepBatch]) -> StepBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         self.control.begin()
         self._stepper.predict(batch, self._current.predict)

@@ -8,7 +8,7 @@ from typing import Self
 
 from torch import Tensor
 
-from tgflow.graph.batch import AnyBatch, HostEvents
+from tgflow.graph.batch import HostEvents, StepBatch
 
 _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
 
@@ -40,7 +40,7 @@ class BatchPlace:
     host: HostEvents
 
     @classmethod
-    def of(cls, batch: AnyBatch) -> Self:
+    def of(cls, batch: StepBatch) -> Self:
         return cls(batch.epoch, batch.index, batch.num_new, batch.host)
 
     @property

@@ -20,19 +20,20 @@ from tgflow.base.keys import derive_key
 from tgflow.base.locks import OneThread
 from tgflow.base.metrics import LinkMetrics, find_metrics
 from tgflow.base.peers import Peers
+from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.sections import Part
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import AnyBatch, HostEvents
+from tgflow.graph.batch import HostEvents, StepBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.stream_state import SpreadState
 from tgflow.graph.tables.row_view import RowView
 from tgflow.graph.tables.table import Table
 from tgflow.nn.choice import Choice
-from tgflow.nn.model import TemporalModel, device_of_model
+from tgflow.nn.model import TemporalModel
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.draws import BatchPart
 from tgflow.plan.in_order import Task
@@ -49,6 +50,7 @@ from tgflow.plan.negatives import (
     PairHistory,
 )
 from tgflow.plan.plan import Plan
+from tgflow.ranks.control import RankControl
 from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.finite import BatchPlace
@@ -63,11 +65,10 @@ from tgflow.train.plans import (
 )
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import offline_line
-from tgflow.train.reducer import RankControl, check_sliceable, reducer_of, score_values
 from tgflow.train.results import Results
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
-from tgflow.train.step import TrainStep
+from tgflow.train.stepper import learner_of
 from tgflow.train.tasks.labels import EventLabels, LabelTask
 from tgflow.train.trainer_state import graph_of, load_learner, save_learner, save_state
 
@@ -221,7 +222,7 @@ class OfflineTrainer:
         self._peers = peers = Peers() if peers is None else peers
         _check(model, c, task)
         self._select = None if task is None else task.select
-        control = RankControl(peers, lambda: self._learner.compute_seconds)
+        control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         execution = ExecutionConfig() if execution is None else execution
         self.model, self.graph, self._ids = model, graph, ids
         model.choose_by = c.select_metric
@@ -234,16 +235,17 @@ class OfflineTrainer:
             new_node_ratio=c.new_node_ratio,
             seed=c.data_seed,
         )
-        self._learner = TrainStep(
+        self._learner = learner_of(
             model,
             c,
+            peers,
+            control,
             num_nodes=lambda: graph.num_nodes,
             optimizer=optimizer,
             lr_scheduler=lr_scheduler,
             loss=loss,
             execution=execution,
             checks_at_once=peers.world > 1,  # evaluation sends no gradients, and only scores to one
-            reducer=reducer_of(peers, c.slices, model, device_of_model(model), control),
             task=task,
         )
         self._preparation = clock_of(self._learner.device)
@@ -556,7 +558,7 @@ class OfflineTrainer:
             with self.model.lock.held():
                 step = learn(batch)
                 learner.commit(batch, step.scores)
-            results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
+            results.put(BatchPlace.of(batch), step.scores.named() | {"loss": step.loss})
             collect()
         collect(everything=True)
         return sum(losses) / num
@@ -569,12 +571,13 @@ class OfflineTrainer:
         tasks = ((epoch, index) for index in range(len(plan)))
         return self._loaded(*reuse.batches(tasks, loader_threads(self.config, self._peers)))
 
-    def _batches(self, plan: BatchSource, epoch: int) -> Iterable[AnyBatch]:
+    def _batches(self, plan: BatchSource, epoch: int) -> Iterable[StepBatch]:
         """Return the batches of an epoch, or the slices of them computed here."""
         tasks = ((epoch, index) for index in range(len(plan)))
         if self.config.slices == 1:
             return self._loaded(plan, tasks)
-        wanted = self._learner.reducer.wanted(self.config.slices)
+        schedule = SliceSchedule(self.config.slices, self._peers.world)
+        wanted = schedule.slices_of(self._peers.rank)
         made: Any = iter(self._loaded(plan, sliced_tasks(tasks, wanted)))
         return joined_shares(made, len(wanted))
 
@@ -588,7 +591,7 @@ class OfflineTrainer:
             clock=self._preparation,
         )
 
-    def _attached(self, graph: TemporalGraph, batches: Iterable[AnyBatch]) -> Iterable[AnyBatch]:
+    def _attached(self, graph: TemporalGraph, batches: Iterable[StepBatch]) -> Iterable[StepBatch]:
         labels: Any = self._labels.get(graph)
         return batches if labels is None else map(labels.attach, batches)
 
@@ -673,7 +676,7 @@ class OfflineTrainer:
         """
         c, learner = self.config, self._learner
         is_whole = self.model.choose_by == "mrr" and isinstance(self.model.state, Choice)
-        made: Iterable[AnyBatch] | None = None
+        made: Iterable[StepBatch] | None = None
         parts: Iterable[BatchPart | None] = repeat(None)
         negatives = plan.draws.negatives
         is_among_all = isinstance(negatives, NegativeSampler) and negatives.among_all
@@ -708,7 +711,7 @@ class OfflineTrainer:
                 scores = learner.predict(batch)
                 if part is None:
                     learner.commit(batch, scores)
-            values = score_values(scores)
+            values = scores.named()
             if values:
                 results.put((BatchPlace.of(batch), part is None or part.is_last), values)
             yield from known()
@@ -775,7 +778,6 @@ def _joined(parts: Sequence[Scored]) -> Scored:
 
 
 def _check(model: TemporalModel, config: OfflineConfig, task: LabelTask | None) -> None:
-    check_sliceable(model, config.slices)
     if isinstance(model.state, SpreadState):
         raise ValueError(
             "a sharded memory is for a ContinualTrainer; leave the model's state as it is"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tgflow.base.units import parse_bytes
 from tgflow.checkpoint import Checkpoint
-from tgflow.graph.batch import AnyBatch, Batch
+from tgflow.graph.batch import Batch, StepBatch
 from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
 from tgflow.nn.model import TemporalModel
 from tgflow.plan._native import ReuseMap
@@ -111,7 +111,7 @@ class TrainingReuse:
             ring.rows_since(progress.oldest(self._rule.staleness)),
         )  # fmt: skip
 
-    def learn(self, learner: TrainStep, batch: AnyBatch) -> StepResult:
+    def learn(self, learner: TrainStep, batch: StepBatch) -> StepResult:
         """Take a step on a batch whose rows are completed and stored; see `TrainStep.learn`."""
         assert isinstance(batch, Batch)
         with ExitStack() as hooks:

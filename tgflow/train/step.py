@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tgflow.base.keys import KeyDomain, derive_key
-from tgflow.base.tree_sum import TreeSum
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import device_of, has_device
-from tgflow.graph.batch import AnyBatch, Batch, Share
+from tgflow.graph.batch import Batch, StepBatch
 from tgflow.graph.stream_state import DeviceState
 from tgflow.nn._native import note_non_finite
 from tgflow.nn.dropout import DropoutKeys, seeded_draws
 from tgflow.nn.linear import check_precision, product_precision
-from tgflow.nn.messages import Messages, NewEvents
 from tgflow.nn.model import Scores, TemporalModel, device_of_model
-from tgflow.train.captured import CapturedCalls, cloned, is_capturable, tensors_of
+from tgflow.train.captured import (
+    CapturedCalls,
+    buffers_of,
+    is_capturable,
+    result_tensors,
+    without_carry,
+)
 from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
-from tgflow.train.flat_gradients import Leaves
 from tgflow.train.losses import LossLike, loss_of, parameters_of
 from tgflow.train.optimizers import (
     OptimizerLike,
@@ -34,9 +37,10 @@ from tgflow.train.optimizers import (
     scheduler_of,
     skips_on_device,
 )
-from tgflow.train.reducer import AnyScores, ShareScores, SliceReducer
 from tgflow.train.results import Results
 from tgflow.train.tasks.labels import LabelTask
+
+Result = TypeVar("Result", bound=tuple[Any, ...])
 
 _WHY_GIVEN = {
     "weight": ("the events have weights", "read the stream without weight=..."),
@@ -45,26 +49,29 @@ _WHY_GIVEN = {
 """What a loss must take, and the alternative."""
 
 
+class StepScores(Protocol):
+    """Scores of a step: `Scores` of a whole batch, or those of slices, which may come later."""
+
+    def named(self) -> dict[str, Tensor]:
+        """Return all scores by name; empty if only another rank has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """Loss and scores of one update."""
 
     loss: Tensor
     """float32 `[]`: of the batch before the update; see `tgflow.train.losses`."""
-    scores: AnyScores
+    scores: StepScores
     """Detached logits in training mode (with dropout), and the inputs of `messages`."""
 
 
 class TrainStep:
     """Trains a model batch by batch: `predict`, `learn` and `commit`, in this order or part of it.
 
-    For parameter-free models `learn` only returns loss and scores.
-
-    An `Execution` computes a batch: plain; captured, which replays recurring shapes as CUDA graphs;
-    or sliced, for a `Share`. Each slice is computed separately, with its
-    own dropout key; gradients and losses are added over slices in one order (`TreeSum`),
-    followed by one optimizer step. The result is therefore the same whichever ranks compute which
-    slices.
+    For parameter-free models `learn` only returns loss and scores. On a GPU, work on batches whose
+    shapes recur is captured, and replayed as a CUDA graph. `SlicedStep` also takes batches in
+    slices, which ranks may share.
 
     Dropout (`tgflow.nn.Dropout`) is keyed by (seed, epoch, index), so a step is the same on every
     device and after a resume. torch's default generators are seeded for the step and restored
@@ -84,6 +91,11 @@ class TrainStep:
         checks_at_once: Raise at once for non-finite values, also on a device.
     """
 
+    leads = True
+    """Whether this process receives the scores of all rows."""
+    waits = False
+    """Whether a step waits for other ranks."""
+
     def __init__(
         self,
         model: TemporalModel,
@@ -95,11 +107,9 @@ class TrainStep:
         loss: LossLike | None = None,
         execution: ExecutionConfig | None = None,
         checks_at_once: bool = False,
-        reducer: SliceReducer | None = None,
         task: LabelTask | None = None,
     ) -> None:
         self.model, self.config, self.task = model, config, task
-        self.reducer = SliceReducer() if reducer is None else reducer
         named = model.loss if config.loss is None else config.loss
         self.loss = loss_of(named if loss is None else loss)
         self._loss_takes = parameters_of(self.loss)
@@ -122,7 +132,7 @@ class TrainStep:
         self.state = state if isinstance(state, DeviceState) else None
         waits = not has_device(self.device) or checks_at_once or state is not self.state
         # Ranks learn of each other's values with the gradients.
-        waits |= self.reducer.waits and self.optimizer is None
+        waits |= self.waits and self.optimizer is None
         # Only fused Adam and AdamW can leave a step out on the device (`found_inf`), and a schedule
         # must not advance for a skipped step.
         waits |= self.optimizer is not None and not skips_on_device(self.optimizer)
@@ -138,58 +148,52 @@ class TrainStep:
         self.has_changed = False
         """Whether parameters or state have changed since this was last set to False."""
         # targets of a task are computed on the host
-        calls = self._captured_calls() if execution.capture and task is None else None
-        self._whole = _PlainExecution(self) if calls is None else _CapturedExecution(self, calls)
-        self._sliced = _SlicedExecution(self, calls)
+        self._calls = self._captured_calls() if execution.capture and task is None else None
+        self._replayed: tuple[str, Scores, Scores] | None = None
+        """If a replay made the latest scores: its name, they as it left them, and as returned."""
 
-    def _captured_calls(self) -> CapturedCalls | None:
-        """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
-        state = self.state
-        if self.is_lost is None:
-            return None
-        if state is not None and not (isinstance(state, nn.Module) and state.capturable):
-            return None
-        tensors = list if state is None else partial(_buffers_of, state)
-        device = device_of(self.device)
-        return CapturedCalls(device, tensors, self.make_room, self.working, self.idle)
-
-    def _execution(self, batch: AnyBatch) -> Any:
-        return self._sliced if isinstance(batch, Share) else self._whole
-
-    def predict(self, batch: AnyBatch) -> AnyScores:
+    def predict(self, batch: StepBatch) -> StepScores:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing."""
         with self.limited_threads():
-            scores: AnyScores = self._execution(batch).predict(batch)
-        return scores
+            return self._predict(batch)
 
-    def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
+    def _predict(self, batch: StepBatch) -> StepScores:
+        assert isinstance(batch, Batch)
+        self.check_batch(batch)
+        return self.run("predict", batch, self._score)[0]
+
+    @torch.no_grad()
+    def _score(self, batch: Batch) -> tuple[Scores]:
+        self.set_mode(training=False)
+        scores: Scores = self.model(batch)
+        self.check_finite(batch, scores)
+        return (scores,)
+
+    def learn(self, batch: StepBatch, *, stores: bool = True) -> StepResult:
         """Take one optimizer step on all events of `batch`; memory is not updated."""
         with self.limited_threads():
-            result: StepResult = self._execution(batch).learn(batch, stores)
-        # Outside of the execution: a replayed CUDA graph runs no Python.
+            result = self._learn(batch, stores=stores)
+        # Outside of the step: a replayed CUDA graph runs no Python.
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
         return result
 
-    def commit(self, batch: AnyBatch, scores: AnyScores | None) -> None:
-        self._execution(batch).commit(batch, scores)
+    def _learn(self, batch: StepBatch, *, stores: bool) -> StepResult:
+        assert isinstance(batch, Batch)
+        self.check_batch(batch)
+        key = self.key_of(batch)
+        scores, loss = self.run("learn", batch, self._descend, key=key)
+        self.has_changed |= self.learns  # a replay does not set it
+        return StepResult(loss, scores)
 
-    def score(self, batch: Batch) -> Scores:
-        self.set_mode(training=False)
-        scores: Scores = self.model(batch)
-        self.check_finite(batch, scores)
-        return scores
-
-    def descend(self, batch: Batch) -> StepResult:
-        """Score a batch and take an optimizer step by the gradients of its loss."""
+    def _descend(self, batch: Batch) -> tuple[Scores, Tensor]:
+        """Score a batch, and take an optimizer step by the gradients of its loss."""
         self.set_mode(training=True)
         scores = self.model(batch)
         loss = self.loss_of(batch, scores)
-        if self.task is not None:
-            loss = self.task.loss(loss, scores, batch)
         self.check_finite(batch, scores, loss)
         self.backward(loss)
-        return StepResult(loss.detach(), _detached(scores))
+        return detached(scores), loss.detach()
 
     def backward(self, loss: Tensor) -> None:
         if self.optimizer is not None:
@@ -198,6 +202,7 @@ class TrainStep:
             self.update()
 
     def update(self) -> None:
+        """Clip the gradients, and take the optimizer step."""
         if self.optimizer is None:
             return
         self.before_update()
@@ -208,64 +213,75 @@ class TrainStep:
         self.has_changed = True
         self.optimizer.step()
 
-    @contextmanager
-    def reading(self, batch: Batch) -> Iterator[None]:
-        """Context manager for reading the state for a part of an update; leaves no trace in it."""
-        if self.state is None or not batch.nodes.is_cpu:
-            yield
+    def commit(self, batch: StepBatch, scores: StepScores | None) -> None:
+        """Store the new events of `batch`, by its scores; None: by those of the model now."""
+        assert isinstance(batch, Batch)
+        if scores is None:
+            self.check_batch(batch)
+            self.set_mode(training=False)
+            with torch.no_grad(), self.computing():
+                scores = self.model(batch)
+        assert isinstance(scores, Scores)
+        replayed, calls = self._replayed, self._calls
+        if calls is None or replayed is None or self.state is None or scores is not replayed[2]:
+            with self.touching_state():
+                self.has_changed = True
+                self.model.commit(batch, scores)
             return
-        with self.state.covering(int(batch.nodes.max()) + 1 if len(batch.nodes) else 0):
-            yield
+        self.has_changed = True
+        name, found, _ = replayed  # found: where a replay of the commit reads
+        commit = partial(self.model.commit, found=found)
+        calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
 
-    def leaf_of(
-        self, leaves: Leaves, batch: Batch, part: float
-    ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
-        """Return the scores and the leaf of a part of an update, and the error, if any.
+    def settle(self, batch: StepBatch) -> None:
+        """Complete the exchange of the scores of a batch with other ranks, if there are any."""
+
+    def run(
+        self,
+        name: str,
+        batch: Batch,
+        work: Callable[[Batch], Result],
+        kept: Callable[[Any], Any] = without_carry,
+        key: int | None = None,
+    ) -> Result:
+        """Return `work(batch)`, scores first, or the same from a replay of a CUDA graph.
 
         Args:
-            leaves: Makes the leaf; its gradients are cleared first.
-            batch: The part.
-            part: Factor of its loss in the loss of the update.
+            name: Of the work.
+            batch: The batch.
+            work: Function of the model and the batch.
+            kept: Copies what the next replay must not overwrite.
+            key: Of random draws, to learn; None to predict.
         """
-        key = self.key_of(batch)
-        self.dropout.set(key)
-        with self.computing(), seeded_draws(key, self.device):
-            leaves.rewind()
-            return self.new_leaf(leaves, part, batch)
+        if key is not None:
+            self.dropout.set(key)
+        calls = self._calls
+        if calls is None or not self.replays(batch, learns=key is not None):
+            draws = nullcontext() if key is None else seeded_draws(key, self.device)
+            with self.computing(), draws:
+                return work(batch)
+        with self.clock.measuring():
+            found = result = calls.call(name, batch, work, result_tensors)
+            self._replayed = None
+            if calls.was_replay:
+                result = kept(found)
+                self._replayed = name, found[0], result[0]
+        return result
 
-    def new_leaf(
-        self, leaves: Leaves, part: float | Tensor, batch: Batch
-    ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
-        """Do the same without clearing gradients; `part` may be in device memory, `[]`."""
-        with self.reading(batch):
-            scores: Scores = self.model(batch)
-        if not len(batch):
-            return _detached(scores), leaves.none(), None
-        loss = self.loss_of(batch, scores) * part
-        error = self.lost(batch, scores, loss)
-        if self.learns:
-            loss.backward()  # type: ignore[no-untyped-call]
-        leaf = leaves.leaf(loss, error is not None if self.is_lost is None else self.is_lost)
-        return _detached(scores), leaf, error
+    def replays(self, batch: Batch, *, learns: bool) -> bool:
+        """Return whether work on `batch` may be captured and replayed."""
+        return self._calls is not None and is_capturable(batch, learns=learns)
 
-    def update_by(
-        self, leaves: Leaves, total: Tensor, place: BatchPlace, error: TrainingDiverged | None
-    ) -> Tensor:
-        """Take an optimizer step by the sum of leaves; return the loss.
-
-        Raises:
-            TrainingDiverged: `error`, or that of another rank at `place`.
-        """
-        with self.computing():
-            loss, is_lost = leaves.spread(total)
-            if self.is_lost is not None:
-                self.is_lost.logical_or_(is_lost)
-                loss = loss.where(~self.is_lost, torch.nan)  # for the other ranks to detect it
-            elif bool(is_lost):
-                leaves.rewind()
-                raise elsewhere(place) if error is None else error
-            self.update()
-        return loss.clone()
+    def _captured_calls(self) -> CapturedCalls | None:
+        """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
+        state = self.state
+        if self.is_lost is None:
+            return None
+        if state is not None and not (isinstance(state, nn.Module) and state.capturable):
+            return None
+        tensors = list if state is None else partial(buffers_of, state)
+        device = device_of(self.device)
+        return CapturedCalls(device, tensors, self.make_room, self.working, self.idle)
 
     def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
         """Return the loss of the scores of a batch, by its weights and the numbers of negatives."""
@@ -281,7 +297,8 @@ class TrainStep:
                 f"the loss {name} takes no {each}, but {why[0]}; define it as "
                 f"{name}(scores, {each}=None), or {why[1]}"
             )
-        return self.loss(scores, **given)
+        loss = self.loss(scores, **given)
+        return loss if self.task is None else self.task.loss(loss, scores, batch)
 
     @property
     def learns(self) -> bool:
@@ -306,14 +323,6 @@ class TrainStep:
     def set_mode(self, *, training: bool) -> None:
         if self.model.training != training:  # a walk over all modules
             self.model.train(training)
-
-    @contextmanager
-    def evaluating(self, batch: Batch) -> Iterator[None]:
-        """Context manager for scoring `batch` in evaluation mode, without gradients."""
-        self.check_batch(batch)
-        self.set_mode(training=False)
-        with torch.no_grad(), self.computing():
-            yield
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -383,16 +392,6 @@ class TrainStep:
         values = scores.positive, scores.negative, scores.classes, loss
         note_non_finite([x for x in values if x is not None], self.is_lost)
 
-    def lost(
-        self, batch: Batch, scores: Scores, loss: Tensor | None = None
-    ) -> TrainingDiverged | None:
-        """Return the error that `check_finite` would raise."""
-        try:
-            self.check_finite(batch, scores, loss)
-        except TrainingDiverged as error:
-            return error
-        return None
-
     def check_late(self, place: BatchPlace, values: Mapping[str, Tensor]) -> None:
         """Check the scores and the loss of a step on the host, if nothing synchronized on them."""
         if self.is_lost is None:
@@ -408,224 +407,9 @@ class TrainStep:
     def new_results(self) -> Results[Any]:
         """Return the transfer of scores and losses to the host, delayed on a device."""
         device = None if self.is_lost is None else self.device
-        return Results(device, together=self.reducer.waits)
+        return Results(device, together=self.waits)
 
 
-class _PlainExecution:
-    """Computes whole batches eagerly; the methods are those of `TrainStep`."""
-
-    def __init__(self, step: TrainStep) -> None:
-        self._step = step
-
-    def predict(self, batch: Batch) -> Scores:
-        with self._step.evaluating(batch):
-            return self._step.score(batch)
-
-    def learn(self, batch: Batch, stores: bool) -> StepResult:
-        step, key = self._step, self._step.key_of(batch)
-        step.check_batch(batch)
-        step.dropout.set(key)
-        with step.computing(), seeded_draws(key, step.device):
-            return step.descend(batch)
-
-    def commit(self, batch: Batch, scores: Scores | None) -> None:
-        step = self._step
-        if scores is None:
-            with step.evaluating(batch):
-                now: Scores = step.model(batch)
-            scores = now
-        with step.touching_state():
-            step.has_changed = True
-            step.model.commit(batch, scores)
-
-
-class _CapturedExecution(_PlainExecution):
-    """Computes whole batches of recurring shapes by replaying CUDA graphs."""
-
-    def __init__(self, step: TrainStep, calls: CapturedCalls) -> None:
-        super().__init__(step)
-        self.calls, self._score = calls, torch.no_grad()(step.score)
-        self._replayed: tuple[str, Scores, Scores] | None = None
-        """If a replay made the latest scores: their batch, as the replay left them, as returned."""
-
-    def predict(self, batch: Batch) -> Scores:
-        step = self._step
-        if batch.host.relation is not None:  # as in `learn`
-            return super().predict(batch)
-        step.check_batch(batch)
-        with step.clock.measuring():
-            scores = self.calls.call("predict", batch, self._score, tensors_of)
-        return self._kept("predict", scores)
-
-    def learn(self, batch: Batch, stores: bool) -> StepResult:
-        step = self._step
-        if not is_capturable(batch):
-            return super().learn(batch, stores)
-        step.check_batch(batch)
-        step.dropout.set(step.key_of(batch))
-        with step.clock.measuring():
-            result = self.calls.call("learn", batch, step.descend, _result_tensors)
-            loss = result.loss.clone()
-        step.has_changed |= step.learns  # a replay does not set it
-        assert isinstance(result.scores, Scores)
-        return StepResult(loss, self._kept("learn", result.scores))
-
-    def _kept(self, name: str, scores: Scores) -> Scores:
-        """Return scores that no replay overwrites; record which replay their carry belongs to."""
-        kept = Scores(scores.positive.clone(), scores.negative.clone(), scores.carry)
-        self._replayed = (name, scores, kept) if self.calls.was_replay else None
-        return kept
-
-    def commit(self, batch: Batch, scores: Scores | None) -> None:
-        replayed, step = self._replayed, self._step
-        if replayed is None or step.state is None or scores is not replayed[2]:
-            super().commit(batch, scores)
-            return
-        step.has_changed = True
-        name, found, _ = replayed  # found: where a replay of the commit reads
-        commit = partial(step.model.commit, found=found)
-        self.calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
-
-
-def _buffers_of(module: nn.Module) -> list[Tensor | None]:
-    """Return what `Module.buffers` yields, in a tenth of the time, and None for those not set."""
-    found = [*module._buffers.values()]
-    for child in module._modules.values():
-        found += [] if child is None else _buffers_of(child)
-    return found
-
-
-def _result_tensors(result: StepResult) -> list[Tensor]:
-    assert isinstance(result.scores, Scores)
-    return [result.loss, *tensors_of(result.scores)]
-
-
-class _SlicedExecution:
-    """Computes the slices of a `Share` one by one; a reducer combines them over ranks.
-
-    On a GPU slices of recurring shapes are replays of CUDA graphs.
-    """
-
-    def __init__(self, step: TrainStep, calls: CapturedCalls | None) -> None:
-        self._step, self._reducer, self._calls = step, step.reducer, calls
-        dtype = step.parameters[0].dtype if step.parameters else None
-        self._part = torch.zeros((), dtype=dtype, device=step.device)
-        """Factor of the loss of a captured slice."""
-
-    def predict(self, share: Share) -> ShareScores:
-        error: TrainingDiverged | None = None
-        own = self._computed(share)
-        for number, batch in share.computed():
-            found = self._step.lost(batch, own[number])
-            error = found if error is None else error
-        self._reducer.agree(share, error)
-        return ShareScores(own, self._reducer.scores(share, own))
-
-    def _computed(self, share: Share) -> dict[int, Scores]:
-        """Return the scores of the slices computed here, finite or not."""
-        if share.fetch is not None:  # rows of a sharded state that the slices read
-            share.fetch()
-        own = {}
-        for number, batch in share.computed():
-            own[number] = self._scored(batch)
-        return own
-
-    def _scored(self, batch: Batch) -> Scores:
-        step, calls = self._step, self._calls
-        if calls is None or not len(batch) or batch.host.relation is not None:
-            with step.evaluating(batch), step.reading(batch):
-                return self._predicted(batch)
-        step.check_batch(batch)
-        with step.clock.measuring():
-            scores = calls.call("predict", batch, self._predicted, tensors_of)
-            return cloned(scores) if calls.was_replay else scores
-
-    @torch.no_grad()
-    def _predicted(self, batch: Batch) -> Scores:
-        self._step.set_mode(training=False)
-        scores: Scores = self._step.model(batch)
-        return scores
-
-    def learn(self, share: Share, stores: bool) -> StepResult:
-        """Take an optimizer step by the sum of the slices' gradients."""
-        self._step.check_batch(share.slices[0])
-        if share.fetch is not None:
-            share.fetch()
-        self._step.set_mode(training=True)
-        leaves = Leaves(self._step.parameters, self._step.model.marks(), self._step.device)
-        tree, own = TreeSum(share.num_slices), dict[int, Scores]()
-        error: TrainingDiverged | None = None
-        computed = dict(share.computed())
-        for number in share.numbers:
-            leaf, found = leaves.none(), None
-            if number in computed:
-                batch = computed[number]
-                part = _share_of_slice(batch, len(share))
-                own[number], leaf, found = self._leaf_of(leaves, batch, part)
-            error = found if error is None else error
-            tree.add(range(number, number + 1), leaf)
-        scores = ShareScores(own, self._reducer.scores(share, own))
-        if stores:
-            scores.messages = self._messages(share, own)
-        try:
-            total = self._reducer.total(tree)  # not computing: it waits for other ranks
-        except TrainingDiverged:  # from the prediction: then nothing is learned
-            leaves.rewind()
-            raise
-        loss = self._step.update_by(leaves, total, BatchPlace.of(share), error)
-        return StepResult(loss, scores)
-
-    def _leaf_of(
-        self, leaves: Leaves, batch: Batch, part: float
-    ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
-        step, calls = self._step, self._calls
-        if calls is None or not len(batch) or not is_capturable(batch):
-            return step.leaf_of(leaves, batch, part)
-        step.dropout.set(step.key_of(batch))
-        with step.clock.measuring():
-            leaves.rewind()
-            step.set_mode(training=True)
-            self._part.fill_(part)
-            learn = partial(step.new_leaf, leaves, self._part)
-            found = calls.call("learn", batch, learn, lambda x: [x[1], *tensors_of(x[0])])
-            return cloned(found) if calls.was_replay else found
-
-    def _messages(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Messages] | None:
-        """Return the function of the whole batch's messages; None if the model stores nothing."""
-        made: dict[int, Messages] = {}
-        with torch.no_grad():
-            for number, batch in share.computed():
-                messages = self._step.model.messages(batch, own[number])
-                if messages is None:
-                    return None
-                made[number] = messages
-        return self._reducer.messages(share, made)
-
-    def commit(self, share: Share, scores: ShareScores | None) -> None:
-        if scores is not None and scores.messages is not None:
-            messages: Callable[[], Messages] | None = scores.messages
-        else:
-            own = self._computed(share) if scores is None else scores.own
-            messages = self._messages(share, own)
-        self._reducer.settle(share)
-        with self._step.touching_state(), torch.no_grad():
-            self._step.has_changed = True
-            if messages is not None:
-                events = NewEvents.of_host(share.host, share.num_new, self._step.device)
-                self._step.model.store(events, messages())
-
-
-def _share_of_slice(batch: Batch, num_rows: int) -> float:
-    """Return the share of a slice in the loss of a batch of `num_rows` rows."""
-    weight = batch.host.weight
-    if weight is None:
-        return len(batch) / num_rows
-    whole = weight if batch.slice is None else batch.slice.host.weight
-    assert whole is not None
-    total = float(whole.double().sum())
-    return float(weight.double().sum()) / total if total else 0.0
-
-
-def _detached(scores: Scores) -> Scores:
+def detached(scores: Scores) -> Scores:
     classes = None if scores.classes is None else scores.classes.detach()
     return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry, classes)

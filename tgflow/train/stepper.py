@@ -21,22 +21,23 @@ from tgflow.base.metrics import (
     rank_metrics,
     ranks,
 )
+from tgflow.base.peers import Peers
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import AnyBatch, Batch, Share
+from tgflow.graph.batch import Batch, StepBatch
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.negatives import chosen_events
 from tgflow.plan.plan import Plan
+from tgflow.ranks.control import RankControl
 from tgflow.train.concurrent_prediction import BesideLearning
-from tgflow.train.config import ContinualConfig
+from tgflow.train.config import ContinualConfig, TrainingConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
 from tgflow.train.plans import negatives_learned
 from tgflow.train.progress import Measured, Progress, RunningMean
-from tgflow.train.reducer import AnyScores, check_sliceable, score_values
 from tgflow.train.results import Results
-from tgflow.train.step import StepResult, TrainStep
+from tgflow.train.step import StepResult, StepScores, TrainStep
 from tgflow.train.tasks.labels import EventFigures
 
 Answer = TypeVar("Answer")
@@ -101,16 +102,17 @@ class Stepper:
         config: ContinualConfig,
         preparation: WorkClock,
         *,
+        peers: Peers | None = None,
         on_scores: OnScores | None = None,
         scorer: EventScorer | None = None,
         figures: EventFigures | None = None,
         **options: Any,
     ) -> None:
-        check_sliceable(model, config.slices)
         self.model, self.config = model, config
-        self.learner = TrainStep(
+        self.learner = learner_of(
             model,
             config,
+            Peers() if peers is None else peers,
             num_nodes=lambda: graph.num_nodes,
             **options,
         )
@@ -129,9 +131,9 @@ class Stepper:
         self._on_host: dict[str, Tensor] = {}
         self._places: list[BatchPlace] = []
         self._num_fallbacks = 0
-        self._scored: list[tuple[int, AnyScores, Tensor | None]] = []
+        self._scored: list[tuple[int, StepScores, Tensor | None]] = []
         """Update (0: predicted), scores, loss: read late, as ranks send scores with others."""
-        self._predicted: AnyScores | None = None
+        self._predicted: StepScores | None = None
         self._learned: StepResult | None = None
         precision = self.learner.execution.precision
         self._beside = BesideLearning(model, precision) if self._can_predict_beside() else None
@@ -158,11 +160,11 @@ class Stepper:
     def resume_clocks(self) -> None:
         self.progress.resume(self.learner.compute_seconds, self._preparation.seconds)
 
-    def predict(self, batch: AnyBatch, plan: Plan) -> None:
+    def predict(self, batch: StepBatch, plan: Plan) -> None:
         """Predict a micro-batch of `plan`, and rank its events among all destinations if asked."""
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = self._ranked = None
-        ranks_all = self.config.mrr_negatives == "all" and self.learner.reducer.leads
+        ranks_all = self.config.mrr_negatives == "all" and self.learner.leads
         if self._beside is not None:
             assert isinstance(batch, Batch)
             self._waiting = batch
@@ -175,7 +177,7 @@ class Stepper:
             rank_of_all = None if self._ranked is None else self._ranked.rank
             self._event_scores = self._scorer.score(batch.host, self._on_host, rank_of_all)
 
-    def _rank(self, plan: Plan, batch: AnyBatch) -> Ranked:
+    def _rank(self, plan: Plan, batch: StepBatch) -> Ranked:
         """Rank the chosen events of a micro-batch among all destinations, part by part.
 
         Synchronizes.
@@ -186,7 +188,7 @@ class Stepper:
         rows = chosen_events(begin, end, self.config.mrr_every).nonzero().squeeze(1)
         for part in plan.parts_of(batch.index, rows, self.config.max_pairs):
             made = plan.batch(batch.epoch, batch.index, part).to(self.learner.device)
-            values = score_values(self.learner.predict(made))
+            values = self.learner.predict(made).named()
             values = {name: values[name].cpu() for name in ("positive", "negative")}
             self.learner.check_late(BatchPlace.of(made), values)
             positive, negative = values["positive"], values["negative"]
@@ -197,18 +199,17 @@ class Stepper:
                 sums[name] = sums.get(name, 0.0) + value * len(positive)
         return Ranked(rank, {name: total / len(rows) for name, total in sums.items()})
 
-    def _scores_of(self, batch: AnyBatch) -> AnyScores:
+    def _scores_of(self, batch: StepBatch) -> StepScores:
         """Return the scores of a micro-batch: on the host and finite, if they are requested."""
         scores = self.learner.predict(batch)
         if self._scorer is not None:
-            if isinstance(batch, Share):
-                self.learner.reducer.settle(batch)
-            self._on_host = {name: x.cpu() for name, x in score_values(scores).items()}
+            self.learner.settle(batch)
+            self._on_host = {name: x.cpu() for name, x in scores.named().items()}
             if self._on_host:
                 self.learner.check_late(self._places[0], self._on_host)
         return scores
 
-    def learn(self, batch: AnyBatch) -> None:
+    def learn(self, batch: StepBatch) -> None:
         """Take one update on the micro-batch and the events replayed with it."""
         update = len(self._places)
         self._places.append(BatchPlace.of(batch))
@@ -230,7 +231,7 @@ class Stepper:
         self._learned = learned = learn(batch)
         self._scored.append((update, learned.scores, learned.loss))
 
-    def store(self, batch: AnyBatch) -> None:
+    def store(self, batch: StepBatch) -> None:
         scores = self._predicted if self._learned is None else self._learned.scores
         self.learner.commit(batch, scores)
 
@@ -244,7 +245,7 @@ class Stepper:
         )
         values: dict[tuple[int, str], Tensor] = {}
         for update, scores, loss in self._scored:
-            found = score_values(scores) | ({} if loss is None else {"loss": loss})
+            found = scores.named() | ({} if loss is None else {"loss": loss})
             values |= {(update, name): x for name, x in found.items()}
         self._results.put(step, values)
         self._scored, self._predicted, self._learned = [], None, None
@@ -352,6 +353,29 @@ class Stepper:
             means = self.progress.timeline.mean(since)
             out |= {f"{name}.{metric}": value for metric, value in means.items()}
         return out | self.progress.summary()
+
+
+def learner_of(
+    model: TemporalModel,
+    config: TrainingConfig,
+    peers: Peers,
+    control: RankControl | None = None,
+    **options: Any,
+) -> TrainStep:
+    """Return the steps of a model; see `TrainStep`.
+
+    Args:
+        model: Model to train.
+        config: Settings.
+        peers: The ranks that compute the slices of its batches.
+        control: Control channel to them, if there are several.
+        options: Further arguments of `TrainStep`.
+    """
+    if config.slices == 1 and peers.world == 1:
+        return TrainStep(model, config, **options)
+    from tgflow.train.sliced_step import SlicedStep
+
+    return SlicedStep(model, config, peers=peers, control=control, **options)
 
 
 def replay_past(config: ContinualConfig) -> int:

@@ -19,7 +19,7 @@ from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import AnyBatch, Batch, Share
+from tgflow.graph.batch import Batch, Share, StepBatch
 from tgflow.graph.event_stream import EventStream
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph.ids import NodeIds
@@ -34,7 +34,7 @@ from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_sha
 from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.plan.shared_batches import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
 from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
-from tgflow.ranks.control import Order
+from tgflow.ranks.control import Order, RankControl
 from tgflow.ranks.requests import AskingSampler
 from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
 from tgflow.streams.source import as_source
@@ -49,7 +49,6 @@ from tgflow.train.plans import (
 from tgflow.train.progress import Progress
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import continual_line
-from tgflow.train.reducer import RankControl, SliceReducer
 from tgflow.train.stepper import MicroBatch, Stepper
 from tgflow.train.tasks.labels import EventLabels, LabelTask
 
@@ -70,7 +69,6 @@ class StreamTrainer(ABC):
         config: ContinualConfig | None,
         execution: ExecutionConfig | None,
         device: torch.device,
-        reducer: SliceReducer | None = None,
         peers: Peers | None = None,
         task: LabelTask | None = None,
     ) -> None:
@@ -83,8 +81,8 @@ class StreamTrainer(ABC):
         self._peers: Peers = Peers() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
         self.execution = ExecutionConfig() if execution is None else execution
-        reducer = SliceReducer() if reducer is None else reducer
-        self._wanted = reducer.wanted(self.config.slices)
+        schedule = SliceSchedule(self.config.slices, self._peers.world)
+        self._wanted = schedule.slices_of(self._peers.rank)
         self.graph = graph
         self.labels = None if task is None else task.labels_of(graph)
         """Labels of the graph's events, with a task."""
@@ -183,7 +181,7 @@ class StreamTrainer(ABC):
         """Return the source of batches."""
 
     @abstractmethod
-    def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
+    def _step(self, batch: StepBatch, following: Iterator[StepBatch]) -> StepBatch:
         """Process one micro-batch, whose other batches come next; return the last one of them."""
 
     @abstractmethod
@@ -422,7 +420,7 @@ class StreamTrainer(ABC):
             self.save_to(checkpoint)
         return checkpoint
 
-    def _advance(self, batch: AnyBatch, feeder: MicroBatcher) -> MicroBatch:
+    def _advance(self, batch: StepBatch, feeder: MicroBatcher) -> MicroBatch:
         """Advance past the micro-batch that was just stored; return its place."""
         before = (self.position, self._segment_start, self._index)
         self.position += batch.num_new

@@ -13,7 +13,7 @@ from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.typed import read_as
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import AnyBatch
+from tgflow.graph.batch import StepBatch
 from tgflow.graph.tables.table import Table
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.loader import BatchSource
@@ -217,7 +217,7 @@ class Comparison(StreamTrainer):
             [group.num_batches for group in groups],
         )
 
-    def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
+    def _step(self, batch: StepBatch, following: Iterator[StepBatch]) -> StepBatch:
         """Predict, learn and store one micro-batch with all, group by group."""
         self._freeze()
         groups = list(self._groups.values())

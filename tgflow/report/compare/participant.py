@@ -16,7 +16,7 @@ from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as
 from tgflow.cuda.clock import WorkClock, clock_of
 from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import AnyBatch
+from tgflow.graph.batch import StepBatch
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.plan import Plan
 from tgflow.report.compare.groups import Stopwatch
@@ -83,20 +83,20 @@ class Participant:
         """Updates per micro-batch: 0 if it only predicts and stores."""
         return 0 if self.entrant.frozen_of is not None else self.stepper.num_updates
 
-    def predict(self, batch: AnyBatch, plan: Plan) -> None:
+    def predict(self, batch: StepBatch, plan: Plan) -> None:
         """Score a micro-batch of `plan`; a participant that does not learn stores it, too."""
         with self._dropping_out(batch):
             self.stepper.predict(batch, plan)
         if not self.num_updates:
             self.store(batch)
 
-    def learn(self, batch: AnyBatch) -> None:
+    def learn(self, batch: StepBatch) -> None:
         """Take one update."""
         if self.is_active and self.num_updates:
             with self._dropping_out(batch):
                 self.stepper.learn(batch)
 
-    def store(self, batch: AnyBatch) -> None:
+    def store(self, batch: StepBatch) -> None:
         """Store the micro-batch in the model's state."""
         if self.is_active:
             with self._dropping_out(batch), self._commits.measuring():
@@ -196,7 +196,7 @@ class Participant:
         self.scores.add(of, positive, negative, rank, label)
 
     @contextmanager
-    def _dropping_out(self, batch: AnyBatch) -> Iterator[None]:
+    def _dropping_out(self, batch: StepBatch) -> Iterator[None]:
         try:
             yield
         except TrainingDiverged as error:

@@ -6,7 +6,7 @@ Ranks exchange one payload (parcel) per update, including orders and status.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import reduce
 from math import prod
 from operator import or_
@@ -18,7 +18,6 @@ from torch import Tensor
 from tgflow.base.peers import Peers
 from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.base.tree_sum import TreeSum
-from tgflow.cuda.pinned import uploaded
 from tgflow.graph.batch import Share
 from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.messages import Messages
@@ -30,6 +29,7 @@ from tgflow.ranks.control import (
     ORDER_SPEC,
     STEP,
     Order,
+    RankControl,
     RankFigures,
     check_alike,
     checksum,
@@ -37,7 +37,6 @@ from tgflow.ranks.control import (
 from tgflow.ranks.mail_routes import MailRoutes
 from tgflow.ranks.parcel import Spec, exchange_parcels
 from tgflow.ranks.reduce import GRADIENT, Reduction
-from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
 
 _LOST_SPEC: Spec = (torch.uint8, (1,))
 
@@ -56,13 +55,9 @@ class SliceReducer:
     leads = True
     """Whether this process receives the scores of all rows."""
 
-    def wanted(self, num_slices: int) -> range:
-        """Return the slices of each batch that are computed here, at least one."""
-        return range(num_slices)
-
     def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
         """Return a function of the scores of all rows; None if only another rank has them."""
-        joined = _in_order(share, concatenated_scores(own))
+        joined = Scores(*share.in_order(concatenated_scores(own)[:2]))
         return lambda: joined
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
@@ -80,7 +75,7 @@ class SliceReducer:
     def settle(self, share: Share) -> None:
         """Complete the exchange of everything given so far; no more of the batch follows."""
 
-    def agree(self, share: Share, error: TrainingDiverged | None) -> None:
+    def agree(self, share: Share, error: Exception | None) -> None:
         """Raise on all ranks if a prediction of any of them is not finite.
 
         It may be raised by the next call instead.
@@ -89,99 +84,11 @@ class SliceReducer:
             raise error
 
 
-@dataclass(slots=True, eq=False)
-class ShareScores:
-    """Scores of a batch whose slices were computed separately; as `tgflow.Scores`."""
-
-    own: Mapping[int, Scores]
-    """Scores of the slices computed here, with the inputs of their messages."""
-    whole: Callable[[], Scores] | None
-    """Returns the scores of all rows, if this rank receives them."""
-    messages: Callable[[], Messages] | None = None
-    """Returns the messages of the whole batch, if they were already sent."""
-
-    @property
-    def positive(self) -> Tensor:
-        assert self.whole is not None, "only another rank has the scores of all rows"
-        return self.whole().positive
-
-    @property
-    def negative(self) -> Tensor:
-        assert self.whole is not None, "only another rank has the scores of all rows"
-        return self.whole().negative
-
-
-AnyScores = Scores | ShareScores
-
-
-def score_values(scores: AnyScores) -> dict[str, Tensor]:
-    """Return all scores by name; empty if only another rank has them."""
-    if isinstance(scores, ShareScores) and scores.whole is None:
-        return {}
-    values = {"positive": scores.positive, "negative": scores.negative}
-    if isinstance(scores, Scores) and scores.classes is not None:
-        values["classes"] = scores.classes
-    return values
-
-
-def check_sliceable(model: TemporalModel, slices: int) -> None:
-    """Raise ValueError if batches are sliced and a model stores only whole ones."""
-    takes_whole = type(model).commit is not TemporalModel.commit and model.state is not None
-    if slices > 1 and takes_whole:
-        raise ValueError(
-            f"{type(model).__name__} overrides commit, which stores whole batches, but they are "
-            f"cut into {slices} slices: define messages and store instead, or leave slices at 1 "
-            "(--slices 1)"
-        )
-
-
 def concatenated_scores(parts: Mapping[int, Scores]) -> Scores:
     """Return the scores of slices, one slice after the other."""
     columns = [(each.positive, each.negative) for each in parts.values()]
     positive, negative = (torch.cat(column) for column in zip(*columns, strict=True))
     return Scores(positive, negative)
-
-
-def _in_order(share: Share, scores: Scores) -> Scores:
-    """Return the concatenated scores of all slices in the order of the batch's rows."""
-    order = share.rows_of(range(share.num_slices)).argsort()
-    [place] = uploaded([order], scores.positive.device)
-    return Scores(*(x.index_select(0, place) for x in (scores.positive, scores.negative)))
-
-
-class RankControl:
-    """Sends the orders requested by a runner to all ranks.
-
-    A request stands until the runner withdraws it. It reaches rank 0 with this rank's status, and
-    returns as the order of a later micro-batch: of the next one, if rank 0 requests it. All ranks
-    have the same order after the same micro-batch.
-    """
-
-    def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:
-        self._peers, self.compute_seconds = peers, compute_seconds
-        self.asks = Order.NONE
-        """Orders requested by this rank; set by a runner, from any thread."""
-        self.memory_bytes = 0
-        """Memory of this process; set by a runner."""
-        self.order = Order.NONE
-        """Order to all ranks after the latest micro-batch."""
-        self.figures: Sequence[RankFigures] = ()
-        """Status of each rank, as of the latest micro-batch; only on rank 0 of several."""
-        self.asked: Sequence[Order] = ()
-        """Latest request of each other rank, NONE for this one; only on rank 0 of several."""
-
-    def begin(self) -> None:
-        """Begin a micro-batch, which has no order yet."""
-        self.order = self.asks if self._peers.world == 1 else Order.NONE
-
-    def hear(self, asked: Sequence[int]) -> None:
-        """Take the requests of all ranks, with a micro-batch or while no events arrive."""
-        obeyed = self.order & Order.CHECKPOINT  # they asked before they had this order
-        self.asked = [Order.NONE, *(Order(each) & ~obeyed for each in asked[1:])]
-
-    def who_asks(self, order: Order) -> str | None:
-        """Return the name of another rank that asks for this; None if there is none known."""
-        return next((f"rank {rank}" for rank, asks in enumerate(self.asked) if order in asks), None)
 
 
 class RankReducer(SliceReducer):
@@ -204,41 +111,40 @@ class RankReducer(SliceReducer):
         peers: Peers,
         slices: int,
         model: TemporalModel,
-        device: torch.device,
         control: RankControl,
+        elsewhere: Callable[[Share], Exception],
     ) -> None:
         schedule = SliceSchedule(slices, peers.world)
         self._owned = [schedule.slices_of(rank) for rank in range(peers.world)]
-        self._peers, self._slices, self._model, self._device = peers, slices, model, device
+        self._peers, self._slices, self._model, self._elsewhere = peers, slices, model, elsewhere
         self.leads = peers.rank == 0
         self._control = control
         self._reduction: Reduction | None = None
         self._step = 0
         self._scores: list[_Rows] = []
         self._stored: _Rows | None = None
-        self._predicted: tuple[Share, TrainingDiverged | None] | None = None
+        self._predicted: tuple[Share, Exception | None] | None = None
 
-    def wanted(self, num_slices: int) -> range:
-        assert num_slices == self._slices
-        return self._owned[self._peers.rank]
-
-    def agree(self, share: Share, error: TrainingDiverged | None) -> None:
+    def agree(self, share: Share, error: Exception | None) -> None:
+        """Send whether a prediction is not finite with the next payload."""
         self._predicted = (share, error)
 
     def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
+        """Queue scores for rank 0."""
         found = concatenated_scores(own)
         like = [found.positive, found.negative]
         counts = [len(share.rows_of(numbers)) for numbers in self._owned]
         sends = [_side_by_side(like, len(found.positive))]
 
         def joined(parts: Sequence[Tensor]) -> Scores:
-            return _in_order(share, Scores(*_apart(torch.cat([*parts]), like)))
+            return Scores(*share.in_order(_apart(torch.cat([*parts]), like)))
 
         rows = _Rows("scores", like, sends, counts, joined)
         self._scores.append(rows)
         return rows.whole if self.leads else None
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
+        """Queue the rows of messages for the ranks that store them."""
         spread = isinstance(self._model.state, SpreadState)
         self._stored = self._to_owners(share, own) if spread else self._to_all(share, own)
         return self._stored.whole
@@ -255,21 +161,13 @@ class RankReducer(SliceReducer):
             first, last = torch.searchsorted(read, torch.tensor([start, stop])).tolist()
             return start, slice(first, last)
 
-        def whole(column: Tensor) -> Tensor:
-            num_rows = own.per_event * share.num_new
-            if len(column) == num_rows:
-                return column
-            out = column.new_empty(num_rows, *column.shape[1:])
-            return out.index_copy_(0, uploaded([read], column.device)[0], column)
-
         def joined(found: Sequence[Tensor]) -> Messages:
-            columns = map(whole, _apart(torch.cat([*found]), own.columns))
-            return Messages(tuple(columns), own.per_event, own.last_only)
+            columns = tuple(_apart(torch.cat([*found]), own.columns))
+            return replace(own, columns=columns).placed(read, own.per_event * share.num_new)
 
         first, places = span(share.numbers)
         rows = read[places] - first
-        [there] = uploaded([rows], self._device)
-        columns = [column.index_select(0, there) for column in own.columns]
+        columns = own.taken(rows).columns
         sends = [_side_by_side(columns, len(rows))] * len(self._owned)
         counts = [place.stop - place.start for place in (span(n)[1] for n in self._owned)]
         return _Rows("rows", own.columns, sends, counts, joined)
@@ -286,6 +184,7 @@ class RankReducer(SliceReducer):
         )
 
     def total(self, leaves: TreeSum) -> Tensor:
+        """Sum over the ranks, with all that is queued in the same payload."""
         if self._reduction is None:
             self._reduction = Reduction(self._peers, self._slices, len(leaves.roots[0][1]))
         chunks = self._reduction.sends(leaves)
@@ -293,6 +192,7 @@ class RankReducer(SliceReducer):
         return self._reduction.finish([parcel[GRADIENT] for parcel in parcels])
 
     def settle(self, share: Share) -> None:
+        """Send what is queued, if anything is."""
         if self._scores or self._stored is not None:
             self._exchange(None, ())
 
@@ -354,7 +254,7 @@ class RankReducer(SliceReducer):
             stored.arrive([parcel[stored.kind] for parcel in parcels])
         if predicted is not None and any(bool(parcel["lost"]) for parcel in parcels):
             share, error = predicted
-            raise elsewhere(BatchPlace.of(share)) if error is None else error
+            raise self._elsewhere(share) if error is None else error
         return parcels
 
 
@@ -404,12 +304,3 @@ def _apart(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
         .view(len(rows), *column.shape[1:])
         for piece, column in zip(pieces, like, strict=True)
     ]
-
-
-def reducer_of(
-    peers: Peers, slices: int, model: TemporalModel, device: torch.device, control: RankControl
-) -> SliceReducer:
-    """Return the reducer of the slices of a world; see `RankReducer`."""
-    return (
-        SliceReducer() if peers.world == 1 else RankReducer(peers, slices, model, device, control)
-    )
