@@ -25,7 +25,6 @@ from torch import Tensor
 
 from tgflow.base import _native
 from tgflow.base.choices import METRIC_TITLES
-from tgflow.base.own_code import CodeNotGiven, find
 
 HITS = (1, 10)
 """The `k` of each Hits@k."""
@@ -95,6 +94,8 @@ def find_metrics(names: Sequence[str]) -> Metrics:
         CodeNotGiven: If the caller has neither given nor registered a metric.
         ValueError: If two have the same name, or one is not a metric.
     """
+    from tgflow.base.own_code import CodeNotGiven, find
+
     found: dict[str, Callable[[], BatchMetric]] = {}
     for each in names:
         name = each.rpartition(":")[2]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tgflow.graph.events import EventBatch, NewNodes
-from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import EventLog, NodeCount
 from tgflow.graph.tables.table import Table
+
+if TYPE_CHECKING:
+    from tgflow.graph.feature_scale import FeatureScale
 
 
 class NodeRows:

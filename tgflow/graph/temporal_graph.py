@@ -16,7 +16,6 @@ from tgflow.base.describe import described
 from tgflow.base.peers import Shard
 from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 from tgflow.graph.events import COLUMNS, EventBatch, concat
-from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.host import HostGraph
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Changes, Kind, Mutation
@@ -29,6 +28,7 @@ from tgflow.graph.tables.table import Table
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
     from tgflow.graph.device import DeviceGraph
+    from tgflow.graph.feature_scale import FeatureScale
 
 
 def open_backend(

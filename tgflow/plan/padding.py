@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from tgflow.cuda.row_lists import RowLists
 from tgflow.graph.batch import Batch, Block
 from tgflow.plan._native import padded_rows
+
+if TYPE_CHECKING:
+    from tgflow.cuda.row_lists import RowLists
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def _cut_lists(lists: RowLists | None, rows: int, slots: int | None = None) -> R
     """Return lists without rows and slots of padding, which are in none."""
     if lists is None:
         return None
-    return RowLists(lists.start[: rows + 1], lists.slot[:slots])
+    return type(lists)(lists.start[: rows + 1], lists.slot[:slots])
 
 
 def _shorter(column: Tensor, rows: int) -> Tensor:

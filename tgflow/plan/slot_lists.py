@@ -11,9 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from tgflow.cuda.row_lists import row_lists
 from tgflow.graph.batch import Batch, Block
-from tgflow.nn.pairs import Pairs
 from tgflow.plan.padding import rounded
 
 _MOST_ROWS = 1 << 31
@@ -26,6 +24,9 @@ def with_slot_lists(batch: Batch) -> Batch:
     """
     if not len(batch.nodes):
         return batch
+    from tgflow.cuda.row_lists import row_lists
+    from tgflow.nn.pairs import Pairs
+
     sizes = [*map(_num_rows, batch.blocks), len(batch.nodes)]
     limits = None
     if batch.num_used is not None:

@@ -6,13 +6,15 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import IntFlag
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
 from tgflow.base.peers import Peers, RanksDisagree, Traffic
-from tgflow.ranks.parcel import Spec
+
+if TYPE_CHECKING:
+    from tgflow.ranks.parcel import Spec
 
 STEP = "step"
 """Name of the payloads, also in `Traffic`."""

@@ -14,7 +14,6 @@ from tgflow.checkpoint.sections import Ids
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.ranks.broadcast import Feed
-from tgflow.ranks.control import RankControl
 from tgflow.ranks.parcel import broadcast_json
 from tgflow.run import monitoring as watch
 from tgflow.run.components import (

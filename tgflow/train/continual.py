@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tgflow.base.peers import Peers, Shard
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.tensors import check_like
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import StepBatch
 from tgflow.graph.stream_state import SpreadState
-from tgflow.graph.tables.table import Table
 from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.loader import BatchSource
 from tgflow.ranks.control import RankControl
 from tgflow.train.config import ContinualConfig, ExecutionConfig
-from tgflow.train.event_scores import EventScorer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.losses import LossLike
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress import Progress
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.train.tasks.labels import LabelTask
-from tgflow.train.trainer_state import graph_of, load_learner, save_state
+
+if TYPE_CHECKING:
+    from tgflow.graph.tables.table import Table
+    from tgflow.train.event_scores import EventScorer
+    from tgflow.train.tasks.labels import LabelTask
 
 
 class ContinualTrainer(StreamTrainer):
@@ -122,8 +122,12 @@ class ContinualTrainer(StreamTrainer):
         }
         self.not_in_config = [name for name, value in given.items() if value is not None]
         """Arguments given beside `config`, which does not hold them."""
-        self.scorer = EventScorer(config.hist_negatives, self.labels) if scores else None
+        self.scorer: EventScorer | None = None
         """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
+        if scores:
+            from tgflow.train.event_scores import EventScorer
+
+            self.scorer = EventScorer(config.hist_negatives, self.labels)
         self._figures = None if self.labels is None else self.labels.figures(pooled=False)
         self._stepper = Stepper(
             model,
@@ -205,6 +209,8 @@ class ContinualTrainer(StreamTrainer):
 
         Synchronizes with the device, as it includes the metrics of all learned events.
         """
+        from tgflow.train.trainer_state import save_state
+
         self._collect(everything=True)
         save_state(writer, self._learner, self.graph, self.position, self.config.slices)
         writer.note("trainer", "continual")
@@ -260,6 +266,9 @@ class ContinualTrainer(StreamTrainer):
             CheckpointError: If it is not of a continual trainer, the model does not fit it, or a
                 feature file that it refers to has changed.
         """
+        from tgflow.checkpoint.tensors import check_like
+        from tgflow.train.trainer_state import graph_of, load_learner
+
         meta = checkpoint.meta
         graph = graph_of(
             checkpoint,

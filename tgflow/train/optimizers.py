@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +11,6 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from tgflow.checkpoint.sections import check_schedule
 from tgflow.train.config import LR_SCHEDULERS, OPTIMIZERS, TrainingConfig, parse_named
 
 OptimizerLike: TypeAlias = (
@@ -53,7 +53,7 @@ def scheduler_of(
         made = scheduler(optimizer)
         if not isinstance(made, LRScheduler):
             raise ValueError(f"lr_scheduler must return an LRScheduler, got {type(made).__name__}")
-        check_schedule(made)
+        _check_schedule(made)
         return made
     name, settings = parse_named("lr_scheduler", scheduler, LR_SCHEDULERS)
     try:
@@ -69,3 +69,17 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     return isinstance(optimizer, torch.optim.Adam) and all(
         group.get("fused") for group in optimizer.param_groups
     )
+
+
+def _check_schedule(scheduler: LRScheduler) -> None:
+    """Raise ValueError unless the state of a schedule survives a JSON round trip."""
+    state = scheduler.state_dict()
+    try:
+        survives = json.loads(json.dumps(state)) == state
+    except (TypeError, ValueError):
+        survives = False
+    if not survives:
+        raise ValueError(
+            f"the state of {type(scheduler).__name__} cannot be saved as JSON, so that a run could "
+            "not resume: use a schedule whose state has only numbers and lists, such as StepLR"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,9 @@ from tgflow.train.optimizers import (
     skips_on_device,
 )
 from tgflow.train.results import Results
-from tgflow.train.tasks.labels import LabelTask
+
+if TYPE_CHECKING:
+    from tgflow.train.tasks.labels import LabelTask
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,17 +28,19 @@ from tgflow.graph.batch import Batch, StepBatch
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.negatives import chosen_events
 from tgflow.plan.plan import Plan
-from tgflow.ranks.control import RankControl
-from tgflow.train.concurrent_prediction import BesideLearning
 from tgflow.train.config import ContinualConfig, TrainingConfig
-from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
 from tgflow.train.plans import negatives_learned
 from tgflow.train.progress import Measured, Progress, RunningMean
 from tgflow.train.results import Results
 from tgflow.train.step import StepResult, StepScores, TrainStep
-from tgflow.train.tasks.labels import EventFigures
+
+if TYPE_CHECKING:
+    from tgflow.ranks.control import RankControl
+    from tgflow.train.concurrent_prediction import BesideLearning
+    from tgflow.train.event_scores import EventScorer, EventScores
+    from tgflow.train.tasks.labels import EventFigures
 
 Answer = TypeVar("Answer")
 
@@ -135,16 +137,21 @@ class Stepper:
         """Update (0: predicted), scores, loss: read late, as ranks send scores with others."""
         self._predicted: StepScores | None = None
         self._learned: StepResult | None = None
-        precision = self.learner.execution.precision
-        self._beside = BesideLearning(model, precision) if self._can_predict_beside() else None
+        self._beside = self._beside_learning()
         self._waiting: Batch | None = None
         """Micro-batch to predict while it is learned."""
 
-    def _can_predict_beside(self) -> bool:
-        learner, config = self.learner, self.config
+    def _beside_learning(self) -> BesideLearning | None:
+        """Return the prediction on another thread, if it is asked for and gives the same bits."""
+        learner = self.learner
         is_asked = learner.execution.beside and self.num_updates > 0 and self._scorer is None
-        is_whole = config.slices == 1 and learner.device.type == "cpu"
-        return is_asked and is_whole and BesideLearning.is_possible(self.model)
+        if not is_asked or self.config.slices > 1 or learner.device.type != "cpu":
+            return None
+        from tgflow.train.concurrent_prediction import BesideLearning
+
+        if not BesideLearning.is_possible(self.model):
+            return None
+        return BesideLearning(self.model, learner.execution.precision)
 
     @property
     def negatives(self) -> str | None:

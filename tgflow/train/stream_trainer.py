@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,12 +32,7 @@ from tgflow.plan.device_preparer import Slabs
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.negatives import NegativeSampler, PairHistory
-from tgflow.plan.shared_batches import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
-from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
 from tgflow.ranks.control import Order, RankControl
-from tgflow.ranks.requests import AskingSampler
-from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
-from tgflow.streams.source import as_source
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
 from tgflow.train.plans import (
@@ -47,10 +42,10 @@ from tgflow.train.plans import (
     micro_batch_plans,
 )
 from tgflow.train.progress import Progress
-from tgflow.train.progress_bar import progress_bar
-from tgflow.train.protocols import continual_line
 from tgflow.train.stepper import MicroBatch, Stepper
-from tgflow.train.tasks.labels import EventLabels, LabelTask
+
+if TYPE_CHECKING:
+    from tgflow.train.tasks.labels import EventLabels, LabelTask
 
 
 @described
@@ -213,6 +208,9 @@ class StreamTrainer(ABC):
                 continue those of earlier streams, or the graph has rows of nodes that the stream
                 has not numbered yet. Errors of either are passed on, such as for a decreasing time.
         """
+        from tgflow.ranks.broadcast import read_by_rank_0
+        from tgflow.train.progress_bar import progress_bar
+
         with self._running.working():
             stream = self._opened(stream)
             callbacks, c = Callbacks(observer), self.config
@@ -267,6 +265,8 @@ class StreamTrainer(ABC):
 
     def _opened(self, data: Any) -> EventStream:
         """Return `data` as a stream, which continues the ids of the first one or has no others."""
+        from tgflow.streams.source import as_source
+
         is_new = self.ids is None  # without a word of the graph, it is as the file declares
         bipartite = True if is_new and self.graph.direction == "bipartite" else None
         unit = None if self.graph.time_unit == "tick" else self.graph.time_unit
@@ -301,7 +301,7 @@ class StreamTrainer(ABC):
         c, num = self.config, self.num_batches
         feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
         made = (
-            self._asked(feeder.turns(stream, MOST_BATCHES))
+            self._asked(feeder, stream)
             if self.graph.shard.world > 1 or self.is_spread
             else self._loaded(feeder.tasks(stream))
         )
@@ -342,8 +342,13 @@ class StreamTrainer(ABC):
             return joined_shares(loader, len(self._wanted))
         return loader if self.labels is None else _attached(self.labels, loader)
 
-    def _asked(self, turns: Iterator[list[Task]]) -> Generator[Share]:
-        """Yield the shares of turns, prepared by requests to the owners of nodes."""
+    def _asked(self, feeder: MicroBatcher, stream: Iterable[EventBatch]) -> Generator[Share]:
+        """Yield the shares of micro-batches, prepared by requests to the owners of nodes."""
+        from tgflow.plan import shared_batches
+        from tgflow.ranks.broadcast import MOST_BATCHES
+        from tgflow.ranks.requests import AskingSampler
+        from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
+
         c = self.config
         if self.graph.num_events != self.position:
             raise ValueError(
@@ -351,10 +356,10 @@ class StreamTrainer(ABC):
                 "training was left early, and their number differs between ranks: continue from a "
                 "checkpoint"
             )
-        plans, gate = self._source(), TurnGate(self._peers)
+        plans, gate = self._source(), shared_batches.TurnGate(self._peers)
         assert isinstance(plans, MicroBatchPlans)
         sampler, graph, state = plans.predict.draws.sampler, self.graph, self.spread_state
-        walk: Walk = walks_here(graph, sampler)
+        walk: shared_batches.Walk = shared_batches.walks_here(graph, sampler)
         read = count = None
         if graph.shard.world > 1:
             walk = AskingSampler(graph, self._peers, sampler).walk
@@ -366,10 +371,16 @@ class StreamTrainer(ABC):
                 read = partial(read_pairs, self._pairs, self._peers)
         most = SliceSchedule(c.slices, self._peers.world).most
         ask = None if state is None else state.ask
-        preparer = SharePreparer(plans.plan_of, walk, self._wanted, most, read, count, ask)
+        preparer = shared_batches.SharePreparer(
+            plans.plan_of, walk, self._wanted, most, read, count, ask
+        )
         num_threads = 1 if c.num_threads is None else c.num_threads  # it waits for other ranks
-        made = shares_by_turns(
-            turns, preparer, gate, num_threads=num_threads, ahead=PREFETCH_BATCHES
+        made = shared_batches.shares_by_turns(
+            feeder.turns(stream, MOST_BATCHES),
+            preparer,
+            gate,
+            num_threads=num_threads,
+            ahead=PREFETCH_BATCHES,
         )
         try:
             with closing(made):
@@ -453,6 +464,8 @@ class StreamTrainer(ABC):
 
     def _about(self, learned: str | None = None) -> dict[str, Any]:
         """Return how results were measured; `learned`: the negatives that all learn from."""
+        from tgflow.train.protocols import continual_line
+
         c, num = self.config, None
         tied = self.graph.log.tied_share(self.position)
         if c.mrr_negatives == "all":

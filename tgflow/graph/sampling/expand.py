@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from tgflow.base.describe import described
-from tgflow.cuda import frontier as kernels
 from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors
 from tgflow.graph.batch import Block
 from tgflow.graph.events import NO_NODE
 from tgflow.graph.sampling import _native
+
+if TYPE_CHECKING:
+    from tgflow.cuda import frontier as kernels
 
 _TWO_TO_64 = 2.0**64
 
@@ -46,6 +49,8 @@ class Frontier:
     @property
     def rows(self) -> kernels.QueryRows:
         """The columns as kernel arguments."""
+        from tgflow.cuda import frontier as kernels
+
         return kernels.QueryRows(self.nodes, self.t, self.position, self.num_used)
 
     def some(self, at: Tensor, num_rows: int | None = None) -> Frontier:
@@ -64,6 +69,8 @@ class Frontier:
 def distinct(frontier: Frontier, gpu: Device | None) -> tuple[Frontier, Tensor]:
     """Return the distinct queries, in order of first appearance, and all rows, int64 `[N]`."""
     if gpu is not None:
+        from tgflow.cuda import frontier as kernels
+
         rows, row = kernels.unique_queries(gpu, frontier.rows)
         return Frontier(*rows), row
     nodes, t, position, row = _native.unique_queries(frontier.nodes, frontier.t, frontier.position)
@@ -99,6 +106,8 @@ def expand(
     by_position = by_position and frontier.position is not None
     how = {"by_time": by_time, "by_position": by_position}
     if gpu is not None:
+        from tgflow.cuda import frontier as kernels
+
         links, rows = kernels.expand_frontier(
             gpu, frontier.rows, neighbors.nodes, neighbors.t, seconds_per_tick, **how
         )
