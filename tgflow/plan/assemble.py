@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tgflow.cuda import frontier
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
@@ -25,7 +24,6 @@ from tgflow.graph.tables.table import Table
 from tgflow.plan import _native
 from tgflow.plan._native import unique_events
 from tgflow.plan.draws import Draws, Roots
-from tgflow.plan.slot_lists import with_slot_lists
 
 Feature = Literal["edge_x", "node_x"]
 """A table of the graph that batches read rows of."""
@@ -102,6 +100,8 @@ def assemble(draws: Draws, roots: Roots, hops: Hops | None = None) -> PendingBat
     if num_used and num_edges is not None:
         batch = replace(batch, num_used=torch.stack([*num_used, num_edges]))
     if draws.for_gradients and draws.gpu is not None:
+        from tgflow.plan.slot_lists import with_slot_lists
+
         batch = with_slot_lists(batch)
     return PendingBatch(batch, ids, num_in_blocks, own_row)
 
@@ -125,6 +125,8 @@ def distinct_events(
     if gpu is None:
         return *_native.unique_events(eids), None
     all_eids = torch.cat([eid.reshape(-1) for eid in eids])
+    from tgflow.cuda import frontier
+
     found, row, num_used = frontier.unique_events(gpu, all_eids)
     parts = zip(torch.split(row, [eid.numel() for eid in eids]), eids, strict=True)
     return found, [part.view(eid.shape) for part, eid in parts], len(found), num_used

@@ -26,7 +26,6 @@ from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
 from tgflow.plan.draws import Draws, Roots
 from tgflow.plan.host_preparer import FilledSlab, host_preparer
 from tgflow.plan.padding import BatchShape, Padding, cut, paddings, rounded, shape_of
-from tgflow.plan.slot_lists import with_slot_lists
 
 
 class LentBatch(NamedTuple):
@@ -347,4 +346,8 @@ class CopiedBatches:
         with self._clock.measuring():
             rows = {n: self._there[n].gather_base(ids) for n, ids in pending.ids.items()}
             batch = pending.with_features(rows) if rows else pending.batch
-            return with_slot_lists(batch) if self._draws.for_gradients else batch
+            if not self._draws.for_gradients:
+                return batch
+            from tgflow.plan.slot_lists import with_slot_lists
+
+            return with_slot_lists(batch)
