@@ -15,7 +15,7 @@ from helpers.made_streams import made_events, small_tgn
 from tgflow.cli import main
 from tgflow.nn.model import Scores
 from tgflow.train.losses import LOSSES
-from tgflow.train.step import TrainStep
+from tgflow.train.sliced_step import SlicedStep
 
 
 def weighted(weight, size=60):
@@ -29,7 +29,7 @@ def learned(events, slices=1, **options):
     graph = tg.TemporalGraph.from_events(events)
     plan = tg.Plan.for_model(model, graph, batch_size=10, slices=slices)
     batch = plan.batch(0, 3) if slices == 1 else plan.share(0, 3, range(slices))
-    step = TrainStep(model, tg.ContinualConfig(learning_rate=1e-2), **options)
+    step = SlicedStep(model, tg.ContinualConfig(learning_rate=1e-2), **options)
     loss = step.learn(batch).loss
     return torch.cat([p.detach().flatten() for p in model.parameters()]), loss
 
