@@ -14,7 +14,7 @@ from torch import Tensor
 from tgflow.cuda.row_lists import row_lists
 from tgflow.graph.batch import Batch, Block
 from tgflow.nn.pairs import Pairs
-from tgflow.plan.padding import rounded
+from tgflow.plan._native import padded_rows
 
 _MOST_ROWS = 1 << 31
 
@@ -54,5 +54,5 @@ def _sizes(device: torch.device) -> Tensor:
     """Return all sizes that numbers of rows are rounded to, ascending."""
     sizes = [0]
     while sizes[-1] < _MOST_ROWS:
-        sizes.append(rounded(sizes[-1] + 1))
+        sizes.append(padded_rows(sizes[-1] + 1))
     return torch.tensor(sizes, device=device)
