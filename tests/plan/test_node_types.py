@@ -111,7 +111,7 @@ def test_all_known_destinations_of_the_type_are_ranked(pairs, data):
     negatives = NegativeSampler(1, among_all=True, cut=cut)
     plan = tg.Plan.for_model(tg.Recency(), graph, batch_size=7, negatives=negatives)
     for index in range(len(plan)):
-        begin, end = plan.span(index)
+        begin, end = plan.draws.span(index)
         try:
             part = plan.part(0, index, slice(0, end - begin))
         except ValueError:

@@ -40,7 +40,7 @@ def test_batches_and_slices_match_the_reference(
     events, changes = made
     plan = plan_of(TemporalGraph.from_events(events, time_unit="ns"), **changes, slices=slices)
     for index in range(len(plan)):
-        whole, new = plan.batch(0, index), range(*plan.span(index))
+        whole, new = plan.batch(0, index), range(*plan.draws.span(index))
         assert whole.eid[: whole.num_new].tolist() == [*new], "replay takes no new event's place"
         assert (whole.eid[whole.num_new :] < new.start).all()
         for batch in (whole, *plan.share(0, index, range(slices)).slices):

@@ -99,7 +99,7 @@ def test_filtered_parts_leave_out_true_destinations(events, data):
     dst = events.dst.tolist()
     assume(len({*dst}) > 1)
     for index in range(len(plan)):
-        begin, end = plan.span(index)
+        begin, end = plan.draws.span(index)
         size = data.draw(st.integers(1, end - begin))
         part = plan.part(0, index, slice(0, size))
         for i, eid in enumerate(range(begin, begin + size)):

@@ -21,8 +21,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Block
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import Loader, Plan, reuse
-from tgflow.plan._native import ReuseMap
-from tgflow.plan.padding import rounded
+from tgflow.plan._native import ReuseMap, padded_rows
 from tgflow.plan.reuse import BatchReuse, HopReuse, ReuseProgress, ReuseRule, ReusingPlan, Walk
 
 EVENTS = made_events(300)
@@ -198,7 +197,7 @@ def assert_same_rows(padded: Batch, exact: Batch) -> None:
     pairs = zip(padded.blocks, exact.blocks, strict=True)
     for (above, upper), (block, other) in pairwise(pairs):
         size, reused, expected = len(other.target), block.reused, other.reused
-        assert len(block.target) == rounded(size)
+        assert len(block.target) == padded_rows(size)
         assert not block.mask[size:].any()
         assert torch.equal(block.eid[:size], other.eid)
         assert torch.equal(block.dt[:size], other.dt)
@@ -206,7 +205,7 @@ def assert_same_rows(padded: Batch, exact: Batch) -> None:
         assert torch.equal(reused.stored[: len(expected.stored)], expected.stored)
         assert torch.equal(reused.weight[:size], expected.weight)
         # rows that are reused come behind the padding
-        moved = upper.neighbor + (upper.neighbor >= size) * (rounded(size) - size)
+        moved = upper.neighbor + (upper.neighbor >= size) * (padded_rows(size) - size)
         found = above.neighbor[: len(upper.target)]
         assert torch.equal(found[upper.mask], moved[upper.mask])
 

@@ -137,7 +137,7 @@ def test_pairs_of_shards_match_one_process(events, world, stops, replace):
             asked = graph.log.read(max(0, stop - 8), stop)
             start = torch.arange(len(asked)) * stop // 8
             some = drawn.draw(history, stop, asked.src, asked.dst, start=start, stop=stop)
-            found.append((history.num_pairs(stop), some.src, some.dst, some.num_fallbacks))
+            found.append((history.native.num_pairs(stop), some.src, some.dst, some.num_fallbacks))
         return found
 
     [expected] = in_threads(1, work)

@@ -22,10 +22,11 @@ from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph.batch import Batch
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.tables.row_view import RowView
+from tgflow.plan._native import padded_rows
 from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
 from tgflow.plan.draws import Draws, Roots
 from tgflow.plan.host_preparer import FilledSlab, host_preparer
-from tgflow.plan.padding import BatchShape, Padding, cut, paddings, rounded, shape_of
+from tgflow.plan.padding import BatchShape, Padding, cut, paddings, shape_of
 
 
 class LentBatch(NamedTuple):
@@ -41,7 +42,7 @@ class LentBatch(NamedTuple):
     def cut(self, num_used: Sequence[int]) -> Batch:
         """Return the batch without rows beyond `Batch.num_used`, rounded up, as views."""
         now, cuts = self.batch, self.cuts
-        size = tuple(map(rounded, num_used))
+        size = tuple(map(padded_rows, num_used))
         if cuts is None or size not in cuts:
             shorter = cut(now, BatchShape.of_used(num_used).rounded())
             if cuts is None:

@@ -95,8 +95,7 @@ class PairHistory:
 
         Args:
             position: Number of events.
-            pairs: Whether to read their pairs too, as `num_pairs`, `destinations_of` and draws of
-                pairs require.
+            pairs: Whether to read their pairs too, as `destinations_of` and draws of pairs require.
 
         Raises:
             ValueError: If the log has fewer, or its pairs must be read by all ranks together.
@@ -117,10 +116,6 @@ class PairHistory:
     def num_destinations(self, before: int) -> int:
         """Return the number of distinct destinations of the first `before` events."""
         return self.native.num_destinations(before)
-
-    def num_pairs(self, before: int) -> int:
-        """Return the number of distinct pairs of the first `before` events."""
-        return self.native.num_pairs(before)
 
     def destinations(self, before: int) -> Tensor:
         """Return the distinct destinations of the first `before` events, int64 `[D]`.

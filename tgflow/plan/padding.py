@@ -43,14 +43,9 @@ class BatchShape:
         Sizes are powers of two from 64, and from 8,192 the halves between them as well: a kernel
         on fewer rows takes as long, and each further shape is another capture.
         """
-        targets = tuple(map(rounded, self.targets))
-        nodes, edges = (rounded(rows) if rows else 0 for rows in (self.nodes, self.edges))
+        targets = tuple(map(padded_rows, self.targets))
+        nodes, edges = (padded_rows(rows) if rows else 0 for rows in (self.nodes, self.edges))
         return BatchShape(targets, nodes, edges)
-
-
-def rounded(rows: int) -> int:
-    """Return the size that `rows` is rounded up to, at most 2**60; see `BatchShape.rounded`."""
-    return padded_rows(rows)
 
 
 def shape_of(batch: Batch) -> BatchShape:

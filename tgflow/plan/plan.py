@@ -259,14 +259,6 @@ class Plan:
         """New events per batch."""
         return self.draws.batch_size
 
-    def span(self, index: int) -> tuple[int, int]:
-        """Return the log positions [begin, end) of the new events of batch `index`.
-
-        Raises:
-            IndexError: If the log holds no event of that batch.
-        """
-        return self.draws.span(index)
-
     @cached_property
     def _one_call(self) -> HostPreparer | None:
         """Preparer of whole batches by one native call each; None where not supported."""
@@ -363,7 +355,7 @@ class Plan:
         """
         found: list[BatchPart] = []
         for index in range(len(self)):
-            begin, end = self.span(index)
+            begin, end = self.draws.span(index)
             found += self.parts_of(index, torch.arange(end - begin), max_pairs)
             if with_storing:
                 found.append(BatchPart(index, slice(0, end - begin), False, True))

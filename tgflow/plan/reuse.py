@@ -27,12 +27,11 @@ from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.batch import Batch, ReusedRows, ReuseRecord
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.sampling.hops import HopQueries, Hops, SomeNeighbors
-from tgflow.plan._native import ReuseMap
+from tgflow.plan._native import ReuseMap, padded_rows
 from tgflow.plan.assemble import PendingBatch, assemble, walk_of
 from tgflow.plan.device_preparer import CopiedBatches, LentBatch, MakeBatch
 from tgflow.plan.draws import Roots
 from tgflow.plan.in_order import ordered_map, run_task
-from tgflow.plan.padding import rounded
 from tgflow.plan.plan import Plan
 
 WINDOW = 32
@@ -176,19 +175,13 @@ class HopReuse:
         self.progress = self.progress.counted(num_used, reused, refreshed, asked.k, lag)
         made = order[:stored]
         record = ReuseRecord(number, nodes[made], t[made], slot[:stored], self.progress)
-        return self._choice(order, slot, (refreshed, stored, computed), record)
-
-    def _choice(
-        self, order: Tensor, slot: Tensor, counts: tuple[int, int, int], record: ReuseRecord
-    ) -> ReuseChoice:
-        refreshed, stored, computed = counts
         row = torch.empty_like(order)
         row[order] = torch.arange(len(order))
         weight = torch.ones(computed)
-        weight[:refreshed] = 1 / self._rule.refresh
+        weight[:refreshed] = 1 / rule.refresh
         taken, kept = slot[computed:], slot[:stored]
         if self._pads:
-            row[order[computed:]] += rounded(computed) - computed
+            row[order[computed:]] += padded_rows(computed) - computed
             taken, kept = _padded(taken, 0), _padded(kept, self._capacity)
         return ReuseChoice(order[:computed], row, ReusedRows(taken, kept, weight, record))
 
@@ -213,7 +206,7 @@ class HopReuse:
 
 def _padded(slots: Tensor, fill: int) -> Tensor:
     """Return padded slots; an empty tensor stays empty."""
-    size = rounded(len(slots)) if len(slots) else 0
+    size = padded_rows(len(slots)) if len(slots) else 0
     return torch.cat([slots, slots.new_full((size - len(slots),), fill)])
 
 
@@ -241,7 +234,7 @@ class Walk:
         if choice is None:
             return asked.sampled(self._plan.graph, self._plan.draws.sampler)
         device = asked.nodes.device
-        num_rows = None if self._plan.gpu is None else rounded(len(choice.at))
+        num_rows = None if self._plan.gpu is None else padded_rows(len(choice.at))
         at, limit = choice.at.to(device), asked.as_of
         position = limit if isinstance(limit, Tensor) else None
         targets = Frontier(asked.nodes, asked.t, position).some(at, num_rows)

@@ -115,7 +115,7 @@ class SharePreparer:
         try:
             tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
             if self.read_pairs is not None:
-                self.read_pairs(max(plan.span(task[1])[1] for plan, task in tasks))
+                self.read_pairs(max(plan.draws.span(task[1])[1] for plan, task in tasks))
             drawn = [(p.draws, p.draws.roots(*task, n)) for p, task in tasks for n in self.wanted]
             if self.count is not None:
                 drawn = self.count(drawn)

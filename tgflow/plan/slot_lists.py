@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tgflow.graph.batch import Batch, Block
-from tgflow.plan.padding import rounded
+from tgflow.plan._native import padded_rows
 
 _MOST_ROWS = 1 << 31
 
@@ -55,5 +55,5 @@ def _sizes(device: torch.device) -> Tensor:
     """Return all sizes that numbers of rows are rounded to, ascending."""
     sizes = [0]
     while sizes[-1] < _MOST_ROWS:
-        sizes.append(rounded(sizes[-1] + 1))
+        sizes.append(padded_rows(sizes[-1] + 1))
     return torch.tensor(sizes, device=device)
