@@ -62,12 +62,12 @@ class RankFigures:
     """Bytes sent for neighbor queries and their answers."""
     other_bytes: int = 0
     """Bytes sent for everything else."""
-    asks: Order = Order.NONE
+    request: Order = Order.NONE
     """The order that it requests from rank 0."""
 
     @classmethod
     def of(
-        cls, traffic: Traffic, *, compute_seconds: float, memory_bytes: int, asks: Order
+        cls, traffic: Traffic, *, compute_seconds: float, memory_bytes: int, request: Order
     ) -> Self:
         """Return the status of this rank."""
         flows = dict(traffic.flows)
@@ -83,7 +83,7 @@ class RankFigures:
             rows_bytes=rows,
             query_bytes=queries,
             other_bytes=sum(flow.bytes for flow in flows.values()) - gradient - rows - queries,
-            asks=asks,
+            request=request,
         )
 
     def to_tensor(self) -> Tensor:
@@ -94,8 +94,8 @@ class RankFigures:
     def from_tensor(cls, figures: Tensor) -> Self:
         """Return the status in `figures`, from `to_tensor`. Synchronizes with a device."""
         compute, wait, *counts = figures.tolist()
-        memory, gradient, rows, queries, other, asks = map(int, counts)
-        return cls(compute, wait, memory, gradient, rows, queries, other, Order(asks))
+        memory, gradient, rows, queries, other, request = map(int, counts)
+        return cls(compute, wait, memory, gradient, rows, queries, other, Order(request))
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -124,7 +124,7 @@ class ContinualTrainer(StreamTrainer):
         self.not_in_config = [name for name, value in given.items() if value is not None]
         """Arguments given beside `config`, which does not hold them."""
         self.scorer = EventScorer(config.hist_negatives, self.labels) if scores else None
-        """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
+        """Makes `StepRecord.scores`; its `on_scores` is called before a micro-batch is learned."""
         self._figures = None if self.labels is None else self.labels.figures(pooled=False)
         self._stepper = Stepper(
             model,

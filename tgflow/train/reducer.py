@@ -159,7 +159,7 @@ class RankControl:
 
     def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:
         self._peers, self.compute_seconds = peers, compute_seconds
-        self.asks = Order.NONE
+        self.request = Order.NONE
         """Orders requested by this rank; set by a runner, from any thread."""
         self.memory_bytes = 0
         """Memory of this process; set by a runner."""
@@ -167,21 +167,23 @@ class RankControl:
         """Order to all ranks after the latest micro-batch."""
         self.figures: Sequence[RankFigures] = ()
         """Status of each rank, as of the latest micro-batch; only on rank 0 of several."""
-        self.asked: Sequence[Order] = ()
+        self.requests: Sequence[Order] = ()
         """Latest request of each other rank, NONE for this one; only on rank 0 of several."""
 
     def begin(self) -> None:
         """Begin a micro-batch, which has no order yet."""
-        self.order = self.asks if self._peers.world == 1 else Order.NONE
+        self.order = self.request if self._peers.world == 1 else Order.NONE
 
-    def hear(self, asked: Sequence[int]) -> None:
+    def set_requests(self, asked: Sequence[int]) -> None:
         """Take the requests of all ranks, with a micro-batch or while no events arrive."""
         obeyed = self.order & Order.CHECKPOINT  # they asked before they had this order
-        self.asked = [Order.NONE, *(Order(each) & ~obeyed for each in asked[1:])]
+        self.requests = [Order.NONE, *(Order(each) & ~obeyed for each in asked[1:])]
 
-    def who_asks(self, order: Order) -> str | None:
-        """Return the name of another rank that asks for this; None if there is none known."""
-        return next((f"rank {rank}" for rank, asks in enumerate(self.asked) if order in asks), None)
+    def requester(self, order: Order) -> str | None:
+        """Return the name of another rank with this request, None if none is known."""
+        return next(
+            (f"rank {rank}" for rank, request in enumerate(self.requests) if order in request), None
+        )
 
 
 class RankReducer(SliceReducer):
@@ -334,10 +336,10 @@ class RankReducer(SliceReducer):
             self._peers.traffic,
             compute_seconds=control.compute_seconds(),
             memory_bytes=control.memory_bytes,
-            asks=control.asks,
+            request=control.request,
         )
         add("figures", [figures.to_tensor()], [FIGURES_SPEC] * world if leads else [])
-        asked = reduce(or_, control.asked, control.asks) & ~Order.HOLD  # rank 0 alone pauses
+        asked = reduce(or_, control.requests, control.request) & ~Order.HOLD  # rank 0 alone pauses
         add("order", [torch.tensor([int(asked)])] * world if leads else [], [ORDER_SPEC])
         parcels = exchange_parcels(self._peers, STEP, step, sends, expected)
         if step % CHECKED_EVERY == 0:
@@ -345,7 +347,7 @@ class RankReducer(SliceReducer):
         control.order |= Order(int(parcels[0]["order"]))
         if leads:
             control.figures = [RankFigures.from_tensor(parcel["figures"]) for parcel in parcels]
-            control.hear([each.asks for each in control.figures])
+            control.set_requests([each.request for each in control.figures])
         if leads and scores:
             parts = [torch.split(p["scores"], n) for p, n in zip(parcels, sizes, strict=True)]
             for each, of_ranks in zip(scores, zip(*parts, strict=True), strict=True):

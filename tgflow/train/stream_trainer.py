@@ -32,7 +32,7 @@ from tgflow.plan.device_preparer import Slabs
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.negatives import NegativeSampler, PairHistory
-from tgflow.plan.shared_batches import SharePreparer, TurnGate, Walk, shares_by_turns, walks_here
+from tgflow.plan.shared_batches import Barrier, SharePreparer, Walk, shares_by_turns, walks_here
 from tgflow.ranks.broadcast import MOST_BATCHES, read_by_rank_0
 from tgflow.ranks.control import Order
 from tgflow.ranks.requests import AskingSampler
@@ -353,7 +353,7 @@ class StreamTrainer(ABC):
                 "training was left early, and their number differs between ranks: continue from a "
                 "checkpoint"
             )
-        plans, gate = self._source(), TurnGate(self._peers)
+        plans, gate = self._source(), Barrier(self._peers)
         assert isinstance(plans, MicroBatchPlans)
         sampler, graph, state = plans.predict.draws.sampler, self.graph, self.spread_state
         walk: Walk = walks_here(graph, sampler)
