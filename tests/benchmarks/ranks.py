@@ -238,7 +238,7 @@ def measure(work: Work, peers: Peers) -> Took:
             peers.traffic,
             compute_seconds=trainer.control.compute_seconds(),
             memory_bytes=0,
-            asks=Order.NONE,
+            request=Order.NONE,
         )
         busy = figures.compute_seconds, figures.wait_seconds
         return [time.perf_counter(), *busy, batches.seconds, records.seconds]

@@ -212,9 +212,9 @@ def test_ranks_on_devices_obey_an_order_after_the_same_micro_batch():
             for record in trainer.steps(pieces(made_events(100), 16)):
                 if not trainer.num_pending and Order.CHECKPOINT in trainer.control.order:
                     due.append((trainer.position, record.stop))
-                    trainer.control.asks = Order.NONE
+                    trainer.control.request = Order.NONE
                 elif record.stop == 8 and peers.rank == 1:
-                    trainer.control.asks, asked = Order.CHECKPOINT, trainer.position
+                    trainer.control.request, asked = Order.CHECKPOINT, trainer.position
         return due, asked
 
     (due, _), (same, asked) = in_threads(2, obey)

@@ -176,7 +176,7 @@ def test_stream_error_ends_all_ranks_with_the_same_cause():
 def ask_while_idle(peers):
     """Rank 1 asks for a stop while no events arrive."""
     if peers.rank:
-        with Followed(peers, "s", asks=lambda: Order.STOP) as followed:
+        with Followed(peers, "s", request=lambda: Order.STOP) as followed:
             return [*followed]
     asked = []
 
@@ -185,7 +185,7 @@ def ask_while_idle(peers):
             time.sleep(0.01)
         yield from ()
 
-    with Feed(peers, stream(), 10, heard=asked.append, timeout=0.3) as feed:
+    with Feed(peers, stream(), 10, on_requests=asked.append, timeout=0.3) as feed:
         assert [*feed] == []
     return asked[0]
 

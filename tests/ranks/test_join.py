@@ -174,7 +174,7 @@ def join_while_rank_0_stops(rank, folder, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["_judge", "Ranks"])
+@pytest.mark.parametrize("where", ["_find_problem", "Ranks"])
 def test_stopped_rank_0_does_not_block_the_others(where, tmp_path):
     """Stopped before it publishes the world, and before it connects to the others."""
     [_, text] = [each.result for each in run_apart(2, join_while_rank_0_stops, tmp_path, where)]

@@ -123,7 +123,7 @@ def save_with_a_lost_rank(peers, folder):
         broadcast_json(peers, group="save")
         os.kill(os.getpid(), signal.SIGKILL)
     start = time.monotonic()
-    with pytest.raises(PeerLost, match=r"rank 1 \(process \d+ on .* gave no sign within 2 s"):
+    with pytest.raises(PeerLost, match=r"rank 1 \(process \d+ on .* did not respond within 2 s"):
         LeadingStore(CheckpointStore(folder), peers).save(5, checkpoint)
     return time.monotonic() - start
 

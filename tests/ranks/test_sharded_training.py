@@ -123,7 +123,7 @@ def stopped(peers: Any, sharded: Sharded) -> Any:
     for record in trainer.steps(EVENTS[i : i + 16] for i in range(0, 64, 16)):
         position = record.stop
         if peers.rank == 0:
-            trainer.control.asks |= Order.STOP
+            trainer.control.request |= Order.STOP
         if Order.STOP in trainer.control.order:
             break
     peers.broadcast(torch.zeros(1), kind="after")

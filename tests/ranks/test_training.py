@@ -195,11 +195,11 @@ def obey(peers):
         found.append((record.stop, control.order))
         figures = control.figures
         if Order.CHECKPOINT in control.order:
-            control.asks &= ~Order.CHECKPOINT
+            control.request &= ~Order.CHECKPOINT
         if record.stop == 16 and peers.rank == peers.world - 1:
-            control.asks |= Order.CHECKPOINT
+            control.request |= Order.CHECKPOINT
         if record.stop == 32 and peers.rank == 0:
-            control.asks |= Order.STOP
+            control.request |= Order.STOP
     return found, figures
 
 

@@ -51,7 +51,7 @@ def test_events_are_scored_before_the_model_learns_them():
         assert torch.equal(seen.src, events.src[seen.begin : seen.end])
         heard.append(scores)
 
-    trainer.scorer.hear = hear
+    trainer.scorer.on_scores = hear
     records = list(trainer.steps([events]))
     assert [r.scores for r in records] == heard
     assert torch.equal(torch.cat([r.eid for r in records]), torch.arange(100))

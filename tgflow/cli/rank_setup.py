@@ -51,7 +51,7 @@ def join_ranks(
             yield peers
         except Exception as error:
             if not isinstance(error, PeerLost | LeaderFailed):  # raised by this rank
-                peers.say_why(explain(error))
+                peers.publish_error(explain(error))
             raise
         finally:
             peers.close()

@@ -32,7 +32,7 @@ class TurnsOver(Exception):
     """Raised when a rank takes no more turns, so that no other rank can."""
 
 
-class TurnGate:
+class Barrier:
     """A barrier that all ranks pass before each turn, in the group "plan".
 
     Turns are prefetched during training: when all ranks stop after the same micro-batch, some
@@ -150,7 +150,7 @@ def _fetching(shares: Iterable[Share], ask: AskState) -> list[Share]:
 def shares_by_turns(
     turns: Iterable[Sequence[Task]],
     preparer: SharePreparer,
-    gate: TurnGate,
+    gate: Barrier,
     *,
     num_threads: int,
     ahead: int,

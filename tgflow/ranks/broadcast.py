@@ -203,8 +203,8 @@ class Feed(EventStream):
         batch_size: Events of a micro-batch.
         lost: Callback from the sending thread if another rank is gone, as a thread that waits for
             the stream cannot detect it.
-        heard: Callback from the sending thread with the requests of all ranks, as answers to a
-            heartbeat: `Order`.
+        on_requests: Callback from the sending thread with the requests of all ranks, which are the
+            answers to a heartbeat: `Order`.
         timeout: Seconds after which a silent rank is lost; a heartbeat comes after a third of it.
 
     Example:
@@ -221,12 +221,12 @@ class Feed(EventStream):
         batch_size: int,
         *,
         lost: Callable[[PeerLost], object] = lambda error: None,
-        heard: Callable[[Sequence[int]], object] = lambda asked: None,
+        on_requests: Callable[[Sequence[int]], object] = lambda asked: None,
         timeout: float = 3 * HEARTBEAT_SECONDS,
     ) -> None:
         super().__init__(stream)
         self._peers, self._batch_size = peers, batch_size
-        self._lost, self._heard = lost, heard
+        self._lost, self._on_requests = lost, on_requests
         self._heartbeat = min(HEARTBEAT_SECONDS, timeout / 3)
         self._messages: queue.Queue[Message] = queue.Queue(_QUEUED)
         self._has_ended = False
@@ -291,7 +291,7 @@ class Feed(EventStream):
                     message = What.HEARTBEAT
                 send(self._peers, number, message)
                 if message == What.HEARTBEAT:
-                    self._heard(_answers(self._peers, Order.NONE))
+                    self._on_requests(_answers(self._peers, Order.NONE))
                 number += 1
         except PeerLost as error:
             self._failure = error
@@ -307,7 +307,7 @@ class Followed:
         peers: The ranks.
         unit: Time unit of a tick.
         x_dim: Width of the edge features, 0 without them.
-        asks: Returns the requests of this rank, sent with the answers to heartbeats.
+        request: Returns the requests of this rank, sent with the answers to heartbeats.
     """
 
     def __init__(
@@ -315,11 +315,11 @@ class Followed:
         peers: Peers,
         unit: str,
         x_dim: int = 0,
-        asks: Callable[[], Order] = lambda: Order.NONE,
+        request: Callable[[], Order] = lambda: Order.NONE,
     ) -> None:
         self.unit = unit
         self.x_dim = x_dim
-        self._peers, self._asks = peers, asks
+        self._peers, self._request = peers, request
         # not bounded: rank 0, at the same micro-batch, waits for answers to its heartbeats
         self._arrived = queue.SimpleQueue[Message | Exception]()
         self._is_closed = False
@@ -367,7 +367,7 @@ class Followed:
                 message = receive(self._peers, number)
                 number += 1
                 if message == What.HEARTBEAT:
-                    _answers(self._peers, self._asks())
+                    _answers(self._peers, self._request())
                 else:
                     self._arrived.put(message)
         except Exception as error:

@@ -64,12 +64,12 @@ class RankFigures:
     """Bytes sent for neighbor queries and their answers."""
     other_bytes: int = 0
     """Bytes sent for everything else."""
-    asks: Order = Order.NONE
+    request: Order = Order.NONE
     """The order that it requests from rank 0."""
 
     @classmethod
     def of(
-        cls, traffic: Traffic, *, compute_seconds: float, memory_bytes: int, asks: Order
+        cls, traffic: Traffic, *, compute_seconds: float, memory_bytes: int, request: Order
     ) -> Self:
         """Return the status of this rank."""
         flows = dict(traffic.flows)
@@ -85,7 +85,7 @@ class RankFigures:
             rows_bytes=rows,
             query_bytes=queries,
             other_bytes=sum(flow.bytes for flow in flows.values()) - gradient - rows - queries,
-            asks=asks,
+            request=request,
         )
 
     def to_tensor(self) -> Tensor:
@@ -96,8 +96,8 @@ class RankFigures:
     def from_tensor(cls, figures: Tensor) -> Self:
         """Return the status in `figures`, from `to_tensor`. Synchronizes with a device."""
         compute, wait, *counts = figures.tolist()
-        memory, gradient, rows, queries, other, asks = map(int, counts)
-        return cls(compute, wait, memory, gradient, rows, queries, other, Order(asks))
+        memory, gradient, rows, queries, other, request = map(int, counts)
+        return cls(compute, wait, memory, gradient, rows, queries, other, Order(request))
 
 
 class RankControl:
@@ -110,7 +110,7 @@ class RankControl:
 
     def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:
         self._peers, self.compute_seconds = peers, compute_seconds
-        self.asks = Order.NONE
+        self.request = Order.NONE
         """Orders requested by this rank; set by a runner, from any thread."""
         self.memory_bytes = 0
         """Memory of this process; set by a runner."""
@@ -118,21 +118,23 @@ class RankControl:
         """Order to all ranks after the latest micro-batch."""
         self.figures: Sequence[RankFigures] = ()
         """Status of each rank, as of the latest micro-batch; only on rank 0 of several."""
-        self.asked: Sequence[Order] = ()
+        self.requests: Sequence[Order] = ()
         """Latest request of each other rank, NONE for this one; only on rank 0 of several."""
 
     def begin(self) -> None:
         """Begin a micro-batch, which has no order yet."""
-        self.order = self.asks if self._peers.world == 1 else Order.NONE
+        self.order = self.request if self._peers.world == 1 else Order.NONE
 
-    def hear(self, asked: Sequence[int]) -> None:
+    def set_requests(self, asked: Sequence[int]) -> None:
         """Take the requests of all ranks, with a micro-batch or while no events arrive."""
         obeyed = self.order & Order.CHECKPOINT  # they asked before they had this order
-        self.asked = [Order.NONE, *(Order(each) & ~obeyed for each in asked[1:])]
+        self.requests = [Order.NONE, *(Order(each) & ~obeyed for each in asked[1:])]
 
-    def who_asks(self, order: Order) -> str | None:
-        """Return the name of another rank that asks for this; None if there is none known."""
-        return next((f"rank {rank}" for rank, asks in enumerate(self.asked) if order in asks), None)
+    def requester(self, order: Order) -> str | None:
+        """Return the name of another rank with this request, None if none is known."""
+        return next(
+            (f"rank {rank}" for rank, request in enumerate(self.requests) if order in request), None
+        )
 
 
 def checksum(tensors: Mapping[str, Tensor]) -> Tensor:

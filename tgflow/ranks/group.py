@@ -23,7 +23,7 @@ from tgflow.ranks.rank_info import Member
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _BESIDE: tuple[Group, ...] = ("plan", "feed", "save")
-_SIGN_SECONDS = 2.0
+_RESPONSE_SECONDS = 2.0
 """Seconds for other ranks to report after one is lost, so that the silent ones are known."""
 _PAUSE = 0.01
 Found = TypeVar("Found")
@@ -151,7 +151,7 @@ class Ranks(Peers):
         if here is not flat:
             flat.copy_(here)
 
-    def say_why(self, text: str) -> None:
+    def publish_error(self, text: str) -> None:
         """Publish why this rank ends, before it leaves; "" if only as another one is lost."""
         with suppress(RuntimeError):  # the store is gone
             self._store.set(f"end/{self.rank}", text)
@@ -166,27 +166,27 @@ class Ranks(Peers):
                 dist.destroy_process_group()
 
     def _why(self, first: str) -> str:
-        """Return the reasons of ranks that ended, or which ranks give no sign within 2 s."""
+        """Return the reasons of ranks that ended, or which ranks do not respond within 2 s."""
         try:
-            reasons, silent = call_within(2 * _SIGN_SECONDS, self._signs, "no answer")
+            reasons, silent = call_within(2 * _RESPONSE_SECONDS, self._responses, "no answer")
         except RuntimeError:
             where = f"{self._others[0]} or torchrun" if self.rank > 0 else "torchrun"
             return f"the store of the ranks does not answer, which {where} serves; {first}"
         if reasons:
             return " and ".join(f"rank {rank} has ended: {why}" for rank, why in reasons.items())
-        what = "all ranks gave a sign"
+        what = "all ranks respond"
         if silent:
             what = (
-                f"{' and '.join(map(str, silent))} gave no sign within {_SIGN_SECONDS:g} s: ended, "
-                "stopped or out of reach"
+                f"{' and '.join(map(str, silent))} did not respond within {_RESPONSE_SECONDS:g} s: "
+                "ended, stopped or out of reach"
             )
         return f"{what}; if one is only slow, wait longer: join(timeout=), --rank-timeout; {first}"
 
-    def _signs(self) -> tuple[dict[int, str], list[Member]]:
-        """Give a sign; return the reasons of other ranks, and the ranks that gave no sign."""
-        self.say_why("")
+    def _responses(self) -> tuple[dict[int, str], list[Member]]:
+        """Respond; return the reasons of other ranks, and the ranks that did not respond."""
+        self.publish_error("")
         reasons, silent = dict[int, str](), self._others
-        deadline = time.monotonic() + _SIGN_SECONDS
+        deadline = time.monotonic() + _RESPONSE_SECONDS
         while silent and not reasons and time.monotonic() < deadline:
             time.sleep(_PAUSE)
             found = [each.rank for each in silent if self._store.check([f"end/{each.rank}"])]

@@ -200,7 +200,7 @@ def _lead(
     while len(present) < facts.world and time.monotonic() <= deadline:
         time.sleep(_PAUSE)
         present = [rank for rank in range(facts.world) if attempt.check([_facts_key(rank)])]
-    error, everyone = _judge(attempt, present, facts.world, timeout, strict)
+    error, everyone = _find_problem(attempt, present, facts.world, timeout, strict)
     attempt.set(_VERDICT, json.dumps(None if error is None else [type(error).__name__, str(error)]))
     if error is None:
         return attempt, everyone
@@ -211,7 +211,7 @@ def _lead(
     raise error
 
 
-def _judge(
+def _find_problem(
     store: Store, present: list[int], world: int, timeout: float, strict: bool
 ) -> tuple[PeerLost | WorldError | None, list[Facts]]:
     """Return the error that prevents a world, if any, and the facts of all ranks."""

@@ -234,10 +234,10 @@ class RankReducer(SliceReducer):
             self._peers.traffic,
             compute_seconds=control.compute_seconds(),
             memory_bytes=control.memory_bytes,
-            asks=control.asks,
+            request=control.request,
         )
         add("figures", [figures.to_tensor()], [FIGURES_SPEC] * world if leads else [])
-        asked = reduce(or_, control.asked, control.asks) & ~Order.HOLD  # rank 0 alone pauses
+        asked = reduce(or_, control.requests, control.request) & ~Order.HOLD  # rank 0 alone pauses
         add("order", [torch.tensor([int(asked)])] * world if leads else [], [ORDER_SPEC])
         parcels = exchange_parcels(self._peers, STEP, step, sends, expected)
         if step % CHECKED_EVERY == 0:
@@ -245,7 +245,7 @@ class RankReducer(SliceReducer):
         control.order |= Order(int(parcels[0]["order"]))
         if leads:
             control.figures = [RankFigures.from_tensor(parcel["figures"]) for parcel in parcels]
-            control.hear([each.asks for each in control.figures])
+            control.set_requests([each.request for each in control.figures])
         if leads and scores:
             parts = [torch.split(p["scores"], n) for p, n in zip(parcels, sizes, strict=True)]
             for each, of_ranks in zip(scores, zip(*parts, strict=True), strict=True):

@@ -199,10 +199,10 @@ def _run_once(command: Sequence[str], nproc: int, environ: Mapping[str, str], st
     if stop.asked and stop.to is None and codes[0] != 0:
         name = signal.Signals(stop.asked).name
         return _End(128 + stop.asked, False, f"all ranks have ended by {name}, and nothing is kept")
-    return _judge(codes, is_stopping=stop.asked != 0)
+    return _outcome(codes, is_stopping=stop.asked != 0)
 
 
-def _judge(codes: Sequence[int | None], *, is_stopping: bool) -> _End:
+def _outcome(codes: Sequence[int | None], *, is_stopping: bool) -> _End:
     """Return the outcome of the exit codes of all ranks; None is a rank that did not end."""
     for rank, code in enumerate(codes):
         if code is not None and code > 0 and code not in RESTARTED:

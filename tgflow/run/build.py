@@ -76,7 +76,7 @@ def open_runner(run: RunContext) -> Runner:
 def open_follower(run: RunContext) -> Runner:
     """Return the runner of a rank other than 0, which repeats the steps of rank 0."""
     peers, flow, run_log = run.peers, run.flow, run.run_log
-    followed = FollowedStream(peers, run.unit, run.x_dim, asks=flow.asks)
+    followed = FollowedStream(peers, run.unit, run.x_dim, request=flow.request)
     trainer = make_trainer(run)
     guard = MemoryGuard(run.config.operate.memory_bytes, watch.GRACE_SECONDS)
     memory = watch.repeating(partial(watch.watch_memory, guard, flow, run_log))
@@ -148,7 +148,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
             batches,
             run.trainer.config.batch_size,
             lost=flow.stop,
-            heard=control.hear,
+            on_requests=control.set_requests,
             timeout=run.config.ranks.timeout,
         )
         feeds = [feed]

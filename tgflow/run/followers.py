@@ -139,12 +139,12 @@ class RankGuard(MemoryGuard):
 
     def is_short(self, rss: int) -> bool:
         """Return whether the stream must pause; raises MemoryLimit if any rank is at its limit."""
-        who_asks = self._control.who_asks
-        if who := who_asks(Order.STOP_FOR_MEMORY):
+        requester = self._control.requester
+        if who := requester(Order.STOP_FOR_MEMORY):
             raise rank_at_limit(who)
-        if who := who_asks(Order.STOP):
+        if who := requester(Order.STOP):
             self._flow.stop_for(f"a signal to {who}")
-        return super().is_short(rss) or who_asks(Order.HOLD) is not None
+        return super().is_short(rss) or requester(Order.HOLD) is not None
 
 
 def make_writer(peers: Peers, store: CheckpointStore) -> CheckpointWriter:

@@ -128,13 +128,13 @@ class Runner:
         that, or one later if rank 0 has to be asked first.
         """
         wanted = Order.CHECKPOINT if self.checkpoints.after_step() else Order.NONE
-        wanted |= self.flow.asks()
+        wanted |= self.flow.request()
         if self.control is None:
             return wanted
         # of a GPU's records the last one only, which all ranks have after the same micro-batch
         order = Order.NONE if self.trainer.num_pending else self.control.order
         self.control.memory_bytes = rss_bytes()
-        self.control.asks = wanted & ~order
+        self.control.request = wanted & ~order
         return order
 
     def _obey(self, order: Order) -> None:
@@ -145,7 +145,7 @@ class Runner:
             return
         self.flow.check()
         if Order.STOP_FOR_MEMORY in order:
-            who = None if self.control is None else self.control.who_asks(Order.STOP_FOR_MEMORY)
+            who = None if self.control is None else self.control.requester(Order.STOP_FOR_MEMORY)
             raise rank_at_limit(who or "another rank")
         raise Stopped
 

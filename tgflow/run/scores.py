@@ -315,7 +315,7 @@ def open_scores(run: RunContext) -> SavedScores | None:
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or to is None:
         return None
     rows = ScoreRows(
-        run.ingest, config.stream, config.task.classes, has_labels=trainer.scorer.says_labels
+        run.ingest, config.stream, config.task.classes, has_labels=trainer.scorer.predicts_labels
     )
     noted, owner = None, {}
     if checkpoint is not None and _NOTE in checkpoint.meta:
@@ -366,5 +366,5 @@ def open_scores(run: RunContext) -> SavedScores | None:
         assert transport.topic is not None
         sink = TopicScores(transport.topic(to, config.section_of(scheme_of(to)).options))
     saved = SavedScores(to, sink, rows, trainer, mark)
-    trainer.scorer.hear = saved.write
+    trainer.scorer.on_scores = saved.write
     return saved

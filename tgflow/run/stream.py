@@ -84,7 +84,7 @@ class FlowControl:
         if self.stopped:
             raise self.error or Stopped
 
-    def asks(self) -> Order:
+    def request(self) -> Order:
         """Return what a stop or a pause of this rank's stream asks of all ranks."""
         if self.stopped:
             is_full = isinstance(self.error, MemoryLimit)

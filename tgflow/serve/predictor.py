@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,13 +31,45 @@ from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.streams.options import StreamOptions
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.inference import Inference, Ranking, check_reach
+from tgflow.train.inference import Inference, check_reach
 from tgflow.train.tasks.labels import EventLabels
 from tgflow.train.tasks.targets import NO_LABEL
 
 EMBEDDED_AT_ONCE = 4096
 """Nodes per batch of rows."""
+RANKED_AT_ONCE = 1024
+"""Pairs of a ranking that are scored together; of one source, at least all."""
 SIDES: tuple[Side, Side] = ("src", "dst")
+
+
+class PairQuery(NamedTuple):
+    """Pairs to score; in a ranking, the candidates of one source after those of another."""
+
+    src: Tensor
+    """Dense ids, int64 `[N]`."""
+    dst: Tensor
+    """Dense ids, int64 `[N]`."""
+    t: Tensor
+    """Ticks, int64 `[N]`."""
+    relation: Tensor | None = None
+    """Numbers of relations, int64 `[N]`; None without."""
+    sizes: Sequence[int] | None = None
+    """Number of candidates of each source in a ranking; None: the scores of all pairs."""
+    k: int = 0
+    """Number of pairs of each source that a ranking keeps."""
+
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the rows of the pairs to keep, int64 `[K]`, and their places in a ranking.
+
+        Ties keep the order of candidates.
+        """
+        if self.sizes is None:
+            return torch.arange(len(logits)), None
+        best, ends = [torch.arange(0)], accumulate(self.sizes, initial=0)
+        for begin, end in pairwise(ends):
+            own = logits[begin:end].argsort(descending=True, stable=True)
+            best.append(begin + own[: self.k])
+        return torch.cat(best), torch.cat([torch.arange(1, len(rows) + 1) for rows in best])
 
 
 @described
@@ -158,8 +190,8 @@ class Predictor:
             src, dst, at, relation, x = self._columns_of(src, at, relation, x)
         pairs = self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at, relation)
         if self.labels is None and x is None:
-            return self.score_pairs(*pairs)
-        return self.score_events(*pairs, self.features_of(x, len(pairs[0])))
+            return self.score_pairs([pairs])[0]
+        return self.score_events(pairs, self.features_of(x, len(pairs.src)))
 
     def embed(self, ids: Any, at: Any = None, *, side: Side = "src") -> Tensor:
         """Return the embeddings of nodes, float `[N, dim]`.
@@ -240,10 +272,13 @@ class Predictor:
                 relation.
         """
         nodes = self.find(src, "src")
-        t = self.ticks(at, len(nodes))
-        related = self.find_relations(relation, len(nodes))
         others = self.destinations() if candidates is None else self.find(candidates, "dst")
-        return self._ranked(nodes, t, others, k, exclude_known, related)
+        if k < 1 or not len(others):
+            what = "k" if k < 1 else "the number of candidates"
+            raise ValueError(f"{what} must be at least 1, got {k if k < 1 else 0}")
+        at_once = max(1, RANKED_AT_ONCE // len(others))
+        rankings = self.rankings(nodes, at, relation, others, k, exclude_known, at_once)
+        return ScoredPairs.joined([self.score_pairs([each])[0] for each in rankings])
 
     def explain(self, src: Any, dst: Any, at: Any = None, relation: Any = None) -> Explanation:
         """Return why a pair has its score: contributions, and the past events behind them.
@@ -351,17 +386,42 @@ class Predictor:
             found[value] = number
         return torch.tensor([found[value] for value in values], dtype=torch.int64)
 
-    def pairs_of(
-        self, src: Tensor, dst: Tensor, at: Any = None, relation: Any = None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Return pairs by dense ids, their ticks and relations; errors as in `score`.
-
-        Returns:
-            int64 `[N]` each; relations are None if none are given.
-        """
+    def pairs_of(self, src: Tensor, dst: Tensor, at: Any = None, relation: Any = None) -> PairQuery:
+        """Return pairs by dense ids, int64 `[N]` each, to be scored; errors as in `score`."""
         if len(src) != len(dst):
             raise ValueError(f"src and dst must have one length, got {len(src)} and {len(dst)}")
-        return src, dst, self.ticks(at, len(src)), self.find_relations(relation, len(src))
+        size = len(src)
+        return PairQuery(src, dst, self.ticks(at, size), self.find_relations(relation, size))
+
+    def rankings(
+        self,
+        src: Tensor,
+        at: Any,
+        relation: Any,
+        candidates: Tensor,
+        k: int,
+        exclude_known: bool,
+        at_once: int,
+    ) -> Iterator[PairQuery]:
+        """Yield the candidates of sources by dense ids, `at_once` sources each; see `top_k`.
+
+        Unknown sources (-1) have none.
+        """
+        t, related = self.ticks(at, len(src)), self.find_relations(relation, len(src))
+        for rows in torch.split(torch.arange(len(src)), at_once):
+            lists = [
+                candidates[:0]
+                if node < 0
+                else self.without_known(node, tick, candidates)
+                if exclude_known
+                else candidates
+                for node, tick in zip(src[rows].tolist(), t[rows].tolist(), strict=True)
+            ]
+            sizes = [len(each) for each in lists]
+            every = rows.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
+            own = None if related is None else related[every]
+            dst = torch.cat([candidates[:0], *lists])
+            yield PairQuery(src[every], dst, t[every], own, sizes, k)
 
     def features_of(self, x: Any, size: int) -> Tensor | None:
         """Return the features of events as the model reads them, float32 `[size, x_dim]`.
@@ -391,20 +451,14 @@ class Predictor:
             return rows
         return torch.cat([scale.scaled(row)[0] for row in torch.split(rows, 1)])
 
-    def score_events(
-        self,
-        src: Tensor,
-        dst: Tensor,
-        t: Tensor,
-        relation: Tensor | None = None,
-        x: Tensor | None = None,
-    ) -> ScoredPairs:
+    def score_events(self, asked: PairQuery, x: Tensor | None = None) -> ScoredPairs:
         """Return the scores of events and of their labels; `x` is a result of `features_of`."""
         assert self.labels is not None
         if x is None and getattr(self.engine.model.label_decoder, "x_proj", None) is not None:
-            found = self.score_pairs(src, dst, t, relation)
-            unknown = torch.full((len(src),), torch.nan, dtype=torch.float64)
-            return replace(found, predicted_label=[None] * len(src), label_probability=unknown)
+            [found] = self.score_pairs([asked])
+            unknown = torch.full((len(found),), torch.nan, dtype=torch.float64)
+            return replace(found, predicted_label=[None] * len(found), label_probability=unknown)
+        src, dst, t, relation = asked[:4]
         logits, classes = self.engine.score_events(
             src, dst, t, x, self.labels, as_of=self._cuts(t), relation=relation
         )
@@ -416,50 +470,31 @@ class Predictor:
         scored = self.scored(src, dst, logits.cpu())
         return replace(scored, predicted_label=texts, label_probability=share)
 
-    def score_pairs(
-        self, src: Tensor, dst: Tensor, t: Tensor, relation: Tensor | None = None
-    ) -> ScoredPairs:
-        """Return the scores of pairs by dense ids, ticks and relations, int64 `[N]` each."""
-        return self.scored(src, dst, self.logits(src, dst, t, relation))
+    def score_pairs(self, asked: Sequence[PairQuery]) -> list[ScoredPairs]:
+        """Return the answer to each query, all with relations or none, by one call of the model."""
+        src, dst, t = (torch.cat(c) for c in zip(*(each[:3] for each in asked), strict=True))
+        related = [each.relation for each in asked if each.relation is not None]
+        logits = self.logits(src, dst, t, torch.cat(related) if related else None)
+        parts = torch.split(logits, [len(each.src) for each in asked])
+        best = [each.best(own) for each, own in zip(asked, parts, strict=True)]
+        begins = accumulate((len(own) for own in parts), initial=0)
+        rows = torch.cat([begin + own for begin, (own, _) in zip(begins, best, strict=False)])
+        every = self.scored(src[rows], dst[rows], logits[rows])
+        spans = pairwise(accumulate((len(own) for own, _ in best), initial=0))
+        return [
+            replace(every[begin:end], place=place)
+            for (begin, end), (_, place) in zip(spans, best, strict=True)
+        ]
 
     def logits(self, src: Tensor, dst: Tensor, t: Tensor, relation: Tensor | None = None) -> Tensor:
-        """Return the logits of pairs on the CPU; arguments as `score_pairs`."""
+        """Return the logits of pairs on the CPU; arguments as in `PairQuery`."""
         return self.engine.score(src, dst, t, as_of=self._cuts(t), relation=relation).cpu()
 
     def embed_nodes(self, nodes: Tensor, t: Tensor) -> Tensor:
         """Return the embeddings of nodes by dense ids and ticks, float `[N, dim]`."""
         return self.engine.embed(nodes, t, as_of=self._cuts(t)).cpu()
 
-    def _ranked(
-        self,
-        nodes: Tensor,
-        times: Tensor,
-        others: Tensor,
-        k: int,
-        exclude_known: bool,
-        relation: Tensor | None,
-    ) -> ScoredPairs:
-        found: list[Ranking] = []
-        cuts = self._cuts(times)
-        for i, node in enumerate(torch.split(nodes, 1)):
-            t, cut, left = times[i : i + 1], int(cuts[i]), others
-            if exclude_known:
-                left = self.without_known(int(node), int(t), others)
-            if len(left) or not len(others):
-                own = None if relation is None else relation[i : i + 1]
-                found.append(self.engine.rank(node, t, left, k, as_of=cut, relation=own))
-            else:
-                found.append(Ranking(left.view(1, 0), torch.empty(1, 0)))
-        counts = torch.tensor([each.nodes.shape[1] for each in found], dtype=torch.int64)
-        none = torch.empty(0, dtype=torch.int64)
-        right = torch.cat([none, *(each.nodes.view(-1).cpu() for each in found)])
-        logits = torch.cat([torch.empty(0), *(each.scores.view(-1).cpu() for each in found)])
-        place = torch.cat([none, *(torch.arange(1, int(num) + 1) for num in counts)])
-        return self.scored(nodes.repeat_interleave(counts), right, logits, place)
-
-    def scored(
-        self, src: Tensor, dst: Tensor, logits: Tensor, place: Tensor | None = None
-    ) -> ScoredPairs:
+    def scored(self, src: Tensor, dst: Tensor, logits: Tensor) -> ScoredPairs:
         """Return logits of pairs as scores."""
         values, calibration = logits.double().numpy(), self._calibration
         return ScoredPairs(
@@ -468,7 +503,6 @@ class Predictor:
             logits,
             torch.from_numpy(calibration.probabilities(values)),
             torch.from_numpy(calibration.anomalies(values)),
-            place,
         )
 
     def neighbors(self, nodes: Tensor, t: Tensor, k: int) -> Neighbors:

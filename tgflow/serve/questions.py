@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from tgflow.base.choices import Side
 from tgflow.base.text import printable
+from tgflow.serve.explain import MAX_EVENTS
+from tgflow.serve.predictor import PairQuery, Predictor
+from tgflow.serve.scored_pairs import ScoredPairs
 
 FAULT = "a fault in tgflow; see the server's log"
 
@@ -41,37 +44,106 @@ Relation = StrictInt | StrictStr
 """A relation as in the stream: a whole number or a string."""
 
 
+class Unscored(NamedTuple):
+    """Pairs whose scores a question needs."""
+
+    pairs: PairQuery
+    answer: Callable[[ScoredPairs], dict[str, Any]]
+    """Returns the answer by their scores."""
+
+
 class Question(BaseModel):
     """Base class of questions; openapi.json describes the fields."""
 
     path: ClassVar[str]
     """Path of the question."""
+    counts: ClassVar[str | None] = "nodes"
+    """What `size` counts, for messages; None: it is not checked before `answer` is called."""
     model_config = ConfigDict(extra="forbid")
 
     at: Time | list[Time] | None = None
+
+    def size(self, num_nodes: int) -> int:
+        """Return the number of pairs and nodes in the question, approximately."""
+        raise NotImplementedError
+
+    def answer(self, predictor: Predictor, most: int) -> dict[str, Any] | Unscored:
+        """Return the answer, or at most `most` pairs that it needs the scores of.
+
+        Nodes that no learned event has get no neighbors, no candidates, and None as scores and
+        embedding.
+
+        Raises:
+            UnknownRelation, TypeError, ValueError: As the methods of `Predictor`.
+        """
+        raise NotImplementedError
 
 
 class ScoreQuestion(Question):
     """Asks for the scores of pairs, or of events before they are stored."""
 
     path = "/score"
+    counts = "pairs"
 
     src: Nodes
     dst: Nodes
     relation: Relation | list[Relation] | None = None
     x: list[list[Number]] | None = None
 
+    def size(self, num_nodes: int) -> int:
+        return max(len(self.src), len(self.dst))
+
+    def answer(self, predictor: Predictor, most: int) -> dict[str, Any] | Unscored:
+        src, dst = predictor.find_known(self.src, "src"), predictor.find_known(self.dst, "dst")
+        pairs = predictor.pairs_of(src, dst, self.at, self.relation)
+        x, r = predictor.features_of(self.x, len(src)), pairs.relation
+        known = ((src >= 0) & (dst >= 0)).nonzero().squeeze(1)
+        pairs = PairQuery(src[known], dst[known], pairs.t[known], None if r is None else r[known])
+
+        def answer(found: ScoredPairs) -> dict[str, Any]:
+            names = zip(self.src, self.dst, strict=True)
+            unknown = dict.fromkeys(("logit", "probability", "anomaly"))
+            rows = [{"src": u, "dst": v, **unknown} for u, v in names]
+            for i, row in zip(known.tolist(), found.to_pylist(), strict=True):
+                rows[i] |= row
+            return {"scores": rows}
+
+        if predictor.labels is None:
+            return Unscored(pairs, answer)
+        return answer(predictor.score_events(pairs, None if x is None else x[known]))
+
 
 class TopQuestion(Question):
     """Asks for the likeliest destinations of sources."""
 
     path = "/top-k"
+    counts = None
 
     src: Nodes
     k: StrictInt = Field(10, ge=1)
     candidates: Nodes | None = None
     exclude_known: bool = False
     relation: Relation | list[Relation] | None = None
+
+    def size(self, num_nodes: int) -> int:
+        return len(self.src) * (num_nodes if self.candidates is None else len(self.candidates))
+
+    def answer(self, predictor: Predictor, most: int) -> Unscored:
+        if self.candidates is None:
+            others = predictor.destinations()
+        else:
+            others = predictor.find_known(self.candidates, "dst")
+            others = others[others >= 0]
+        src = predictor.find_known(self.src, "src")
+        if len(src) * len(others) > most:
+            raise ValueError(
+                f"{len(src):,} sources with {len(others):,} candidates each are more than "
+                f"{most:,} pairs: ask for fewer sources at a time, or name candidates"
+            )
+        [pairs] = predictor.rankings(
+            src, self.at, self.relation, others, self.k, self.exclude_known, len(src)
+        )
+        return Unscored(pairs, lambda found: {"scores": found.to_pylist()})
 
 
 class EmbeddingQuestion(Question):
@@ -82,6 +154,18 @@ class EmbeddingQuestion(Question):
     ids: Nodes
     side: Side = "src"
 
+    def size(self, num_nodes: int) -> int:
+        return len(self.ids)
+
+    def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
+        nodes = predictor.find_known(self.ids, self.side)
+        known, t = nodes >= 0, predictor.ticks(self.at, len(nodes))
+        rows = iter(predictor.embed_nodes(nodes[known], t[known]).tolist())
+        named = zip(self.ids, known.tolist(), strict=True)
+        return {
+            "embeddings": [{"id": id, "embedding": next(rows) if k else None} for id, k in named]
+        }
+
 
 class NeighborQuestion(EmbeddingQuestion):
     """Asks for the latest events of nodes."""
@@ -90,16 +174,40 @@ class NeighborQuestion(EmbeddingQuestion):
 
     k: StrictInt = Field(10, ge=1, le=1_000)
 
+    def size(self, num_nodes: int) -> int:
+        return len(self.ids) * self.k
+
+    def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
+        nodes = predictor.find_known(self.ids, self.side)
+        found = predictor.neighbors(nodes, predictor.ticks(self.at, len(nodes)), self.k)
+        mask = found.mask
+        rows, time = mask.nonzero()[:, 0].tolist(), predictor.time_of
+        others = predictor.ids.decode(found.nodes[mask])
+        columns = zip(rows, others, found.t[mask].tolist(), found.eid[mask].tolist(), strict=True)
+        return {
+            "neighbors": [
+                {"id": self.ids[i], "neighbor": other, "t": time(t), "position": eid}
+                for i, other, t, eid in columns
+            ]
+        }
+
 
 class ExplainQuestion(Question):
     """Asks why a pair has its score."""
 
     path = "/explain"
+    counts = None
 
     src: NodeId
     dst: NodeId
     at: Time | None = None
     relation: Relation | None = None
+
+    def size(self, num_nodes: int) -> int:
+        return 2 * MAX_EVENTS
+
+    def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
+        return predictor.explain(self.src, self.dst, self.at, self.relation).to_dict()
 
 
 class Health(NamedTuple):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
+from math import isnan
 from typing import Any
 
 import pyarrow as pa
+import torch
 from torch import Tensor
 
 from tgflow.base.describe import described
@@ -52,6 +56,28 @@ class ScoredPairs:
         found = ((field.name, getattr(self, field.name)) for field in fields(self))
         columns: dict[str, Any] = {name: None if x is None else x[rows] for name, x in found}
         return ScoredPairs(**columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[ScoredPairs]) -> ScoredPairs:
+        """Return the pairs of at least one part, all with the same columns, one after another."""
+        columns: dict[str, Any] = {}
+        for field in fields(cls):
+            found = [getattr(each, field.name) for each in parts]
+            if found[0] is not None:
+                is_tensor = isinstance(found[0], Tensor)
+                columns[field.name] = torch.cat(found) if is_tensor else [*chain(*found)]
+        return cls(**columns)
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Return a row for each pair; unknown values are None."""
+        columns: dict[str, list[Any]] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if isinstance(column, Tensor):
+                column = [None if isnan(x) else x for x in column.tolist()]
+            if column is not None:
+                columns[field.name] = column
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def to_arrow(self) -> pa.Table:
         """Return a row for each pair; unknown values are null."""

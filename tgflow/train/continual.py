@@ -123,7 +123,7 @@ class ContinualTrainer(StreamTrainer):
         self.not_in_config = [name for name, value in given.items() if value is not None]
         """Arguments given beside `config`, which does not hold them."""
         self.scorer: EventScorer | None = None
-        """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
+        """Makes `StepRecord.scores`; its `on_scores` is called before a micro-batch is learned."""
         if scores:
             from tgflow.train.event_scores import EventScorer
 

@@ -49,14 +49,14 @@ class EventScorer:
     def __init__(self, num_hist: int = 0, labels: EventLabels | None = None) -> None:
         self.calibration = Calibration()
         """Calibration by the micro-batches learned so far."""
-        self.hear: OnEventScores = lambda events, scores: None
+        self.on_scores: OnEventScores = lambda events, scores: None
         """Called with each micro-batch before it is learned; set by a runner."""
         self._num_hist = num_hist
         self._labels = labels if labels is not None and labels.are_predicted else None
         self._latest: tuple[Tensor, Tensor] | None = None
 
     @property
-    def says_labels(self) -> bool:
+    def predicts_labels(self) -> bool:
         """Whether scores include predicted labels."""
         return self._labels is not None
 
@@ -66,7 +66,7 @@ class EventScorer:
         values: Mapping[str, Tensor],
         rank: Tensor | None = None,
     ) -> EventScores | None:
-        """Return the scores of a micro-batch, after `hear` was called with them.
+        """Return the scores of a micro-batch, after `on_scores` was called with them.
 
         Args:
             events: The micro-batch.
@@ -95,7 +95,7 @@ class EventScorer:
         if self._labels is not None:
             label, probability = self._labels.said(events.t, values["classes"])
             scores = replace(scores, predicted_label=label, label_probability=probability)
-        self.hear(events, scores)
+        self.on_scores(events, scores)
         return scores
 
     def settle(self) -> None:

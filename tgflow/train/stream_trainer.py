@@ -356,7 +356,7 @@ class StreamTrainer(ABC):
                 "training was left early, and their number differs between ranks: continue from a "
                 "checkpoint"
             )
-        plans, gate = self._source(), shared_batches.TurnGate(self._peers)
+        plans, gate = self._source(), shared_batches.Barrier(self._peers)
         assert isinstance(plans, MicroBatchPlans)
         sampler, graph, state = plans.predict.draws.sampler, self.graph, self.spread_state
         walk: shared_batches.Walk = shared_batches.walks_here(graph, sampler)

@@ -53,7 +53,7 @@ from tgflow.train.caches import caches_of
 from tgflow.train.step import TrainStep
 
 PIECE = 1 << 20
-"""Events of a sealed segment, 24 MiB of columns: 10 thousand million make 29,000 mappings, of the
+"""Events of a sealed segment, 24 MiB of columns: 10 billion make 29,000 mappings, of the
 65,530 that Linux grants a process."""
 DIGEST_ROWS = 256
 """Last rows of a file that its fingerprint covers."""
