@@ -203,7 +203,7 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
 
 def _settings(run: RunContext) -> Component:
     changed = bool(run.directory.changed) or run.note.build != run.build
-    run.settings = SavedSettings(run.config, run.build, run.note, changed=changed)
+    run.settings = SavedSettings(run.directory, run.build, run.note, changed=changed)
     return run.settings
 
 
@@ -316,7 +316,8 @@ def _serve(run: RunContext, publisher: FramePublisher) -> None:
     where = check_serving(run.config.serve)
     assert where is not None
     warn = partial(run.run_log.warning, "serve")
-    replicas = Replicas(run.path, run.config, where, publisher.ring, warn=warn)
+    c = run.config
+    replicas = Replicas(run.path, c.serve, c.model.name, where, publisher.ring, warn=warn)
     replicas.prioritize()  # where all cores are busy, answers come first
     run.lasting.callback(replicas.close)
     url = replicas.endpoint.url

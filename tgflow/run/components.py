@@ -22,9 +22,9 @@ from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.fs import AppendedFile
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.run.config import Config, plain
+from tgflow.run.config import plain
 from tgflow.run.config.schema import CheckpointConfig
-from tgflow.run.directory import fixed_settings
+from tgflow.run.directory import RunDirectory, fixed_settings
 from tgflow.run.log import RunLog
 from tgflow.run.records import RunFiles, RunNote, lost_records
 from tgflow.train.observe import StepRecord
@@ -193,10 +193,16 @@ class SavedSettings(Component):
     """Settings, build and elapsed time of a run; `before` is what its newest checkpoint has."""
 
     def __init__(
-        self, config: Config, build: dict[str, Any], before: RunNote, *, changed: bool = True
+        self,
+        directory: RunDirectory,
+        build: dict[str, Any],
+        before: RunNote,
+        *,
+        changed: bool = True,
     ) -> None:
-        self._config, self._changed, self._started = config, changed, time.monotonic()
-        self._note = replace(before, build=build, settings=fixed_settings(config))
+        self._model, settings = plain(directory.config)["model"], fixed_settings(directory.config)
+        self._note = replace(before, build=build, settings=settings)
+        self._changed, self._started = changed, time.monotonic()
 
     @property
     def elapsed(self) -> float:
@@ -207,7 +213,7 @@ class SavedSettings(Component):
         return self._changed
 
     def save(self, writer: Checkpoint) -> None:
-        writer.note("model", plain(self._config)["model"])
+        writer.note("model", self._model)
         writer.note("run", asdict(replace(self._note, elapsed=self.elapsed)))
 
     def saved(self) -> None:

@@ -256,7 +256,7 @@ def open_saves(
         events.check(newest.meta, directory)
     further = parts(newest)
     directory.accept_settings()
-    settings = SavedSettings(directory.config, build, note)
+    settings = SavedSettings(directory, build, note)
     return OfflineSaves(
         store,
         newest,
