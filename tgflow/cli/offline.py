@@ -37,7 +37,7 @@ from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import label_score, task_of
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.run import features
-from tgflow.run.components import Component, SavedRecords
+from tgflow.run.checkpoints import SavedRecords
 from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import ResumeOptions, RunDirectory
@@ -56,7 +56,7 @@ from tgflow.train.node_property import (
     asked_at_times,
     node_property_figures,
 )
-from tgflow.train.observe import BatchRecord, Callback, EpochRecord
+from tgflow.train.observe import BatchRecord, Callback, Component, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split

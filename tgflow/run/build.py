@@ -16,14 +16,7 @@ from tgflow.graph.ids import NodeIds
 from tgflow.ranks.broadcast import Feed
 from tgflow.ranks.parcel import broadcast_json
 from tgflow.run import monitoring as watch
-from tgflow.run.components import (
-    ENDS_FILE,
-    Checkpoints,
-    Component,
-    MicroBatchEnds,
-    SavedRecords,
-    SavedSettings,
-)
+from tgflow.run.checkpoints import Checkpoints, SavedRecords, SavedSettings
 from tgflow.run.context import RunContext
 from tgflow.run.directory import learn_again
 from tgflow.run.features import HitRates, edge_file, features_report
@@ -41,6 +34,7 @@ from tgflow.run.log import library_messages
 from tgflow.run.loggers import RunLoggers
 from tgflow.run.machine import rss_bytes
 from tgflow.run.metrics import RunCollector, RunMetrics, open_exporter, rank_report
+from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
 from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
 from tgflow.run.saved import find_initial, start_of
@@ -51,7 +45,7 @@ from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.observe import StepRecord
+from tgflow.train.observe import Component, StepRecord
 
 
 def open_runner(run: RunContext) -> Runner:

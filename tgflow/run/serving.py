@@ -30,12 +30,12 @@ from tgflow.graph.events import COLUMNS
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
 from tgflow.nn import NodeMemory
-from tgflow.run.components import Component
 from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import ServeConfig
 from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.observe import Component
 
 NICE = 5
 """Priority of a run beside replicas; 0 is usual, and 19 the lowest."""
