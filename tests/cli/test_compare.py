@@ -110,7 +110,8 @@ def test_metric_that_selects_is_shown_first(compared, tgflow):
 
 
 def settings(models, **flags):
-    return load_config(flags={"compare.models": [models], **flags})
+    config = load_config(flags={"compare.models": [models], **flags})
+    return config.model, config.task, config.compare
 
 
 def test_each_model_gets_only_its_own_settings():
@@ -118,7 +119,7 @@ def test_each_model_gets_only_its_own_settings():
         "tgn,small=tgn+pairs,craft",
         **{"model.dim": 8, "model.settings": {"table_size": 64, "small.memory_dim": 4}},
     )
-    tgn, small, craft = chosen(config, None)
+    tgn, small, craft = chosen(*config, None)
     assert tgn.settings == dict.fromkeys(("memory_dim", "time_dim", "embedding_dim"), 8)
     assert small.settings["memory_dim"] == 4
     assert craft.settings == {"embedding_dim": 8, "table_size": 64}
@@ -149,9 +150,9 @@ def test_presets_set_supported_settings_and_flags_override_them():
         stream(torch.zeros(50).long(), torch.ones(50).long(), torch.arange(50) // 25), 1
     )
     assert facts.family == "discrete"
-    [choice] = chosen(settings("tpnet"), facts)
+    [choice] = chosen(*settings("tpnet"), facts)
     assert choice.preset == {"walk_decay": math.log(2) / 20}
-    [choice] = chosen(settings("tpnet", **{"model.settings": {"walk_decay": 0.5}}), facts)
+    [choice] = chosen(*settings("tpnet", **{"model.settings": {"walk_decay": 0.5}}), facts)
     assert choice.settings["walk_decay"] == 0.5
     assert choice.preset == {}
     for family in Family.__args__:
@@ -166,15 +167,15 @@ DISCRETE = measure(stream(torch.zeros(50).long(), torch.ones(50).long(), torch.a
 
 def test_automatic_lineup_of_a_sparse_stream_excludes_pair_history_models():
     config = settings("auto,own=tgn+pairs")
-    names = [choice.label for choice in chosen(config, SPARSE)]
+    names = [choice.label for choice in chosen(*config, SPARSE)]
     assert "tgn+pairs" not in names
     assert {"tgn", "own"} <= set(names)  # explicitly named models stay
-    line = preset_line(config, SPARSE, chosen(config, SPARSE))
+    line = preset_line(config[2], SPARSE, chosen(*config, SPARSE))
     assert line.startswith("preset sparse (stream measured: sparse: ")
     assert line.endswith("; leaves out tgn+pairs")
     other = settings("auto", **{"compare.preset": "repeat"})
-    assert "tgn+pairs" in [choice.label for choice in chosen(other, SPARSE)]
-    assert "leaves out" not in preset_line(other, SPARSE, [])
+    assert "tgn+pairs" in [choice.label for choice in chosen(*other, SPARSE)]
+    assert "leaves out" not in preset_line(other[2], SPARSE, [])
 
 
 def test_comparison_over_few_distinct_times_learns_by_time_step(tgflow):

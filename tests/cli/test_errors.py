@@ -325,7 +325,7 @@ def test_traceback_is_shown_on_demand(tgflow, monkeypatch):
         ("tgflow.streams.errors.SourceCorrupt", 76),
         ("tgflow.checkpoint.durable.errors.LogCorrupt", 76),
         ("tgflow.checkpoint.durable.errors.LogVersion", 76),
-        ("tgflow.run.components.EndsDamaged", 76),
+        ("tgflow.run.micro_batch_ends.EndsDamaged", 76),
         ("tgflow.run.scores.ScoresLost", 76),
         ("tgflow.report.compare.outcome.OutcomeDamaged", 76),
         ("tgflow.checkpoint.NoValidCheckpoint", 76),

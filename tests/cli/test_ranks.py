@@ -29,7 +29,8 @@ from tgflow.cli.rank_setup import check_ranks
 from tgflow.models.tgn import TGN
 from tgflow.run import followers as rank_parts
 from tgflow.run import monitoring as watch
-from tgflow.run.config import ConfigError, load_config, replaced
+from tgflow.run.config import ConfigError, load_config
+from tgflow.run.config.schema import ServeConfig
 from tgflow.run.records import read_health
 
 EVENTS = 400
@@ -217,11 +218,9 @@ def test_cores_of_a_host_are_divided_by_its_ranks(monkeypatch, world, ranks_of_h
         address = {"MASTER_ADDR": "h1", "MASTER_PORT": 29400}
         for name, value in (launch | address).items():
             monkeypatch.setenv(name, str(value))
-    config = load_config(flags={"stream.path": "x.csv", "continual.slices": world})
-    set_to, number = assemble.use_threads(config)
-    assert (number, set_to.run.threads, used) == (threads, threads, [threads] * 2)
-    stated = replaced(config, {"run.threads": 3})
-    assert assemble.use_threads(stated) == (stated, 3)
+    assert assemble.use_threads(None, ServeConfig()) == threads
+    assert used == [threads] * 2
+    assert assemble.use_threads(3, ServeConfig()) == 3
 
 
 def test_number_of_threads_is_fixed_when_a_run_starts(tgflow, events, tmp_path, monkeypatch):

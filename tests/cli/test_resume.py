@@ -18,8 +18,7 @@ from helpers.effort import cases
 from helpers.live_runs import SMALL, Killed, same_run, write_events
 from tgflow.cli import inputs as assemble
 from tgflow.cli import main
-from tgflow.run import build, ingestion, page, runner
-from tgflow.run import components as checkpoints
+from tgflow.run import build, checkpoints, ingestion, page, runner
 from tgflow.streams.open import open_files
 
 STEP = ("--checkpoint-batches", 1)

@@ -30,7 +30,7 @@ from helpers.campaign import (
     write_rows,
 )
 from helpers.kafka_io import records_of
-from tgflow.run.components import MicroBatchEnds
+from tgflow.run.micro_batch_ends import MicroBatchEnds
 
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 30 * KILLS)]

@@ -12,8 +12,8 @@ from helpers.forged import flip_bit
 from helpers.made_streams import pieces
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch
-from tgflow.run import components as checkpoints
-from tgflow.run.components import EndsDamaged, MicroBatchEnds, line_of
+from tgflow.run import micro_batch_ends
+from tgflow.run.micro_batch_ends import EndsDamaged, MicroBatchEnds, line_of
 from tgflow.streams.decorators import SteppedStream, TimedStream
 
 NEVER = 1e6
@@ -113,7 +113,7 @@ def test_truncated_end_is_ignored(tmp_path, zeros):
 
 def test_ends_no_checkpoint_needs_are_released_in_bulk(tmp_path, monkeypatch):
     """Ends from the oldest checkpoint on are kept after any release."""
-    monkeypatch.setattr(checkpoints, "MANY", 100)
+    monkeypatch.setattr(micro_batch_ends, "MANY", 100)
     path, oldest, largest = tmp_path / "ends.txt", None, 0
     store = SimpleNamespace(oldest_kept=lambda: oldest and {"position": oldest})
     ends = MicroBatchEnds(path, 0, store=store)

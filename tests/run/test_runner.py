@@ -10,7 +10,7 @@ from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.cli.errors import MEMORY, exit_code
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Plan
-from tgflow.run.components import Checkpoints
+from tgflow.run.checkpoints import Checkpoints
 from tgflow.run.config import load_config
 from tgflow.run.log import RunLog
 from tgflow.run.model_maker import make_model

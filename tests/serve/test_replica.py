@@ -20,7 +20,7 @@ import tgflow as tg
 from helpers.effort import cases
 from tgflow.nn import NodeMemory
 from tgflow.run import serving
-from tgflow.run.config import Config, ConfigError
+from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import ServeConfig
 from tgflow.run.replica import FrameReplica, LogReplica
 from tgflow.run.serving import FramePublisher, ReplicaJob, Replicas
@@ -332,9 +332,9 @@ def test_metrics_of_killed_runs_are_removed_at_the_next_start(tmp_path, monkeypa
     held, lock = serving._metrics_folder()
     assert killed.is_dir(), "it may be about to lock it"
     monkeypatch.setattr(serving, "_NEW_SECONDS", -1.0)
-    where, config = (Endpoint("127.0.0.1", 0), None), Config(serve=ServeConfig(replicas=1))
+    where, serve = (Endpoint("127.0.0.1", 0), None), ServeConfig(replicas=1)
     monkeypatch.setattr(Replicas, "_keep", lambda self, index: None)
-    with Replicas(tmp_path, config, where, None, print):
+    with Replicas(tmp_path, serve, "tgn", where, None, print):
         assert not killed.exists()
         assert Path(held).is_dir(), "its process still runs"
         assert len([*tmp_path.iterdir()]) == 2
@@ -358,7 +358,7 @@ def test_replica_that_ends_before_it_reads_its_job_is_started_again(tmp_path, mo
     monkeypatch.setattr(Replicas, "_start", start)
     monkeypatch.setattr(serving, "_RESTART_SECONDS", 0.01)
     where = Endpoint("127.0.0.1", 0), None
-    with Replicas(tmp_path, Config(), where, None, lambda text: None) as replicas:
+    with Replicas(tmp_path, ServeConfig(), "tgn", where, None, lambda text: None) as replicas:
         while len(started) < 3 and replicas.is_alive:
             time.sleep(0.01)
         assert replicas.is_alive

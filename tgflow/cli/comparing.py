@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from tgflow.report.table_text import print_summary, print_table
 from tgflow.run.build import open_runner
 from tgflow.run.config import Config, ConfigError, model_settings, replaced
 from tgflow.run.config.load import WIDTHS
-from tgflow.run.config.schema import ModelConfig
+from tgflow.run.config.schema import CompareConfig, ModelConfig
 from tgflow.run.directory import ResumeOptions, RunDirectory
 from tgflow.run.features import features_report
 from tgflow.run.gpu import execution_config, graph_gpu
@@ -42,8 +42,9 @@ from tgflow.run.records import DamagedJson, RunFiles, read_figures, run_name, to
 from tgflow.run.rejections import print_stream
 from tgflow.run.restore import current_build, open_saves
 from tgflow.run.stream import FlowControl, StopSignals
-from tgflow.streams import playback
-from tgflow.train.config import TrainingConfig
+from tgflow.streams import EventSource, playback
+from tgflow.train.config import ContinualConfig, TrainingConfig
+from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import embeds, make_task
 
 QUICK = ("edgebank-tw", "poptrack", "recency", "counts")
@@ -66,10 +67,10 @@ FILES = {
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
     if quick:
         config = replace(config, compare=replace(config.compare, models=("quick",)))
-    assemble.check_task(config)
+    assemble.check_task(config.task)
     if config.task.freeze:
         raise ConfigError("--freeze is for one model: use tgflow train, or run with --init-from")
-    if _is_offline(config):  # given settings of `continual` apply to `offline` too
+    if config.compare.is_offline:  # given settings of `continual` apply to `offline` too
         stated = options.stated or {}
         common = {f"continual.{f.name}": f"offline.{f.name}" for f in fields(TrainingConfig)}
         found = {common[key]: value for key, value in stated.items() if key in common}
@@ -78,7 +79,7 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
     name = run_name(config.stream.path, "compare")
     directory = RunDirectory.find(config, name, options)
     try:
-        compare = _compare_offline if _is_offline(directory.config) else _compare_continual
+        compare = _compare_offline if directory.config.compare.is_offline else _compare_continual
         analysis, stream = compare(directory)
     finally:
         directory.release()
@@ -96,40 +97,39 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
         console.print(f"stopped; resume with: tgflow compare --resume --out {directory.path}")
 
 
-def _is_offline(config: Config) -> bool:
-    return config.compare.protocol not in (None, "prequential/1")
-
-
 def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, Any]]:
     """Compare models in one pass; return the analysis, and the report of the stream."""
     flow, console = FlowControl(), Console(stderr=True)
     with StopSignals(flow.stop_for):
         with flow.opening():
             run = assemble.open_live(directory)
-        config = directory.config
-        facts = stream_facts(config)
-        choices, cut = chosen(config, facts), cuts_at_steps(config, facts)
-        x_dims, frozen_at = (run.x_dim, run.node_x_dim), _freezing_point(config)
-        run.model = [*_entrants(config, choices, x_dims, run.device, frozen_at)]
+        config, c = directory.config, directory.config.compare
+        opened = partial(assemble.open_source, config.stream, config.graph, config.task)
+        facts = None if c.preset == "none" else stream_facts(opened())
+        choices, cut = chosen(config.model, config.task, c, facts), cuts_at_steps(c, facts)
+        x_dims = (run.x_dim, run.node_x_dim)
+        frozen_at = _freezing_point(c.frozen_at, config.stream.limit, opened)
+        learning, task = config.continual, config.task
+        run.model = [*_entrants(choices, c.seeds, learning, task, x_dims, run.device, frozen_at)]
         run.title, run.cut_at_steps = f"{len(choices)} models", cut
         run.flow, run.console = flow, console
         with assemble.logged(directory, "compare", console) as run.run_log:
-            preset = preset_line(config, facts, choices)
+            preset = preset_line(c, facts, choices)
             run.run_log.info("preset", preset)
             console.print(preset, markup=False, highlight=False, soft_wrap=True)
             result, trainer = open_runner(run).run(), run.trainer
             assert isinstance(trainer, Comparison)
             if not result.stopped:
-                assemble.check_events(config, trainer.position)
+                assemble.check_events(config.stream.path, trainer.position)
             protocol = result.metrics["protocol_line"]
             stream, said = result.reports["stream"], result.reports["features"]
             summary = {
-                **_common_figures(config, config.continual, trainer.graph, preset),
+                **_common_figures(config.stream.path, learning, trainer.graph, preset),
                 **assemble.machine_figures(run.threads, run.device),
                 **result.metrics,
                 "cut_at_steps": cut,
                 "protocol_line": protocol + ", micro-batches end with their time" * cut,
-                "batch_size": config.continual.batch_size,
+                "batch_size": learning.batch_size,
                 "interrupted": result.stopped,
                 "state_sha256": result.state_sha256,
                 "num_waiting": stream.get("num_waiting", 0),
@@ -163,17 +163,20 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     directory.config = replaced(config, {"compare.cut_at_steps": False})
     source, nodes, device, threads = assemble.open_offline(directory)
     types = assemble.open_node_types(directory)
-    config = directory.config
-    facts = stream_facts(config)
-    choices = chosen(config, facts)
-    graph = assemble.read_graph(config, source, gpu=graph_gpu(device, config.tables), nodes=nodes)
-    directory.config = config = assemble.with_classes(config, graph)
+    c = directory.config
+    opened = partial(assemble.open_source, c.stream, c.graph, c.task)
+    facts = None if c.compare.preset == "none" else stream_facts(opened())
+    choices = chosen(c.model, c.task, c.compare, facts)
+    gpu = graph_gpu(device, c.tables)
+    graph = assemble.read_graph(c.stream, c.graph, c.offline, source, gpu=gpu, nodes=nodes)
+    classes = assemble.num_classes(c.task, graph)
+    directory.config = config = replaced(c, {"task.classes": classes})
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
-    preset = preset_line(config, facts, choices)
+    preset = preset_line(config.compare, facts, choices)
     console = Console(stderr=True)
     console.print(preset, markup=False, highlight=False, soft_wrap=True)
-    seeded = replace(config, continual=replace(config.continual, seed=config.offline.seed))
+    seeded, num_seeds = replace(config.continual, seed=config.offline.seed), config.compare.seeds
     x_dims = (source.x_dim, assemble.dim_of(nodes))
 
     def on_result(key: str, result: Mapping[str, Any]) -> None:
@@ -184,7 +187,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     with assemble.logged(directory, "compare", console) as run_log:
         build = current_build(threads, device)
         outcome = compare_offline(
-            _entrants(seeded, choices, x_dims, device, None),
+            _entrants(choices, num_seeds, seeded, config.task, x_dims, device, None),
             graph,
             config.offline,
             execution=execution_config(config.model.precision, capture=config.run.capture),
@@ -195,7 +198,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
         )
         said = features_report(graph, nodes, source.ids)
         summary = {
-            **_common_figures(config, config.offline, graph, preset),
+            **_common_figures(config.stream.path, config.offline, graph, preset),
             **assemble.machine_figures(threads, device),
             **({"features": said} if said else {}),
             **outcome.summary,
@@ -207,11 +210,11 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
 
 
 def _common_figures(
-    config: Config, training: TrainingConfig, graph: TemporalGraph, preset: str
+    path: str, training: TrainingConfig, graph: TemporalGraph, preset: str
 ) -> dict[str, Any]:
     return {
         "command": "compare",
-        "stream": config.stream.path,
+        "stream": path,
         "metrics": list(training.metric_names),
         "preset_line": preset,
         "seconds_per_tick": seconds_per_tick(graph.time_unit),
@@ -258,33 +261,31 @@ class ModelChoice:
     """Settings set by the preset."""
 
 
-def stream_facts(config: Config) -> StreamFacts | None:
-    """Return statistics of the stream for a preset; None with --preset none."""
-    if config.compare.preset == "none":
-        return None
-    source = assemble.open_source(config)
+def stream_facts(source: EventSource) -> StreamFacts:
+    """Return statistics of the stream for a preset."""
     events = concat(list(playback(source, limit=MEASURED)))
     return measure(events, seconds_per_tick(source.unit))
 
 
-def family_of(config: Config, facts: StreamFacts | None) -> Family | None:
+def family_of(wanted: str, facts: StreamFacts | None) -> Family | None:
     """Return the kind of stream whose preset applies; None with --preset none."""
     if facts is None:
         return None
-    wanted = config.compare.preset
     return facts.family if wanted == "auto" else wanted  # type: ignore[return-value]
 
 
-def cuts_at_steps(config: Config, facts: StreamFacts | None) -> bool:
+def cuts_at_steps(c: CompareConfig, facts: StreamFacts | None) -> bool:
     """Return whether micro-batches end where the time changes."""
-    own = config.compare.cut_at_steps
-    return family_of(config, facts) == "discrete" if own is None else own
+    own = c.cut_at_steps
+    return family_of(c.preset, facts) == "discrete" if own is None else own
 
 
-def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
+def chosen(
+    common_model: ModelConfig, task: TaskConfig, c: CompareConfig, facts: StreamFacts | None
+) -> list[ModelChoice]:
     """Return the models to compare, with their settings; `facts` of the stream choose a preset."""
     models: dict[str, str] = {}
-    for text in _named_models(config, facts)[0]:
+    for text in _named_models(c, facts)[0]:
         label, equals, name = text.partition("=")
         name, label = name if equals else label, label.rpartition(":")[2]
         if ":" not in name and name not in MODELS:
@@ -300,15 +301,15 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
     if not models:
         raise ConfigError("--models requires names, such as --models recency,tgn,tgn+pairs")
     kinds = [model_class(name) for name in models.values()]
-    if config.task.has_decoder and not any(map(embeds, kinds)):
+    if task.has_decoder and not any(map(embeds, kinds)):
         raise ConfigError(
-            f"--task {config.task.kind}: none of the models makes embeddings of single nodes, "
+            f"--task {task.kind}: none of the models makes embeddings of single nodes, "
             "which labels are predicted from; add one that does: tgn, tgat, jodie or graphmixer"
         )
     known = dict(zip(models, map(_settings_of_class, kinds), strict=True))
     own: dict[str, dict[str, Any]] = {label: {} for label in models}
     common: dict[str, Any] = {}
-    for key, value in model_settings(config.model).items():  # of one, as tgn.memory_dim, or of all
+    for key, value in model_settings(common_model).items():  # of one, as tgn.memory_dim, or of all
         label, dot, name = key.rpartition(".")
         if dot and label not in models:
             raise ConfigError(
@@ -317,7 +318,7 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
         if not dot and key not in set(WIDTHS).union(*known.values()):
             raise ConfigError(f"--model-set: none of the models has a setting {key!r}")
         (own[label] if dot else common)[name] = value
-    family = family_of(config, facts)
+    family = family_of(c.preset, facts)
     presets = settings_of(family, facts) if family is not None and facts is not None else {}
     found = []
     for label, name in models.items():
@@ -328,13 +329,13 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
     return found
 
 
-def _named_models(config: Config, facts: StreamFacts | None) -> tuple[list[str], list[str]]:
+def _named_models(c: CompareConfig, facts: StreamFacts | None) -> tuple[list[str], list[str]]:
     """Return the models in --models, with lists expanded, and those that the preset leaves out."""
     taken: list[str] = []
     left_out: list[str] = []
     # Where pairs rarely recur, models that read pair history are left out of lists.
-    is_sparse = family_of(config, facts) == "sparse"
-    for text in filter(None, map(str.strip, ",".join(config.compare.models).split(","))):
+    is_sparse = family_of(c.preset, facts) == "sparse"
+    for text in filter(None, map(str.strip, ",".join(c.models).split(","))):
         for name in LINEUPS.get(text, (text,)):
             is_left_out = is_sparse and text in LINEUPS and name.endswith(PAIRS)
             (left_out if is_left_out else taken).append(name)
@@ -347,9 +348,9 @@ def _settings_of_class(kind: Any) -> set[str]:
     return {each.name for each in fields(settings)} if is_dataclass(settings) else set()
 
 
-def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
+def preset_line(c: CompareConfig, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
     """Return one line with the settings of the preset and the statistics that chose it."""
-    wanted, family = config.compare.preset, family_of(config, facts)
+    wanted, family = c.preset, family_of(c.preset, facts)
     if family is None and wanted == "none":
         return "no preset"
     sets = [
@@ -357,25 +358,27 @@ def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelCh
         for choice in choices
         for key, value in choice.preset.items()
     ]
-    if config.compare.cut_at_steps is None and cuts_at_steps(config, facts):
+    if c.cut_at_steps is None and cuts_at_steps(c, facts):
         sets.append("cut_at_steps=True")
     measured = "" if facts is None else f" (stream measured: {facts.line()})"
-    without = "".join(f"; leaves out {name}" for name in _named_models(config, facts)[1])
+    without = "".join(f"; leaves out {name}" for name in _named_models(c, facts)[1])
     return f"preset {family or wanted}{measured} sets {', '.join(sets) or 'nothing'}{without}"
 
 
-def _freezing_point(config: Config) -> int | None:
+def _freezing_point(
+    at: float | None, limit: int | None, opened: Callable[[], EventSource]
+) -> int | None:
     """Return the event at which copies are frozen; for a share, the stream is counted."""
-    at = config.compare.frozen_at
     if at is None or at >= 1:
         return None if at is None else int(at)
-    source = assemble.open_source(config)
-    return int(at * sum(len(batch) for batch in playback(source, limit=config.stream.limit)))
+    return int(at * sum(len(batch) for batch in playback(opened(), limit=limit)))
 
 
 def _entrants(
-    config: Config,
     choices: list[ModelChoice],
+    num_seeds: int,
+    common: ContinualConfig,
+    task: TaskConfig,
     x_dims: tuple[int, int],
     device: torch.device,
     frozen_at: int | None,
@@ -387,10 +390,10 @@ def _entrants(
         learning = {key: settings[key] for key in settings if key in LEARNING}
         own = {key: value for key, value in settings.items() if key not in LEARNING}
         named = ModelConfig(name=choice.name, settings=own)
-        training, (edge_x_dim, node_x_dim) = replace(config.continual, seed=seed), x_dims
+        training, (edge_x_dim, node_x_dim) = replace(common, seed=seed), x_dims
         model = make_model(
             named,
-            config.task,
+            task,
             training,
             edge_x_dim,
             device,
@@ -400,7 +403,7 @@ def _entrants(
         return Entrant(choice.label, seed, model, learning)
 
     for choice in choices:
-        for seed in range(config.continual.seed, config.continual.seed + config.compare.seeds):
+        for seed in range(common.seed, common.seed + num_seeds):
             entrant = make(choice, seed)
             yield entrant
             if not any(True for _ in entrant.model.parameters()):

@@ -21,9 +21,11 @@ from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.report.formatting import num_bytes, rank_line, stream_time
 from tgflow.report.table_text import TITLES, describe_table, print_table, row_sums
-from tgflow.run.config import Config, load_config, plain
+from tgflow.run.config import Config, StreamConfig, load_config, plain
+from tgflow.run.config.schema import GraphConfig
 from tgflow.run.records import DamagedJson, lost_records, read_figures, read_health, read_records
 from tgflow.run.rejections import print_stream
+from tgflow.train.tasks.config import TaskConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +58,7 @@ def info(config: Config, *, json: Json = False) -> None:
     elif path.is_dir() and config.stream.path and not any(path.iterdir()):
         raise CliError(f"{path} is an empty folder: neither a stream nor a run", NO_INPUT)
     else:
-        found = _read_stream(config)
+        found = _read_stream(config.stream, config.graph, config.task)
     if json:
         text = jsonlib.dumps(found, indent=2, ensure_ascii=False, default=str)
         sys.stdout.write(text + "\n")
@@ -240,20 +242,20 @@ def _shown(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else printable(str(value))
 
 
-def _read_stream(config: Config) -> dict[str, Any]:
-    """Read the whole stream of `config` and return its facts."""
+def _read_stream(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> dict[str, Any]:
+    """Read a whole stream and return its facts."""
     from tgflow.cli import inputs as assemble
     from tgflow.graph.events import concat
     from tgflow.report.compare.presets import measure
     from tgflow.streams import playback
 
-    source = assemble.open_source(config)
-    events = concat(list(playback(source, limit=config.stream.limit)))
-    nodes = assemble.open_node_features(config, source.ids)
+    source = assemble.open_source(stream, graph, task)
+    events = concat(list(playback(source, limit=stream.limit)))
+    nodes = assemble.open_node_features(graph, source.ids, stream.fill_missing)
     num_nodes = 1 + int(max(events.src.max(), events.dst.max())) if len(events) else 0
-    assemble.warn(config, events, source)
+    assemble.warn(events, source, is_scaled=graph.feature_scale != "none")
     return {
-        "path": config.stream.path,
+        "path": stream.path,
         "unit": source.unit,
         "bipartite": source.ids.bipartite,
         "x_dim": source.x_dim,

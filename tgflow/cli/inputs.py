@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -35,7 +35,8 @@ from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
-from tgflow.run.config import Config, ConfigError, in_flags, replaced
+from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
+from tgflow.run.config.schema import GraphConfig, ServeConfig
 from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory, learn_again
 from tgflow.run.features import check_tables, scale_of
@@ -51,32 +52,40 @@ from tgflow.run.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
+from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import YEARS
 from tgflow.streams.transports import Transport, find_transport, scheme_of
+from tgflow.train.config import OfflineConfig
 from tgflow.train.split import training_end
+from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import count_classes
 
 _Source = TypeVar("_Source", EventSource, FileSource)
 
 
-def open_source(config: Config) -> EventSource:
-    """Open the stream of `config` as a whole; CliError if it is not named or does not exist."""
-    return _opened(config, open_stream, sort=config.stream.sort)
+def open_source(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> EventSource:
+    """Open a stream as a whole; CliError if it is not named or does not exist."""
+    return _opened(stream, graph, task, open_stream, sort=stream.sort)
 
 
 def _opened(
-    config: Config, opened: Callable[..., _Source], *, quiet: bool = False, **options: Any
+    c: StreamConfig,
+    graph: GraphConfig,
+    task: TaskConfig,
+    opened: Callable[..., _Source],
+    *,
+    quiet: bool = False,
+    **options: Any,
 ) -> _Source:
     """Open files by `opened`, with further options; report detected settings unless `quiet`."""
-    c = config.stream
     if not c.path:
         raise CliError("no stream given; name a file of events: --stream events.csv", NO_INPUT)
     try:
         source = opened(
             c.path,
-            bipartite=True if config.graph.direction == "bipartite" else None,
+            bipartite=True if graph.direction == "bipartite" else None,
             **{each.name: getattr(c, each.name) for each in fields(StreamOptions)},
             **options,
         )
@@ -85,7 +94,7 @@ def _opened(
     except FileNotFoundError as error:
         raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
     except StreamError as error:
-        if config.task.target is None or "label=..." not in str(error):
+        if task.target is None or "label=..." not in str(error):
             raise
         raise CliError(in_flags(str(error).replace("label=", "target=")), DATA) from None
     except ValueError as error:
@@ -95,20 +104,21 @@ def _opened(
     return source
 
 
-def settle(config: Config, source: object) -> Config:
-    """Return settings with the columns and the units of time inferred from the first rows."""
+def inferred(source: object, time_unit: str | None) -> dict[str, object]:
+    """Return the settings of columns and units of time that a source has found in its rows."""
     if not isinstance(source, FileSource | EventSource):
-        return config
+        return {}
     found: dict[str, object] = {f"stream.{role}": name for role, name in source.columns.items()}
-    if config.stream.time_unit is None:
+    if time_unit is None:
         tick = None if source.unit == source.time_unit else source.unit
         found |= {"stream.time_unit": source.time_unit, "stream.tick_unit": tick}
-    return replaced(config, found)
+    return found
 
 
-def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
+def open_node_features(
+    c: GraphConfig, ids: NodeIds, fill_missing: float | None
+) -> NodeFeatures | None:
     """Read the configured node features, keyed by the stream's ids; None without."""
-    c = config.graph
     if c.node_features is None:
         for flag, is_set in (("--node-columns", c.node_columns), ("--node-side", c.node_side)):
             if is_set:
@@ -120,7 +130,7 @@ def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
             id=c.node_id,
             columns=c.node_columns,
             side=c.node_side,
-            fill_missing=config.stream.fill_missing,
+            fill_missing=fill_missing,
         )
         nodes.check_sides(bipartite=ids.bipartite)
         return nodes
@@ -162,11 +172,20 @@ def open_partitioned(config: Config) -> PartitionedSource:
     except ValueError as error:
         raise ConfigError(f"--stream: {error}") from None
     if transport is not None:
-        return _open_transport(config, transport)
+        return _open_transport(
+            config.stream,
+            transport,
+            config.section_of(scheme_of(config.stream.path)),
+            config.order,
+            checks=config.checks,
+            bipartite=config.graph.direction == "bipartite",
+        )
     if config.stream.path and config.kafka.dead_letter_topic is not None:
         raise ConfigError("--dead-letter-topic requires a Kafka stream")
     return _opened(
-        config,
+        config.stream,
+        config.graph,
+        config.task,
         open_files,
         event_id=config.stream.event_id,
         checks=config.checks,
@@ -202,77 +221,81 @@ def check_together(config: Config) -> None:
     check_loggers(config.operate.log_to)
     if config.task.freeze and config.start.init_from is None:
         raise ConfigError("--freeze requires a model that has learned links: --init-from RUN")
-    check_task(config)
+    check_task(config.task)
 
 
-def check_task(config: Config) -> None:
+def check_task(task: TaskConfig) -> None:
     """Raise `ConfigError` if the task has labels that only `tgflow train` measures."""
-    if config.task.node_labels is not None or config.task.inject is not None:
-        flag = "--inject" if config.task.node_labels is None else "--node-labels"
+    if task.node_labels is not None or task.inject is not None:
+        flag = "--inject" if task.node_labels is None else "--node-labels"
         raise ConfigError(f"{flag} is measured at the end of a training; use tgflow train")
 
 
-def with_classes(config: Config, graph: TemporalGraph) -> Config:
-    """Return settings with the number of classes of the task's labels, counted if not given."""
-    if not config.task.has_decoder or config.task.classes is not None:
-        return config
-    return replaced(config, {"task.classes": count_classes(graph)})
+def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
+    """Return the number of classes of the task's labels, counted if not given."""
+    return count_classes(graph) if task.has_decoder and task.classes is None else task.classes
 
 
-def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
-    if config.order.max_time_jump is None and not transport.ends:
+def _open_transport(
+    c: StreamConfig,
+    transport: Transport,
+    section: object | None,
+    order: OrderConfig,
+    **more: object,
+) -> PartitionedSource:
+    if order.max_time_jump is None and not transport.ends:
         raise ConfigError(
             "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
             "one event far in the future would make all after it late: ticks, or none for any"
         )
     for flag, given in (
-        ("--categorical", config.stream.categorical),
-        ("--time-format", config.stream.time_format),
+        ("--categorical", c.categorical),
+        ("--time-format", c.time_format),
     ):
         if given is not None:
             raise ConfigError(f"{flag} is for files; convert the values before they are published")
-    values: dict[str, Any] = {"url": config.stream.path, "checks": config.checks}
-    values["bipartite"] = config.graph.direction == "bipartite"
-    for section in (config.section_of(scheme_of(config.stream.path)), config.stream):
-        if section is not None:
-            values = {f.name: getattr(section, f.name) for f in fields(section)} | values
+    values: dict[str, Any] = {"url": c.path, **more}
+    for each in (section, c):
+        if is_dataclass(each):
+            values = {f.name: getattr(each, f.name) for f in fields(each)} | values
     known = {field.name for field in fields(transport.config)}
     taken = {k: v for k, v in values.items() if k in known and v is not None}
     try:
         return transport.open(transport.config(**taken))
     except ValueError as error:
-        scheme = scheme_of(config.stream.path)
+        scheme = scheme_of(c.path)
         raise ConfigError(f"[stream] and [{scheme}] are inconsistent: {error}") from None
 
 
 def read_graph(
-    config: Config,
+    settings: StreamConfig,
+    c: GraphConfig,
+    offline: OfflineConfig,
     source: EventSource,
     edge_x: FeatureTable | None = None,
     gpu: Device | None = None,
     nodes: NodeFeatures | None = None,
 ) -> TemporalGraph:
-    """Return a graph of all events of `source`, up to the limit of `config`; see `grow_graph`."""
-    stream, direction = play_source(config, source, nodes), direction_of(config, source)
-    graph = grow_graph(config, source, direction, stream, edge_x, gpu, dim_of(nodes))
-    check_events(config, graph.num_events)
+    """Return a graph of all events of `source`, up to the limit; see `grow_graph`."""
+    stream = play_source(source, nodes, settings.limit, has_inverses=offline.inverse)
+    direction = direction_of(c, source)
+    graph = grow_graph(c, offline, source, direction, stream, edge_x, gpu, dim_of(nodes))
+    check_events(settings.path, graph.num_events)
     return graph
 
 
-def check_events(config: Config, num_events: int) -> None:
+def check_events(path: str, num_events: int) -> None:
     """Raise CliError if the whole stream had no event."""
     if not num_events:
-        raise CliError(
-            f"{config.stream.path} has no events: there is nothing to learn from", NO_INPUT
-        )
+        raise CliError(f"{path} has no events: there is nothing to learn from", NO_INPUT)
 
 
 def play_source(
-    config: Config, source: EventSource, nodes: NodeFeatures | None
+    source: EventSource, nodes: NodeFeatures | None, limit: int | None, *, has_inverses: bool
 ) -> Iterable[EventBatch]:
-    """Return the events of `source` up to the limit of `config`, with node features."""
-    stream: Iterable[EventBatch] = playback(source, limit=config.stream.limit)
-    if config.offline.inverse:
+    """Return the events of `source` up to a limit, with inverses and node features."""
+    stream: Iterable[EventBatch] = playback(source, limit=limit)
+    if has_inverses:
         stream = map(with_inverses, stream)
     return stream if nodes is None else nodes.along(stream, ids=source.ids)
 
@@ -292,7 +315,8 @@ class EventShape(Protocol):
 
 
 def grow_graph(
-    config: Config,
+    c: GraphConfig,
+    offline: OfflineConfig,
     shape: EventShape,
     direction: Direction,
     stream: Iterable[EventBatch],
@@ -302,8 +326,8 @@ def grow_graph(
 ) -> TemporalGraph:
     """Return a graph of all events of a stream."""
     freeze_at, x_dim = FREEZE_AT, shape.x_dim + node_x_dim
-    if x_dim and config.graph.feature_scale != "none":
-        freeze_at, stream = _training_part(config, stream)
+    if x_dim and c.feature_scale != "none":
+        freeze_at, stream = _training_part(offline, stream)
     graph = TemporalGraph(
         direction,
         shape.x_dim,
@@ -311,8 +335,8 @@ def grow_graph(
         edge_x=edge_x,
         node_x=FeatureTable(node_x_dim) if node_x_dim else None,
         device="cpu" if gpu is None else gpu,
-        device_budget=config.graph.device_budget,
-        feature_scale=scale_of(config.graph.feature_scale, x_dim, freeze_at),
+        device_budget=c.device_budget,
+        feature_scale=scale_of(c.feature_scale, x_dim, freeze_at),
     )
     for batch in stream:
         graph.append(batch)
@@ -320,13 +344,12 @@ def grow_graph(
 
 
 def _training_part(
-    config: Config, stream: Iterable[EventBatch]
+    c: OfflineConfig, stream: Iterable[EventBatch]
 ) -> tuple[int, Iterable[EventBatch]]:
     """Return the event count at which the feature scale is frozen, and the stream.
 
     It lies within the training part; a short stream is read completely to find its end.
     """
-    c = config.offline
     enough = FREEZE_AT / (1 - c.val_ratio - c.test_ratio)
     batches = iter(stream)
     first: list[EventBatch] = []
@@ -339,9 +362,9 @@ def _training_part(
     return FREEZE_AT, chain(first, batches)
 
 
-def direction_of(config: Config, source: EventSource) -> Direction:
+def direction_of(c: GraphConfig, source: PartitionedSource | EventSource) -> Direction:
     """Return the mapping of events to edges: bipartite if the source's ids are."""
-    return "bipartite" if source.ids.bipartite else config.graph.direction
+    return "bipartite" if source.ids.bipartite else c.direction
 
 
 def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext:
@@ -349,9 +372,9 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     config = directory.config
     check_together(config)
     device = use_device(config.run.device, config.model.precision, config.graph.device_budget)
-    config, threads = use_threads(config)
-    source = open_partitioned(config)
-    directory.config = config = settle(config, source)
+    threads, source = use_threads(config.run.threads, config.serve), open_partitioned(config)
+    found = inferred(source, config.stream.time_unit) | {"run.threads": threads}
+    directory.config = config = replaced(config, found)
     check_tables(
         config.tables,
         source.x_dim,
@@ -360,14 +383,15 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
         memory_limit=config.operate.memory_limit,
     )
     check_own(directory)
-    nodes, types = open_node_features(config, source.ids), open_node_types(directory)
+    nodes = open_node_features(config.graph, source.ids, config.stream.fill_missing)
+    types = open_node_types(directory)
     run = RunContext(
         directory=directory,
         peers=Peers() if peers is None else peers,
         unit=source.unit,
         x_dim=source.x_dim,
         node_x_dim=dim_of(nodes),
-        direction="bipartite" if source.ids.bipartite else config.graph.direction,
+        direction=direction_of(config.graph, source),
         nodes=nodes,
         types=types,
     )
@@ -381,15 +405,17 @@ def open_offline(
     """Open the inputs of an offline training: stream, node features, device and threads."""
     c = directory.config
     device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
-    config, threads = use_threads(directory.config)
-    source = open_source(config)
-    directory.config = config = settle(config, source)
+    threads = use_threads(c.run.threads, c.serve)
+    source = open_source(c.stream, c.graph, c.task)
+    found = inferred(source, c.stream.time_unit) | {"run.threads": threads}
+    directory.config = config = replaced(c, found)
     check_tables(config.tables, source.x_dim, on_gpu=config.has_gpu_graph, live=False)
-    return source, open_node_features(config, source.ids), device, threads
+    nodes = open_node_features(config.graph, source.ids, config.stream.fill_missing)
+    return source, nodes, device, threads
 
 
-def use_threads(config: Config) -> tuple[Config, int]:
-    """Set the CPU threads of torch and the core; return settings with their number, and it.
+def use_threads(threads: int | None, serve: ServeConfig) -> int:
+    """Set the CPU threads of torch and the core; return their number.
 
     By default the cores of this host are divided among its ranks. The number is a setting of the
     run from then on, as bits depend on it: a resume has it too, with any number of ranks.
@@ -398,11 +424,11 @@ def use_threads(config: Config) -> tuple[Config, int]:
 
     launch = read_launch(os.environ)
     num_ranks = 1 if launch is None else launch.local_world
-    serving = 0 if config.serve.at is None else config.serve.replicas  # each computes on a core
-    threads = config.run.threads or max(1, num_cores() // num_ranks - serving)
+    serving = 0 if serve.at is None else serve.replicas  # each computes on a core
+    threads = threads or max(1, num_cores() // num_ranks - serving)
     torch.set_num_threads(threads)
     set_num_threads(threads)
-    return replaced(config, {"run.threads": threads}), threads
+    return threads
 
 
 def machine_figures(threads: int, device: torch.device) -> dict[str, Any]:
@@ -456,20 +482,20 @@ FIRST_SECOND, LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in Y
 """Range since 1970; a first time outside of it is likely misread."""
 
 
-def warn_of_first(config: Config) -> None:
+def warn_of_first(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> None:
     """Warn of anomalies in the first events of files, unless they cannot be read."""
-    path = config.stream.path
+    path = stream.path
     if not path or is_pipe(path) or find_transport(path) is not None:
         return
-    source = _opened(config, open_stream, quiet=True)
+    source = _opened(stream, graph, task, open_stream, quiet=True)
     try:
         events = source.first(FIRST_EVENTS)
     except StreamError:  # reported by the actual read
         return
-    warn(config, events, source)
+    warn(events, source, is_scaled=graph.feature_scale != "none")
 
 
-def warn(config: Config, events: EventBatch, source: EventSource) -> None:
+def warn(events: EventBatch, source: EventSource, *, is_scaled: bool) -> None:
     """Print a yellow line for each anomaly in events of `source`."""
     if not len(events):
         return
@@ -477,7 +503,7 @@ def warn(config: Config, events: EventBatch, source: EventSource) -> None:
     if not source.ids.bipartite:
         found.append(sides_guard(events.src, events.dst))
     if events.x is not None:
-        is_scaled, names = config.graph.feature_scale != "none", source.feature_names
+        names = source.feature_names
         found += [None if is_scaled else huge_guard(events.x, names)]
         found += [constant_guard(events.x, names)] if len(events) > 1 else []
     for text in filter(None, found):

@@ -14,7 +14,6 @@ import typer
 from tgflow.checkpoint.names import list_checkpoints
 from tgflow.ranks.launch import MEETING_VARIABLE
 from tgflow.ranks.supervise import supervise
-from tgflow.run.config import Config
 from tgflow.run.machine import num_cores
 from tgflow.run.records import RunFiles, run_name
 
@@ -44,12 +43,18 @@ def is_started() -> bool:
 
 
 def run_ranks(
-    config: Config, arguments: Sequence[str], nproc: int, max_restarts: int, *, resume: bool
+    out: str | None,
+    path: str,
+    model: str,
+    arguments: Sequence[str],
+    nproc: int,
+    max_restarts: int,
+    *,
+    resume: bool,
 ) -> int:
     """Run `tgflow run` as ranks until they are done, with restarts, and return the exit code."""
-    out = config.run.out
     if not resume:
-        out = str(RunFiles.choose(out, run_name(config.stream.path, config.model.name)).path)
+        out = str(RunFiles.choose(out, run_name(path, model)).path)
     words = [*arguments, *([] if out is None else ["--out", out])]
     starts = itertools.count()
 
@@ -62,7 +67,6 @@ def run_ranks(
         return entries[-1].path.name if entries else None
 
     _warn_of_cores(nproc)
-    path = config.stream.path
     max_restarts = 0 if path == "-" or Path(path).is_fifo() else max_restarts
     return supervise(
         command, nproc, max_restarts=max_restarts, progress=newest_checkpoint, say=_say

@@ -37,8 +37,9 @@ from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import label_score, task_of
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.run import features
-from tgflow.run.components import Component, SavedRecords
+from tgflow.run.checkpoints import SavedRecords
 from tgflow.run.config import Config, ConfigError, flat, plain, replaced
+from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import ResumeOptions, RunDirectory
 from tgflow.run.gpu import execution_config, graph_gpu, use_device
 from tgflow.run.ingestion import save_relations
@@ -49,16 +50,17 @@ from tgflow.run.page import offline_report
 from tgflow.run.records import SEEDS, RunFiles, read_records, run_name, to_json
 from tgflow.run.restore import current_build, open_saves
 from tgflow.streams import EventSource
-from tgflow.train.config import OfflineConfig
+from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.node_property import (
     PropertyLabels,
     asked_at_times,
     node_property_figures,
 )
-from tgflow.train.observe import BatchRecord, Callback, EpochRecord
+from tgflow.train.observe import BatchRecord, Callback, Component, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split
+from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.injection import inject
 from tgflow.train.tasks.labels import freeze, make_task
 from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures, read_table
@@ -73,7 +75,7 @@ def train_offline(
     config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
 ) -> None:
     """Train on the stream of `config`, once per seed, and write a run directory."""
-    config = ranks.with_slices(config, options.stated or {}, "offline")
+    config = replaced(config, ranks.slice_per_rank(options.stated or {}, "offline"))
     with ranks.join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
             _follow(peers, num_seeds or 1)
@@ -95,19 +97,29 @@ def _follow(peers: Peers, num_seeds: int) -> None:
     """Train in step with rank 0, which keeps the results."""
     with ranks.report_as_rank(peers.rank):
         said = receive_config(peers)
-        config = replaced(Config(), said["settings"])
-        device = use_device(config.run.device, config.model.precision, config.graph.device_budget)
-        assemble.use_threads(config)
+        config = c = replaced(Config(), said["settings"])
+        device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
+        assemble.use_threads(c.run.threads, c.serve)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
             gpu, for_graph = graph_gpu(device, config.tables), config.graph.device_budget
             table = features.open_edge_table(config.tables, events.x_dim, None, gpu, for_graph)
             graph = assemble.grow_graph(
-                config, events, said["direction"], events, table, gpu, said["node_x_dim"]
+                c.graph,
+                c.offline,
+                events,
+                said["direction"],
+                events,
+                table,
+                gpu,
+                said["node_x_dim"],
             )
         if table is not None:
             graph.edge_x = features.with_cache(config.tables, table, "lru", gpu)
-        for seed in range(config.offline.seed, config.offline.seed + num_seeds):
-            _trainer(config, seed, graph, device, peers).fit(progress=False)
+        execution = execution_config(c.model.precision, capture=c.run.capture)
+        for seed in range(c.offline.seed, c.offline.seed + num_seeds):
+            _trainer(c.model, c.task, c.offline, seed, graph, device, execution, peers).fit(
+                progress=False
+            )
 
 
 class _Inputs(NamedTuple):
@@ -150,7 +162,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 
             saves = open_saves(directory, graph, COMMAND, build, run_log, parts)
         results = []
-        epochs = EpochLog(console, config, directory.files, features.HitRates(graph))
+        epochs = EpochLog(console, config.offline, directory.files, features.HitRates(graph))
         bar: AbstractContextManager[Callback] = nullcontext(Callback())
         if console.is_terminal:
             bar = ProgressBar(console=console)
@@ -201,7 +213,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     types = assemble.open_node_types(directory)
     config = directory.config
     if not directory.resumed:
-        assemble.warn_of_first(config)
+        assemble.warn_of_first(config.stream, config.graph, config.task)
     ranks.check_ranks(config, "offline", world, source.x_dim)
     directory.take()
     gpu = graph_gpu(device, tables)
@@ -215,11 +227,18 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
         plans = gpu is None and world == 1
         graph.edge_x = features.with_cache(tables, table, "belady" if plans else "lru", gpu)
     labels = None
-    directory.config = assemble.with_classes(config, graph)
+    classes = assemble.num_classes(config.task, graph)
+    directory.config = replaced(config, {"task.classes": classes})
     if config.task.node_labels is not None:
-        labels = _read_labels(config, config.task.node_labels, graph, source.ids)
+        labels = _read_labels(
+            config.task.node_labels,
+            config.task.kind,
+            ticks_per_unit(config.stream.unit, graph.time_unit).numerator,
+            source.ids,
+        )
     if config.task.inject is not None:
-        graph = _with_anomalies(config, config.task.inject, graph, directory.path)
+        share, path = config.task.inject_share, directory.path
+        graph = _with_anomalies(config.offline, config.task.inject, share, graph, path)
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
     report = features.features_report(graph, nodes, source.ids)
@@ -236,9 +255,10 @@ def _shared_graph(
     lead: Lead,
 ) -> TemporalGraph:
     """Return a graph of all events, after sending it to the other ranks, if any."""
+    c, offline = config.graph, config.offline
     if lead.peers.world == 1:
-        return assemble.read_graph(config, source, table, gpu, nodes)
-    direction, width = assemble.direction_of(config, source), assemble.dim_of(nodes)
+        return assemble.read_graph(config.stream, c, offline, source, table, gpu, nodes)
+    direction, width = assemble.direction_of(c, source), assemble.dim_of(nodes)
     lead.send_config(
         {
             "settings": flat(config),
@@ -248,26 +268,23 @@ def _shared_graph(
             "direction": direction,
         }
     )
-    stream = assemble.play_source(config, source, nodes)
-    size, timeout = config.offline.batch_size, config.ranks.timeout
-    with Feed(lead.peers, stream, size, timeout=timeout) as feed:
-        return assemble.grow_graph(config, source, direction, feed, table, gpu, width)
+    stream = assemble.play_source(source, nodes, config.stream.limit, has_inverses=offline.inverse)
+    with Feed(lead.peers, stream, offline.batch_size, timeout=config.ranks.timeout) as feed:
+        return assemble.grow_graph(c, offline, source, direction, feed, table, gpu, width)
 
 
 def _read_labels(
-    config: Config, path: str, graph: TemporalGraph, ids: NodeIds
+    path: str, kind: str, per_unit: int, ids: NodeIds
 ) -> LabeledNodes | PropertyLabels:
-    if config.task.kind == "node":
+    if kind == "node":
         return LabeledNodes.of(read_table(path), ids, path)
-    per_unit = ticks_per_unit(config.stream.unit, graph.time_unit)
-    return PropertyLabels.of(read_table(path), ids, per_unit.numerator, path)
+    return PropertyLabels.of(read_table(path), ids, per_unit, path)
 
 
 def _with_anomalies(
-    config: Config, kind: Injection, graph: TemporalGraph, folder: Path
+    c: OfflineConfig, kind: Injection, share: float, graph: TemporalGraph, folder: Path
 ) -> TemporalGraph:
     """Return a graph with anomalies in its test part; write their positions to a file."""
-    c = config.offline
     split = chronological_split(
         graph.log.read(0, graph.num_events),
         val_ratio=c.val_ratio,
@@ -275,33 +292,35 @@ def _with_anomalies(
         new_node_ratio=c.new_node_ratio,
         seed=c.data_seed,
     )
-    share, start = config.task.inject_share, split.test_start
-    made, places = inject(graph, kind, share, start=start, seed=c.data_seed)
+    made, places = inject(graph, kind, share, start=split.test_start, seed=c.data_seed)
     lines = ["position", *map(str, places.tolist())]
     (folder / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return made
 
 
 def _trainer(
-    config: Config,
+    model: ModelConfig,
+    task: TaskConfig,
+    offline: OfflineConfig,
     seed: int,
     graph: TemporalGraph,
     device: torch.device,
+    execution: ExecutionConfig,
     peers: Peers,
     observer: Callback | None = None,
     ids: NodeIds | None = None,
 ) -> OfflineTrainer:
-    settings = replace(config.offline, seed=seed)
+    settings = replace(offline, seed=seed)
     edge_x_dim, node_x_dim = feature_widths(graph).values()
     return OfflineTrainer(
-        make_model(config.model, config.task, settings, edge_x_dim, device, node_x_dim=node_x_dim),
+        make_model(model, task, settings, edge_x_dim, device, node_x_dim=node_x_dim),
         graph,
         settings,
         observer,
-        execution=execution_config(config.model.precision, capture=config.run.capture),
+        execution=execution,
         ids=ids,
         peers=peers,
-        task=make_task(config.task),
+        task=make_task(task),
     )
 
 
@@ -315,11 +334,22 @@ def _fit(
 ) -> dict[str, Any]:
     """Train one seed from its newest saved epoch; write the model, return the figures."""
     config, path = directory.config, directory.path
-    trainer = _trainer(config, epochs.seed, inputs.graph, inputs.device, peers, epochs, inputs.ids)
+    execution = execution_config(config.model.precision, capture=config.run.capture)
+    trainer = _trainer(
+        config.model,
+        config.task,
+        config.offline,
+        epochs.seed,
+        inputs.graph,
+        inputs.device,
+        execution,
+        peers,
+        epochs,
+        inputs.ids,
+    )
     model = trainer.model
     if not saves.resume(trainer) and config.task.freeze:  # learn links before labels alone
         model.requires_grad_(True)
-        execution = execution_config(config.model.precision, capture=config.run.capture)
         links = OfflineTrainer(model, inputs.graph, trainer.config, epochs, execution=execution)
         links.fit(progress=False)
         freeze(model)
@@ -375,10 +405,9 @@ class EpochLog(Callback):
     """Prints and records each epoch."""
 
     def __init__(
-        self, console: Console, config: Config, files: RunFiles, rates: features.HitRates
+        self, console: Console, c: OfflineConfig, files: RunFiles, rates: features.HitRates
     ) -> None:
-        self._console, self._epochs = console, config.offline.epochs
-        self._metric = config.offline.select_metric
+        self._console, self._epochs, self._metric = console, c.epochs, c.select_metric
         self._files, self._rates = files, rates
         self.seed = 0
         self.records = read_records(files.records).kept

@@ -8,10 +8,10 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,7 +19,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import with_config
-from tgflow.run.config import Config, flag_of, replaced
+from tgflow.run.config import Config, StreamConfig, flag_of
+from tgflow.run.config.schema import GraphConfig
+from tgflow.train.tasks.config import TaskConfig
 
 if TYPE_CHECKING:
     from tgflow.graph.events import EventBatch
@@ -76,29 +78,32 @@ def playback(
       tgflow playback events.csv.gz --to kafka://localhost:9092/edges --codec arrow --speed 3600
       tgflow playback wikipedia.csv --format jodie --limit 1000 --to small.jsonl
     """
-    from tgflow.streams.transports import find_transport
+    from tgflow.streams.transports import find_transport, scheme_of
     from tgflow.streams.write import write_events
 
     console = Console(stderr=True, highlight=False)
+    timeout = config.kafka.connect_timeout
     if to == DEMO:
         with _demo_broker() as broker:
             options = {**config.kafka.options, "api_version": [*broker.api_version]}
-            config = replaced(config, {"kafka.options": options})
             broker.create(DEMO_TOPIC)
             transport, to = find_transport(broker.url(DEMO_TOPIC)), broker.url(DEMO_TOPIC)
             assert transport is not None
-            _publish(config, transport, to, records, partition_by, console)
+            played = _PlayedSource(config.stream, config.graph, config.task)
+            _publish(played, transport, to, options, timeout, records, partition_by, console)
             console.print("the broker runs until Ctrl-C")
             broker.wait()
         return
     with _naming_the_output():
         transport = find_transport(to)
     if transport is not None:
-        _publish(config, transport, to, records, partition_by, console)
+        options = getattr(config.section_of(scheme_of(to)), "options", {})
+        played = _PlayedSource(config.stream, config.graph, config.task)
+        _publish(played, transport, to, options, timeout, records, partition_by, console)
     elif to == "-":
-        _write_to_stdout(_PlayedSource(config))
+        _write_to_stdout(_PlayedSource(config.stream, config.graph, config.task))
     else:
-        source = _PlayedSource(config)
+        source = _PlayedSource(config.stream, config.graph, config.task)
         with _naming_the_output():
             count = write_events(Path(to), source)
         console.print(f"wrote {count:,} events to {to}")
@@ -133,19 +138,19 @@ def _demo_broker() -> Iterator[MockBroker]:
 class _PlayedSource:
     """The source of a stream of files, with its limit and speed; itself a source."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> None:
         from tgflow.cli import inputs as assemble
         from tgflow.streams.decorators import num_played
 
-        self._stream = config.stream
-        self._source = assemble.open_source(config)
+        self.settings = stream
+        self._source = assemble.open_source(stream, graph, task)
         self.x_dim, self.ids, self.unit = self._source.x_dim, self._source.ids, self._source.unit
-        self.num_events = num_played(self._source, config.stream.limit)
+        self.num_events = num_played(self._source, stream.limit)
 
     def __iter__(self) -> Iterator[EventBatch]:
         from tgflow.streams.decorators import playback
 
-        return playback(self._source, self._stream.speed, limit=self._stream.limit)
+        return playback(self._source, self.settings.speed, limit=self.settings.limit)
 
 
 def _write_to_stdout(source: _PlayedSource) -> None:
@@ -163,9 +168,11 @@ def _write_to_stdout(source: _PlayedSource) -> None:
 
 
 def _publish(
-    config: Config,
+    source: _PlayedSource,
     transport: Transport,
     url: str,
+    options: Mapping[str, Any],
+    connect_timeout: float,
     records: int | None,
     partition_by: str,
     console: Console,
@@ -176,17 +183,15 @@ def _publish(
     scheme = scheme_of(url)
     if transport.publish is None:
         raise CliError(f"--to: {scheme}:// can be read, but not written to", USAGE)
-    source = _PlayedSource(config)
-    options = getattr(config.section_of(scheme), "options", {})
     with _naming_the_output():
         publisher = transport.publish(
             url,
             source.ids,
-            codec=config.stream.codec,
+            codec=source.settings.codec,
             records=records,
             partition_by=partition_by,
             options=options,
-            connect_timeout=config.kafka.connect_timeout,
+            connect_timeout=connect_timeout,
         )
 
     def print_command() -> None:
@@ -200,7 +205,7 @@ def _publish(
         words = ["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"]
         console.print(f"read them with: {shlex.join(words)}", soft_wrap=True, markup=False)
 
-    is_paced = config.stream.speed is not None
+    is_paced = source.settings.speed is not None
     columns = (
         TextColumn("publishing {task.completed:,.0f} events"), BarColumn(), TimeElapsedColumn()
     )  # fmt: skip

@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tgflow.base.peers import PeerLost, Peers
 from tgflow.cli import inputs as assemble
@@ -15,7 +15,7 @@ from tgflow.cli.errors import exit_code, explain, mark_reported
 from tgflow.ranks.broadcast import LeaderFailed
 from tgflow.ranks.launch import read_launch
 from tgflow.run.build import open_follower
-from tgflow.run.config import Config, ConfigError, flag_of, flat, in_flags, replaced
+from tgflow.run.config import Config, ConfigError, flag_of, flat, in_flags
 from tgflow.run.directory import ResumeOptions
 from tgflow.run.features import FILED
 from tgflow.run.followers import RANKS, receive_run
@@ -23,9 +23,6 @@ from tgflow.run.gpu import use_device
 from tgflow.run.log import Level, RunLog
 from tgflow.run.model_maker import make_model
 from tgflow.run.stream import FlowControl
-
-if TYPE_CHECKING:
-    from tgflow.ranks.group import Ranks
 
 _ERRORS: tuple[Level, ...] = ("error",)
 Learning = Literal["continual", "offline"]
@@ -41,12 +38,29 @@ def join_ranks(
 
     If this rank fails, rank 0 reports the cause.
     """
+    from tgflow.ranks.group import Ranks
+    from tgflow.ranks.join import join
+
     launch = read_launch(os.environ)
     if launch is None or launch.world == 1:
         yield Peers()
         return
+    c = config
     with report_as_rank(launch.rank) if launch.rank else nullcontext():
-        peers = _join(config, learning, _compared(config, options, learning, flags))
+        device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
+        assemble.use_threads(c.run.threads, c.serve)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", RuntimeWarning)
+            peers = join(
+                _compared(flat(c), options, learning, flags),
+                interface=c.ranks.interface,
+                device=device,
+                timeout=c.ranks.timeout,
+                strict=c.checkpoint.strict_resume,
+            )
+        assert isinstance(peers, Ranks)
+        for warning in found:
+            print(f"tgflow: {in_flags(str(warning.message))}", file=sys.stderr)
         try:
             yield peers
         except Exception as error:
@@ -57,48 +71,27 @@ def join_ranks(
             peers.close()
 
 
-def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ranks:
-    from tgflow.ranks.group import Ranks
-    from tgflow.ranks.join import join
-
-    device = use_device(config.run.device, config.model.precision, config.graph.device_budget)
-    assemble.use_threads(config)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always", RuntimeWarning)
-        peers = join(
-            compared,
-            interface=config.ranks.interface,
-            device=device,
-            timeout=config.ranks.timeout,
-            strict=config.checkpoint.strict_resume,
-        )
-    assert isinstance(peers, Ranks)
-    for warning in found:
-        print(f"tgflow: {in_flags(str(warning.message))}", file=sys.stderr)
-    return peers
-
-
 def _compared(
-    config: Config, options: ResumeOptions, learning: Learning, flags: Mapping[str, object]
+    settings: Mapping[str, Any],
+    options: ResumeOptions,
+    learning: Learning,
+    flags: Mapping[str, object],
 ) -> dict[str, Any]:
     """Return the values that must be equal on all ranks, by flag."""
     unused = {"continual", "offline", "compare"} - {learning}
     found = {
         flag_of(key): value
-        for key, value in flat(config).items()
+        for key, value in settings.items()
         if key not in OF_A_HOST and key.partition(".")[0] not in unused
     }
     asked = {"resume": options.resume, "allow-config-change": options.allow_change, **flags}
     return found | {f"--{name}": value for name, value in asked.items()}
 
 
-def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:
-    """Return settings with one slice of each batch per rank, unless `stated` has a number."""
-    launch = read_launch(os.environ)
-    world = 1 if launch is None else launch.world
-    if world == 1 or f"{learning}.slices" in stated:
-        return config
-    return replaced(config, {f"{learning}.slices": world})
+def slice_per_rank(stated: Mapping[str, Any], learning: Learning) -> dict[str, int]:
+    """Return the setting of one slice of each batch per rank, unless `stated` has a number."""
+    launch, key = read_launch(os.environ), f"{learning}.slices"
+    return {} if launch is None or launch.world == 1 or key in stated else {key: launch.world}
 
 
 def check_ranks(
@@ -158,7 +151,7 @@ def follow(peers: Peers, flow: FlowControl) -> None:
         run = receive_run(peers)
         c, run.flow = run.config, flow
         run.device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
-        assemble.use_threads(c)
+        assemble.use_threads(c.run.threads, c.serve)
         run.model = make_model(
             c.model, c.task, c.continual, run.x_dim, run.device, node_x_dim=run.node_x_dim
         )

@@ -102,14 +102,16 @@ def run(
             "they have learned: remove the directory, or choose another --out"
         )
     if nproc is not None and not is_started():
-        raise typer.Exit(run_ranks(config, context.obj, nproc, max_restarts, resume=resume))
-    from tgflow.cli.rank_setup import follow, join_ranks, with_slices
+        out, path, model = config.run.out, config.stream.path, config.model.name
+        words, restarts = context.obj, max_restarts
+        raise typer.Exit(run_ranks(out, path, model, words, nproc, restarts, resume=resume))
+    from tgflow.cli.rank_setup import follow, join_ranks, slice_per_rank
     from tgflow.run.directory import ResumeOptions
     from tgflow.run.saved import initial_model
     from tgflow.run.stream import FlowControl, StopSignals
 
-    config = replaced(config, initial_model(config.start.init_from, stated))
-    config = with_slices(config, stated, "continual")
+    initial = initial_model(config.start.init_from, stated)
+    config = replaced(config, initial | slice_per_rank(stated, "continual"))
     flow, options = FlowControl(), ResumeOptions(resume, allow_config_change, stated, overwrite)
     with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
         if peers.rank > 0:
@@ -145,7 +147,7 @@ def _learn(
             run = inputs.open_live(directory, peers)
         c, resumed = directory.config, directory.resumed
         if not resumed:
-            inputs.warn_of_first(c)
+            inputs.warn_of_first(c.stream, c.graph, c.task)
         check_ranks(c, "continual", peers.world, run.x_dim, resumed=resumed)
         # build the run
         run.lead, run.flow, run.console = lead, flow, Console(stderr=True)
@@ -157,7 +159,7 @@ def _learn(
             result = build.open_runner(run).run()
             # report
             if not result.stopped:
-                inputs.check_events(c, result.metrics["num_events"])
+                inputs.check_events(c.stream.path, result.metrics["num_events"])
             machine = inputs.machine_figures(run.threads, run.device)
             metrics = _metrics(result, c.stream.path, c.model.name) | machine
             _write_report(directory, metrics, result, run.run_log)

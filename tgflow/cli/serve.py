@@ -50,12 +50,12 @@ def serve(config: Config, *, run: RunPath, model: OwnModel = None) -> None:
     say, flow = printer(Console(stderr=True)), FlowControl()
     with StopSignals(flow.stop_for):
         home, found = find_checkpoint(run)
-        config = replace(saved_config(home, found), serve=serving)
-        model_class(config.model.name, given_model(model))
+        name = saved_config(home, found).model.name
+        model_class(name, given_model(model))
         warn = lambda text: say(f"tgflow: {text}")  # noqa: E731
-        with Replicas(run, config, where, None, warn, model) as replicas:
+        with Replicas(run, serving, name, where, None, warn, model) as replicas:
             url, position = replicas.endpoint.url, found.meta.get("position", 0)
-            say(f"{config.model.name} of {run}, {position:,} events, answers at {url}")
+            say(f"{name} of {run}, {position:,} events, answers at {url}")
             say(f"{url}/docs documents the API; Ctrl-C stops it")
             while replicas.is_alive and not flow.stopped:
                 flow.sleep(CHECK_SECONDS)

@@ -16,14 +16,7 @@ from tgflow.graph.ids import NodeIds
 from tgflow.ranks.broadcast import Feed
 from tgflow.ranks.parcel import broadcast_json
 from tgflow.run import monitoring as watch
-from tgflow.run.components import (
-    ENDS_FILE,
-    Checkpoints,
-    Component,
-    MicroBatchEnds,
-    SavedRecords,
-    SavedSettings,
-)
+from tgflow.run.checkpoints import Checkpoints, SavedRecords, SavedSettings
 from tgflow.run.context import RunContext
 from tgflow.run.directory import learn_again
 from tgflow.run.features import HitRates, edge_file, features_report
@@ -41,6 +34,7 @@ from tgflow.run.log import library_messages
 from tgflow.run.loggers import RunLoggers
 from tgflow.run.machine import rss_bytes
 from tgflow.run.metrics import RunCollector, RunMetrics, open_exporter, rank_report
+from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
 from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
 from tgflow.run.saved import find_initial, start_of
@@ -51,7 +45,7 @@ from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.observe import StepRecord
+from tgflow.train.observe import Component, StepRecord
 
 
 def open_runner(run: RunContext) -> Runner:
@@ -203,7 +197,7 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
 
 def _settings(run: RunContext) -> Component:
     changed = bool(run.directory.changed) or run.note.build != run.build
-    run.settings = SavedSettings(run.config, run.build, run.note, changed=changed)
+    run.settings = SavedSettings(run.directory, run.build, run.note, changed=changed)
     return run.settings
 
 
@@ -316,7 +310,8 @@ def _serve(run: RunContext, publisher: FramePublisher) -> None:
     where = check_serving(run.config.serve)
     assert where is not None
     warn = partial(run.run_log.warning, "serve")
-    replicas = Replicas(run.path, run.config, where, publisher.ring, warn=warn)
+    c = run.config
+    replicas = Replicas(run.path, c.serve, c.model.name, where, publisher.ring, warn=warn)
     replicas.prioritize()  # where all cores are busy, answers come first
     run.lasting.callback(replicas.close)
     url = replicas.endpoint.url

@@ -19,11 +19,12 @@ from tgflow.graph.ids import NodeIds
 from tgflow.nn.model import TemporalModel
 from tgflow.ranks.broadcast import Lead
 from tgflow.report.compare.lineup import Lineup
-from tgflow.run.components import MicroBatchEnds, SavedSettings
+from tgflow.run.checkpoints import SavedSettings
 from tgflow.run.config import Config
 from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import graph_gpu
 from tgflow.run.log import RunLog
+from tgflow.run.micro_batch_ends import MicroBatchEnds
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.node_types import NodeTypes
 from tgflow.run.records import RunNote

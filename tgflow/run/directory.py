@@ -22,6 +22,7 @@ from tgflow.run.config import (
     load_config,
     quote_json,
     replaced,
+    to_toml,
 )
 from tgflow.run.features import FILED
 from tgflow.run.records import RunFiles, run_note
@@ -43,19 +44,6 @@ class SettingChange:
     effect: Effect
     old: Any
     new: Any
-
-
-def changes(saved: Config, wanted: Config) -> list[SettingChange]:
-    """Return the settings in which `wanted` differs from `saved`, in the schema's order."""
-    old, new = flat(saved), flat(wanted)
-    is_named = bool(saved.stream.path)  # otherwise a trainer with an in-memory stream
-    return [
-        SettingChange(each.key, each.effect, old[each.key], new[each.key])
-        for each in fields()
-        if old[each.key] != new[each.key]
-        and each.key != "run.out"
-        and (is_named or not each.key.startswith("stream."))
-    ]
 
 
 def fixed_settings(config: Config) -> dict[str, Any]:
@@ -162,7 +150,7 @@ class RunDirectory:
         """Lock the directory, and write its settings; raises as `take`."""
         self.take()
         # which also checks that the directory is writable
-        self.files.write_config(self.config if self._saved is None else self._saved)
+        self._write()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -188,7 +176,13 @@ class RunDirectory:
         Until the next checkpoint, another resume uses the checkpoint's values of `fixed_settings`.
         """
         if self.resumed:
-            self.files.write_config(self.config)
+            self._saved = None
+            self._write()
+
+    def _write(self) -> None:
+        """Write config.toml, which `--config` reads: all settings but the output directory."""
+        config = self.config if self._saved is None else self._saved
+        self.files.write_config(to_toml(replaced(config, {"run.out": None})))
 
 
 def _newest_meta(path: Path) -> dict[str, Any]:
@@ -208,8 +202,16 @@ def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = 
 def _changes(
     path: Path, saved: Config, wanted: Config, options: ResumeOptions
 ) -> list[SettingChange]:
-    """Return `changes`; ConfigError if some are not allowed."""
-    changed = changes(saved, wanted)
+    """Return the settings that differ, in the schema's order; ConfigError if one must not."""
+    old, new = flat(saved), flat(wanted)
+    is_named = bool(saved.stream.path)  # otherwise a trainer with an in-memory stream
+    changed = [
+        SettingChange(each.key, each.effect, old[each.key], new[each.key])
+        for each in fields()
+        if old[each.key] != new[each.key]
+        and each.key != "run.out"
+        and (is_named or not each.key.startswith("stream."))
+    ]
     effect = gravest(changed)
     if effect == "any_time" or (options.allow_change and effect != "fixed"):
         return changed

@@ -16,7 +16,6 @@ from tgflow.checkpoint.durable.log import DurableLog, LogPosition
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph.log import NodeCount
-from tgflow.run.components import Component
 from tgflow.run.context import RunContext
 from tgflow.run.log import RunLog
 from tgflow.run.records import DamagedJson
@@ -25,6 +24,7 @@ from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.rows.row_batch import Stoppable
 from tgflow.streams.transports import find_transport, scheme_of
+from tgflow.train.observe import Component
 
 SEGMENT_BYTES = 16 << 20
 """Approximate segment size of the log; the log is removed segment by segment."""

@@ -10,9 +10,9 @@ from typing import Any
 from tgflow.checkpoint import Checkpoint
 from tgflow.report.callbacks import CSVLogger, Logger, TensorBoard, WandB
 from tgflow.report.callbacks.logger import package
-from tgflow.run.components import Component
 from tgflow.run.config.schema import LogTo
 from tgflow.run.records import LOGS
+from tgflow.train.observe import Component
 
 _MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {
     "csv": lambda path, step: CSVLogger(path / LOGS["csv"], step=step),

@@ -14,7 +14,7 @@ from tgflow.base.extras import install_command
 from tgflow.base.units import seconds_per_tick
 from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.ranks.control import RankControl
-from tgflow.run.components import Checkpoints
+from tgflow.run.checkpoints import Checkpoints
 from tgflow.run.features import table_figures
 from tgflow.run.gpu import device_figures
 from tgflow.run.machine import rss_bytes

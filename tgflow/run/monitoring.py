@@ -13,12 +13,12 @@ from rich.console import Console
 
 from tgflow.report.display import SECONDS_PER_LINE, Display
 from tgflow.report.formatting import compact, score
-from tgflow.run.components import Component
 from tgflow.run.log import RunLog
 from tgflow.run.machine import anonymous_bytes
 from tgflow.run.metrics import RunMetrics
 from tgflow.run.records import HEALTH_SECONDS, State, write_health
 from tgflow.run.stream import FlowControl, MemoryGuard, MemoryLimit
+from tgflow.train.observe import Component
 
 GRACE_SECONDS = 30.0
 """Seconds at the memory limit before the run stops."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tgflow.base.choices import METRIC_TITLES
@@ -22,7 +22,7 @@ from tgflow.report.label_figures import COLUMNS, label_table, task_of
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
-from tgflow.train.config import TrainingConfig
+from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
 
 Record = Mapping[str, Any]
 
@@ -36,34 +36,37 @@ def continual_report(
 ) -> str:
     """Return the page of a `tgflow run`."""
     flat = flatten(metrics)
-    tiles, charts = _continual_tiles(flat, config), _continual_charts(records, flat, config)
+    c, tiles = config.continual, _continual_tiles(flat, config.continual)
+    charts = _continual_charts(records, flat, c, config.stream.tick)
     title = f"{config.model.name.upper()} learning from {stream_name(config.stream.path)}"
     lead = (
-        f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
+        f"Every micro-batch of {c.batch_size} events was predicted first, then "
         "learned, then stored. Plotted values were measured before the model had seen the events."
     )
     if num_damaged:
         lead += f" {num_damaged:,} damaged records of metrics.jsonl are skipped."
-    more = _label_cards(flat, config)
+    more = _label_cards(flat, config.model.name)
     more += [] if stream is None else [_stream_card(stream)]
     if ranks := metrics.get("ranks"):
         more.append(Card("Ranks", [(f"rank {rank}", rank_line(x)) for rank, x in ranks.items()]))
-    return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, more)
+    settings = _settings(plain(config), {"compare", "offline", "reuse"})
+    return _page("continual run", title, lead, tiles, charts, flat, c, settings, more)
 
 
 def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
     """Return the page of a `tgflow train`."""
     flat = flatten(metrics)
-    tiles = _offline_tiles(flat, config)
-    charts = _offline_charts(history, config.offline.select_metric)
-    best = METRIC_TITLES[config.offline.select_metric]
+    c, tiles = config.offline, _offline_tiles(flat, config.offline)
+    charts = _offline_charts(history, c.select_metric)
+    best = METRIC_TITLES[c.select_metric]
     title = f"{config.model.name.upper()} trained on {stream_name(config.stream.path)}"
     lead = (
         "Chronological split: the first events train, the next choose the epoch, and the last are "
         f"reported. Test figures are of the epoch with the best validation {best}."
     )
-    more = _label_cards(flat, config)
-    return _page("offline training", title, lead, tiles, charts, flat, config, config.offline, more)
+    more = _label_cards(flat, config.model.name)
+    settings = _settings(plain(config), {"compare", "continual"})
+    return _page("offline training", title, lead, tiles, charts, flat, c, settings, more)
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -108,8 +111,7 @@ def _against(flat: Mapping[str, Any], c: TrainingConfig) -> str:
     return "among all destinations" if num is None else f"among all {num:,} destinations"
 
 
-def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
-    c = config.continual
+def _continual_tiles(flat: Mapping[str, Any], c: ContinualConfig) -> list[Tile]:
     own: list[Spec] = [
         (f"prequential.{name}", name, score, "mean over events") for name in c.metric_names
     ]
@@ -131,8 +133,7 @@ def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     ])  # fmt: skip
 
 
-def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
-    c = config.offline
+def _offline_tiles(flat: Mapping[str, Any], c: OfflineConfig) -> list[Tile]:
 
     def spread(name: str) -> str:
         deviation = flat.get(f"test.{name}_std")
@@ -189,26 +190,26 @@ def _task_charts(
 
 
 def _continual_charts(
-    records: Sequence[Record], flat: Mapping[str, Any], config: Config
+    records: Sequence[Record], flat: Mapping[str, Any], c: ContinualConfig, tick: str
 ) -> list[Chart]:
     window = max(5, len(records) // 25)
     times = [float(r["t"]) for r in records]
     counts = [float(r["stop"]) for r in records]
     records = [{**r, "rate": (r["stop"] - r["start"]) / r["seconds"]} for r in records]
     first, last = (int(times[0]), int(times[-1])) if times else (0, 0)
-    show_t, time_name = stream_time(first, last, config.stream.tick)
+    show_t, time_name = stream_time(first, last, tick)
     over_time = {"x": times, "show_x": show_t, "x_name": time_name}
     over_events = {"x": counts, "show_x": compact, "x_name": "events"}
-    events, links = window * config.continual.batch_size, " of links" if task_of(flat) else ""
+    events, links = window * c.batch_size, " of links" if task_of(flat) else ""
     charts = [
         *_task_charts(records, flat, window, over_time),
         _curve(records, "metrics.ap", f"Average precision{links}", window, 1, over_time,
                f"mean of the last {events:,} events; dashed: since the start", wide=True),
         _curve(records, "metrics.mrr", f"Mean reciprocal rank{links}", window, 2, over_time,
-               _against({}, config.continual)),
+               _against({}, c)),
         *(
             _curve(records, f"metrics.{name}", name, window, 2, over_time, "a metric of your own")
-            for name in config.continual.metric_names
+            for name in c.metric_names
         ),
         _curve(records, "loss", "Loss", window, 3, over_events, "of the new and replayed events"),
         _curve(records, "rate", "Throughput", window, 1, over_events,
@@ -282,11 +283,11 @@ def _page(
     tiles: Sequence[Tile],
     charts: Sequence[Chart],
     flat: Mapping[str, Any],
-    config: Config,
     training: TrainingConfig,
+    settings: tuple[Groups, Groups],
     more: Sequence[Card],
 ) -> str:
-    own, defaults = _settings(config, training)
+    own, defaults = settings
     parts = [
         Card(figures=[chart.figure() for chart in charts]),
         *more,
@@ -338,25 +339,23 @@ def _stream_card(stream: Record) -> Card:
     return Card("Stream", rows)
 
 
-def _label_cards(flat: Mapping[str, Any], config: Config) -> list[Card]:
-    found = label_table(flat, config.model.name)
+def _label_cards(flat: Mapping[str, Any], model: str) -> list[Card]:
+    found = label_table(flat, model)
     if found is None:
         return []
     note = "95 % intervals take events as independent. Baselines see the same labels as the model."
     return [Card("Labels", found[1], found[0], [note])]
 
 
-def _settings(
-    config: Config, training: TrainingConfig
-) -> tuple[list[tuple[str, Rows]], list[tuple[str, Rows]]]:
-    """Return the settings by section: those that differ from the defaults, and the others."""
-    others = {
-        "compare",
-        *(("offline", "reuse") if training is config.continual else ("continual",)),
-    }
+Groups = list[tuple[str, Rows]]
+"""Settings by section."""
+
+
+def _settings(settings: Mapping[str, Any], others: Collection[str]) -> tuple[Groups, Groups]:
+    """Return the settings but those of `others`: which differ from the defaults, and the rest."""
     usual = plain(Config())
-    found: dict[bool, list[tuple[str, Rows]]] = {True: [], False: []}  # by whether they differ
-    for section, values in plain(config).items():
+    found: dict[bool, Groups] = {True: [], False: []}  # by whether they differ
+    for section, values in settings.items():
         rows: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
         for key, value in values.items():
             text = "not set" if is_unset(value) else _shown(value)

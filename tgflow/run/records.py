@@ -17,7 +17,7 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import compress, count
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,6 @@ from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.fs import AppendedFile, replace_file, replacing
 from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.run.config import Config, to_toml
 from tgflow.run.config.schema import RunConfig
 
 LATEST = 1 << 14
@@ -244,10 +243,8 @@ class RunFiles:
     def records(self) -> Path:
         return self.record_file.path
 
-    def write_config(self, config: Config) -> None:
-        """Write config.toml, which `--config` reads: all settings but the output directory."""
-        run = replace(config.run, out=None)
-        self._write("config.toml", to_toml(replace(config, run=run)))
+    def write_config(self, text: str) -> None:
+        self._write("config.toml", text)
 
     def log(self, record: Mapping[str, Any]) -> None:
         self.record_file.write(finite(record))

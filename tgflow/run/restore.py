@@ -19,7 +19,7 @@ from tgflow.nn.model import TemporalModel
 from tgflow.ranks.memory import ShardedMemory
 from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.offline_saves import OfflineSaves
-from tgflow.run.components import Component, SavedSettings
+from tgflow.run.checkpoints import SavedSettings
 from tgflow.run.config import ConfigError
 from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory
@@ -30,6 +30,7 @@ from tgflow.run.machine import describe
 from tgflow.run.records import RunNote, run_note
 from tgflow.streams.errors import SourceMismatch
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.observe import Component
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import (
@@ -256,7 +257,7 @@ def open_saves(
         events.check(newest.meta, directory)
     further = parts(newest)
     directory.accept_settings()
-    settings = SavedSettings(directory.config, build, note)
+    settings = SavedSettings(directory, build, note)
     return OfflineSaves(
         store,
         newest,

@@ -12,13 +12,12 @@ from typing import Any, Protocol
 from tgflow.graph.events import EventBatch
 from tgflow.ranks.broadcast import LeaderFailed
 from tgflow.ranks.control import Order, RankControl
-from tgflow.run.components import Component
 from tgflow.run.features import table_figures
 from tgflow.run.machine import rss_bytes
 from tgflow.run.records import State
 from tgflow.run.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory, rank_at_limit
 from tgflow.streams.errors import StreamError
-from tgflow.train.observe import StepRecord
+from tgflow.train.observe import Component, StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
 
 

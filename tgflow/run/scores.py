@@ -20,7 +20,6 @@ from tgflow.checkpoint.durable.fs import AppendedFile
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
 from tgflow.graph.id_columns import list_array
-from tgflow.run.components import Component
 from tgflow.run.config import ConfigError, StreamConfig
 from tgflow.run.context import RunContext
 from tgflow.run.records import DamagedJson
@@ -31,6 +30,7 @@ from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.streams.write import encode_rows, write_rows
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScores
+from tgflow.train.observe import Component
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.train.tasks.targets import NO_LABEL
 

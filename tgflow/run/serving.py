@@ -30,12 +30,12 @@ from tgflow.graph.events import COLUMNS
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
 from tgflow.nn import NodeMemory
-from tgflow.run.components import Component
-from tgflow.run.config import Config, ConfigError
+from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import ServeConfig
 from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.observe import Component
 
 NICE = 5
 """Priority of a run beside replicas; 0 is usual, and 19 the lowest."""
@@ -261,7 +261,8 @@ class Replicas:
 
     Args:
         path: Directory of the run.
-        config: Its settings.
+        serve: Its settings of serving.
+        name: Name of its model.
         where: Result of `check_serving`.
         ring: Frames of the run; None: they follow its checkpoints.
         warn: Called with each message of a replica, from other threads.
@@ -274,7 +275,8 @@ class Replicas:
     def __init__(
         self,
         path: Path,
-        config: Config,
+        serve: ServeConfig,
+        name: str,
         where: tuple[Endpoint, str | None],
         ring: Ring | None,
         warn: Callable[[str], None],
@@ -285,7 +287,6 @@ class Replicas:
         address, port = self._listener.getsockname()[:2]
         self.endpoint = Endpoint(endpoint.host, port)
         """Address that they listen on."""
-        serve = config.serve
         self._ring = None if ring is None else os.dup(ring.fd)
         self._job = ReplicaJob(
             str(path.absolute()),
@@ -293,7 +294,7 @@ class Replicas:
             self._ring,
             serve.max_pairs,
             Serving(
-                config.model.name,
+                name,
                 token,
                 self.endpoint,
                 [*listed_hosts(serve), f"[{address}]:{port}"],
@@ -302,7 +303,7 @@ class Replicas:
                 parse_seconds(serve.timeout),
                 serve.max_lag,
             ),
-            reference_of(config.model.name) if model is None else model,
+            reference_of(name) if model is None else model,
         )
         self.failure: ReplicaFailed | None = None
         """Why a replica of a directory could not open it; all end then."""

@@ -11,15 +11,16 @@ from tgflow.base.units import parse_seconds
 from tgflow.checkpoint import CheckpointStore, read_manifest
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.remote import RemoteStore, Sent
-from tgflow.run.components import ENDS_FILE, Component
 from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import RunConfig, StoreConfig
 from tgflow.run.directory import LOCK, SETTINGS
 from tgflow.run.features import EDGE_ROWS
 from tgflow.run.ingestion import DEAD_LETTERS, FILE
 from tgflow.run.log import RunLog
+from tgflow.run.micro_batch_ends import ENDS_FILE
 from tgflow.run.records import RunFiles
 from tgflow.run.scores import OWNER, ROWS
+from tgflow.train.observe import Component
 
 FILES = (
     *(SETTINGS, "metrics.jsonl", "metrics.csv", "log", DEAD_LETTERS, FILE, ENDS_FILE),

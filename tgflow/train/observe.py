@@ -1,8 +1,8 @@
-"""Callbacks of a trainer, and their records: one per batch, epoch or step."""
+"""Callbacks of a trainer, their records (one per batch, epoch or step), and parts of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
@@ -13,6 +13,7 @@ from tgflow.base.describe import described
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tgflow.checkpoint import Checkpoint
     from tgflow.train.event_scores import EventScores
 
 Stage = Literal["train", "val", "test"]
@@ -165,6 +166,39 @@ class Callback:
 
     def on_step(self, record: StepRecord) -> None:
         """Called after a micro-batch of `ContinualTrainer`."""
+
+
+class Component:
+    """Part of a run, or of an offline training, that observes it and is saved with it.
+
+    Subclasses override the hooks that they need; the defaults do nothing. The main loop calls
+    `figures` and `on_step` after each micro-batch, and `report` after the last save. Checkpoints
+    call `changed`, `save` and `saved`. `close` is called at the end of the run.
+    """
+
+    def figures(self, step: StepRecord) -> Mapping[str, Any]:
+        """Return the fields that the component adds to the record of a micro-batch."""
+        return {}
+
+    def on_step(self, record: Mapping[str, Any]) -> None:
+        """Process the record of a learned micro-batch."""
+
+    def changed(self) -> bool:
+        """Whether a checkpoint would differ from the newest one although no event arrived."""
+        return False
+
+    def save(self, writer: Checkpoint) -> None:
+        """Save the current state; later changes do not alter the saved copy."""
+
+    def saved(self) -> None:
+        """Called once the checkpoint of the latest `save` is on disk."""
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return final reports by name; may write them too."""
+        return {}
+
+    def close(self) -> None:
+        """Release all resources."""
 
 
 class Callbacks:

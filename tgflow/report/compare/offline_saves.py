@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from tgflow.checkpoint import (
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.typed import read_as
+from tgflow.train.observe import Component
 from tgflow.train.offline import OfflineTrainer
 
 _NOW = "now-"
@@ -37,16 +38,6 @@ class Trained:
     failure: Mapping[str, Any] | None = None
 
 
-class SavedPart(Protocol):
-    """Further sections of the checkpoints, beside the entrants."""
-
-    def save(self, writer: Checkpoint) -> None:
-        """Save its state."""
-
-    def saved(self) -> None:
-        """Callback after the checkpoint was written."""
-
-
 class OfflineSaves:
     """Keeps the results of entrants, and the newest epoch of the one in training.
 
@@ -60,7 +51,7 @@ class OfflineSaves:
         newest: Checkpoint | None = None,
         *,
         every: float = 0.0,
-        parts: Sequence[SavedPart] = (),
+        parts: Sequence[Component] = (),
         command: Literal["compare", "train"] = "compare",
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:

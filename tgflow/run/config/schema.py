@@ -335,6 +335,11 @@ class CompareConfig(Checked):
     """Also end micro-batches where the time changes, so that each has events of a single time;
     unset: chosen by the preset (discrete does)."""
 
+    @property
+    def is_offline(self) -> bool:
+        """Whether models are trained offline, in epochs."""
+        return self.protocol not in (None, "prequential/1")
+
 
 @dataclass(frozen=True, slots=True)
 class Section:

@@ -1,66 +1,27 @@
-"""Checkpoints of a run: their schedule, and the components stored in them.
+"""Checkpoints of a run: their schedule, and its settings and records in them.
 
 The state is copied between two micro-batches and written by a background thread.
 """
 
 from __future__ import annotations
 
-import re
-import threading
 import time
-import zlib
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from tgflow.base.peers import Shard
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
-from tgflow.checkpoint.durable.errors import LogCorrupt
-from tgflow.checkpoint.durable.fs import AppendedFile
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.run.config import Config, plain
+from tgflow.run.config import plain
 from tgflow.run.config.schema import CheckpointConfig
-from tgflow.run.directory import fixed_settings
+from tgflow.run.directory import RunDirectory, fixed_settings
 from tgflow.run.log import RunLog
 from tgflow.run.records import RunFiles, RunNote, lost_records
-from tgflow.train.observe import StepRecord
+from tgflow.train.observe import Component
 from tgflow.train.stream_trainer import StreamTrainer
-
-
-class Component:
-    """Part of a run. Subclasses override the hooks that they need; the defaults do nothing.
-
-    The main loop calls `figures` and `on_step` after each micro-batch, and `report` after the last
-    save. Checkpoints call `changed`, `save` and `saved`. `close` is called at the end of the run.
-    """
-
-    def figures(self, step: StepRecord) -> Mapping[str, Any]:
-        """Return the fields that the component adds to the record of a micro-batch."""
-        return {}
-
-    def on_step(self, record: Mapping[str, Any]) -> None:
-        """Process the record of a learned micro-batch."""
-
-    def changed(self) -> bool:
-        """Whether a checkpoint would differ from the newest one although no event arrived."""
-        return False
-
-    def save(self, writer: Checkpoint) -> None:
-        """Save the current state; later changes do not alter the saved copy."""
-
-    def saved(self) -> None:
-        """Called once the checkpoint of the latest `save` is on disk."""
-
-    def report(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return final reports by name; may write them too."""
-        return {}
-
-    def close(self) -> None:
-        """Release all resources."""
 
 
 class Checkpoints:
@@ -193,10 +154,16 @@ class SavedSettings(Component):
     """Settings, build and elapsed time of a run; `before` is what its newest checkpoint has."""
 
     def __init__(
-        self, config: Config, build: dict[str, Any], before: RunNote, *, changed: bool = True
+        self,
+        directory: RunDirectory,
+        build: dict[str, Any],
+        before: RunNote,
+        *,
+        changed: bool = True,
     ) -> None:
-        self._config, self._changed, self._started = config, changed, time.monotonic()
-        self._note = replace(before, build=build, settings=fixed_settings(config))
+        self._model, settings = plain(directory.config)["model"], fixed_settings(directory.config)
+        self._note = replace(before, build=build, settings=settings)
+        self._changed, self._started = changed, time.monotonic()
 
     @property
     def elapsed(self) -> float:
@@ -207,7 +174,7 @@ class SavedSettings(Component):
         return self._changed
 
     def save(self, writer: Checkpoint) -> None:
-        writer.note("model", plain(self._config)["model"])
+        writer.note("model", self._model)
         writer.note("run", asdict(replace(self._note, elapsed=self.elapsed)))
 
     def saved(self) -> None:
@@ -232,101 +199,3 @@ class SavedRecords(Component):
     def save(self, writer: Checkpoint) -> None:
         """Save the number of lines; they are on disk when this returns."""
         writer.note("records", {"lines": self._files.record_file.sync()})
-
-
-ENDS_FILE = "micro-batches.txt"
-"""Seconds per poll while the current micro-batch is empty."""
-MANY = 1 << 20
-"""Size of the file in bytes from which unused ends are removed: some 60,000 ends."""
-_TORN = re.compile(rb"\d*( [0-9a-f]{0,8})?\0*")
-"""A line truncated by a crash."""
-
-
-class EndsDamaged(LogCorrupt):
-    """Raised when the file of micro-batch ends cannot be read."""
-
-
-class MicroBatchEnds(Component):
-    """A file of the log positions at which the micro-batches of a run have ended, one per line.
-
-    Each is followed by the CRC-32 of its digits. A resumed run repeats the ends beyond the newest
-    checkpoint, unless `keep` is False; those before the oldest checkpoint in `store` are removed in
-    bulk.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        position: int,
-        *,
-        keep: bool = True,
-        store: CheckpointStore | None = None,
-    ) -> None:
-        self._file, self._store = AppendedFile(path), store
-        self._writing = threading.Lock()
-        lines = _lines(path)
-        start = _first_beyond(lines, position)
-        self.to_repeat: deque[int] = deque()
-        """The ends beyond the position, in order."""
-        for number, line in enumerate(lines[start:] if keep else [], start + 1):
-            end = _end_of(line)
-            if end is not None:
-                self.to_repeat.append(end)
-            elif number < len(lines) or not _TORN.fullmatch(line):
-                raise EndsDamaged(
-                    f"{path} is damaged in line {number}, so the ends of micro-batches after "
-                    f"event {position:,} are unknown; without this file they end by the clock "
-                    "again"
-                )
-        self._file.rewind(sum(map(len, lines[: start + len(self.to_repeat)])))
-
-    def add(self, position: int) -> None:
-        """Append the end of a micro-batch, before it is learned. Thread-safe."""
-        with self._writing:
-            self._file.write(line_of(position))
-
-    def save(self, writer: Checkpoint) -> None:
-        with self._writing:
-            self._file.sync()
-
-    def saved(self) -> None:
-        """Remove the ends that no checkpoint needs any more, once there are many."""
-        if self._store is None or self._file.size < MANY:
-            return
-        oldest = self._store.oldest_kept()
-        if oldest is None:
-            return
-        with self._writing, suppress(OSError):  # a full disk is reported elsewhere
-            lines = _lines(self._file.path)
-            needed = lines[_first_beyond(lines, oldest["position"]) :]
-            if 2 * len(needed) <= len(lines):
-                self._file.replace(needed)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def line_of(position: int) -> bytes:
-    number = b"%d" % position
-    return b"%s %08x\n" % (number, zlib.crc32(number))
-
-
-def _end_of(line: bytes) -> int | None:
-    """Parse the end in a line, None if it is damaged."""
-    number = line.partition(b" ")[0]
-    return int(number) if number.isdigit() and line == line_of(int(number)) else None
-
-
-def _lines(path: Path) -> list[bytes]:
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        return list(file)
-
-
-def _first_beyond(lines: Sequence[bytes], position: int) -> int:
-    """Return the index of the line after the last whose end is not beyond `position`."""
-    ends = (_end_of(line) for line in lines)
-    return max(
-        (i for i, end in enumerate(ends, 1) if end is not None and end <= position), default=0
-    )

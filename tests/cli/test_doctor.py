@@ -1,4 +1,4 @@
-"""`tgflow.cli.diagnosis.report`: each finding once, with advice where something is wrong."""
+"""`tgflow.cli.doctor.report`: each finding once, with advice where something is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tgflow.base import _native
-from tgflow.cli import diagnosis as doctor
+from tgflow.cli import doctor
 
 
 def found(name, folder=None):
