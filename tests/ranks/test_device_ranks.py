@@ -134,7 +134,7 @@ def learned_by(world, make):
             ]
             memory = {} if trainer.model.state is None else trainer.model.state.state_dict()
             state = [x.detach().cpu() for x in (*trainer.model.parameters(), *memory.values())]
-            replays.append(trainer._learner._sliced._calls._shapes)
+            replays.append(trainer._learner._calls._shapes)
             return records, state
 
     place_of("apart")
