@@ -217,7 +217,7 @@ def test_cores_of_a_host_are_divided_by_its_ranks(monkeypatch, world, ranks_of_h
         address = {"MASTER_ADDR": "h1", "MASTER_PORT": 29400}
         for name, value in (launch | address).items():
             monkeypatch.setenv(name, str(value))
-    config = load_config(flags={"stream.path": "x.csv", "continual.slices": world})
+    config = load_config(flags={"stream.path": "x.csv", "learning.slices": world})
     set_to, number = assemble.use_threads(config)
     assert (number, set_to.run.threads, used) == (threads, threads, [threads] * 2)
     stated = replaced(config, {"run.threads": 3})
@@ -237,7 +237,7 @@ def test_number_of_threads_is_fixed_when_a_run_starts(tgflow, events, tmp_path, 
 @pytest.mark.parametrize("what", ["graph", "memory"])
 def test_shards_are_refused_on_a_gpu_and_offline(what):
     flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded", "run.device": "cuda"}
-    config = load_config(flags=flags | {"continual.slices": 2, "offline.slices": 2})
+    config = load_config(flags=flags | {"learning.slices": 2})
     with pytest.raises(ConfigError, match=f"--rank-{what}: sharded is for models on the CPU"):
         check_ranks(config, "continual", 2, 0)
     with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):

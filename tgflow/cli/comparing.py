@@ -69,16 +69,10 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
     assemble.check_task(config)
     if config.task.freeze:
         raise ConfigError("--freeze is for one model: use tgflow train, or run with --init-from")
-    if _is_offline(config):  # given settings of `continual` apply to `offline` too
-        stated = options.stated or {}
-        common = {f"continual.{f.name}": f"offline.{f.name}" for f in fields(TrainingConfig)}
-        found = {common[key]: value for key, value in stated.items() if key in common}
-        config = replaced(config, found)
-        options = replace(options, stated={**stated, **found})
     name = run_name(config.stream.path, "compare")
     directory = RunDirectory.find(config, name, options)
     try:
-        compare = _compare_offline if _is_offline(directory.config) else _compare_continual
+        compare = _compare_offline if directory.config.is_offline else _compare_continual
         analysis, stream = compare(directory)
     finally:
         directory.release()
@@ -94,10 +88,6 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
     if summary.get("interrupted"):
         console = Console(soft_wrap=True, highlight=False)
         console.print(f"stopped; resume with: tgflow compare --resume --out {directory.path}")
-
-
-def _is_offline(config: Config) -> bool:
-    return config.compare.protocol not in (None, "prequential/1")
 
 
 def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, Any]]:
@@ -158,7 +148,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     ):
         if is_set:
             raise ConfigError(
-                f"{flag}: --protocol {config.compare.protocol} trains offline; leave one out"
+                f"{flag}: --protocol {config.learning.protocol} trains offline; leave one out"
             )
     directory.config = replaced(config, {"compare.cut_at_steps": False})
     source, nodes, device, threads = assemble.open_offline(directory)
@@ -173,7 +163,6 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     preset = preset_line(config, facts, choices)
     console = Console(stderr=True)
     console.print(preset, markup=False, highlight=False, soft_wrap=True)
-    seeded = replace(config, continual=replace(config.continual, seed=config.offline.seed))
     x_dims = (source.x_dim, assemble.dim_of(nodes))
 
     def on_result(key: str, result: Mapping[str, Any]) -> None:
@@ -184,7 +173,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     with assemble.logged(directory, "compare", console) as run_log:
         build = current_build(threads, device)
         outcome = compare_offline(
-            _entrants(seeded, choices, x_dims, device, None),
+            _entrants(config, choices, x_dims, device, None),
             graph,
             config.offline,
             execution=execution_config(config.model.precision, capture=config.run.capture),
@@ -387,7 +376,8 @@ def _entrants(
         learning = {key: settings[key] for key in settings if key in LEARNING}
         own = {key: value for key, value in settings.items() if key not in LEARNING}
         named = ModelConfig(name=choice.name, settings=own)
-        training, (edge_x_dim, node_x_dim) = replace(config.continual, seed=seed), x_dims
+        learned = config.offline if config.is_offline else config.continual
+        training, (edge_x_dim, node_x_dim) = replace(learned, seed=seed), x_dims
         model = make_model(
             named,
             config.task,
@@ -399,8 +389,9 @@ def _entrants(
         )
         return Entrant(choice.label, seed, model, learning)
 
+    first = config.learning.seed
     for choice in choices:
-        for seed in range(config.continual.seed, config.continual.seed + config.compare.seeds):
+        for seed in range(first, first + config.compare.seeds):
             entrant = make(choice, seed)
             yield entrant
             if not any(True for _ in entrant.model.parameters()):

@@ -46,7 +46,7 @@ def join_ranks(
         yield Peers()
         return
     with report_as_rank(launch.rank) if launch.rank else nullcontext():
-        peers = _join(config, learning, _compared(config, options, learning, flags))
+        peers = _join(config, _compared(config, options, flags))
         try:
             yield peers
         except Exception as error:
@@ -57,7 +57,7 @@ def join_ranks(
             peers.close()
 
 
-def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ranks:
+def _join(config: Config, compared: Mapping[str, Any]) -> Ranks:
     from tgflow.ranks.group import Ranks
     from tgflow.ranks.join import join
 
@@ -79,26 +79,25 @@ def _join(config: Config, learning: Learning, compared: Mapping[str, Any]) -> Ra
 
 
 def _compared(
-    config: Config, options: ResumeOptions, learning: Learning, flags: Mapping[str, object]
+    config: Config, options: ResumeOptions, flags: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return the values that must be equal on all ranks, by flag."""
-    unused = {"continual", "offline", "compare"} - {learning}
     found = {
         flag_of(key): value
         for key, value in flat(config).items()
-        if key not in OF_A_HOST and key.partition(".")[0] not in unused
+        if key not in OF_A_HOST and not key.startswith("compare.")
     }
     asked = {"resume": options.resume, "allow-config-change": options.allow_change, **flags}
     return found | {f"--{name}": value for name, value in asked.items()}
 
 
-def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:
+def with_slices(config: Config, stated: Mapping[str, Any]) -> Config:
     """Return settings with one slice of each batch per rank, unless `stated` has a number."""
     launch = read_launch(os.environ)
     world = 1 if launch is None else launch.world
-    if world == 1 or f"{learning}.slices" in stated:
+    if world == 1 or "learning.slices" in stated:
         return config
-    return replaced(config, {f"{learning}.slices": world})
+    return replaced(config, {"learning.slices": world})
 
 
 def check_ranks(

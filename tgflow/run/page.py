@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from tgflow.base.choices import METRIC_TITLES
@@ -22,7 +23,7 @@ from tgflow.report.label_figures import COLUMNS, label_table, task_of
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
-from tgflow.train.config import TrainingConfig
+from tgflow.train.config import ContinualConfig, TrainingConfig
 
 Record = Mapping[str, Any]
 
@@ -350,15 +351,15 @@ def _settings(
     config: Config, training: TrainingConfig
 ) -> tuple[list[tuple[str, Rows]], list[tuple[str, Rows]]]:
     """Return the settings by section: those that differ from the defaults, and the others."""
-    others = {
-        "compare",
-        *(("offline", "reuse") if training is config.continual else ("continual",)),
-    }
+    others = {"compare", *(["reuse"] if isinstance(training, ContinualConfig) else [])}
+    own = {each.name for each in fields(training)}
     usual = plain(Config())
     found: dict[bool, list[tuple[str, Rows]]] = {True: [], False: []}  # by whether they differ
     for section, values in plain(config).items():
         rows: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
         for key, value in values.items():
+            if section == "learning" and key not in own:
+                continue
             text = "not set" if is_unset(value) else _shown(value)
             rows[value != usual.get(section, {}).get(key)].append((key, text))
         for is_own, part in rows.items():
