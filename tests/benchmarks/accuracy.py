@@ -93,13 +93,13 @@ def rows_of_run(directory: Path) -> list[Row]:
     config = load_config(directory / "config.toml")
     params = {"stream": Path(found["stream"]).name.split(".")[0], "model": found["model"]}
     if "prequential.ap" in found:
-        flags = [*_of_stream(config), *_changed("continual", config.continual, UNSAID)]
+        flags = [*_of_stream(config), *_changed(config.continual, UNSAID)]
         settings = " ".join(flags + _of_model(config.model))
         params |= {"events": found["num_events"], "settings": settings}
         return [Row(PREQUENTIAL, found["prequential.ap"], "", params)]
     learns, c = found["num_parameters"] > 0, config.offline
     unsaid = UNSAID | OF_SEEDS | (frozenset() if learns else OF_LEARNING)
-    flags = [*_of_stream(config), *_changed("offline", c, unsaid)]
+    flags = [*_of_stream(config), *_changed(c, unsaid)]
     if learns:
         flags += [f"--learning-rate {c.learning_rate}", f"--epochs {c.epochs}"]
     settings, rows = " ".join(flags + _of_model(config.model)), []
@@ -112,7 +112,7 @@ def rows_of_run(directory: Path) -> list[Row]:
     return rows
 
 
-def _changed(section: str, config: TrainerConfig, unsaid: frozenset[str]) -> Iterator[str]:
+def _changed(config: TrainerConfig, unsaid: frozenset[str]) -> Iterator[str]:
     """Yield flags of settings that are not those of the protocol, or else the default ones."""
     protocol = config.protocol
     default = type(config)(**({} if protocol is None else protocol_settings(protocol)))
@@ -122,7 +122,7 @@ def _changed(section: str, config: TrainerConfig, unsaid: frozenset[str]) -> Ite
         value = getattr(config, name)
         if value != getattr(default, name):
             values = value if isinstance(value, tuple) else [value]
-            yield from (f"{flag_of(f'{section}.{name}')} {each}" for each in values)
+            yield from (f"{flag_of(f'learning.{name}')} {each}" for each in values)
 
 
 def _of_model(model: ModelConfig) -> list[str]:

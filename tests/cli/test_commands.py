@@ -29,7 +29,7 @@ def test_help_contains_examples(tgflow, command):
     assert f"tgflow {command}" in ran.out.split("Examples")[1]
 
 
-@pytest.mark.parametrize(("command", "most"), [("run", 15), ("train", 15), ("compare", 17)])
+@pytest.mark.parametrize(("command", "most"), [("run", 15), ("train", 16), ("compare", 17)])
 def test_help_is_short_and_help_all_is_complete(tgflow, command, most):
     short, whole = (
         set(re.findall(r"│ (--[a-z-]+)", tgflow(command, flag).out))
@@ -90,7 +90,7 @@ def test_info_of_a_run(tgflow, events_csv):
     tgflow("run", "-s", events_csv, "--limit", 100, "-o", "out", *SMALL)
     found = tgflow("info", "out", "--json").json
     assert found["metrics"]["num_events"] == 100
-    assert found["config"]["continual"]["batch_size"] == 50
+    assert found["config"]["learning"]["batch_size"] == 50
     [checkpoint] = found["checkpoints"]
     assert (checkpoint["position"], checkpoint["problem"]) == (100, None)
     assert checkpoint["state_sha256"] == found["metrics"]["state_sha256"]

@@ -30,7 +30,7 @@ TGAT = f"train made.csv -m tgat {FEW}"
 KAFKA = "run -s kafka://localhost:9092/edges"
 
 USAGE = [
-    ("run made.csv --batch-size 0", "continual.batch_size must be a"),
+    ("run made.csv --batch-size 0", "learning.batch_size must be a"),
     ("run made.csv --model tgm", "--model: model.name must be one of "),
     ("run made.csv --model-set x=3", "'num_relations', 'pair_features'"),
     ("run made.csv --heads 3", "heads must divide embedding_dim"),
@@ -102,9 +102,9 @@ USAGE = [
     ("run fraud.csv -m jodie --task node --target is_fraud --freeze", "--freeze requires a "
      "model that has learned links"),
     # Training
-    (f"train made.csv {FEW} --eval-neighbors 7,x", "offline.eval_neighbors must be a list of whole "
-     "numbers at least 1"),
-    (f"train made.csv {FEW} --eval-neighbors 0", "--eval-neighbors: offline.eval_neighbors must "
+    (f"train made.csv {FEW} --eval-neighbors 7,x", "learning.eval_neighbors must be a list of "
+     "whole numbers at least 1"),
+    (f"train made.csv {FEW} --eval-neighbors 0", "--eval-neighbors: learning.eval_neighbors must "
      "be"),
     (f"{TGAT} --reuse-staleness -1", "--reuse-staleness: reuse.staleness must be"),
     ("compare -s made.csv --models recency --protocol dyglib/1 --frozen-at 0.5",
@@ -191,7 +191,7 @@ def template(tmp_path_factory):
         "words.csv": "src,dst,t\n1,2,x\n1,2,y\n",
         "a.csv": "1,2,3\n4,5,6\n",
         "b.csv": "1;2;3\n4;5;6\n",
-        "bad.toml": "[continual]\nlearning_rat = 1\n",
+        "bad.toml": "[learning]\nlearning_rat = 1\n",
         "mine.py": "",
         "short": "secret",
         "long": "0123456789abcdef",

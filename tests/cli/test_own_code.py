@@ -161,7 +161,7 @@ def test_class_of_another_kind_is_not_called(forged, words):
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_metric_named_by_a_run_is_never_imported(forged, payload):
-    set_settings(continual__metrics=[payload])
+    set_settings(learning__metrics=[payload])
     ran = forged(*COMMANDS["resume"])
     assert ran.code == 77
     assert f"the metric {payload!r} is not built in" in ran.err
@@ -171,7 +171,7 @@ def test_metric_named_by_a_run_is_never_imported(forged, payload):
 def test_config_file_names_code_that_only_flags_give(forged):
     Path("mine.py").write_text(OWN)
     Path("beside.py").write_text("WIDTH = 8\n")
-    Path("c.toml").write_text('[model]\nname = "mine.py:Mine"\n[continual]\nmetrics = ["mine:Gap"]')
+    Path("c.toml").write_text('[model]\nname = "mine.py:Mine"\n[learning]\nmetrics = ["mine:Gap"]')
     words = ("run", "made.csv", *FEATURES, "-c", "c.toml", "--limit", 60, "-o", "out")
     assert "--metric path/to/file.py:Class" in (ran := forged(*words)).err
     assert ran.code == 77

@@ -236,7 +236,7 @@ def test_number_of_threads_is_fixed_when_a_run_starts(tgflow, events, tmp_path, 
 @pytest.mark.parametrize("what", ["graph", "memory"])
 def test_shards_are_refused_on_a_gpu_and_offline(what):
     flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded", "run.device": "cuda"}
-    config = load_config(flags=flags | {"continual.slices": 2, "offline.slices": 2})
+    config = load_config(flags=flags | {"learning.slices": 2})
     with pytest.raises(ConfigError, match=f"--rank-{what}: sharded is for models on the CPU"):
         check_ranks(config, "continual", 2, 0)
     with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):

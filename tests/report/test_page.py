@@ -77,7 +77,7 @@ def test_page_shows_metrics_plots_protocol_and_settings():
 
 
 def test_units_are_small_and_defaults_are_folded():
-    made = load_config(flags={"stream.path": "events.csv", "continual.batch_size": 77})
+    made = load_config(flags={"stream.path": "events.csv", "learning.batch_size": 77})
     page = continual_report(records(10), METRICS, made)
     assert "1 min 11 s" in re.sub(r"</?small>", " ", page).replace("  ", " ")
     assert "&lt;" not in page

@@ -52,7 +52,7 @@ def test_out_of_memory_leaves_whole_micro_batches_or_reports_the_state(
     tmp_path, monkeypatch, owner, name, error, kept, said
 ):
     stream = open_stream(write_events(tmp_path / "events.csv", size=230), time_unit="s")
-    config = load_config(flags={"model.dim": 8, "model.neighbors": 3, "continual.batch_size": 50})
+    config = load_config(flags={"model.dim": 8, "model.neighbors": 3, "learning.batch_size": 50})
     store, model = (
         CheckpointStore(tmp_path / "run"),
         make_model(config.model, config.task, config.continual, 0),

@@ -8,16 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from tgflow.cli.options import MetricsJson, Overwrite, Resume, with_config
-from tgflow.run.config import Config, fields
+from tgflow.run.config import LEARNING_OF, Config
 
-CONTINUAL = tuple(
-    field.key
-    for field in fields()
-    if field.key.startswith("continual.") and field.name != "protocol"  # it is compare's
-)
 SETTINGS = (
-    "stream", "compare", "task", "order", "checks", "graph", *CONTINUAL, "offline.epochs",
-    "offline.patience", "model.dim", "model.heads", "model.neighbors", "model.layers",
+    "stream", "compare", "task", "order", "checks", "graph", *LEARNING_OF["continual"],
+    "learning.epochs", "learning.patience",
+    "model.dim", "model.heads", "model.neighbors", "model.layers",
     "model.dropout", "model.precision", "model.settings",
     "tables", "run", "checkpoint", "operate.metrics_port", "operate.metrics_host",
     "operate.log_format", "operate.memory_limit",

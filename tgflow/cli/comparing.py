@@ -43,7 +43,7 @@ from tgflow.run.rejections import print_stream
 from tgflow.run.restore import current_build, open_saves
 from tgflow.run.stream import FlowControl, StopSignals
 from tgflow.streams import EventSource, playback
-from tgflow.train.config import ContinualConfig, TrainingConfig
+from tgflow.train.config import TrainingConfig
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import embeds, make_task
 
@@ -70,16 +70,10 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
     assemble.check_task(config.task)
     if config.task.freeze:
         raise ConfigError("--freeze is for one model: use tgflow train, or run with --init-from")
-    if config.compare.is_offline:  # given settings of `continual` apply to `offline` too
-        stated = options.stated or {}
-        common = {f"continual.{f.name}": f"offline.{f.name}" for f in fields(TrainingConfig)}
-        found = {common[key]: value for key, value in stated.items() if key in common}
-        config = replaced(config, found)
-        options = replace(options, stated={**stated, **found})
     name = run_name(config.stream.path, "compare")
     directory = RunDirectory.find(config, name, options)
     try:
-        compare = _compare_offline if directory.config.compare.is_offline else _compare_continual
+        compare = _compare_offline if directory.config.is_offline else _compare_continual
         analysis, stream = compare(directory)
     finally:
         directory.release()
@@ -158,7 +152,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     ):
         if is_set:
             raise ConfigError(
-                f"{flag}: --protocol {config.compare.protocol} trains offline; leave one out"
+                f"{flag}: --protocol {config.learning.protocol} trains offline; leave one out"
             )
     directory.config = replaced(config, {"compare.cut_at_steps": False})
     source, nodes, device, threads = assemble.open_offline(directory)
@@ -176,7 +170,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     preset = preset_line(config.compare, facts, choices)
     console = Console(stderr=True)
     console.print(preset, markup=False, highlight=False, soft_wrap=True)
-    seeded, num_seeds = replace(config.continual, seed=config.offline.seed), config.compare.seeds
+    num_seeds = config.compare.seeds
     x_dims = (source.x_dim, assemble.dim_of(nodes))
 
     def on_result(key: str, result: Mapping[str, Any]) -> None:
@@ -187,7 +181,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     with assemble.logged(directory, "compare", console) as run_log:
         build = current_build(threads, device)
         outcome = compare_offline(
-            _entrants(choices, num_seeds, seeded, config.task, x_dims, device, None),
+            _entrants(choices, num_seeds, config.offline, config.task, x_dims, device, None),
             graph,
             config.offline,
             execution=execution_config(config.model.precision, capture=config.run.capture),
@@ -377,7 +371,7 @@ def _freezing_point(
 def _entrants(
     choices: list[ModelChoice],
     num_seeds: int,
-    common: ContinualConfig,
+    common: TrainingConfig,
     task: TaskConfig,
     x_dims: tuple[int, int],
     device: torch.device,

@@ -75,7 +75,7 @@ def train_offline(
     config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
 ) -> None:
     """Train on the stream of `config`, once per seed, and write a run directory."""
-    config = replaced(config, ranks.slice_per_rank(options.stated or {}, "offline"))
+    config = replaced(config, ranks.slice_per_rank(options.stated or {}))
     with ranks.join_ranks(config, options, "offline", seeds=num_seeds) as peers:
         if peers.rank > 0:
             _follow(peers, num_seeds or 1)

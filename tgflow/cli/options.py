@@ -32,16 +32,16 @@ STREAM_OF_FILES, RANKS_IN_STEP = (
 COMMON = frozenset(
     {
         *("stream.path", "stream.src", "stream.dst", "stream.t", "stream.features"),
-        *("stream.time_unit", "model.name", "compare.models", "compare.seeds", "compare.protocol"),
-        *("continual.batch_size", "continual.learning_rate", "scores.to", "run.out"),
-        *("offline.protocol", "offline.epochs", "run.device"),
+        *("stream.time_unit", "model.name", "compare.models", "compare.seeds"),
+        *("learning.batch_size", "learning.learning_rate", "scores.to", "run.out"),
+        *("learning.epochs", "run.device"),
         *("config", "resume", "seeds", "json"),
     }
 )
 """Settings and parameters shown by `--help` for commands with many of them."""
 FILE, STREAM, HELP_ALL = "file", "stream.path", "tgflow.help_all"
 
-_OWN = {"model.name", "compare.models", "continual.metrics", "offline.metrics"}
+_OWN = {"model.name", "compare.models", "learning.metrics"}
 """Settings whose flags, and nothing else, take code of the caller's own."""
 
 OwnModel = Annotated[

@@ -52,7 +52,7 @@ def join_ranks(
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always", RuntimeWarning)
             peers = join(
-                _compared(flat(c), options, learning, flags),
+                _compared(flat(c), options, flags),
                 interface=c.ranks.interface,
                 device=device,
                 timeout=c.ranks.timeout,
@@ -74,23 +74,21 @@ def join_ranks(
 def _compared(
     settings: Mapping[str, Any],
     options: ResumeOptions,
-    learning: Learning,
     flags: Mapping[str, object],
 ) -> dict[str, Any]:
     """Return the values that must be equal on all ranks, by flag."""
-    unused = {"continual", "offline", "compare"} - {learning}
     found = {
         flag_of(key): value
         for key, value in settings.items()
-        if key not in OF_A_HOST and key.partition(".")[0] not in unused
+        if key not in OF_A_HOST and not key.startswith("compare.")
     }
     asked = {"resume": options.resume, "allow-config-change": options.allow_change, **flags}
     return found | {f"--{name}": value for name, value in asked.items()}
 
 
-def slice_per_rank(stated: Mapping[str, Any], learning: Learning) -> dict[str, int]:
+def slice_per_rank(stated: Mapping[str, Any]) -> dict[str, int]:
     """Return the setting of one slice of each batch per rank, unless `stated` has a number."""
-    launch, key = read_launch(os.environ), f"{learning}.slices"
+    launch, key = read_launch(os.environ), "learning.slices"
     return {} if launch is None or launch.world == 1 or key in stated else {key: launch.world}
 
 

@@ -28,7 +28,7 @@ from tgflow.report.table_text import (
     print_summary,
 )
 from tgflow.run import page
-from tgflow.run.config import Config, ConfigError, replaced
+from tgflow.run.config import LEARNING_OF, Config, ConfigError, replaced, require_trainer
 from tgflow.run.records import read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
 
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from tgflow.run.stream import FlowControl
 
 SETTINGS = (
-    "stream", "order", "checks", "kafka", "graph", "model", "task", "continual", "tables", "run",
+    "stream", "order", "checks", "kafka", "graph", "model", "task", *LEARNING_OF["continual"],
+    "tables", "run",
     "checkpoint", "store", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip
 MOST_RECORDS = 20_000
@@ -96,6 +97,7 @@ def run(
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """
+    require_trainer(config, "continual")
     if overwrite and (nproc is not None or read_launch(os.environ) is not None):
         raise ConfigError(
             "--overwrite is for a single process, as ranks that are started again would lose what "
@@ -111,7 +113,7 @@ def run(
     from tgflow.run.stream import FlowControl, StopSignals
 
     initial = initial_model(config.start.init_from, stated)
-    config = replaced(config, initial | slice_per_rank(stated, "continual"))
+    config = replaced(config, initial | slice_per_rank(stated))
     flow, options = FlowControl(), ResumeOptions(resume, allow_config_change, stated, overwrite)
     with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
         if peers.rank > 0:

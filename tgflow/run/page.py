@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from tgflow.base.choices import METRIC_TITLES
@@ -49,7 +50,7 @@ def continual_report(
     more += [] if stream is None else [_stream_card(stream)]
     if ranks := metrics.get("ranks"):
         more.append(Card("Ranks", [(f"rank {rank}", rank_line(x)) for rank, x in ranks.items()]))
-    settings = _settings(plain(config), {"compare", "offline", "reuse"})
+    settings = _settings(plain(config), {"compare", "reuse"}, ContinualConfig)
     return _page("continual run", title, lead, tiles, charts, flat, c, settings, more)
 
 
@@ -65,7 +66,7 @@ def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config
         f"reported. Test figures are of the epoch with the best validation {best}."
     )
     more = _label_cards(flat, config.model.name)
-    settings = _settings(plain(config), {"compare", "continual"})
+    settings = _settings(plain(config), {"compare"}, OfflineConfig)
     return _page("offline training", title, lead, tiles, charts, flat, c, settings, more)
 
 
@@ -351,13 +352,18 @@ Groups = list[tuple[str, Rows]]
 """Settings by section."""
 
 
-def _settings(settings: Mapping[str, Any], others: Collection[str]) -> tuple[Groups, Groups]:
+def _settings(
+    settings: Mapping[str, Any], others: Collection[str], training: type[TrainingConfig]
+) -> tuple[Groups, Groups]:
     """Return the settings but those of `others`: which differ from the defaults, and the rest."""
+    own = {each.name for each in fields(training)}
     usual = plain(Config())
     found: dict[bool, Groups] = {True: [], False: []}  # by whether they differ
     for section, values in settings.items():
         rows: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
         for key, value in values.items():
+            if section == "learning" and key not in own:
+                continue
             text = "not set" if is_unset(value) else _shown(value)
             rows[value != usual.get(section, {}).get(key)].append((key, text))
         for is_own, part in rows.items():

@@ -37,7 +37,7 @@ from tgflow.run.config import (
     replaced,
     to_toml,
 )
-from tgflow.run.config.schema import GraphConfig, ModelConfig, RunConfig
+from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
 from tgflow.run.ingestion import load_classes, load_ingest, save_ingest, save_relations
 from tgflow.run.model_maker import make_model, model_class
@@ -335,7 +335,7 @@ def _config_of(trainer: ContinualTrainer) -> Config:
             direction=graph.direction, feature_scale="none" if scale is None else scale.kind
         ),
         model=ModelConfig(name=name, settings=settings, precision=trainer.execution.precision),
-        continual=trainer.config,
+        learning=LearningConfig(**vars(trainer.config)),
         run=RunConfig(device=str(trainer.device), capture=trainer.execution.capture),
     )
     edge_x_dim, node_x_dim = feature_widths(graph).values()

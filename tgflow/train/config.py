@@ -103,7 +103,7 @@ class ExecutionConfig:
         check_ranges(self)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """Settings that both trainers have."""
 
@@ -161,7 +161,7 @@ class TrainingConfig:
 
 
 @described
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ContinualConfig(TrainingConfig):
     """Settings of continual learning.
 
@@ -243,7 +243,7 @@ class Reuse:
 
 
 @described
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class OfflineConfig(TrainingConfig):
     """Settings of offline training; the defaults are near DyGLib's, which `dyglib/1` is exactly.
 

@@ -1,6 +1,14 @@
 """Typed schema of all settings: `load_config` reads TOML and flags, `to_toml` writes it back."""
 
-from tgflow.run.config.fields import Field, fields, flag_of, in_flags, is_unset, to_toml
+from tgflow.run.config.fields import (
+    LEARNING_OF,
+    Field,
+    fields,
+    flag_of,
+    in_flags,
+    is_unset,
+    to_toml,
+)
 from tgflow.run.config.load import (
     ConfigError,
     flat,
@@ -9,12 +17,14 @@ from tgflow.run.config.load import (
     plain,
     quote_json,
     replaced,
+    require_trainer,
     stated_settings,
     validate_model,
 )
 from tgflow.run.config.schema import Config, StreamConfig
 
 __all__ = [
+    "LEARNING_OF",
     "Config",
     "ConfigError",
     "Field",
@@ -29,6 +39,7 @@ __all__ = [
     "plain",
     "quote_json",
     "replaced",
+    "require_trainer",
     "stated_settings",
     "to_toml",
     "validate_model",

@@ -23,6 +23,7 @@ from tgflow.base.setting import (
 )
 from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.run.config.schema import Config, Section
+from tgflow.train.config import ContinualConfig, OfflineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,18 @@ def fields() -> tuple[Field, ...]:
             if not is_dataclass(hint):
                 found.append(Field(key, hint, default, text, setting_of(hint), section))
     return tuple(found)
+
+
+LEARNING_OF: Mapping[str, tuple[str, ...]] = {
+    name: tuple(
+        field.key
+        for field in fields()
+        if field.key.startswith("learning.")
+        and field.name in {each.name for each in dataclass_fields(kind)}
+    )
+    for name, kind in (("continual", ContinualConfig), ("offline", OfflineConfig))
+}
+"""Settings that the continual and the offline trainer read."""
 
 
 @functools.cache

@@ -67,6 +67,14 @@ def replaced(config: Config, values: Mapping[str, Any]) -> Config:
     return _validate(table, None, values)
 
 
+def require_trainer(config: Config, trainer: str) -> None:
+    """Raise `ConfigError` if the protocol is one of the other trainer."""
+    name = config.learning.protocol
+    if name is not None and config.is_offline != (trainer == "offline"):
+        command = "train" if config.is_offline else "run"
+        raise ConfigError(f"--protocol {name} is for tgflow {command}; leave it out, or use that")
+
+
 def plain(config: Config) -> dict[str, Any]:
     """Return the settings as nested dicts of JSON values."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))
@@ -118,20 +126,13 @@ def _table(
 
 def _add_protocol_settings(table: dict[str, Any]) -> None:
     """Add the settings of the named protocol; explicit settings take precedence."""
-    compared = table.get("compare")
-    if isinstance(compared, dict) and compared.get("protocol") in PROTOCOLS:
-        wanted = str(compared["protocol"])
-        trainer = "continual" if wanted.startswith("prequential") else "offline"
-        table.setdefault(trainer, {}).setdefault("protocol", wanted)
-    sections = [section for part, section in table.items() if part != "compare"]
-    for section in sections:
-        if isinstance(section, dict) and isinstance(name := section.get("protocol"), str):
-            for key, value in PROTOCOLS.get(name, {}).items():
-                section.setdefault(key, value)
-            if name in PROTOCOLS and not name.startswith("prequential"):  # as they were published
-                graph = table.setdefault("graph", {})
-                if isinstance(graph, dict):
-                    graph.setdefault("feature_scale", "none")
+    learning, graph = table.get("learning"), table.setdefault("graph", {})
+    name = learning.get("protocol") if isinstance(learning, dict) else None
+    if not isinstance(name, str) or name not in PROTOCOLS:
+        return
+    table["learning"] = {**PROTOCOLS[name], **table["learning"]}
+    if not name.startswith("prequential") and isinstance(graph, dict):  # as they were published
+        graph.setdefault("feature_scale", "none")
 
 
 def _add_stream_defaults(table: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -21,7 +22,7 @@ from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.rows.schema import Checks
-from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
+from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse, TrainingConfig
 from tgflow.train.tasks.config import TaskConfig
 
 
@@ -115,6 +116,30 @@ class ModelConfig:
 
 
 Placement = Literal["host", "disk", "auto", "device", "uva"]
+
+_Protocol = Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"]
+_Rate = Annotated[Annotated[float, Gt(0)] | None, Setting(flags=("--learning-rate", "--lr"))]
+_Seed = Annotated[Annotated[int, Ge(0)] | None, Setting(expert=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningConfig(OfflineConfig, ContinualConfig):
+    """Settings of the continual and the offline trainer; each of them reads its own."""
+
+    protocol: _Protocol | None = None  # type: ignore[assignment]
+    """Named protocol, which sets defaults, and deviations are printed: prequential/1 for run;
+    dyglib/1, tgb/1 or tkg/1, which train offline, in epochs, for train; any for compare."""
+    learning_rate: _Rate = None  # type: ignore[assignment]
+    """Learning rate of the optimizer; unset: 0.001, in offline training 0.0001."""
+    data_seed: _Seed = None  # type: ignore[assignment]
+    """Seed of negatives, replay, sampled neighbors and new nodes, shared by compared runs; unset:
+    the seed, offline 0."""
+
+    def of(self, kind: type[TrainingConfig], *, without: bool) -> dict[str, Any]:
+        """Return the settings of a trainer that are set, `without` the protocol of the other."""
+        named = {each.name: getattr(self, each.name) for each in fields(kind)}
+        named |= {"protocol": None} if without else {}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,8 +346,6 @@ class CompareConfig(Checked):
     models: Annotated[tuple[str, ...], Setting(flags=("--models", "-m"))] = ("auto",)
     """Models, comma-separated or repeated: NAME, LABEL=NAME or your own as in tgflow run -m; auto,
     or quick for baselines."""
-    protocol: Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"] | None = None
-    """Named protocol, which sets defaults; all but prequential/1 train offline, in epochs."""
     seeds: Annotated[int, Ge(1)] = 3
     """Number of seeds for each model that has parameters, starting at --seed."""
     frozen_at: Annotated[float, Gt(0)] | None = None
@@ -334,11 +357,6 @@ class CompareConfig(Checked):
     cut_at_steps: bool | None = None
     """Also end micro-batches where the time changes, so that each has events of a single time;
     unset: chosen by the preset (discrete does)."""
-
-    @property
-    def is_offline(self) -> bool:
-        """Whether models are trained offline, in epochs."""
-        return self.protocol not in (None, "prequential/1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,11 +394,8 @@ class Config:
     task: Annotated[TaskConfig, Section("Task: labels to learn besides links", "fixed_model")] = (
         field(default_factory=TaskConfig)
     )
-    continual: Annotated[ContinualConfig, Section("Learning", "from_now")] = field(
-        default_factory=ContinualConfig
-    )
-    offline: Annotated[OfflineConfig, Section("Learning", "from_now")] = field(
-        default_factory=OfflineConfig
+    learning: Annotated[LearningConfig, Section("Learning", "from_now")] = field(
+        default_factory=LearningConfig
     )
     reuse: Annotated[Reuse, Section("Reuse: rows across batches", "from_now")] = field(
         default_factory=Reuse
@@ -426,10 +441,9 @@ class Config:
         return self.tables.placement(on_gpu=self.has_gpu_graph)
 
     def __post_init__(self) -> None:
-        """Move sections that belong to a trainer into its settings."""
-        if self.offline.reuse not in (Reuse(), self.reuse):
+        """Move settings that belong to another section there, and check those of several."""
+        if self.learning.reuse != Reuse():
             raise ValueError("reuse is a section of its own: [reuse]")
-        object.__setattr__(self, "offline", replace(self.offline, reuse=self.reuse))
         if (target := self.task.target) is not None:
             if self.stream.label not in (None, target):
                 raise ValueError(
@@ -437,9 +451,25 @@ class Config:
                     "target alone (--target)"
                 )
             object.__setattr__(self, "stream", replace(self.stream, label=target))
-        learning = self.continual
+        learning = self.learning
         if self.task.label_delay is not None and learning.updates and not learning.replay_ratio:
             raise ValueError(
                 "label_delay: late labels are learned with replayed events, but "
                 "replay_ratio is 0 (--replay-ratio)"
             )
+
+    @cached_property
+    def continual(self) -> ContinualConfig:
+        """Settings of the continual trainer."""
+        return ContinualConfig(**self.learning.of(ContinualConfig, without=self.is_offline))
+
+    @cached_property
+    def offline(self) -> OfflineConfig:
+        """Settings of the offline trainer."""
+        named = self.learning.of(OfflineConfig, without=not self.is_offline)
+        return OfflineConfig(**named | {"reuse": self.reuse})
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether the protocol is one of offline training."""
+        return self.learning.protocol not in (None, "prequential/1")
