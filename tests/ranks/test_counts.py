@@ -27,7 +27,7 @@ from tgflow.plan import count_lookup as whole
 from tgflow.plan.count_lookup import CountedPairs, CountHistory
 from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.ranks import sharded_counts as sharded
-from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
+from tgflow.ranks.sharded_counts import ShardedCounts, read_pairs
 from tgflow.run.machine import anonymous_bytes
 
 NODES = 7
@@ -70,7 +70,7 @@ def answers(
         if peers is None:
             found.append([history.answer(**pairs._asdict()) for ranks in turn for pairs in ranks])
         else:
-            found.append(AskingCounts(history, peers).answer(turn[peers.rank]))
+            found.append(ShardedCounts(history, peers).answer(turn[peers.rank]))
     return found
 
 
@@ -160,7 +160,7 @@ def grown(peers: Peers) -> tuple[int, int]:
     events = EventBatch(*ends.long().unbind(0), torch.arange(60_000))
     graph = TemporalGraph(shard=peers.shard)
     history = CountHistory(graph, numbers_of_groups(PAIR_GROUPS))
-    asking, start = AskingCounts(history, peers), anonymous_bytes()
+    asking, start = ShardedCounts(history, peers), anonymous_bytes()
     for stop in range(1_000, len(events) + 1, 1_000):
         graph.append(events[stop - 1_000 : stop])
         asking.answer([some_pairs(events, stop, stop, 3, 1)])

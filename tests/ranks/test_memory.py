@@ -23,7 +23,7 @@ from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.messages import Messages, NewEvents
 from tgflow.ranks.mail_routes import MailRoutes
-from tgflow.ranks.memory import ShardedMemory, WantedRows, ask_rows
+from tgflow.ranks.memory import ShardedMemory, WantedRows, request_rows
 from tgflow.ranks.parcel import exchange_parcels
 
 DIM, MAIL_DIM = 2, 3
@@ -132,7 +132,7 @@ def read_by_owners(peers: ThreadPeers, stream: MemoryStream, turn: int) -> Any:
     for number in range(len(stream.sizes)):
         if not ahead:
             numbers = range(number, min(number + turn, len(stream.sizes)))
-            ahead = ask_rows(peers, [stream.queries(each, peers.rank) for each in numbers])
+            ahead = request_rows(peers, [stream.queries(each, peers.rank) for each in numbers])
         wanted = ahead.pop(0)
         for batch in stream.queries(number, peers.rank):
             memory.fetch(wanted)
@@ -195,7 +195,7 @@ def test_unfetched_rows_are_refused():
     nodes, position = torch.tensor([STRIDE]), torch.tensor([0])
     with pytest.raises(ValueError, match="must be fetched before each micro-batch"):
         memory.read(nodes, position)
-    memory.fetch(ask_rows(Peers(), [STREAM.queries(0, 0)])[0])
+    memory.fetch(request_rows(Peers(), [STREAM.queries(0, 0)])[0])
     with pytest.raises(ValueError, match="node 999 is with rank 0, which was not asked for it"):
         memory.read(torch.tensor([999]), position)
     share = STREAM.share(0)

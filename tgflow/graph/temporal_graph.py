@@ -136,7 +136,7 @@ class TemporalGraph:
             tiers are host memory, which emulates a GPU. None: no limit.
         shard: Store the neighbors of a rank's nodes only, `peers.shard`; the log is whole and fully
             checked. Deletes and the like count the neighbors stored here. For other ranks' nodes
-            use `tgflow.ranks.AskingSampler`. None: the neighbors of all nodes.
+            use `tgflow.ranks.sharded_sampling.ShardedSampler`. None: the neighbors of all nodes.
         feature_scale: Scales the features of events as they are appended, and, by
             another instance of its kind, those of nodes that come with events. None: no
             scaling.

@@ -48,7 +48,7 @@ def assemble(draws: Draws, roots: Roots, hops: Hops | None = None) -> PendingBat
     if draws.counts.asked and roots.counts is None:
         raise ValueError(
             "counts of past events are sharded with the graph: ask all ranks together "
-            "(tgflow.ranks.sharded_counts.AskingCounts), or make the graph without shard="
+            "(tgflow.ranks.sharded_counts.ShardedCounts), or make the graph without shard="
         )
     if hops is None:
         hops = walk_here(draws.graph, walk_of(draws, roots), draws.sampler)

@@ -37,7 +37,7 @@ class CountHistory:
 
     Args:
         graph: Graph whose log to follow; not modified. Of a shard only the counts of its nodes and
-            keys are kept, and all ranks ask together: `tgflow.ranks.sharded_counts.AskingCounts`.
+            keys are kept, and all ranks ask together: `tgflow.ranks.sharded_counts.ShardedCounts`.
         counts: Numbers to compute of every pair, from counts that are kept.
 
     Raises:

@@ -76,7 +76,7 @@ class Barrier:
 
 Walk = Callable[[Iterable[HopWalk]], list[Hops]]
 """Returns the hops of each batch, expanding all batches hop by hop together, as
-`tgflow.ranks.requests.AskingSampler.walk` does."""
+`tgflow.ranks.sharded_sampling.ShardedSampler.walk` does."""
 
 
 def walks_here(graph: TemporalGraph, sampler: Sampler) -> Walk:
@@ -85,7 +85,7 @@ def walks_here(graph: TemporalGraph, sampler: Sampler) -> Walk:
 
 
 Count = Callable[[Sequence[tuple[Draws, Roots]]], list[tuple[Draws, Roots]]]
-"""Adds the counts of drawn queries, as `tgflow.ranks.sharded_counts.AskingCounts.counted` does."""
+"""Adds the counts of drawn queries, as `tgflow.ranks.sharded_counts.ShardedCounts.counted` does."""
 AskState = Callable[[Sequence[Iterable[Batch]]], Sequence[Callable[[], None]]]
 """Type of `tgflow.graph.stream_state.SpreadState.ask`."""
 

@@ -45,12 +45,12 @@ class WantedRows:
             raise ValueError(
                 f"node {node} is with rank {Shard(0, len(self.asked)).owner(node)}, which was not "
                 f"asked for it as of position {int(position[row])}: a sharded memory reads only "
-                "the rows requested for the micro-batch, see ask_rows"
+                "the rows requested for the micro-batch, see request_rows"
             )
         return place
 
 
-def ask_rows(peers: Peers, micro_batches: Sequence[Iterable[Batch]]) -> list[WantedRows]:
+def request_rows(peers: Peers, micro_batches: Sequence[Iterable[Batch]]) -> list[WantedRows]:
     """Send the owners the requests for rows of their memory."""
     wanted = [_by_owner(peers.shard, batches) for batches in micro_batches]
     ranks = range(peers.world)
@@ -169,8 +169,8 @@ class ShardedMemory(nn.Module):
         self._position, self._wanted = 0, None
 
     def ask(self, micro_batches: Sequence[Iterable[Batch]]) -> list[Callable[[], None]]:
-        """Send the owners the requests for rows. See `SpreadState.ask`, and `ask_rows`."""
-        return [partial(self.fetch, wanted) for wanted in ask_rows(self._peers, micro_batches)]
+        """Send the owners the requests for rows. See `SpreadState.ask`, and `request_rows`."""
+        return [partial(self.fetch, wanted) for wanted in request_rows(self._peers, micro_batches)]
 
     def fetch(self, wanted: WantedRows) -> None:
         """Fetch the rows that a micro-batch reads; sends nothing if they are already here.
@@ -179,7 +179,7 @@ class ShardedMemory(nn.Module):
         group "train", of 4 * (dim + mail_dim) + 32 bytes a row.
 
         Args:
-            wanted: Result of `ask_rows` for the micro-batch.
+            wanted: Result of `request_rows` for the micro-batch.
 
         Raises:
             PeerLost: If another rank is gone.
@@ -227,7 +227,7 @@ class ShardedMemory(nn.Module):
         if self._wanted is None:
             raise ValueError(
                 "the rows of a sharded memory must be fetched before each micro-batch: "
-                "ask_rows, then fetch"
+                "request_rows, then fetch"
             )
         place = self._wanted.place(nodes, position)
         return MemoryRows(

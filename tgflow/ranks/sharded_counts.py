@@ -20,7 +20,7 @@ _MOST_PAIRS = 1 << 16
 """Most pairs of a rank queried at once, likewise."""
 
 
-class AskingCounts:
+class ShardedCounts:
     """Counts over all ranks' shards, with the bits of the `CountHistory` of one process.
 
     Pairs, and what else depends on one source, are at the rank that owns the source; all other keys

@@ -346,8 +346,8 @@ class StreamTrainer(ABC):
         """Yield the shares of micro-batches, prepared by requests to the owners of nodes."""
         from tgflow.plan import shared_batches
         from tgflow.ranks.broadcast import MOST_BATCHES
-        from tgflow.ranks.requests import AskingSampler
-        from tgflow.ranks.sharded_counts import AskingCounts, read_pairs
+        from tgflow.ranks.sharded_counts import ShardedCounts, read_pairs
+        from tgflow.ranks.sharded_sampling import ShardedSampler
 
         c = self.config
         if self.graph.num_events != self.position:
@@ -362,8 +362,8 @@ class StreamTrainer(ABC):
         walk: shared_batches.Walk = shared_batches.walks_here(graph, sampler)
         read = count = None
         if graph.shard.world > 1:
-            walk = AskingSampler(graph, self._peers, sampler).walk
-            count = AskingCounts(plans.predict.draws.counts, self._peers).counted
+            walk = ShardedSampler(graph, self._peers, sampler).walk
+            count = ShardedCounts(plans.predict.draws.counts, self._peers).counted
             if any(
                 isinstance(negatives, NegativeSampler) and negatives.draws_pairs
                 for negatives in (plans.predict.draws.negatives, plans.learn.draws.negatives)

@@ -161,7 +161,7 @@ def _check_held(shard: Shard, nodes: Tensor) -> None:
         raise ValueError(
             f"node {node} is with rank {shard.owner(node)} of {shard.world}, and this graph has "
             f"the neighbors of rank {shard.rank}'s nodes alone; ask all ranks together "
-            "(tgflow.ranks.AskingSampler), or make the graph without shard="
+            "(tgflow.ranks.sharded_sampling.ShardedSampler), or make the graph without shard="
         )
 
 

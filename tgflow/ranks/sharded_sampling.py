@@ -101,7 +101,7 @@ def _filled_slots(found: Neighbors) -> Tensor:
     return torch.stack([getattr(found, name)[found.mask] for name in _MISSING]).flatten()
 
 
-class AskingSampler:
+class ShardedSampler:
     """Samples over all ranks' shards, with the results of one unsharded graph.
 
     A hop takes four exchanges, whatever the number of batches: query counts (40 bytes a batch),

@@ -16,7 +16,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.sampling import Frontier, Sampler
 from tgflow.graph.sampling.expand import distinct
 from tgflow.graph.sampling.hops import Hops, hop_by_hop, walk_here
-from tgflow.ranks.requests import AskingSampler
+from tgflow.ranks.sharded_sampling import ShardedSampler
 
 GROWTH = Growth("undirected", [("append", 60), ("append_late", 9), ("append", 20)], 4)
 
@@ -66,7 +66,7 @@ def test_answers_of_shard_owners_match_the_whole_graph(
 
     def work(peers: ThreadPeers) -> list[Hops]:
         graph = growth.shard(peers.shard)
-        asking = AskingSampler(graph, peers, sampler, relations=relations)
+        asking = ShardedSampler(graph, peers, sampler, relations=relations)
         return asking.walk(
             hop_by_hop(graph.seconds_per_tick, None, roots(peers.rank, batch), fanouts, **how)
             for batch, how in enumerate(hows)
@@ -85,7 +85,7 @@ def asked_by(peers, graph, sizes, fanouts=(3,), sampler=None):
     """Sample the hops of one batch of `sizes[rank]` queries as of all events."""
     roots = roots_of(graph, peers.rank, 0, sizes[peers.rank], each=False)
     walk = hop_by_hop(1.0, None, roots, fanouts, key=5, as_of=None, dedup=False)
-    return AskingSampler(graph, peers, sampler or Sampler.uniform()).walk([walk])[0]
+    return ShardedSampler(graph, peers, sampler or Sampler.uniform()).walk([walk])[0]
 
 
 def test_shard_owner_that_is_behind_raises():
