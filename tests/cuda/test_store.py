@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
-from helpers.hubs import hub_events
-from helpers.sampler_kernels import assert_equal, sample
-from helpers.strategies import event_lists, every_query
+from helpers.kernels import assert_equal, sample
+from helpers.strategies import event_lists, every_query, hub_events
 from tgflow.cuda import store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.graph.events import EventBatch

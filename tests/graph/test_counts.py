@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.batches import made_batch
+from helpers.plans import made_batch
 from tgflow.graph.counts import LOOP, Count, number
 from tgflow.graph.events import EventBatch
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from helpers.memory_tables import with_past
+from helpers.made_tables import with_past
 from tgflow.base.peers import PARTS
 from tgflow.nn import NodeMemory
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helpers.batches import made_batch
+from helpers.plans import made_batch
 from tgflow.graph.events import EventBatch
 from tgflow.nn import Pairs
 from tgflow.nn.messages import NewEvents

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from helpers.effort import tries
-from helpers.plan_variants import plan_of
+from helpers.plans import recent_plan
 from tgflow.base.keys import derive_key
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.events import EventBatch
@@ -292,4 +292,4 @@ def test_chosen_events_do_not_depend_on_the_batch_and_are_spread_evenly():
 def test_every_few_events_must_be_consecutive_new_ones(changes):
     graph = TemporalGraph.from_events(batch_of([(0, 1), (1, 2), (2, 3)]))
     with pytest.raises(ValueError, match="for one event of every few are for consecutive new"):
-        plan_of(graph, negatives=NegativeSampler(random=2, every=5), **changes)
+        recent_plan(graph, negatives=NegativeSampler(random=2, every=5), **changes)

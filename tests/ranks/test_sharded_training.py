@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from helpers.effort import cases
+from helpers.live_runs import Losses
 from helpers.made_models import X_DIM, made_events, made_model
-from helpers.records import Losses
-from helpers.shards import (
+from helpers.ranks import (
     OwnParts,
     assert_sections,
+    in_threads,
     sections_of,
     spread_events,
     with_sharded_memory,
 )
-from helpers.thread_peers import in_threads
 from helpers.worlds import in_world
 from tgflow.base.peers import Shard
 from tgflow.graph import TemporalGraph

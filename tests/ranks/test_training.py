@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from helpers.effort import slow
+from helpers.live_runs import untimed
 from helpers.made_models import X_DIM, made_events, made_model
-from helpers.records import untimed
-from helpers.shards import (
+from helpers.ranks import (
     assert_sections,
     sections_of,
     spread_events,

@@ -16,8 +16,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from helpers.http_client import Client, read_all
-from helpers.served import Held, made_predictor, served
+from helpers.served import Client, Held, made_predictor, read_all, served
 from tgflow.run.machine import rss_bytes
 from tgflow.serve.answers import Answers
 from tgflow.serve.predictor import Predictor

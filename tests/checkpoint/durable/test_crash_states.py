@@ -7,9 +7,17 @@ import os
 import pytest
 import torch
 
-from helpers.crash_states import Quick, RecordingFs, crash_states, explore, of
-from helpers.fault_cases import check_log, write_log
-from helpers.pieces import check_is_whole, checkpoint_of
+from helpers.crash_states import (
+    Quick,
+    RecordingFs,
+    check_is_whole,
+    check_log,
+    checkpoint_of,
+    crash_states,
+    explore,
+    of,
+    write_log,
+)
 from tgflow.checkpoint import CheckpointStore
 from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles

@@ -8,8 +8,8 @@ import pytest
 
 import tgflow
 from helpers import faults
+from helpers.crash_states import outcome_of
 from helpers.effort import cases
-from helpers.fault_cases import outcome_of
 from helpers.worlds import results_of, run_apart
 from tgflow import models, streams
 

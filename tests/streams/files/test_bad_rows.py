@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from helpers.effort import cases
-from helpers.file_reads import GOOD, HEADER, SCHEMA, flat, poll_on, read
+from helpers.files import GOOD, HEADER, SCHEMA, flat, poll_on, read
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.errors import CODES, SourceCorrupt
 from tgflow.streams.rows.schema import Checks

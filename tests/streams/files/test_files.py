@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import cases, tries
-from helpers.file_reads import HEADER, SCHEMA, csv_of, flat, read, table_of
+from helpers.files import HEADER, SCHEMA, csv_of, flat, read, table_of
 from tgflow.streams import StreamError, open_files
 from tgflow.streams.errors import (
     SourceTruncated,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.file_reads import flat
-from helpers.file_reads import read as read_rows
+from helpers.files import flat
+from helpers.files import read as read_rows
 from tgflow.base.iso_time import iso_seconds
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.rows.validate import plain_ticks
