@@ -39,7 +39,7 @@ class _Table:
 
 
 class ThreadPeers(Peers):
-    """A rank of `in_threads`."""
+    """A rank of `thread_peers`."""
 
     def __init__(self, rank: int, world: int, tables: Mapping[Group, _Table]) -> None:
         super().__init__(Shard(rank, world))
@@ -86,15 +86,21 @@ class ThreadPeers(Peers):
         table.meet()
 
 
+def thread_peers(world: int) -> list[ThreadPeers]:
+    """Return the ranks of a world, each to be used by a thread of its own."""
+    tables: dict[Group, _Table] = {group: _Table(world) for group in get_args(Group)}
+    return [ThreadPeers(rank, world, tables) for rank in range(world)]
+
+
 def in_threads(world: int, work: Callable[[ThreadPeers], Answer]) -> list[Answer]:
     """Return the results of `work` on each rank; raises the first error, if any."""
-    tables: dict[Group, _Table] = {group: _Table(world) for group in get_args(Group)}
+    world_peers = thread_peers(world)
 
     def run(rank: int) -> Answer:
         try:
-            return work(ThreadPeers(rank, world, tables))
+            return work(world_peers[rank])
         except BaseException:
-            for table in tables.values():
+            for table in world_peers[rank]._tables.values():
                 table.meeting.abort()
             raise
 

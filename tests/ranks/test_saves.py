@@ -8,14 +8,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from helpers.crash_states import Quick, RecordingFs, explore, of
+from helpers.ranks import thread_peers
 from helpers.worlds import run_apart
-from tgflow.base.peers import PARTS, PeerLost, Peers, Shard
+from tgflow.base.peers import PARTS, PeerLost
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -62,32 +62,6 @@ def check(found, step, parts=ALL):
     assert torch.cat([*pieces, checkpoint.get("events")["t"]]).tolist() == list(range(step))
 
 
-class Saver(Peers):
-    """A rank of a world whose ranks are threads of this process."""
-
-    def __init__(self, rank: int, world: int, meeting: threading.Barrier, sent: list[Any]) -> None:
-        super().__init__(Shard(rank, world))
-        self._meeting, self._sent = meeting, sent
-
-    def _collective(self, mine: Any) -> list[Any]:
-        """Return what each rank sends."""
-        self._sent[self.rank] = mine
-        self._meeting.wait(20)
-        sent = [*self._sent]
-        self._meeting.wait(20)
-        return sent
-
-    def exchange(self, sends, receives, *, kind, group="train"):
-        for buffers, received in zip(self._collective(sends), receives, strict=True):
-            received.copy_(buffers[self.rank])
-
-    def gather(self, mine, sizes, *, kind, group="train"):
-        return torch.cat(self._collective(mine))
-
-    def broadcast(self, tensor, *, kind, group="train"):
-        tensor.copy_(self._collective(tensor.clone())[0])
-
-
 class Savers:
     """The writers of all ranks of a world.
 
@@ -104,9 +78,7 @@ class Savers:
         **store: int,
     ) -> None:
         places = [*directories]
-        world = len(places)
-        meeting, sent = threading.Barrier(world), [None] * world
-        self.peers = [Saver(rank, world, meeting, sent) for rank in range(world)]
+        self.peers = thread_peers(len(places))
         self.leader = CheckpointStore(places[0], fs=fs(0), **store)
         self.stores = [
             LeadingStore(self.leader, self.peers[0]),
