@@ -18,13 +18,7 @@ from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
-from tgflow.streams.rows.row_batch import (
-    EventColumns,
-    Int64s,
-    Origin,
-    Position,
-    RowBatch,
-)
+from tgflow.streams.rows.row_batch import EventColumns, Int64s, Origin, Position, RowBatch
 from tgflow.streams.rows.schema import IdKind
 
 POLL_SIZES = (1, 2, 7, 50, 500)

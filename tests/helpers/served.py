@@ -198,12 +198,7 @@ class Served:
             )
 
         self._server = make_server(
-            serving,
-            self.answers,
-            health,
-            registry,
-            registry,
-            self.faults.append,
+            serving, self.answers, health, registry, registry, self.faults.append
         )
         self._thread = threading.Thread(target=self._server.run, args=([listener],))
         self._thread.start()

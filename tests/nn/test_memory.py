@@ -142,11 +142,7 @@ def test_incompatible_memory_input_is_refused_and_changes_nothing():
     good = memory.state_dict()
     for name, wrong, error in (
         ("history.events", torch.tensor([6, 0]), "a history of 0 events"),
-        (
-            "history.origin",
-            torch.tensor([[7, 5], [7, 6]]),
-            "nodes that the saved memory lacks",
-        ),
+        ("history.origin", torch.tensor([[7, 5], [7, 6]]), "nodes that the saved memory lacks"),
         ("history.origin", torch.tensor([[1, 6], [1, 5]]), "positions that do not rise"),
         ("history.origin", torch.tensor([[1, 5], [1, 8]]), "positions that do not rise"),
         ("history.origin", torch.tensor([5, 6]), r"history.origin is torch.int64 \(2,\)"),

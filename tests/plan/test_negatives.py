@@ -110,12 +110,7 @@ def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[
 
 
 @settings(max_examples=tries(100), deadline=None)
-@given(
-    pairs=pair_lists,
-    data=st.data(),
-    replace=st.booleans(),
-    draw_key=st.integers(0, 2**64 - 1),
-)
+@given(pairs=pair_lists, data=st.data(), replace=st.booleans(), draw_key=st.integers(0, 2**64 - 1))
 @pytest.mark.parametrize("kind", ["historical", "inductive"])
 def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
     kind: str, pairs: Pairs, data: st.DataObject, replace: bool, draw_key: int

@@ -71,9 +71,7 @@ ALL = (GRAPH, MEMORY)
 
 
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
-def test_sharded_training_resumes_with_any_number_of_ranks(
-    sharded: Sharded,
-) -> None:
+def test_sharded_training_resumes_with_any_number_of_ranks(sharded: Sharded) -> None:
     """Saved by two, one and three ranks, beyond the history that replay reads."""
     config = replace(HERE, replay_horizon=20)
     expected = left_by(trainer_of("tgn+pairs", config), [EVENTS])[0]
@@ -84,10 +82,7 @@ def test_sharded_training_resumes_with_any_number_of_ranks(
             trainer = trainer_of("tgn+pairs", config, peers, sharded)
             if before is not None:
                 trainer = ContinualTrainer.from_checkpoint(
-                    trainer.model,
-                    deepcopy(before),
-                    peers=peers,
-                    shard=trainer.graph.shard,
+                    trainer.model, deepcopy(before), peers=peers, shard=trainer.graph.shard
                 )
             trainer.run([events])
             checkpoint = OwnParts({}, own=peers.shard)

@@ -101,8 +101,8 @@ def test_every_setting_is_written_with_its_description():
         ('[continual]\nvisibility = "all"', 'must be one of "event", "batch", got "all"'),
         (
             "[continual]\nmrr_negatives = 0",
-            'continual.mrr_negatives must be a whole number at least 1 and at most 1,000,000 or "all", '
-            "got 0",
+            "continual.mrr_negatives must be a whole number at least 1 and at most 1,000,000 or "
+            '"all", got 0',
         ),
         ("offline = 3", "[offline] must be a section, got 3"),
         ("[offline", "is not valid TOML"),

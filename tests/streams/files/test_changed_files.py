@@ -9,12 +9,7 @@ import pytest
 
 from helpers.files import csv_of, flat, read, table_of
 from tgflow.streams import StreamError, open_files
-from tgflow.streams.errors import (
-    SourceCorrupt,
-    SourceExpired,
-    SourceMismatch,
-    SourceTruncated,
-)
+from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceMismatch, SourceTruncated
 
 
 @pytest.fixture
