@@ -7,10 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.tree_sum import tree_sum
 from tgflow.base.tree_sum import TreeSum, subtrees
 
 WIDTH = 7
+
+
+def tree_sum(values):
+    """Return the sum of the slices' `values`, added one by one; they may be overwritten."""
+    tree = TreeSum(len(values))
+    for number, each in enumerate(values):
+        tree.add(range(number, number + 1), each)
+    return tree.total()
 
 
 def recursive_sum(values, first, size):

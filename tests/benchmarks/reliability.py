@@ -23,7 +23,6 @@ TESTS = Path(__file__).parents[1]
 CAMPAIGNS = (
     "run/test_kills.py",
     "checkpoint/durable/test_crash_states.py",
-    "checkpoint/durable/test_faults.py",
     "streams/ingest/test_ingest.py",
 )
 KILLS, QUICK_KILLS = 50, 4

@@ -190,9 +190,7 @@ def profiled_step(precision: Any, file: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     _core.set_num_threads(1)
     trainer = tg.ContinualTrainer(
-        tg.TGN(),
-        tg.TemporalGraph(),
-        execution=ExecutionConfig(precision=precision),
+        tg.TGN(), tg.TemporalGraph(), execution=ExecutionConfig(precision=precision)
     )
     steps = iter(trainer.steps(tg.open_stream(file, time_unit="s")))
     for _ in range(WARM_UP):

@@ -8,12 +8,7 @@ import torch
 from helpers.devices import apart, cuda, place_of
 from helpers.forged import sign_manifest
 from tgflow import checkpoint as ckpt
-from tgflow.checkpoint import (
-    Checkpoint,
-    CheckpointDamaged,
-    CheckpointVersion,
-    UntrustedCheckpoint,
-)
+from tgflow.checkpoint import Checkpoint, CheckpointDamaged, CheckpointVersion, UntrustedCheckpoint
 from tgflow.checkpoint import tensors as encoding
 
 
@@ -58,10 +53,7 @@ def test_sections_round_trip_and_are_read_on_demand(tmp_path):
 
 @pytest.mark.parametrize(
     ("sections", "meta", "message"),
-    [
-        ({"../evil": {}}, {}, "section '../evil' must match"),
-        ({}, {"loss": float("nan")}, "JSON"),
-    ],
+    [({"../evil": {}}, {}, "section '../evil' must match"), ({}, {"loss": float("nan")}, "JSON")],
 )
 def test_unsupported_values_are_refused(tmp_path, sections, meta, message):
     with pytest.raises(ValueError, match=message):

@@ -179,11 +179,7 @@ class Failing(RealFs):
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [
-        (errno.EIO, CheckpointNotCommitted),
-        (errno.ENOSPC, DiskFull),
-        (errno.EDQUOT, DiskFull),
-    ],
+    [(errno.EIO, CheckpointNotCommitted), (errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull)],
 )
 @pytest.mark.parametrize("name", ["make_directory", "create", "rename", "sync_directory"])
 def test_uncommitted_checkpoint_changes_nothing(tmp_path, name, code, error):

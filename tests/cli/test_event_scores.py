@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import tgflow as tg
-from helpers.http_client import Client
-from helpers.served import served
+from helpers.served import Client, served
 
 BATCH, KNOWN = 50, 300
 SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", BATCH, "--threads", 1)

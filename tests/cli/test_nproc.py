@@ -12,9 +12,9 @@ import time
 import pytest
 import torch
 
+from helpers.campaign import rank_pids
 from helpers.live_runs import SMALL, same_run, write_events
 from helpers.processes import environment
-from helpers.rank_campaign import rank_pids
 from tgflow.cli import main
 from tgflow.cli.errors import USAGE
 from tgflow.run import gpu

@@ -11,14 +11,7 @@ import pytest
 
 from helpers.faults import BETWEEN_RANKS
 from helpers.live_runs import same_run, write_events
-from helpers.rank_runs import (
-    SOON,
-    arguments,
-    codes,
-    run_ranks,
-    seconds_after,
-    signal_in,
-)
+from helpers.rank_runs import SOON, arguments, codes, run_ranks, seconds_after, signal_in
 from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.cli import main
 from tgflow.cli.errors import IO, UNAVAILABLE

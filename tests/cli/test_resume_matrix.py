@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers import faults
-from helpers.live_runs import SMALL, Killed, figures, signal_at
-from helpers.records import untimed
+from helpers.live_runs import SMALL, Killed, figures, signal_at, untimed
 from tgflow.cli import main
 from tgflow.report.compare.outcome import Outcome
 from tgflow.run.scores import SavedScores

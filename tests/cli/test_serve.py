@@ -18,11 +18,10 @@ from pathlib import Path
 import pytest
 
 import tgflow as tg
-from helpers.asked import Asker, Repeated
 from helpers.effort import tries
-from helpers.http_client import Client
 from helpers.live_runs import SMALL, START, same_run, write_events
 from helpers.processes import children_of, environment, is_there
+from helpers.served import Asker, Client, Repeated
 from tgflow.run import runner
 from tgflow.run.serving import NICE
 

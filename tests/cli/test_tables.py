@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers.effort import slow
-from helpers.live_runs import SMALL, figures, write_features
-from helpers.records import untimed
+from helpers.live_runs import SMALL, figures, untimed, write_features
 from tgflow import _core
 from tgflow.checkpoint import read_manifest
 from tgflow.cli import main

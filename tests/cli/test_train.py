@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from helpers.files import write_tgb
 from helpers.live_runs import SMALL
 from helpers.rank_runs import codes, open_nothing, run_ranks
-from helpers.tgb_files import write_tgb
 from tgflow.checkpoint import read_manifest
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)

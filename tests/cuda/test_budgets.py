@@ -10,8 +10,8 @@ import torch
 from helpers.devices import needs_apart
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
-from helpers.hubs import SAMPLERS, hub_events
 from helpers.made_tables import some_rows
+from helpers.strategies import SAMPLERS, hub_events
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.cache import cached
 from tgflow.graph.sampling import sample_neighbors

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.devices import needs_cuda
-from helpers.hubs import SAMPLERS, hub_events
+from helpers.strategies import SAMPLERS, hub_events
 from tgflow.graph import TemporalGraph
 from tgflow.graph.sampling import Neighbors, sample_neighbors
 

@@ -1,12 +1,17 @@
 """The CUDA device with mocks of torch and of the runtime: memory, streams and captures."""
 
+from __future__ import annotations
+
 import gc
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from helpers.emulator.device import EmulatedDevice, EmulatedEvent
 from tgflow.cuda import device
+from tgflow.cuda.clock import StreamClock
 
 
 @pytest.fixture
@@ -116,3 +121,35 @@ def test_out_of_memory_errors_of_torch_become_memory_errors():
     sort = device.translate_oom(fail_with(torch.OutOfMemoryError("Tried to allocate 2.00 GiB")))
     with pytest.raises(MemoryError, match=r"Tried to allocate 2\.00 GiB"):
         sort()
+
+
+STREAM = 7
+
+
+@dataclass(eq=False)
+class TimedDevice(EmulatedDevice):
+    """A device whose events complete at times in seconds set by the test."""
+
+    now: float = 0.0
+    current: int = STREAM  # type: ignore[assignment]
+    events: list[EmulatedEvent] = field(default_factory=list)
+
+    def record_time(self) -> EmulatedEvent:
+        self.events.append(EmulatedEvent(self, self.current, self.now))
+        return self.events[-1]
+
+
+def test_clock_counts_finished_work_without_waiting_for_the_rest() -> None:
+    gpu = TimedDevice()
+    clock = StreamClock(gpu)
+    with clock.measuring():
+        gpu.now = 3.0
+    assert clock.seconds == pytest.approx(3)
+    gpu.busy.add(STREAM)
+    gpu.now = 10.0
+    with clock.measuring():
+        gpu.now = 12.5
+    assert clock.seconds == pytest.approx(3)
+    gpu.busy.clear()
+    assert clock.seconds == pytest.approx(5.5)
+    assert gpu.synchronized == 0

@@ -32,16 +32,10 @@ out[threadIdx.x] = sum;
 """
 MISTAKES = [
     ("if (threadIdx.x < 31) __syncwarp();", "never come|has returned"),
-    (
-        "__ballot_sync(threadIdx.x < 16 ? 0xffff : ~0u, 1);",
-        "operation|has returned|never come",
-    ),
+    ("__ballot_sync(threadIdx.x < 16 ? 0xffff : ~0u, 1);", "operation|has returned|never come"),
     ("__shfl_sync(0xffu, 1, 0);", "not in the mask of its own"),
     ("__shfl_sync(0xffu << threadIdx.x / 8 * 8, 1, 8);", "reads lane 8, which is not in the"),
-    (
-        "if (threadIdx.x == 3) __syncwarp(); else __syncthreads();",
-        "another operation|never come",
-    ),
+    ("if (threadIdx.x == 3) __syncwarp(); else __syncthreads();", "another operation|never come"),
 ]
 KERNELS = {
     "exchange(int* out)": EXCHANGE.format(sync=""),

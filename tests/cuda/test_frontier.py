@@ -101,13 +101,7 @@ def neighbors_of(frontier: Frontier, k: int, seed: int) -> Neighbors:
     order=ORDERS,
 )
 def test_frontier_expansion_matches_the_core(
-    frontier: Frontier,
-    k: int,
-    by_time: bool,
-    by_position: bool,
-    room: int,
-    seed: int,
-    order: int,
+    frontier: Frontier, k: int, by_time: bool, by_position: bool, room: int, seed: int, order: int
 ) -> None:
     """Also for a frontier followed by unused rows."""
     found = neighbors_of(frontier, k, seed)

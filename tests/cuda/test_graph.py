@@ -7,8 +7,7 @@ from helpers import small_run
 from helpers.devices import for_each_gpu, needs_apart, on_cpu, opened
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
-from helpers.hubs import SAMPLERS, hub_events
-from helpers.strategies import graph_events
+from helpers.strategies import SAMPLERS, graph_events, hub_events
 from tgflow.cuda import sources
 from tgflow.cuda.device import register_device
 from tgflow.graph import TemporalGraph

@@ -5,8 +5,8 @@ import torch
 
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
-from helpers.hubs import SAMPLERS, hub_events
-from helpers.sampler_kernels import assert_equal, prepared
+from helpers.kernels import assert_equal, prepared
+from helpers.strategies import SAMPLERS, hub_events
 from tgflow.cuda import sampling
 from tgflow.graph import TemporalGraph
 from tgflow.graph.query import relation_bits

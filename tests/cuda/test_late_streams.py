@@ -9,8 +9,8 @@ from helpers.devices import needs_apart
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import pin
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.plans import plan_of
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint import store as checkpoint_store
 from tgflow.cuda.device import register_device

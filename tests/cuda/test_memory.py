@@ -12,7 +12,7 @@ from helpers.devices import needs_apart
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
 from helpers.emulator.tensors import emulated_device
-from helpers.memory_tables import with_past
+from helpers.made_tables import with_past
 from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
 from tgflow.nn import NodeMemory
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from helpers.effort import cases, slow
 from helpers.emulator.device import EmulatedDevice
-from helpers.hubs import hub_events
-from helpers.sampler_kernels import assert_equal, sample
+from helpers.kernels import assert_equal, sample
+from helpers.strategies import hub_events
 from tgflow.cuda import store_memory, store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.cuda.structs import Snapshot

@@ -1,5 +1,6 @@
 """The device store end to end, with emulated kernels, against plain Python."""
 
+import ctypes
 from itertools import pairwise
 from unittest import mock
 
@@ -9,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.effort import cases
+from helpers.emulator import CSRC, Emulator
 from helpers.emulator.device import EmulatedDevice
-from helpers.hubs import hub_events
-from helpers.sampler_kernels import assert_equal, sample
-from helpers.strategies import event_lists, every_query
+from helpers.kernels import assert_equal, sample
+from helpers.strategies import event_lists, every_query, hub_events
 from tgflow.cuda import store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.graph.events import EventBatch
@@ -183,3 +184,31 @@ def test_batch_that_may_exceed_free_memory_synchronizes():
     store = DeviceStore(gpu, directed=False, budget=4096)
     insert(store, hub_events(1_000, 50, seed=1))
     assert gpu.synchronized == 1
+
+
+CODE = """
+#include "tgflow/cuda/insertion.hpp"
+extern "C" __global__ void classes(int64_t* capacity, int32_t* size_class, int32_t* rooms) {
+  const int64_t n = threadIdx.x + blockIdx.x * static_cast<int64_t>(blockDim.x) + 1;
+  const int64_t most = int64_t{1} << (6 + n % 9);
+  const int64_t total = n % 3 == 0 ? n : n * 8;
+  capacity[n - 1] = tgflow::tail_capacity(n < most ? n : most, total, most);
+  size_class[n - 1] = tgflow::piece_class(capacity[n - 1]);
+  if (n < 31) rooms[n] = tgflow::room_class(tgflow::directory_room((int64_t{1} << n) - 1));
+}
+"""
+
+
+def test_every_capacity_has_its_own_size_class(tmp_path):
+    source = tmp_path / "classes.cu"
+    source.write_text(CODE)
+    capacity, size_class = torch.zeros(2**15, dtype=torch.int64), torch.zeros(2**15).int()
+    rooms = torch.zeros(31).int()
+    columns = (ctypes.c_uint64(column.data_ptr()) for column in (capacity, size_class, rooms))
+    Emulator((source,)).launch("classes", 2**15 // 64, 64, *columns)
+    pairs = set(zip(capacity.tolist(), size_class.tolist(), strict=True))
+    assert len(pairs) == len({size for size, _ in pairs}) == len({c for _, c in pairs})
+    assert len(pairs) > 60
+    assert max(size_class) < 160
+    assert rooms[1:].tolist() == list(range(161, 191))
+    assert (CSRC / "include/tgflow/cuda/insertion.hpp").read_text().count("160") == 1

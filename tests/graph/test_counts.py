@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.batches import made_batch
+from helpers.plans import made_batch
 from tgflow.graph.counts import LOOP, Count, number
 from tgflow.graph.events import EventBatch
 
@@ -18,10 +18,7 @@ EVENTS = EventBatch(torch.tensor([0, 1]), torch.tensor([2, 3]), torch.tensor([0,
     ("settings", "message"),
     [
         ({"of": "pears"}, "of must be one of pair, reverse, .*, got 'pears'"),
-        (
-            {"of": "pair", "clock": "days"},
-            "clock must be one of seconds, .*, got 'days'",
-        ),
+        ({"of": "pair", "clock": "days"}, "clock must be one of seconds, .*, got 'days'"),
         ({"of": "window", "depth": 0}, "depth must be from 1 to 64, got 0"),
         ({"of": "window", "depth": 65}, "depth must be from 1 to 64, got 65"),
         ({"of": "pair", "depth": 2}, "depth is for transition, .*, not for pair"),

@@ -1,13 +1,23 @@
 """The event log: order, validation, zero-copy reads."""
 
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import event_lists, graph_events
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
+from tgflow.checkpoint.names import list_checkpoints
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import COLUMNS, EventBatch
+from tgflow.run.machine import anonymous_bytes
+from tgflow.train import trainer_state as state
+from tgflow.train.trainer_state import graph_of, save_graph
 
 OPTIONAL = {"relation": lambda t: t % 65_536, "label": lambda t: t * 3, "weight": torch.Tensor.abs}
 
@@ -61,3 +71,137 @@ def test_rejected_batch_is_explained_and_changes_nothing(rows, message):
         graph.append(graph_events(*rows))
     log = graph.log
     assert (len(log), log.num_nodes, log.t_last) == (1, 2, 57)
+
+
+PIECE = 4096
+"""Events whose narrowest column, of 4 bytes, fills pages of up to 16 KiB."""
+
+
+def made(start: int, stop: int, *, wide: bool = True) -> EventBatch:
+    t = torch.arange(start, stop)
+    more = {}
+    if wide:
+        more = {"relation": t % 7, "label": t * 3, "weight": t.float()}
+    return EventBatch(t % 101, 200 + t % 53, t, **more)
+
+
+def columns(events: EventBatch) -> dict[str, list[int]]:
+    names = ("src", "dst", "t", "relation", "label", "weight")
+    found = {name: getattr(events, name) for name in names}
+    return {name: x.tolist() for name, x in found.items() if x is not None}
+
+
+def save(graph: TemporalGraph, writer: CheckpointWriter, position: int) -> None:
+    checkpoint = Checkpoint({})
+    save_graph(checkpoint, graph, position)
+    writer.submit(position, checkpoint)
+    writer.wait()
+
+
+@pytest.fixture
+def writer(tmp_path, monkeypatch):
+    monkeypatch.setattr(state, "PIECE", PIECE)
+    return CheckpointWriter(CheckpointStore(tmp_path, keep=1, keep_every=3))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_readers_see_the_same_events_before_and_after_mapping(writer, tmp_path, wide):
+    graph, size = TemporalGraph(), 5 * PIECE // 2
+    graph.append(made(0, size, wide=wide))
+    view = graph.log.read(0, size)
+    before = columns(view)
+    save(graph, writer, size)
+    assert [*graph.log.files] == [0, PIECE]
+    assert columns(view) == columns(graph.log.read(0, size)) == before
+    graph.append(made(size, 5 * PIECE, wide=wide))
+    eid = torch.tensor([0, PIECE - 1, PIECE, size, 5 * PIECE - 1])
+    expected = columns(made(0, 5 * PIECE, wide=wide))
+    found = columns(graph.log.gather(eid))
+    assert found == {name: [x[i] for i in eid.tolist()] for name, x in expected.items()}
+    save(graph, writer, 4 * PIECE)  # not all events
+    assert [*graph.log.files] == [0, PIECE, 2 * PIECE, 3 * PIECE]
+    assert columns(graph.log.read(0, 5 * PIECE)) == expected
+
+
+def test_mapped_events_survive_the_removal_of_their_files(writer, tmp_path):
+    graph = TemporalGraph()
+    graph.append(made(0, 2 * PIECE))
+    save(graph, writer, 2 * PIECE)
+    for file in tmp_path.rglob("events-*"):
+        file.unlink()
+    assert columns(graph.log.read(0, 2 * PIECE)) == columns(made(0, 2 * PIECE))
+
+
+def test_newer_files_replace_those_of_removed_checkpoints(writer, tmp_path):
+    graph, seen = TemporalGraph(), set()
+    for step in range(1, 9):  # all files are written again at every third
+        graph.append(made((step - 1) * PIECE, step * PIECE))
+        save(graph, writer, step * PIECE)
+        seen.add(graph.log.files[0])
+        newest = list_checkpoints(tmp_path)[-1].path
+        names = [newest / f"events-{PIECE}-{i:06d}.safetensors" for i in range(step)]
+        inodes = [(file.stat().st_dev, file.stat().st_ino) for file in names]
+        assert [*graph.log.files.values()] == inodes
+    assert len(seen) > 1
+    assert columns(graph.log.read(0, 8 * PIECE)) == columns(made(0, 8 * PIECE))
+
+
+def test_file_with_other_events_is_not_mapped(tmp_path, writer, caplog):
+    graph, other = TemporalGraph(), TemporalGraph()
+    graph.append(made(0, PIECE))
+    other.append(made(1, PIECE + 1))
+    save(other, writer, PIECE)
+    state._map_events(graph.log, PIECE, list_checkpoints(tmp_path)[-1].path)
+    assert graph.log.files == {}
+    assert "events stay in memory" in caplog.text
+    assert columns(graph.log.read(0, PIECE)) == columns(made(0, PIECE))
+
+
+def test_loaded_graph_maps_its_events(writer, tmp_path):
+    graph, size = TemporalGraph(), 9 * PIECE // 2
+    graph.append(made(0, 3000))
+    graph.append(made(1000, size - 2000), allow_late=True)  # late: crosses pieces
+    graph.delete(torch.tensor([5]))
+    save(graph, writer, size)
+    (_, checkpoint) = CheckpointStore(tmp_path).newest()
+    again = graph_of(checkpoint)
+    assert [*again.log.files] == [0, PIECE, 2 * PIECE, 3 * PIECE]
+    assert columns(again.log.read(0, size)) == columns(graph.log.read(0, size))
+    assert again.stats().num_entries == graph.stats().num_entries
+    again.append(made(size, size + 10))
+
+
+def test_piece_that_the_disk_has_changed_is_not_written_again(writer, tmp_path):
+    graph = TemporalGraph()
+    graph.append(made(0, PIECE))
+    save(graph, writer, PIECE)
+    (file,) = tmp_path.rglob("events-*-000000.safetensors")
+    with file.open("r+b") as opened:  # what the log maps
+        opened.seek(-8, os.SEEK_END)
+        opened.write(b"\1")
+    graph.append(made(PIECE, PIECE + 3))
+    failures = 0
+    for step in range(3):
+        with pytest.warns(RuntimeWarning) if step == 2 else nullcontext():
+            save(graph, writer, PIECE + 1 + step)
+        failures = writer.stats.failures
+    assert failures == 1
+    assert "000000.safetensors has changed on its disk" in writer.stats.last_error
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_while_the_log_grows(writer):
+    graph, per_step, held = TemporalGraph(), 32 * PIECE, []
+    generator = torch.Generator().manual_seed(0)
+    for step in range(1, 17):
+        start, stop = (step - 1) * per_step, step * per_step
+        graph.append(made(start, stop, wide=False))
+        graph.retain(max_count=10)
+        graph.compact()
+        recent = torch.randint(max(0, stop - 50_000), stop, (1000,), generator=generator)
+        graph.log.gather(recent)  # as replay does
+        save(graph, writer, stop)
+        held.append(anonymous_bytes())
+    assert len(graph.log.files) == 16 * 32
+    columns_bytes = 24 * 12 * per_step  # of the steps from the fourth on: 38 MB
+    assert held[-1] - held[3] < columns_bytes / 4

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened, sample_neighbors
 from helpers.effort import cases, tries
-from helpers.shards import growths, some_queries
+from helpers.ranks import growths, some_queries
 from helpers.strategies import graph_events, samplers
 from tgflow.base.peers import Shard
 from tgflow.cuda import store_writes

@@ -48,8 +48,7 @@ def test_device_budget_is_respected_and_changes_no_result(budget):
 
 
 @pytest.mark.parametrize(
-    "size",
-    ["x", "8 GBB", "-1", -1, "1.5.2GB", "5iB", "5i", 2**63, str(2**63), "8388608TiB"],
+    "size", ["x", "8 GBB", "-1", -1, "1.5.2GB", "5iB", "5i", 2**63, str(2**63), "8388608TiB"]
 )
 def test_invalid_sizes_are_named(size):
     with pytest.raises(ValueError, match="size"):

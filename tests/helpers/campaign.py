@@ -6,7 +6,10 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +19,9 @@ from typing import Any
 import pytest
 
 from helpers.live_runs import same_run
-from helpers.warm import WarmProcess
+from helpers.processes import WarmProcess, children_of, environment, is_there, stat_of
+from tgflow.checkpoint.durable.errors import Locked
+from tgflow.checkpoint.durable.lock import RunLock
 
 KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
 SEED = int(os.environ.get("TGFLOW_SEED", "1"))
@@ -205,3 +210,142 @@ def compare(left: Campaign, right: Campaign) -> None:
     assert left.letters() == right.letters()
     assert left.rows() == right.rows()
     assert not list(right.out.glob("checkpoints/corrupt-*")), "every checkpoint was usable"
+
+
+def rank_pids(parent: int) -> dict[int, int]:
+    """Return the rank processes of a launcher, by rank."""
+    found = {}
+    for pid, variables in children_of(parent, "environ").items():
+        of_rank = [name for name in variables.split(b"\0") if name.startswith(b"RANK=")]
+        if of_rank:
+            found[int(of_rank[0].removeprefix(b"RANK="))] = pid
+    return found
+
+
+@dataclass
+class RankCampaign(Campaign):
+    """A multi-rank run whose ranks restart automatically after any kills."""
+
+    world: int = 3
+    """Number of ranks at the start."""
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start or resume."""
+        command = [sys.executable, "-m", "tgflow", self.command, *self.flags]
+        command += ["--out", str(self.out), "--resume"]
+        command += ["--nproc", str(self.world), "--max-restarts", "1000"]
+        with self.said.open("a") as said:
+            return subprocess.Popen(
+                command, stdout=said, stderr=said, text=True, env=environment() | ENVIRONMENT
+            )
+
+    @property
+    def said(self) -> Path:
+        """Output printed so far."""
+        return self.out.with_suffix(".said")
+
+    def kill_ranks(self, kills: int) -> None:
+        """Resume, kill so many ranks, each of which ends the others, and then all of them."""
+        child = self.start()
+        wanted = self.kills + kills
+        while self.kills < wanted and self._kill_a_rank(child):
+            pass
+        ranks = rank_pids(child.pid)
+        child.kill()
+        for pid in ranks.values():
+            os.kill(pid, signal.SIGKILL)
+        child.wait()
+        while any(is_there(pid) for pid in ranks.values()):
+            time.sleep(0.01)
+
+    def _kill_a_rank(self, child: subprocess.Popen[str], timeout: float = 240.0) -> bool:
+        """Kill a rank within the next micro-batches; False if the run finishes before."""
+        deadline = time.monotonic() + timeout
+        if self.random.random() < 0.2:  # while they start, or recover
+            deadline = time.monotonic() + self.random.uniform(0.0, 6.0)
+        goal = self._recovered(child, deadline) + self.random.randint(1, 8)
+        while child.poll() is None and time.monotonic() < deadline and self.batches() < goal:
+            time.sleep(0.002)
+        time.sleep(self.random.uniform(0, 0.05))
+        if child.poll() is not None:
+            assert child.returncode == 0, self.said.read_text()
+            return False
+        ranks = rank_pids(child.pid)
+        if ranks:  # else they are about to be started
+            os.kill(ranks[self.random.choice(sorted(ranks))], signal.SIGKILL)
+            self.kills += 1
+            self.at.append(self.batches())
+        return True
+
+    def finish(self, timeout: float = 600.0) -> None:
+        """Resume until the end."""
+        assert self.start().wait(timeout) == 0, self.said.read_text()
+
+
+ODD = ("clock", "full", "read-only")
+LOCKED, DISK = 73, 74
+
+
+@dataclass
+class OddCampaign(Campaign):
+    """A run restarted repeatedly, mostly on a faulty machine."""
+
+    met: Counter[str] = field(default_factory=Counter)
+    """Counts by kind: kills on each machine, second runs, failures by a disk."""
+    machine: str = ""
+    """Machine of the current process; "" is a regular one."""
+    _tries_second: bool = False
+    _starts_before: int = 0
+
+    def start(self) -> WarmProcess:
+        """Start or resume on the faulty machine."""
+        odd = ["helpers.odd_machine", f"{self.machine}:{self.random.randrange(1 << 30)}"]
+        return self._started(odd if self.machine else ["tgflow"])
+
+    def disturb_once(self) -> bool:
+        """Resume until it is killed or fails by its disk; False if it finishes.
+
+        A second run of the directory may be tried meanwhile, which must be refused.
+        """
+        self.machine = self.random.choice(("", "", *ODD))
+        self._tries_second = self.random.random() < 0.2
+        before, self._starts_before = self.kills, self._starts()
+        goes_on = self.kill_once()
+        self.met[f"kills, {self.machine or 'ordinary'}"] += self.kills - before
+        self.machine = ""
+        return goes_on
+
+    def _before_kill(self, child: WarmProcess) -> None:
+        """Try a second run while the first is stopped, so that it cannot finish before."""
+        has_begun = self._starts() > self._starts_before  # and so has the directory to itself
+        if not (self._tries_second and has_begun) or child.poll() is not None:
+            return
+        child.send_signal(signal.SIGSTOP)
+        while child.poll() is None and _state_of(child) != "T":
+            time.sleep(0.001)
+        if child.poll() is not None or not self._is_locked():
+            return  # it had finished, except for its process exit
+        second = self._started(["tgflow"])
+        out, _ = second.communicate(timeout=120)
+        assert second.returncode == LOCKED, out
+        self.met["second runs"] += 1
+
+    def _is_locked(self) -> bool:
+        """Return whether a run holds the lock of the directory."""
+        try:
+            RunLock(self.out / ".lock").release()
+        except Locked:
+            return True
+        return False
+
+    def _check_end(self, child: WarmProcess, out: str) -> bool:
+        """Return whether a process that was not killed has work left."""
+        if child.returncode == DISK and self.machine in ("full", "read-only"):
+            self.met[f"ends, {self.machine}"] += 1
+            return True
+        return super()._check_end(child, out)
+
+
+def _state_of(child: WarmProcess) -> str:
+    """Return the Linux state letter of a process; "T" is stopped."""
+    return stat_of(child.pid)[0]

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -73,3 +73,10 @@ def at_home(sample: Callable[..., Neighbors]) -> Callable[..., Neighbors]:
 recent_neighbors = at_home(sampling.recent_neighbors)
 uniform_neighbors = at_home(sampling.uniform_neighbors)
 sample_neighbors = at_home(sampling.sample_neighbors)
+
+
+@pytest.fixture
+def without_autograd_threads() -> Iterator[None]:
+    """An emulated device has no autograd thread."""
+    with torch.autograd.set_multithreading_enabled(False):
+        yield

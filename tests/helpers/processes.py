@@ -1,10 +1,27 @@
-"""Python subprocesses with the test helpers, and their state in /proc."""
+"""Other processes, their sockets, and modules run quickly like `python -m`.
+
+A `WarmProcess` is a fork of a process that has imported tgflow: imports take most of the time of
+a short run that is killed and restarted. In all else it is a separate process: signals, files,
+memory, exit status.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parents[1]
 
@@ -46,3 +63,132 @@ def children_of(parent: int, file: str) -> dict[int, bytes]:
             if int(stat[1]) == parent and stat[0] not in "ZX":
                 found[pid] = Path(f"/proc/{pid}/{file}").read_bytes()
     return found
+
+
+def addresses_listened_on() -> list[str]:
+    """The local addresses, in hexadecimal, that sockets of this process listen on."""
+    own = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            own.add(os.readlink(descriptor))
+        except OSError:  # the one that lists them
+            continue
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                found.append(fields[1].split(":")[0])
+    return found
+
+
+def free_port() -> int:
+    """Return a free loopback port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+IMPORTED_FIRST = (
+    "torch._dynamo",  # imports at the creation of an optimizer take seconds
+    "tgflow.ranks.join",
+    "tgflow.cli.inputs",
+    "tgflow.cli.app",
+)
+
+
+class WarmProcess:
+    """A fork that runs a module, with the required subset of `subprocess.Popen`.
+
+    Args:
+        program: The module, and its arguments.
+        environment: Additional environment variables of every such process.
+    """
+
+    def __init__(self, program: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._server = _server(tuple(sorted(environment.items())))
+        with tempfile.NamedTemporaryFile(prefix="warm-", delete=False) as out:
+            self._out = Path(out.name)
+        self.pid = int(self._asked({"program": [*program], "out": out.name}))
+        self.returncode: int | None = None
+        """Exit code as in `Popen`: negative for a signal, None while it runs."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._asked({"poll": self.pid})
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal unless it has ended; its pid is not reused before `poll` returns a code."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def communicate(self, timeout: float = 300.0) -> tuple[str, None]:
+        """Wait until it ends; return its stdout and stderr.
+
+        Raises:
+            subprocess.TimeoutExpired: If it does not end in time; it is killed then.
+        """
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                self.send_signal(signal.SIGKILL)
+                raise subprocess.TimeoutExpired(str(self._out), timeout)
+            time.sleep(0.002)
+        text = self._out.read_text()
+        self._out.unlink()
+        return text, None
+
+    def _asked(self, question: dict[str, Any]) -> Any:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(question) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+
+@cache
+def _server(settings: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
+    """Start the fork server, which ends with the test process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "helpers.processes"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment() | dict(settings),
+    )
+
+
+def _serve() -> list[str]:
+    """Serve fork requests; returns in each fork with its program."""
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "poll" in question:
+            pid, status = os.waitpid(question["poll"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _redirect(question["out"])
+                program: list[str] = question["program"]
+                return program
+        print(json.dumps(answer), flush=True)
+    sys.exit()
+
+
+def _redirect(out: str) -> None:
+    nothing, written = os.open(os.devnull, os.O_RDONLY), os.open(out, os.O_WRONLY | os.O_APPEND)
+    for to, fd in ((0, nothing), (1, written), (2, written)):
+        os.dup2(fd, to)
+    os.close(nothing)
+    os.close(written)
+    sys.stdin = open(0)  # noqa: SIM115
+
+
+if __name__ == "__main__":
+    for _name in IMPORTED_FIRST:
+        import_module(_name)
+    sys.argv = _serve()
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,23 +1,34 @@
-"""Command line runs on several ranks in forked processes, with faults and exit records."""
+"""Runs on several ranks: in forked processes with faults, on hosts, in Ray workers."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+import torch
+
+import tgflow as tg
 from helpers import faults
 from helpers.live_runs import SMALL
+from helpers.made_models import X_DIM, made_events, made_model
+from helpers.processes import environment
 from helpers.worlds import run_apart
 from tgflow.cli import inputs as assemble
 from tgflow.cli import main
+from tgflow.ranks.control import checksum
 from tgflow.run import runner
 
 _STOPPED_SECONDS = 25
@@ -164,3 +175,95 @@ _DISTURBED = "disturbed"
 
 def _note():
     (Path(os.environ["TGFLOW_MEETING"]) / _DISTURBED).write_text(str(time.monotonic()))
+
+
+ADDRESSES = ["10.213.7.1", "10.213.7.2"]
+_BOOT = 'mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@"'
+
+
+@dataclass(frozen=True)
+class Host:
+    """A network namespace with an interface of its own, whose processes see another boot."""
+
+    namespace: str
+    link: str
+    address: str
+    boot: Path
+
+    def start(
+        self, command: Sequence[object], said: Path, environ: Mapping[str, object] = {}
+    ) -> subprocess.Popen[bytes]:
+        """Start a command of this interpreter on the host; it appends its output to `said`."""
+        words = ["unshare", "-m", "sh", "-c", _BOOT, "sh", str(self.boot), sys.executable]
+        words += map(str, command)
+        with said.open("a") as file:
+            return subprocess.Popen(
+                ["ip", "netns", "exec", self.namespace, *words],
+                stdout=file,
+                stderr=file,
+                env=environment()
+                | {"OMP_NUM_THREADS": "1"}
+                | {name: str(value) for name, value in environ.items()},
+            )
+
+    def set_link(self, state: str) -> None:
+        """Cut the link ("down"), or connect it again ("up")."""
+        ip("-n", self.namespace, "link", "set", self.link, state)
+
+    def kill(self) -> None:
+        """Kill all processes of the host at once, as a power failure does."""
+        found = subprocess.run(
+            ["ip", "netns", "pids", self.namespace], check=True, capture_output=True, text=True
+        )
+        for pid in found.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@contextmanager
+def open_hosts(folder: Path) -> Iterator[list[Host]]:
+    """Make two hosts, with files in `folder`; skips the test if they cannot be made."""
+    if os.getuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and ip")
+    mark = os.getpid() % 10**6
+    hosts = [
+        Host(f"tgflow-{mark}-{number}", f"tg{mark}v{number}", address, folder / f"boot-{number}")
+        for number, address in enumerate(ADDRESSES)
+    ]
+    for host in hosts:
+        host.boot.write_text(f"{host.namespace}\n")
+    try:
+        try:
+            for host in hosts:
+                ip("netns", "add", host.namespace)
+                ip("-n", host.namespace, "link", "set", "lo", "up")
+            ip("link", "add", hosts[0].link, "type", "veth", "peer", "name", hosts[1].link)
+            for host in hosts:
+                ip("link", "set", host.link, "netns", host.namespace)
+                ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", host.link)
+                ip("-n", host.namespace, "link", "set", host.link, "up")
+        except OSError as error:
+            pytest.skip(f"there are no such devices here: {error}")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"there are no network namespaces here: {error.stderr!r}")
+        yield hosts
+    finally:
+        for host in hosts:
+            with_namespace = ["ip", "netns", "del", host.namespace]
+            subprocess.run(with_namespace, check=False, capture_output=True)
+
+
+def train_with_ray(config: dict[str, str]) -> None:
+    """Learn as one of the workers; write the checksum of the parameters to the folder `to`."""
+    torch.set_num_threads(1)
+    peers = tg.join({"seed": 1}, timeout=120.0)
+    settings = tg.ContinualConfig(batch_size=16, slices=2)
+    graph = tg.TemporalGraph("undirected", X_DIM)
+    trainer = tg.ContinualTrainer(made_model("tgn"), graph, settings, peers=peers)
+    trainer.run([made_events(64)])
+    digest = int(checksum(dict(trainer.model.named_parameters())).item())
+    Path(config["to"], f"rank-{peers.rank}-of-{peers.world}").write_text(str(digest))
+    peers.close()

@@ -1,22 +1,93 @@
-"""Small models that are served."""
+"""Small models that are served, clients, and the check of answers by a repeated run."""
 
 from __future__ import annotations
 
+import copy
+import http.client
+import json
+import random
+import socket
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import contextmanager
-from typing import Any
+from http.client import HTTPException
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import torch
 
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
 from tgflow.base.units import parse_seconds
+from tgflow.graph import FeatureScale
 from tgflow.graph.ids import NodeIds
+from tgflow.graph.sampling import recent_neighbors
 from tgflow.graph.tables import FeatureTable
+from tgflow.run import runner
 from tgflow.run.config import StreamConfig
 from tgflow.run.config.schema import ServeConfig
+from tgflow.run.ingestion import SavedIngest
+from tgflow.run.saved import make_engine
 from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.predictor import Predictor
 from tgflow.train.calibration import Calibration
+
+
+class Client:
+    """A client with one persistent connection.
+
+    Args:
+        url: Of the server.
+        token: To show; None: none.
+    """
+
+    def __init__(self, url: str, token: str | None = None, timeout: float = 60) -> None:
+        at = urlsplit(url)
+        self.host, self.port = at.hostname, at.port
+        self._connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def post(self, path: str, question: Any) -> tuple[int, Any]:
+        """Return status and response of a POST request."""
+        body = question if isinstance(question, bytes) else json.dumps(question).encode()
+        return self.request("POST", path, body, {"Content-Type": "application/json"})
+
+    def get(self, path: str) -> tuple[int, Any]:
+        """Return status and response of a GET request."""
+        return self.request("GET", path)
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Any = None
+    ) -> tuple[int, Any]:
+        """Return status and response, parsed JSON or text."""
+        self._connection.request(method, path, body, self._headers | (headers or {}))
+        answer = self._connection.getresponse()
+        self.headers = answer.headers
+        text = answer.read().decode()
+        is_json = answer.headers.get_content_type() == "application/json"
+        return answer.status, json.loads(text) if is_json else text
+
+    def raw(self, data: bytes = b"") -> socket.socket:
+        """Return a connection after sending `data`."""
+        connection = socket.create_connection((self.host, self.port), timeout=60)
+        connection.sendall(data)
+        return connection
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Return the bytes received until the server closes the connection."""
+    parts = []
+    with connection:
+        while part := connection.recv(65_536):
+            parts.append(part)
+    return b"".join(parts)
+
 
 NUM_NODES = 12
 
@@ -127,12 +198,7 @@ class Served:
             )
 
         self._server = make_server(
-            serving,
-            self.answers,
-            health,
-            registry,
-            registry,
-            self.faults.append,
+            serving, self.answers, health, registry, registry, self.faults.append
         )
         self._thread = threading.Thread(target=self._server.run, args=([listener],))
         self._thread.start()
@@ -152,3 +218,233 @@ def served(predictor: Predictor, token: str | None = None, **limits: Any) -> Any
         yield server
     finally:
         server.close()
+
+
+class Asked(NamedTuple):
+    """A question and its answer."""
+
+    path: str
+    question: dict[str, Any]
+    answer: dict[str, Any]
+
+
+class Asker:
+    """Threads that ask random questions until closed.
+
+    Args:
+        url: Address of the server.
+        nodes: Number of nodes, whose ids are 0, 1, ...
+        times: Times to ask about, beside now.
+        x_dim: Width of the features of events to ask about; 0 for none.
+        threads: Number of clients.
+        pause: Seconds between the questions of a client.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        nodes: int,
+        times: Sequence[int] = (),
+        x_dim: int = 0,
+        threads: int = 2,
+        pause: float = 0.0,
+    ) -> None:
+        self._url, self._nodes, self._times, self._x_dim = url, nodes, times, x_dim
+        self._pause = pause
+        self.answers: list[Asked] = []
+        self.refusals: list[tuple[int, Any]] = []
+        """Statuses and texts of answers that are none."""
+        self._ends = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(i,)) for i in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop asking."""
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, seed: int) -> None:
+        rng, client = random.Random(seed), Client(self._url, timeout=30)
+        while not self._ends.wait(self._pause):
+            path, question = self._question(rng)
+            try:
+                status, answer = client.post(path, question)
+            except (OSError, HTTPException):  # the process has been killed
+                client.close()
+                self._ends.wait(0.05)
+                continue
+            if status == 200:
+                self.answers.append(Asked(path, question, answer))
+            else:
+                self.refusals.append((status, answer))
+        client.close()
+
+    def _question(self, rng: random.Random) -> tuple[str, dict[str, Any]]:
+        num = rng.choice((1, 3, 40))
+        src, dst = ([rng.randrange(self._nodes) for _ in range(num)] for _ in range(2))
+        path, question = rng.choice(
+            (
+                ("/score", {"src": src, "dst": dst}),
+                ("/top-k", {"src": src[:2], "k": 3, "exclude_known": rng.random() < 0.5}),
+                ("/top-k", {"src": src[:1], "candidates": rng.sample(range(self._nodes), 8)}),
+                ("/embedding", {"ids": src}),
+                ("/neighbors", {"ids": src[:3], "k": 5}),
+            )
+        )
+        if path == "/score" and self._x_dim and rng.random() < 0.5:
+            question["x"] = [[rng.random() for _ in range(self._x_dim)] for _ in src]
+        if self._times and rng.random() < 0.3:
+            question["at"] = rng.choice(self._times)
+        return path, question
+
+
+class Repeated:
+    """Checks answers in a repeated run, after each of its micro-batches.
+
+    Args:
+        answers: The answers.
+    """
+
+    def __init__(self, answers: Sequence[Asked]) -> None:
+        self._waiting: dict[int, list[Asked]] = defaultdict(list)
+        for each in answers:
+            self._waiting[each.answer["position"]].append(each)
+        self._parameters: dict[int, Any] = {}
+        self._record = runner.Runner._record
+        self.num_equal: dict[str, int] = defaultdict(int)
+        """Answers that were equal, bit for bit, by path."""
+        self.positions: list[int] = []
+        """Positions of answers at which a micro-batch has ended."""
+
+    def recording(self) -> Any:
+        """Return the method that takes the place of `Runner._record`."""
+
+        def record(run: Any, step: Any) -> None:
+            self._record(run, step)
+            self._check(run, step)
+
+        return record
+
+    def _check(self, run: Any, step: Any) -> None:
+        trainer = run.trainer
+        self._parameters[step.stop] = copy.deepcopy(trainer.model.state_dict())
+        asked = self._waiting.pop(step.stop, [])
+        if not asked:
+            return
+        self.positions.append(step.stop)
+        model, ids = copy.deepcopy(trainer.model), ids_of(run)
+        engine = make_engine(trainer.config, model, trainer.graph)
+        version = Version(engine, ids, trainer.labels, step.stop)
+        asked.sort(key=lambda each: each.answer["parameters"])
+        loaded = None
+        for each in asked:
+            if each.answer["parameters"] != loaded:
+                loaded = each.answer["parameters"]
+                model.load_state_dict(self._parameters[loaded])
+            version.check(*each)
+            self.num_equal[each.path] += 1
+
+    @property
+    def left(self) -> set[int]:
+        """Positions of answers at which no micro-batch has ended."""
+        return {*self._waiting}
+
+
+def ids_of(run: Any) -> Any:
+    return next(c._ingest.ids for c in run.components if isinstance(c, SavedIngest))
+
+
+class Version:
+    """A run's state, and the answers that its engine gives.
+
+    Args:
+        engine: The engine.
+        ids: Ids of the stream.
+        labels: Labels of the graph's events; None without a task.
+        stop: Position of the state.
+    """
+
+    def __init__(self, engine: Any, ids: Any, labels: Any, stop: int) -> None:
+        self._engine, self._ids, self._labels, self._stop = engine, ids, labels, stop
+        events = engine.graph.log.read(0, stop)
+        self._num = int(torch.maximum(events.src.max(), events.dst.max())) + 1
+        self._now = int(events.t[-1]) + 1
+        self._scale = None
+        if (scale := engine.graph.feature_scale) is not None:
+            self._scale = FeatureScale(scale.kind, scale.freeze_at)
+            self._scale.load(scale.state_at(stop))
+
+    def check(self, path: str, question: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Assert that an answer over HTTP has the bits of the engine."""
+        t = question.get("at", self._now)
+        cut = min(self._stop, self._engine.graph.log.position(t))
+        compare = {
+            "/score": self._scores,
+            "/top-k": self._ranking,
+            "/embedding": self._embeddings,
+            "/neighbors": self._neighbors,
+        }[path]
+        found, expected = compare(question, answer, t, cut)
+        assert found == expected, (path, question, answer)
+
+    def _known(self, names: list[int], side: str = "src") -> torch.Tensor:
+        found = self._ids.find(names, side)
+        return found.masked_fill(found >= self._num, -1)
+
+    def _scores(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
+        src, dst = self._known(question["src"]), self._known(question["dst"], "dst")
+        known, columns = (src >= 0) & (dst >= 0), ["logit"]
+        src, dst = src[known], dst[known]
+        if "x" in question:
+            columns += ["label_probability"]
+            x = torch.tensor(question["x"])
+            if self._scale is not None:
+                x = torch.cat([self._scale.scaled(row)[0] for row in x.split(1)])
+            logits, classes = self._engine.score_events(
+                src, dst, t, x[known], self._labels, as_of=cut
+            )
+            share = self._labels.said(torch.full_like(src, t), classes)[1]
+            values = iter(zip(logits.tolist(), share.tolist(), strict=True))
+        else:
+            logits = self._engine.score(src, dst, t, as_of=cut)
+            values = iter((x,) for x in logits.tolist())
+        expected = [next(values) if each else None for each in known.tolist()]
+        rows = [tuple(row.get(name) for name in columns) for row in answer["scores"]]
+        return [None if row[0] is None else row for row in rows], expected
+
+    def _ranking(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
+        engine, expected = self._engine, []
+        if "candidates" in question:
+            others = self._known(question["candidates"], "dst")
+            others = others[others >= 0]
+        else:
+            others = engine.destinations(as_of=self._stop)
+        for name, node in zip(question["src"], self._known(question["src"]), strict=True):
+            left = others
+            if node >= 0 and question.get("exclude_known"):
+                left = others[~torch.isin(others, engine.destinations(int(node), as_of=cut))]
+            if node >= 0 and len(left):
+                best = engine.rank(node.view(1), t, left, question.get("k", 10), as_of=cut)
+                logits = best.scores[0].tolist()
+                names = self._ids.decode(best.nodes[0])
+                expected += [(name, *row) for row in zip(names, logits, strict=True)]
+        return [(row["src"], row["dst"], row["logit"]) for row in answer["scores"]], expected
+
+    def _embeddings(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
+        nodes = self._known(question["ids"])
+        z = iter(self._engine.embed(nodes[nodes >= 0], t, as_of=cut).tolist())
+        expected = [next(z) if node >= 0 else None for node in nodes.tolist()]
+        return [row["embedding"] for row in answer["embeddings"]], expected
+
+    def _neighbors(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
+        nodes, expected = self._known(question["ids"]), []
+        times, cuts = torch.full_like(nodes, t), torch.full_like(nodes, cut)
+        found = recent_neighbors(self._engine.graph, nodes, times, question["k"], cuts)
+        for i, name in enumerate(question["ids"]):
+            own = found.mask[i]
+            others, eids = self._ids.decode(found.nodes[i][own]), found.eid[i][own].tolist()
+            expected += [(name, *row) for row in zip(others, eids, strict=True)]
+        rows = answer["neighbors"]
+        return [(row["id"], row["neighbor"], row["position"]) for row in rows], expected

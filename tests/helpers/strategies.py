@@ -1,4 +1,4 @@
-"""Generated data for property tests."""
+"""Generated events and samplers."""
 
 from __future__ import annotations
 
@@ -64,3 +64,20 @@ def skewed_events(size: int, num_nodes: int, seed: int = 0) -> EventBatch:
     generator = torch.Generator().manual_seed(seed)
     ends = torch.rand(2, size, generator=generator).pow(4) * num_nodes
     return EventBatch(*ends.long().unbind(0), torch.arange(size))
+
+
+SAMPLERS = [
+    Sampler.recent(),
+    Sampler.uniform(),
+    Sampler.window(width=900),
+    Sampler.decayed(half_life=90),
+]
+
+
+def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
+    """Events with hubs: some nodes in very many, most in few; self-loops, ties and relations."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = torch.rand(2, size, generator=generator).pow(3) * num_nodes
+    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
+    relation = torch.randint(0, 3, (size,), generator=generator)
+    return EventBatch(*ends.long().unbind(0), t, relation=relation)

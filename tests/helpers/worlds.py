@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from helpers.warm import IMPORTED_FIRST
+from helpers.processes import IMPORTED_FIRST
 
 LIMIT_SECONDS = 60.0
 """Timeout in seconds for a world on a busy machine."""

@@ -6,8 +6,12 @@ import sys
 import pytest
 import torch
 
-from helpers.devices import apart, cuda, place_of
-from helpers.emulated_training import without_autograd_threads  # noqa: F401
+from helpers.devices import (
+    apart,
+    cuda,
+    place_of,
+    without_autograd_threads,  # noqa: F401
+)
 from helpers.made_models import (
     NAMES,
     X_DIM,

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers.batches import Slot, made_batch, neighbors
 from helpers.made_models import X_DIM, made_events, made_model
+from helpers.plans import Slot, made_batch, neighbors
 from tgflow.graph.batch import Batch
 
 EVENTS, SIZE = made_events(60), 20

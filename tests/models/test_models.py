@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.batches import made_batch
 from helpers.made_models import made_events, made_model
+from helpers.plans import made_batch
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch

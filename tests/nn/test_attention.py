@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.effort import tries
-from helpers.neural import NUM_EVENTS, check_close, made_block
+from helpers.kernels import NUM_EVENTS, check_close, made_block
 from tgflow import _core
 from tgflow.graph.batch import Block
 from tgflow.nn import AttentionLayer, TemporalAttention, TimeEncoding, attention

@@ -15,7 +15,7 @@ from torch import Tensor
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
-from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
+from helpers.kernels import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, device, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
 from tgflow.nn._native import link_bce, note_non_finite

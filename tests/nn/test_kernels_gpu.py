@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.devices import needs_cuda
-from helpers.neural import WIDTHS, AttentionCase, check_close
+from helpers.kernels import WIDTHS, AttentionCase, check_close
 from tgflow.nn import Dropout, DropoutKeys
 from tgflow.nn._native import gather_rows
 from tgflow.nn.attention import attend

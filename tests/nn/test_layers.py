@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
-from helpers.made_plans import plan_of
-from helpers.neural import made_block
+from helpers.kernels import made_block
+from helpers.plans import plan_of
 from helpers.strategies import graph_events, skewed_events
 from tgflow import _core
 from tgflow.cuda.dropout import keep_factors

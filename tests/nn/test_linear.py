@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.neural import needs_bfloat16
+from helpers.kernels import needs_bfloat16
 from tgflow import _core
 from tgflow.nn.linear import Linear, product, product_precision
 

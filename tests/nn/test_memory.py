@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from helpers.memory_tables import with_past
+from helpers.made_tables import with_past
 from tgflow.base.peers import PARTS
 from tgflow.nn import NodeMemory
 
@@ -142,11 +142,7 @@ def test_incompatible_memory_input_is_refused_and_changes_nothing():
     good = memory.state_dict()
     for name, wrong, error in (
         ("history.events", torch.tensor([6, 0]), "a history of 0 events"),
-        (
-            "history.origin",
-            torch.tensor([[7, 5], [7, 6]]),
-            "nodes that the saved memory lacks",
-        ),
+        ("history.origin", torch.tensor([[7, 5], [7, 6]]), "nodes that the saved memory lacks"),
         ("history.origin", torch.tensor([[1, 6], [1, 5]]), "positions that do not rise"),
         ("history.origin", torch.tensor([[1, 5], [1, 8]]), "positions that do not rise"),
         ("history.origin", torch.tensor([5, 6]), r"history.origin is torch.int64 \(2,\)"),

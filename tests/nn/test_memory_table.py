@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from helpers.devices import apart, cuda, place_of
 from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
-from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_past
+from helpers.made_tables import for_each_kind, home_of, memory_table_of, with_past
 from tgflow.cuda.device import register_device
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory, memory

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.neural import WIDTHS, AttentionCase, check_close, made_block
+from helpers.kernels import WIDTHS, AttentionCase, check_close, made_block
 from tgflow import _core
 from tgflow.nn import AttentionLayer, Dropout, TimeEncoding
 from tgflow.nn._native import gelu_dropout

@@ -5,16 +5,11 @@ import math
 import pytest
 import torch
 
-from helpers.batches import made_batch
+from helpers.plans import made_batch
 from tgflow.graph.events import EventBatch
 from tgflow.nn import Pairs
 from tgflow.nn.messages import NewEvents
-from tgflow.nn.walks import (
-    WalkProjection,
-    WalkRows,
-    random_signs,
-    row_times,
-)
+from tgflow.nn.walks import WalkProjection, WalkRows, random_signs, row_times
 
 NODES, HOPS, DECAY = 6, 3, 0.07
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.sockets import free_port
+from helpers.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "compose"

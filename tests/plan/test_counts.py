@@ -14,9 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.counts import EVERY_LIST, numbers_of
 from helpers.effort import tries
-from helpers.made_plans import plan_of
+from helpers.plans import EVERY_LIST, numbers_of, plan_of
 from helpers.strategies import event_lists, graph_events, skewed_events
 from tgflow import _core
 from tgflow.base.choices import CountOf, PairGroup, Visibility

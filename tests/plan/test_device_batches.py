@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import apart, device_of, for_each_gpu, opened
 from helpers.emulator.device import EmulatedDevice, EmulatedGraph
 from helpers.emulator.tensors import watching
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
-from helpers.padding import pad
-from helpers.plan_reference import assert_same_batch
+from helpers.plans import assert_on, assert_same_batch, assert_same_but_for_padding, pad, plan_of
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph

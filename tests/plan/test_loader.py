@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from helpers.effort import cases, slow
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, small_tgn
+from helpers.plans import plan_of
 from helpers.processes import environment
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device

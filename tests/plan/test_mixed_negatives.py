@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from helpers.effort import tries
-from helpers.plan_reference import assert_same_batch
-from helpers.plan_variants import made_events, plan_of
+from helpers.plans import assert_same_batch, recent_plan, tied_events
 from helpers.strategies import event_lists
 from tgflow.base.keys import derive_key
 from tgflow.graph import TemporalGraph
@@ -81,7 +80,7 @@ def test_lists_match_a_scan_of_the_visible_past(events, numbers, visibility, rep
     changes = {"batch_size": data.draw(st.integers(1, 9)), "fanouts": (), "replay": replay}
     changes["start"] = data.draw(st.integers(0, len(events) - 1))
     graph = TemporalGraph.from_events(events)
-    plan = plan_of(
+    plan = recent_plan(
         graph, negatives=NegativeSampler(*numbers, distinct=True), visibility=visibility, **changes
     )
     for index in range(len(plan)):
@@ -97,7 +96,7 @@ def test_events_of_one_time_do_not_see_each_other():
     events = EventBatch(
         torch.tensor([0, 1, 0, 1]), torch.tensor([5, 6, 7, 8]), torch.tensor([1, 1, 2, 2])
     )
-    plan = plan_of(
+    plan = recent_plan(
         TemporalGraph.from_events(events), negatives=NegativeSampler(1, 1, 3), batch_size=4
     )
     batch = plan.batch(0, 0)
@@ -107,18 +106,18 @@ def test_events_of_one_time_do_not_see_each_other():
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 def test_lists_do_not_depend_on_order_threads_or_later_events(visibility):
-    events = made_events(120)
+    events = tied_events(120)
     changes: dict[str, Any] = {
         "negatives": NegativeSampler(4, 3, 3),
         "replay": ExperienceReplay(0.5, 50, 20.0),
         "visibility": visibility,
     }
-    whole = plan_of(TemporalGraph.from_events(events), **changes)
+    whole = recent_plan(TemporalGraph.from_events(events), **changes)
     expected = [whole.batch(2, index) for index in range(6)]
     for index in (5, 0, 3):
         assert_same_batch(whole.batch(2, index), expected[index])
     growing = TemporalGraph.from_events(events[:60])
-    plan = plan_of(growing, **changes)
+    plan = recent_plan(growing, **changes)
     for index in (2, 5, 1):
         assert_same_batch(plan.batch(2, index), expected[index])
     growing.append(events[60:])
@@ -161,8 +160,8 @@ def test_softmax_over_lists_is_an_unbiased_estimate_of_the_sum_over_all():
 
 def test_pool_and_cut_extend_the_random_negatives_only():
     lists = NegativeSampler(30, 2, 1, cut=24)
-    graph = TemporalGraph.from_events(made_events(100))
-    plan = plan_of(graph, negatives=NegativeSampler(50, 2, 2, cut=100), batch_size=20)
+    graph = TemporalGraph.from_events(tied_events(100))
+    plan = recent_plan(graph, negatives=NegativeSampler(50, 2, 2, cut=100), batch_size=20)
     batch = plan.batch(0, 0)
     known = {*graph.log.read(0, 100).dst.tolist()}
     for row in range(20):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from helpers.effort import tries
-from helpers.plan_variants import plan_of
+from helpers.plans import recent_plan
 from tgflow.base.keys import derive_key
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.events import EventBatch
@@ -110,12 +110,7 @@ def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[
 
 
 @settings(max_examples=tries(100), deadline=None)
-@given(
-    pairs=pair_lists,
-    data=st.data(),
-    replace=st.booleans(),
-    draw_key=st.integers(0, 2**64 - 1),
-)
+@given(pairs=pair_lists, data=st.data(), replace=st.booleans(), draw_key=st.integers(0, 2**64 - 1))
 @pytest.mark.parametrize("kind", ["historical", "inductive"])
 def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
     kind: str, pairs: Pairs, data: st.DataObject, replace: bool, draw_key: int
@@ -292,4 +287,4 @@ def test_chosen_events_do_not_depend_on_the_batch_and_are_spread_evenly():
 def test_every_few_events_must_be_consecutive_new_ones(changes):
     graph = TemporalGraph.from_events(batch_of([(0, 1), (1, 2), (2, 3)]))
     with pytest.raises(ValueError, match="for one event of every few are for consecutive new"):
-        plan_of(graph, negatives=NegativeSampler(random=2, every=5), **changes)
+        recent_plan(graph, negatives=NegativeSampler(random=2, every=5), **changes)

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.effort import tries
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
-from helpers.plan_reference import assert_same_batch
+from helpers.plans import assert_same_batch, plan_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.cache import cached

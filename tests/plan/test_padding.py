@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.effort import cases, tries
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
-from helpers.padding import pad
+from helpers.plans import pad, plan_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.tables import FeatureTable

@@ -14,14 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.effort import cases
-from helpers.plan_reference import (
+from helpers.plans import (
     assert_batch_rows,
     assert_same_batch,
     assert_same_events,
     batch_starts,
+    each_variant,
     expected_rows,
+    plans,
+    recent_plan,
+    spec_of,
+    tied_events,
 )
-from helpers.plan_variants import each_variant, made_events, plan_of, plans, spec_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Share
 from tgflow.graph.counts import Count
@@ -38,7 +42,7 @@ def test_batches_and_slices_match_the_reference(
     made: tuple[EventBatch, dict[str, Any]], slices: int
 ) -> None:
     events, changes = made
-    plan = plan_of(TemporalGraph.from_events(events, time_unit="ns"), **changes, slices=slices)
+    plan = recent_plan(TemporalGraph.from_events(events, time_unit="ns"), **changes, slices=slices)
     for index in range(len(plan)):
         whole, new = plan.batch(0, index), range(*plan.draws.span(index))
         assert whole.eid[: whole.num_new].tolist() == [*new], "replay takes no new event's place"
@@ -68,7 +72,7 @@ def test_batch_matches_a_hand_computed_example() -> None:
     events = EventBatch(
         torch.tensor([0, 0, 0]), torch.tensor([1, 2, 1]), torch.tensor([10, 20, 20])
     )
-    plan = plan_of(TemporalGraph.from_events(events, time_unit="m"), batch_size=1)
+    plan = recent_plan(TemporalGraph.from_events(events, time_unit="m"), batch_size=1)
     batch = plan.batch(0, 2)
     assert batch.negative_dst.tolist() == [[2]]
     assert (batch.src_row.tolist(), batch.dst_row.tolist()) == ([0], [1])
@@ -85,27 +89,27 @@ def test_batch_matches_a_hand_computed_example() -> None:
 @each_variant
 def test_batches_do_not_read_future_events(variant: dict[str, Any]) -> None:
     """Every batch is the same whether or not the log continues after it."""
-    events = made_events(120)
-    size = plan_of(TemporalGraph(), **variant).batch_size
+    events = tied_events(120)
+    size = recent_plan(TemporalGraph(), **variant).batch_size
     start = variant.get("start", 0)
-    whole = plan_of(TemporalGraph.from_events(events), **variant)
-    other = made_events(60, seed=1)
+    whole = recent_plan(TemporalGraph.from_events(events), **variant)
+    other = tied_events(60, seed=1)
     for index in range((120 - start) // size):
         end = start + (index + 1) * size
-        short = plan_of(TemporalGraph.from_events(events[:end]), **variant)
+        short = recent_plan(TemporalGraph.from_events(events[:end]), **variant)
         batch = short.batch(0, index)
         assert_same_batch(batch, whole.batch(0, index))
         late = EventBatch(other.src, other.dst, events.t[end - 1].expand(60).contiguous(), other.x)
         graph = TemporalGraph.from_events(concat([events[:end], late]))
-        assert_same_batch(batch, plan_of(graph, **variant).batch(0, index))
+        assert_same_batch(batch, recent_plan(graph, **variant).batch(0, index))
 
 
 @each_variant
 def test_batches_planned_during_appends_are_the_same(variant: dict[str, Any]) -> None:
-    events = made_events(600)
-    expected = plan_of(TemporalGraph.from_events(events), **variant)
+    events = tied_events(600)
+    expected = recent_plan(TemporalGraph.from_events(events), **variant)
     graph = TemporalGraph(edge_x_dim=3)
-    plan = plan_of(graph, **variant)
+    plan = recent_plan(graph, **variant)
 
     def append() -> None:
         for begin in range(0, 600, 10):
@@ -125,8 +129,8 @@ def test_batches_planned_during_appends_are_the_same(variant: dict[str, Any]) ->
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_neighbor_is_strictly_earlier(visibility: str, strategy: str) -> None:
-    events = made_events(200)
-    plan = plan_of(
+    events = tied_events(200)
+    plan = recent_plan(
         TemporalGraph.from_events(events), fanouts=(4, 4), visibility=visibility,
         strategy=strategy, span=SPANS.get(strategy), replay=ExperienceReplay(1.0), with_memory=True,
     )  # fmt: skip
@@ -150,21 +154,21 @@ def test_every_neighbor_is_strictly_earlier(visibility: str, strategy: str) -> N
 
 
 def test_growing_plan_counts_batches_of_appended_events() -> None:
-    events = made_events(25)
+    events = tied_events(25)
     graph = TemporalGraph(edge_x_dim=3)
-    plan = plan_of(graph, visibility="batch")
+    plan = recent_plan(graph, visibility="batch")
     assert len(plan) == 0
     for begin, end, expected in ((0, 1, 1), (1, 10, 1), (10, 25, 3)):
         graph.append(events[begin:end])
         assert len(plan) == expected
     assert [len(plan.batch(0, index)) for index in range(3)] == [10, 10, 5]
-    assert len(plan_of(graph, start=4, stop=20)) == 2
-    assert plan_of(graph, start=4, stop=20).span(1) == (14, 20)
-    assert len(plan_of(graph, start=30)) == 0
+    assert len(recent_plan(graph, start=4, stop=20)) == 2
+    assert recent_plan(graph, start=4, stop=20).span(1) == (14, 20)
+    assert len(recent_plan(graph, start=30)) == 0
 
 
 def test_batch_index_out_of_range_is_an_error() -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(25)))
+    plan = recent_plan(TemporalGraph.from_events(tied_events(25)))
     for index in (-1, 3):
         with pytest.raises(IndexError, match=f"no batch {index}; the plan has 3 batches"):
             plan.batch(0, index)
@@ -186,11 +190,11 @@ def test_batch_index_out_of_range_is_an_error() -> None:
 )
 def test_invalid_plans_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        plan_of(TemporalGraph(), **changes)
+        recent_plan(TemporalGraph(), **changes)
 
 
 def test_moving_a_batch_copies_shared_tensors_once() -> None:
-    batch = plan_of(TemporalGraph.from_events(made_events(60)), fanouts=(3, 2)).batch(0, 4)
+    batch = recent_plan(TemporalGraph.from_events(tied_events(60)), fanouts=(3, 2)).batch(0, 4)
     assert_same_batch(batch.to("cpu"), batch)
     there = batch.to("meta")
     tensors = [there.eid, there.x, there.src_row, there.nodes, there.blocks[1].mask]
@@ -201,8 +205,8 @@ def test_moving_a_batch_copies_shared_tensors_once() -> None:
 
 
 def test_graph_is_freed_with_its_last_reference() -> None:
-    graph = TemporalGraph.from_events(made_events(100))
-    plan = plan_of(graph)
+    graph = TemporalGraph.from_events(tied_events(100))
+    plan = recent_plan(graph)
     list(Loader(plan))
     gone = weakref.ref(graph)
     gc.disable()
@@ -220,9 +224,9 @@ COUNTS = (Count("pair").age, Count("dst", half_life=30.0).decayed)
 @pytest.mark.parametrize("slices", cases([2, 3, 7], [3]))
 def test_slices_match_the_batch(variant: dict[str, Any], slices: int) -> None:
     """Events, replayed ones too, negatives and counts: each row is in one slice, in order."""
-    graph = TemporalGraph.from_events(made_events(97))
-    whole_plan = plan_of(graph, **variant, counts=COUNTS)
-    plan = plan_of(graph, **variant, counts=COUNTS, slices=slices)
+    graph = TemporalGraph.from_events(tied_events(97))
+    whole_plan = recent_plan(graph, **variant, counts=COUNTS)
+    plan = recent_plan(graph, **variant, counts=COUNTS, slices=slices)
     for index in range(len(plan)):
         whole, share = whole_plan.batch(1, index), plan.share(1, index, range(slices))
         assert_same_events(share.host, whole.host)
@@ -239,7 +243,7 @@ def test_slices_match_the_batch(variant: dict[str, Any], slices: int) -> None:
 
 
 def test_batch_with_fewer_rows_than_slices_has_empty_slices() -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(22)), slices=5, counts=COUNTS)
+    plan = recent_plan(TemporalGraph.from_events(tied_events(22)), slices=5, counts=COUNTS)
     share = plan.share(0, 2, range(5))
     assert [len(each) for each in share.slices] == [0, 0, 1, 0, 1]
     assert [number for number, _ in share.computed()] == [2, 4]
@@ -251,13 +255,13 @@ def test_batch_with_fewer_rows_than_slices_has_empty_slices() -> None:
 
 
 def test_invalid_slice_is_refused() -> None:
-    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
+    plan = recent_plan(TemporalGraph.from_events(tied_events(60)), slices=2)
     with pytest.raises(IndexError, match="slice 2 is out of range; a batch has 2"):
         plan.share(0, 0, range(3))
     with pytest.raises(IndexError, match="there is no batch 9"):
         plan.share(0, 9, range(2))
     with pytest.raises(ValueError, match="slices must be at least 1, got 0"):
-        plan_of(TemporalGraph(), slices=0)
+        recent_plan(TemporalGraph(), slices=0)
     with pytest.raises(ValueError, match="at least one slice, got none"):
         plan.share(0, 0, range(0))
     first, second = plan.share(0, 0, range(2)).slices

@@ -11,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import device_of, for_each_gpu
 from helpers.effort import tries
-from helpers.plan_reference import assert_same_batch
-from helpers.plan_variants import made_events, plan_of, plans
+from helpers.plans import (
+    assert_on,
+    assert_same_batch,
+    assert_same_but_for_padding,
+    plans,
+    recent_plan,
+    tied_events,
+)
 from helpers.strategies import samplers
 from tgflow import _core
 from tgflow.cuda.device import Device
@@ -81,7 +86,7 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
         graph = TemporalGraph.from_events(
             events, time_unit="ms", edge_x=edge_x, node_x=node_x, **on
         )
-        return plan_of(graph, **changes)
+        return recent_plan(graph, **changes)
 
     return plan_on
 
@@ -154,7 +159,7 @@ def slabs_of(plan: Plan) -> HostPreparer:
 
 def test_slab_is_not_reused_while_any_of_its_tensors_is_alive() -> None:
     """Even if only a small part is kept: here the smallest tensor, and a view of a view."""
-    plan = plan_of(TemporalGraph.from_events(made_events(200)))
+    plan = recent_plan(TemporalGraph.from_events(tied_events(200)))
     slabs = slabs_of(plan)
     kept: list[tuple[Tensor, Tensor]] = []
     for index in range(20):
@@ -170,7 +175,7 @@ def test_slab_is_not_reused_while_any_of_its_tensors_is_alive() -> None:
 
 def test_events_of_a_batch_do_not_keep_its_slab() -> None:
     """Callers that inspect predictions keep them for an epoch."""
-    slabs = slabs_of(plan_of(TemporalGraph.from_events(made_events(200))))
+    slabs = slabs_of(recent_plan(TemporalGraph.from_events(tied_events(200))))
     hosts = [slabs.batch(0, index).host for index in range(20)]
     assert slabs.pool.num_used == 0
     assert [int(host.eid[0]) for host in hosts] == list(range(0, 200, 10))
@@ -179,7 +184,7 @@ def test_events_of_a_batch_do_not_keep_its_slab() -> None:
 def test_failed_batch_returns_its_slab_and_affects_no_other() -> None:
     """A single node has no negatives."""
     alone = EventBatch(torch.zeros(3).long(), torch.zeros(3).long(), torch.arange(3))
-    plan = plan_of(TemporalGraph.from_events(alone), batch_size=3)
+    plan = recent_plan(TemporalGraph.from_events(alone), batch_size=3)
     slabs = slabs_of(plan)
     for _ in range(3):
         with pytest.raises(ValueError, match="has no negative"):

@@ -11,12 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.device_batches import assert_on
 from helpers.devices import for_each_gpu, opened
 from helpers.effort import cases, tries
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
-from helpers.plan_reference import assert_same_batch
+from helpers.plans import assert_on, assert_same_batch, plan_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Block
 from tgflow.graph.tables import FeatureTable

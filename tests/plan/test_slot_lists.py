@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from helpers.devices import apart, cuda, device_of, opened
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
+from helpers.plans import plan_of
 from tgflow.cuda.row_lists import row_lists
 from tgflow.graph import TemporalGraph
 from tgflow.nn.pairs import Pairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.hosts import open_hosts
+from helpers.rank_runs import open_hosts
 
 
 @pytest.fixture

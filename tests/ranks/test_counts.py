@@ -10,12 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.counts import EVERY_LIST, OF_SOURCE, numbers_of
 from helpers.effort import tries
-from helpers.made_plans import plan_of
-from helpers.shards import STRIDE, spread_events
+from helpers.plans import EVERY_LIST, OF_SOURCE, numbers_of, plan_of
+from helpers.ranks import STRIDE, ThreadPeers, in_threads, spread_events
 from helpers.strategies import event_lists, skewed_events
-from helpers.thread_peers import ThreadPeers, in_threads
 from helpers.worlds import in_world
 from tgflow.base.peers import Peers, RanksDisagree, Shard
 from tgflow.graph import TemporalGraph

@@ -13,7 +13,7 @@ from helpers.devices import needs_apart, place_of
 from helpers.effort import cases
 from helpers.emulator import tensors
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
-from helpers.thread_peers import in_threads
+from helpers.ranks import in_threads
 from helpers.worlds import in_world
 from tgflow.base.peers import Peers
 from tgflow.cuda.device import device_of as device_at

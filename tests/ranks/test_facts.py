@@ -24,7 +24,7 @@ def facts_of(rank, **changes):
             {"settings": {"batch_size": 100, "model": "tgn"}},
             "rank 2 has batch_size=100 and rank 0 has batch_size=200; start all ranks with the "
             "same settings",
-        ),
+        )
     ],
 )
 def test_disagreement_is_named_with_rank_key_and_both_values(changes, text):

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import tgflow
 from helpers.effort import cases
-from helpers.sockets import addresses_listened_on, free_port
+from helpers.processes import addresses_listened_on, free_port
 from helpers.worlds import results_of, run_apart
 from tgflow.base.peers import PeerLost, Peers, WorldError
 

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.live_runs import SMALL, same_run, write_events
 from helpers.processes import environment
-from helpers.ray_training import train_with_ray
+from helpers.rank_runs import train_with_ray
 from tgflow.cli import main
 
 PORT = 29521

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from helpers.shards import STRIDE, spread
-from helpers.thread_peers import ThreadPeers, in_threads
+from helpers.ranks import STRIDE, ThreadPeers, in_threads, spread
 from tgflow.base.peers import Peers
 from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.graph.batch import HostEvents, Share

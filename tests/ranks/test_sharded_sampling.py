@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from helpers.shards import Growth, growths, some_queries
+from helpers.ranks import Growth, ThreadPeers, growths, in_threads, some_queries
 from helpers.strategies import samplers
-from helpers.thread_peers import ThreadPeers, in_threads
 from tgflow.base.peers import RanksDisagree
 from tgflow.graph import TemporalGraph
 from tgflow.graph.sampling import Frontier, Sampler

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from helpers.effort import cases
+from helpers.live_runs import Losses
 from helpers.made_models import X_DIM, made_events, made_model
-from helpers.records import Losses
-from helpers.shards import (
+from helpers.ranks import (
     OwnParts,
     assert_sections,
+    in_threads,
     sections_of,
     spread_events,
     with_sharded_memory,
 )
-from helpers.thread_peers import in_threads
 from helpers.worlds import in_world
 from tgflow.base.peers import Shard
 from tgflow.graph import TemporalGraph
@@ -71,9 +71,7 @@ ALL = (GRAPH, MEMORY)
 
 
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
-def test_sharded_training_resumes_with_any_number_of_ranks(
-    sharded: Sharded,
-) -> None:
+def test_sharded_training_resumes_with_any_number_of_ranks(sharded: Sharded) -> None:
     """Saved by two, one and three ranks, beyond the history that replay reads."""
     config = replace(HERE, replay_horizon=20)
     expected = left_by(trainer_of("tgn+pairs", config), [EVENTS])[0]
@@ -84,10 +82,7 @@ def test_sharded_training_resumes_with_any_number_of_ranks(
             trainer = trainer_of("tgn+pairs", config, peers, sharded)
             if before is not None:
                 trainer = ContinualTrainer.from_checkpoint(
-                    trainer.model,
-                    deepcopy(before),
-                    peers=peers,
-                    shard=trainer.graph.shard,
+                    trainer.model, deepcopy(before), peers=peers, shard=trainer.graph.shard
                 )
             trainer.run([events])
             checkpoint = OwnParts({}, own=peers.shard)

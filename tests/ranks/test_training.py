@@ -9,14 +9,9 @@ import pytest
 import torch
 
 from helpers.effort import slow
+from helpers.live_runs import untimed
 from helpers.made_models import X_DIM, made_events, made_model
-from helpers.records import untimed
-from helpers.shards import (
-    assert_sections,
-    sections_of,
-    spread_events,
-    with_sharded_memory,
-)
+from helpers.ranks import assert_sections, sections_of, spread_events, with_sharded_memory
 from helpers.worlds import in_world
 from tgflow.base.peers import Peers, Shard
 from tgflow.graph import TemporalGraph

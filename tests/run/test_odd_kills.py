@@ -8,8 +8,18 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.campaign import BATCH, KEPT, KILLS, LATE, SEED, SMALL, compare, undisturbed, write_rows
-from helpers.odd_campaign import OddCampaign
+from helpers.campaign import (
+    BATCH,
+    KEPT,
+    KILLS,
+    LATE,
+    SEED,
+    SMALL,
+    OddCampaign,
+    compare,
+    undisturbed,
+    write_rows,
+)
 
 FEATURES = ["--features", "f*"]
 KINDS = {

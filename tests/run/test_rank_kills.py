@@ -14,12 +14,12 @@ from helpers.campaign import (
     LATE,
     SEED,
     SMALL,
+    RankCampaign,
     compare,
     undisturbed_with_bad_rows,
     write_rows,
 )
 from helpers.live_runs import SHARDED
-from helpers.rank_campaign import RankCampaign
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200 + 60 * KILLS)]
 OTHERS = (2, 1, 4)

@@ -45,12 +45,7 @@ def test_invalid_address_is_refused_with_an_example(text):
     ("at", "listed", "accepted", "refused"),
     [
         ("8080", [], "localhost:8080 127.0.0.1:8080 [::1]:8080", "localhost 127.0.0.1:80 a:8080"),
-        (
-            "localhost:80",
-            [],
-            "localhost LOCALHOST:80 127.0.0.1",
-            "localhost:81 localhost.evil",
-        ),
+        ("localhost:80", [], "localhost LOCALHOST:80 127.0.0.1", "localhost:81 localhost.evil"),
         ("[::1]:9", [], "[0:0:0:0:0:0:0:1]:9 localhost:9", "::1 [::1] [::1]:9:9"),
         ("a.b:8080", ["c", "d:1"], "a.b:8080 A.B:8080 c c:9 d:1", "a.b localhost:8080 d d:2"),
         ("0.0.0.0:8080", [], "10.0.0.1:9 [::5] localhost:1", "a 10.0.0.1.evil 127.0.0.1@a a:8080"),

@@ -16,8 +16,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from helpers.http_client import Client, read_all
-from helpers.served import Held, made_predictor, served
+from helpers.served import Client, Held, made_predictor, read_all, served
 from tgflow.run.machine import rss_bytes
 from tgflow.serve.answers import Answers
 from tgflow.serve.predictor import Predictor
@@ -212,12 +211,7 @@ PAIR = {"src": ["n0"], "dst": ["n6"]}
         ("/score", b"{", 422, "the body is not JSON"),
         ("/score", b"[1]", 422, "the body must be a JSON object"),
         ("/score", b"", 422, "the body is not JSON: EOF"),
-        (
-            "/score",
-            b'{"src": ["\\ud800"], "dst": ["n6"]}',
-            422,
-            "unexpected end of hex escape",
-        ),
+        ("/score", b'{"src": ["\\ud800"], "dst": ["n6"]}', 422, "unexpected end of hex escape"),
         ("/score", b"\xff\xfe", 422, "the body"),
         ("/score", b'{"src": ["n0"], "dst": ["n6"], "at": NaN}', 422, "at: input should be"),
         ("/score", b"x" * 2_001, 413, "the body has more than 2,000 bytes"),

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from helpers.partitioned import ListSource, Row
+from helpers.ingestion import ListSource, Row
 from tgflow.cli import main
 from tgflow.cli.inputs import open_partitioned
 from tgflow.run.config import StreamConfig

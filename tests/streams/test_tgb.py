@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 from safetensors import safe_open
 
-from helpers.tgb_files import negatives_of, parts_of, write_relbench, write_tgb
+from helpers.files import negatives_of, parts_of, write_relbench, write_tgb
 from tgflow.streams import StreamError, open_stream
 from tgflow.streams.tgb import convert_tgb
 

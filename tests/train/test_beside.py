@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.kernels import needs_bfloat16
+from helpers.live_runs import assert_same_state
 from helpers.made_models import made_model
 from helpers.made_streams import made_events
-from helpers.neural import needs_bfloat16
-from helpers.records import assert_same_state
 from tgflow import _core
 from tgflow.graph import TemporalGraph
 from tgflow.nn import linear

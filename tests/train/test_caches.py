@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from helpers.effort import cases
+from helpers.live_runs import Losses, untimed
 from helpers.made_streams import made_events, small_tgn
-from helpers.records import Losses, untimed
 from tgflow.graph import TemporalGraph
 from tgflow.graph.cache import cached
 from tgflow.graph.cache.contents import POLICIES

@@ -9,9 +9,8 @@ import torch
 from helpers.devices import apart, cuda, opened, place_of
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
-from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
-from helpers.padding import pad
+from helpers.plans import pad, plan_of
 from tgflow.cuda.device import device_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import MICRO_BATCH_END

@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from helpers.devices import apart, cuda, opened, place_of
+from helpers.devices import (
+    apart,
+    cuda,
+    opened,
+    place_of,
+    without_autograd_threads,  # noqa: F401
+)
 from helpers.effort import cases
-from helpers.emulated_training import without_autograd_threads  # noqa: F401
 from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.cuda.device import device_of

@@ -11,7 +11,7 @@ import torch
 
 from helpers.made_models import X_DIM, made_model
 from helpers.made_streams import made_events, pieces, small_tgn
-from helpers.thread_peers import in_threads
+from helpers.ranks import in_threads
 from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import MICRO_BATCH_END

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
 import tgflow as tg
+from helpers.live_runs import untimed
 from helpers.made_streams import made_events, pieces, small_tgn
-from helpers.records import untimed
 from tgflow.base import metrics
 from tgflow.train.observe import Callback
 

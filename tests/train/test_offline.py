@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers.effort import cases
+from helpers.live_runs import assert_same_state, untimed
 from helpers.made_streams import made_events, small_tgn
-from helpers.records import assert_same_state, untimed
 from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch

@@ -8,8 +8,8 @@ import torch
 from torch.nn.functional import softplus
 from torch.optim import lr_scheduler
 
+from helpers.live_runs import assert_same_state, state_of
 from helpers.made_streams import made_events, pieces, small_tgn
-from helpers.records import assert_same_state, state_of
 from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
 from tgflow.train.config import ContinualConfig, OfflineConfig

@@ -17,11 +17,7 @@ from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer, is_better
-from tgflow.train.protocols import (
-    continual_line,
-    offline_line,
-    protocol_settings,
-)
+from tgflow.train.protocols import continual_line, offline_line, protocol_settings
 
 
 def test_protocol_is_described_in_one_line():

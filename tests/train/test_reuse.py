@@ -12,7 +12,7 @@ import torch
 import tgflow as tg
 from helpers.effort import cases
 from helpers.made_streams import made_events, small_tgat, small_tgn
-from helpers.plan_reference import assert_same_batch
+from helpers.plans import assert_same_batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from helpers.effort import cases
+from helpers.live_runs import Losses
 from helpers.made_models import X_DIM, made_events, made_model, plan_for
-from helpers.records import Losses
-from helpers.thread_peers import in_threads
+from helpers.ranks import in_threads
 from tgflow.base.peers import Peers, Shard
 from tgflow.graph import TemporalGraph
 from tgflow.models import MODELS

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import pytest
 
 import tgflow
-from helpers.devices import needs_apart
-from helpers.emulated_training import without_autograd_threads  # noqa: F401
+from helpers.devices import (
+    needs_apart,
+    without_autograd_threads,  # noqa: F401
+)
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers.effort import slow
+from helpers.live_runs import Losses
 from helpers.made_streams import made_events, pieces, small_tgn
-from helpers.records import Losses
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint.sections import Ids
 from tgflow.graph import TemporalGraph

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, softplus
 
 import tgflow as tg
-from helpers.decoding import CODECS, arrow, decode
+from helpers.kafka_io import CODECS, arrow, decode
 from helpers.live_runs import SMALL, figures, same_run
 from helpers.made_streams import made_events, small_tgn
 from tgflow.cli import main

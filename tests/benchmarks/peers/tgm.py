@@ -16,12 +16,7 @@ import torch
 from tgm import DGraph
 from tgm.constants import PADDED_NODE_ID
 from tgm.data import DGData, DGDataLoader
-from tgm.hooks import (
-    DeduplicationHook,
-    HookManager,
-    NegativeEdgeSamplerHook,
-    RecencyNeighborHook,
-)
+from tgm.hooks import DeduplicationHook, HookManager, NegativeEdgeSamplerHook, RecencyNeighborHook
 from tgm.nn import LinkPredictor, TemporalAttention, TGNMemory, Time2Vec
 from tgm.nn.encoder.tgn import GraphAttentionEmbedding, IdentityMessage, LastAggregator
 from tgm.nn.modules import MLPMixer

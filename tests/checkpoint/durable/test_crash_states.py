@@ -3,13 +3,29 @@
 import errno
 import json
 import os
+import signal
+from pathlib import Path
 
 import pytest
 import torch
 
-from helpers.crash_states import Quick, RecordingFs, crash_states, explore, of
-from helpers.fault_cases import check_log, write_log
-from helpers.pieces import check_is_whole, checkpoint_of
+import tgflow
+from helpers import faults
+from helpers.crash_states import (
+    Quick,
+    RecordingFs,
+    check_is_whole,
+    check_log,
+    checkpoint_of,
+    crash_states,
+    explore,
+    of,
+    outcome_of,
+    write_log,
+)
+from helpers.effort import cases
+from helpers.worlds import results_of, run_apart
+from tgflow import models, streams
 from tgflow.checkpoint import CheckpointStore
 from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
@@ -192,3 +208,43 @@ def test_every_crash_state_of_dead_letters_has_the_acknowledged_ones(tmp_path):
     fs = RecordingFs(root)
     write_letters(fs, [2, 1, 0, 3, 2], segment_bytes=500).close()
     assert explore(fs, check_letters, tmp_path / "copy") > 30
+
+
+FIRST = {
+    # faults required before such a point is reached
+    "log.before_rewrite": "log.before_sync:2:eio,"
+}
+COUNTS = range(1, 9) if os.environ.get("TGFLOW_KILLS") else (1,)
+"""Hit of the fault point at which it fires; a campaign tries all."""
+KINDS = ("kill", "enospc", "eio", "raise")
+
+
+@pytest.mark.parametrize("kind", cases(KINDS, ["kill"]))
+@pytest.mark.parametrize("point", faults.DURABLE)
+def test_fault_at_any_point_leaves_the_old_or_the_new_state(record_property, tmp_path, point, kind):
+    record_property("faults", len(COUNTS))
+    for count in COUNTS:
+        spec = f"{FIRST.get(point, '')}{point}:{count}:{kind}"
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        [(code, again)] = results_of(run_apart(1, outcome_of, point, spec, directory))
+        assert again == 0
+        if count > 1:
+            assert code in {0, 1, -signal.SIGKILL}
+        elif kind == "kill":
+            assert code == -signal.SIGKILL, "the point was never met"
+        elif kind == "raise":
+            assert code == 1, "the point was never met"
+        else:
+            assert code == 0
+
+
+def test_environment_variables_cannot_inject_faults():
+    room = Path(tgflow.__file__).parent
+    rooms = (room, *(Path(module.__file__).parent for module in (models, streams)))
+    text = "".join(path.read_text() for room in rooms for path in room.rglob("*.py"))
+    assert "TGFLOW_FAULT" not in text
+    killers = {
+        path.name for room in rooms for path in room.rglob("*.py") if "SIGKILL" in path.read_text()
+    }
+    assert killers == {"supervise.py"}  # the supervisor ends its own children

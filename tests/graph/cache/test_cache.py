@@ -7,9 +7,9 @@ import gc
 import pytest
 import torch
 
-from helpers.cache_reference import ReferenceCache
 from helpers.caches import (
     SIZE,
+    ReferenceCache,
     any_schedule,
     check,
     int64,

@@ -7,8 +7,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from helpers.cache_reference import ReferenceCache
-from helpers.caches import any_schedule, capacities, check, int64, made_cache, made_rows, policies
+from helpers.caches import (
+    ReferenceCache,
+    any_schedule,
+    capacities,
+    check,
+    int64,
+    made_cache,
+    made_rows,
+    policies,
+)
 from helpers.effort import tries
 from helpers.emulator import tensors
 

@@ -106,10 +106,7 @@ def test_hops_are_the_same_on_every_device(device, dedup, cut):
         how = {"sampler": sampler, "key": 3, "relations": range(6), "dedup": dedup}
         mine, expected = (
             sample_hops(g, nodes, t, (3, 2), as_of=as_of if cut else 200, **how)
-            for g, (nodes, t, as_of) in (
-                (graph, there),
-                (TemporalGraph.from_events(events), asked),
-            )
+            for g, (nodes, t, as_of) in ((graph, there), (TemporalGraph.from_events(events), asked))
         )
         assert torch.equal(mine.roots.cpu(), expected.roots)
         for frontier, other in zip(mine.frontiers, expected.frontiers, strict=True):

@@ -13,8 +13,7 @@ from torch import Tensor
 import tgflow as tg
 from helpers.devices import opened
 from helpers.made_streams import made_events
-from helpers.plan_reference import assert_same_batch
-from helpers.plan_variants import each_variant, plan_of
+from helpers.plans import assert_same_batch, each_variant, recent_plan
 from helpers.strategies import event_lists, every_query
 from tgflow.base.peers import Shard
 from tgflow.graph import TemporalGraph
@@ -51,8 +50,8 @@ def test_function_equal_to_recent_returns_its_neighbors(events, k, direction, da
 @each_variant
 def test_batches_of_a_function_match_the_strategy(variant: dict[str, Any]) -> None:
     graph = TemporalGraph.from_events(made_events(90))
-    native = plan_of(graph, **variant | {"strategy": "recent"})
-    plan = plan_of(graph, **variant | {"strategy": recent})
+    native = recent_plan(graph, **variant | {"strategy": "recent"})
+    plan = recent_plan(graph, **variant | {"strategy": recent})
     for batch in Loader(plan, num_threads=2):
         assert_same_batch(batch, native.batch(0, batch.index))
 
@@ -88,11 +87,11 @@ def test_function_is_refused_where_unsupported() -> None:
     shard = TemporalGraph.from_events(EVENTS, shard=Shard(0, 2))
     for other, message in ((there, "requires a graph on the CPU"), (shard, "the whole graph")):
         with pytest.raises(ValueError, match=message):
-            plan_of(other, strategy=recent)
+            recent_plan(other, strategy=recent)
         with pytest.raises(ValueError, match=message):
             sample_neighbors(other, Sampler.of(recent), one, one, 1)
     with pytest.raises(ValueError, match="takes no span, got 5"):
-        plan_of(graph, strategy=recent, span=5)
+        recent_plan(graph, strategy=recent, span=5)
     for limits in ({"relations": [1]}, {"rows": one}):
         with pytest.raises(ValueError, match="takes neither relations= nor rows="):
             sample_neighbors(graph, Sampler.of(recent), one, one, 1, **limits)

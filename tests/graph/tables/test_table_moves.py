@@ -11,12 +11,7 @@ import pytest
 import torch
 
 from helpers.emulator.device import EmulatedDevice
-from helpers.made_tables import (
-    EVERYWHERE,
-    expected_rows,
-    made,
-    some_rows,
-)
+from helpers.made_tables import EVERYWHERE, expected_rows, made, some_rows
 from tgflow.graph.tables import FeatureTable
 
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from helpers.labeled_streams import by_feature, taking_turns
-from helpers.made_streams import pieces, small_tgat, small_tgn
-from helpers.records import untimed
+from helpers.live_runs import untimed
+from helpers.made_streams import by_feature, pieces, small_tgat, small_tgn, taking_turns
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
 from tgflow.graph import TemporalGraph

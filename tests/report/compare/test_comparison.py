@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.live_runs import untimed
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
-from helpers.records import untimed
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
 from tgflow.graph import TemporalGraph

@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 from helpers.effort import slow
-from helpers.wandering import wandering
 from tgflow.base.resampling import Resampling
 from tgflow.report.compare.significance import compare_means, holm
+
+
+def wandering(rng, size, memory=0.9):
+    """Return noise of variance 1 whose neighbors are correlated by `memory`."""
+    noise = rng.standard_normal(size)
+    out = np.empty(size)
+    last = rng.standard_normal()
+    for i, step in enumerate(noise):
+        last = memory * last + np.sqrt(1 - memory**2) * step
+        out[i] = last
+    return out
 
 
 def test_copies_of_a_model_differ_by_exactly_zero():

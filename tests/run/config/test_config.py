@@ -101,7 +101,8 @@ def test_every_setting_is_written_with_its_description():
         ('[learning]\nvisibility = "all"', 'must be one of "event", "batch", got "all"'),
         (
             "[learning]\nmrr_negatives = 0",
-            "learning.mrr_negatives must be a whole number at least 1 and at most 1,000,000 or ",
+            "learning.mrr_negatives must be a whole number at least 1 and at most 1,000,000 or "
+            '"all", got 0',
         ),
         ("learning = 3", "[learning] must be a section, got 3"),
         ("[learning", "is not valid TOML"),

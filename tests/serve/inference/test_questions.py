@@ -7,7 +7,7 @@ import torch
 
 import tgflow as tg
 from helpers.made_models import made_events, made_model, plan_for
-from helpers.shards import with_sharded_memory
+from helpers.ranks import with_sharded_memory
 from tgflow.base.peers import Peers
 from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from helpers.effort import cases
-from helpers.file_reads import GOOD, HEADER, SCHEMA, flat, poll_on, read
+from helpers.files import GOOD, HEADER, SCHEMA, flat, poll_on, read
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.errors import CODES, SourceCorrupt
 from tgflow.streams.rows.schema import Checks
@@ -70,10 +70,7 @@ CSV_ROWS = {
     b'1,"2"0,3,0,0': ("syntax", CLOSED_QUOTE),
     b'1,2,3,"0" ,0': ("syntax", CLOSED_QUOTE),
     b"1,2\r3,4,0,0": ("syntax", "a \\r within the line; end lines with \\n or \\r\\n"),
-    b"\xef\xbb\xbf1,2,3,4,5": (
-        "encoding",
-        "the line starts with a byte order mark; remove it",
-    ),
+    b"\xef\xbb\xbf1,2,3,4,5": ("encoding", "the line starts with a byte order mark; remove it"),
 }
 JSON_GOOD = b'{"src": 1, "dst": 2, "t": 3, "x": [1, 2], "label": 0}'
 
@@ -114,10 +111,7 @@ JSON_ROWS = {
     json_row(x="[1, null]"): ("null", "x holds an empty value; features must be finite"),
     json_row(x='[1, "2"]'): ("type", "x is [1, '2'], expected a list of numbers"),
     json_row(x="null"): ("null", "x is missing; every event needs a value"),
-    b'{"src": 1, "src": 1, "dst": 2, "t": 3}': (
-        "schema",
-        "the key 'src' is repeated; keep one",
-    ),
+    b'{"src": 1, "src": 1, "dst": 2, "t": 3}': ("schema", "the key 'src' is repeated; keep one"),
     b'{"src": \xff1}': (
         "encoding",
         "byte 9 of the line (0xff) is not UTF-8; write the file as UTF-8",

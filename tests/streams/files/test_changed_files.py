@@ -7,14 +7,9 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from helpers.file_reads import csv_of, flat, read, table_of
+from helpers.files import csv_of, flat, read, table_of
 from tgflow.streams import StreamError, open_files
-from tgflow.streams.errors import (
-    SourceCorrupt,
-    SourceExpired,
-    SourceMismatch,
-    SourceTruncated,
-)
+from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceMismatch, SourceTruncated
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from helpers.file_reads import read
+from helpers.files import read
 from tgflow.streams import StreamError, open_files, open_stream
 
 DATES = ["01/15/2024", "01/15/2024", "02/01/2024"]

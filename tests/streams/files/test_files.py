@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import cases, tries
-from helpers.file_reads import HEADER, SCHEMA, csv_of, flat, read, table_of
+from helpers.files import HEADER, SCHEMA, csv_of, flat, read, table_of
 from tgflow.streams import StreamError, open_files
-from tgflow.streams.errors import (
-    SourceTruncated,
-)
+from tgflow.streams.errors import SourceTruncated
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.rows.schema import Checks

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from helpers.file_reads import flat, read, rows_of
+from helpers.files import flat, read, rows_of
 from tgflow.streams import StreamError, open_files, open_stream
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12)]

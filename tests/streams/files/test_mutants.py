@@ -21,7 +21,7 @@ import pyarrow.parquet
 import pytest
 
 from helpers.effort import tries
-from helpers.file_reads import flat, read
+from helpers.files import flat, read
 from tgflow.base.units import INT64_MAX
 from tgflow.streams import open_files
 

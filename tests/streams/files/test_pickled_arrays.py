@@ -87,10 +87,7 @@ DEEP = b")" + b"\x85" * 1_000_000  # a tuple nested so deep that hashing it over
         (pickle.dumps({(1, 2): np.arange(2)}), r"a key that is not \(src, dst, t\)"),
         (pickle.dumps({(1, 2, 0.5): np.arange(2)}), "other than whole numbers"),
         (pickle.dumps({(1, 2, True): np.arange(2)}), "other than whole numbers"),
-        (
-            pickle.dumps({(1, 2, float("inf")): np.arange(2)}),
-            "not a whole pickle: OverflowError",
-        ),
+        (pickle.dumps({(1, 2, float("inf")): np.arange(2)}), "not a whole pickle: OverflowError"),
         (pickle.dumps({(1, 2, 3): 4}), "a value that is not an array"),
         (pickle.dumps({(1, 2, 3): np.arange(4).reshape(2, 2)}), "not a list of whole numbers"),
         (pickle.dumps({(1, 2, 3): np.array([1.0, 0.5])}), "not a list of whole numbers"),

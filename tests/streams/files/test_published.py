@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.file_reads import flat, read, rows_of
+from helpers.files import flat, read, rows_of
 from helpers.forged import flip_bit
 from tgflow.streams import StreamError, open_files, open_stream
 

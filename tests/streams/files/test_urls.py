@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 import tgflow as tg
-from helpers.file_reads import csv_of, flat, read, table_of
+from helpers.files import csv_of, flat, read, table_of
 from helpers.s3 import s3_server
 from tgflow.streams import open_files
 from tgflow.streams.errors import SourceMismatch, SourceTruncated, SourceUnavailable, StreamError

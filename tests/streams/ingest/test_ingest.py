@@ -7,9 +7,16 @@ from collections import Counter
 import pytest
 
 from helpers.effort import cases, tries
-from helpers.ingest_world import MemoryLog, World, as_event, made_partitions
-from helpers.order_reference import in_order, judge_rows
-from helpers.partitioned import ListSource, Row
+from helpers.ingestion import (
+    ListSource,
+    MemoryLog,
+    Row,
+    World,
+    as_event,
+    in_order,
+    judge_rows,
+    made_partitions,
+)
 from tgflow.streams.errors import LateEvent
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from helpers.effort import cases
-from helpers.ingest_world import (
+from helpers.ingestion import (
+    ListSource,
     MemoryDeadLetters,
     MemoryLog,
+    Row,
     Ticking,
     World,
     events_of,
     made_partitions,
 )
-from helpers.partitioned import ListSource, Row
 from tgflow.checkpoint.durable.errors import DiskFull
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.ingest import ingest as ingest_module

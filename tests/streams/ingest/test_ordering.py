@@ -7,8 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.order_reference import judge_rows
-from helpers.partitioned import Row
+from helpers.ingestion import Row, judge_rows
 from tgflow.streams.ingest.admission import BoundedWindow, RecentIds, classify
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest_state import PartitionState, Seen

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from helpers.chaos import ChaosProxy
+from helpers.kafka_io import ChaosProxy
 from tgflow.testing.broker import FETCH, OFFSET_COMMIT, PRODUCE, MockBroker
 
 _numbers = itertools.count()

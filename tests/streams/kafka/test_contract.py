@@ -12,15 +12,7 @@ import uuid
 
 import pytest
 
-from helpers.kafka_io import (
-    Reading,
-    edges,
-    open_source,
-    producer,
-    read,
-    read_all,
-    read_on,
-)
+from helpers.kafka_io import Reading, edges, open_source, producer, read, read_all, read_on
 from helpers.kafka_io import publish as send
 
 pytestmark = pytest.mark.timeout(120)

@@ -23,10 +23,7 @@ from helpers.kafka_io import (
     read_all,
     read_on,
 )
-from tgflow.streams.errors import (
-    SourceTruncated,
-    SourceUnavailable,
-)
+from tgflow.streams.errors import SourceTruncated, SourceUnavailable
 from tgflow.streams.kafka.retry import RetryPolicy
 from tgflow.testing.broker import CUT, FETCH, MockBroker
 

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.decoding import CODECS, arrow, arrow_stream, decode, row
-from helpers.kafka_io import edge
+from helpers.kafka_io import CODECS, arrow, arrow_stream, decode, edge, row
 from tgflow.streams.errors import CODES
 from tgflow.streams.rows.schema import Checks
 

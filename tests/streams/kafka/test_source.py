@@ -25,12 +25,7 @@ from helpers.kafka_io import (
     read_on,
     wait_for,
 )
-from tgflow.streams.errors import (
-    SourceExpired,
-    SourceMismatch,
-    SourceTruncated,
-    SourceUnavailable,
-)
+from tgflow.streams.errors import SourceExpired, SourceMismatch, SourceTruncated, SourceUnavailable
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState

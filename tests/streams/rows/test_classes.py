@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from helpers.file_reads import read
+from helpers.files import read
 from tgflow.streams import StreamError, open_files, open_stream, write_events
 from tgflow.streams.rows import validate
 from tgflow.streams.rows.validate import first_classes

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from helpers.file_reads import flat, read
+from helpers.files import flat, read
 from tgflow.streams import StreamError, open_files, open_stream
 
 ROWS = [(1.5, 2.0), (None, 3.0), (float("nan"), None)]

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from helpers.effort import slow
-from helpers.labeled_streams import by_feature, taking_turns
-from helpers.made_streams import pieces, small_tgn
+from helpers.made_streams import by_feature, pieces, small_tgn, taking_turns
 from tgflow.graph import TemporalGraph
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from helpers.labeled_streams import by_feature, taking_turns, with_labels
 from helpers.made_models import made_model
-from helpers.made_streams import made_events, small_tgn
+from helpers.made_streams import by_feature, made_events, small_tgn, taking_turns, with_labels
 from tgflow.graph import TemporalGraph
 from tgflow.train.config import OfflineConfig, Reuse
 from tgflow.train.offline import OfflineTrainer

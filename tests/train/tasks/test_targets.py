@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from helpers.labeled_streams import codes_of, rows_of, tied, with_labels
-from helpers.made_streams import made_events
+from helpers.made_streams import codes_of, made_events, rows_of, tied, with_labels
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch
 from tgflow.train.tasks.baselines import BASELINES, WINDOW, LabelRules

@@ -1,0 +1,293 @@
+"""Every benchmark runs at a tiny size, and the pages are generated from recorded results."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+
+import benchmarks.graph
+import benchmarks.kafka
+import benchmarks.train
+from benchmarks import (
+    disk,
+    peers,
+    ranks,
+    reuse,
+    rules,
+    serve,
+    step,
+    stream,
+    table,
+    threads,
+    train_device,
+    train_models,
+)
+from benchmarks.accuracy import rows_of_run
+from benchmarks.device_rebuild import rebuild_rows
+from benchmarks.own import Task, own_tgn
+from benchmarks.reliability import odd_rows
+from benchmarks.report import BESIDE, PAGES, ROOT, filled
+from benchmarks.results import Result
+from helpers.devices import opened
+from helpers.live_runs import SMALL, write_events
+from helpers.made_streams import made_events
+from tgflow.cli.benchmarks import graph, log, train
+from tgflow.cli.benchmarks.row import Row
+from tgflow.cli.benchmarks.setup import Options, PowerLaw, restored_threads
+from tgflow.graph.events import EventBatch
+
+QUICK = Options(quick=True, device="cpu")
+
+
+def made_task() -> Task:
+    draw = torch.Generator().manual_seed(0)
+    src = torch.randint(8, (120,), generator=draw)
+    x = torch.randn(120, 6, generator=draw)
+    events = EventBatch(src, 8 + src % 3, torch.arange(120) * 5, x)
+    return Task(events, 100, batch_size=10, dim=8, neighbors=3, lr=1e-2)
+
+
+def graph_options(tmp_path):
+    """Return options with small graphs and a file of 2,000 events."""
+    path, events = tmp_path / "wikipedia.csv", PowerLaw(100).read(0, 2_000)
+    columns = zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)
+    path.write_text("src,dst,t\n" + "".join(f"{s},{d},{t}\n" for s, d, t in columns))
+    return Options(data=[path], quick=True, entries=(10_000, 60_000), device="cpu")
+
+
+def store_rows(monkeypatch, tmp_path):
+    return benchmarks.graph.store(graph_options(tmp_path))
+
+
+def sample_rows(monkeypatch, tmp_path):
+    return benchmarks.graph.sample(graph_options(tmp_path))
+
+
+def gpu_graph_rows(monkeypatch, tmp_path):
+    options = Options(quick=True, entries=(10_000,))
+    growing, params = next(graph.grown_graphs(options, opened("emulated")))
+    rows = graph.store_rows(growing, params, 2)
+    return [*rows, *rebuild_rows(Options(quick=True, entries=(20_000,)), opened("emulated"))]
+
+
+def table_rows(monkeypatch, tmp_path):
+    for name, value in {"WIDTHS": (100,), "GPU_CALL": 50, "SMALL_CALL": 20}.items():
+        monkeypatch.setattr(table, name, value)
+    return [*table.run(QUICK), *table.gpu_rows(128, opened("emulated"), QUICK)]
+
+
+def disk_values(monkeypatch, tmp_path):
+    path = str(tmp_path / "x.rows")
+    disk.write_table(tmp_path / "x.rows", 3_000, 172)
+    tasks = (disk.Pass(each, path, 3_000, 1_000, 172, 50, 8 << 20, 60.0) for each in disk.METHODS)
+    read = [disk.take(each).rows for each in tasks]
+    assert len({tuple(rows) for rows in read}) == 1, "every method reads the same rows"
+    return read[0]
+
+
+def stream_rows(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stream, "NUM_ROWS", 20_000)
+    return stream.run(QUICK)
+
+
+def kafka_rows(monkeypatch, tmp_path):
+    for name in ("kafka", "crc32c", "confluent_kafka"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    monkeypatch.setattr(benchmarks.kafka, "EVENTS", {"arrow": 20_000, "json": 2_000})
+    return benchmarks.kafka.run(Options(quick=True))
+
+
+def train_rows(monkeypatch, tmp_path):
+    return train.train(Options(quick=True, events=2_000, device="cpu"))
+
+
+def models_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "load", lambda peer, *given: peer.not_installed)
+    return train_models.rows_of(made_task(), {"stream": "made"}, Options())
+
+
+def libraries_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "load", lambda peer, *given: peer.not_installed)
+    monkeypatch.setattr(benchmarks.train, "has_bfloat16", lambda: False)
+    rows = benchmarks.train.libraries(Options(quick=True, events=2_000, device="cpu"))
+    for pick in BESIDE.values():  # of the README's table
+        shown = pick.of({pick.result: Result("", "", "", "", tuple(rows))})
+        assert "tgflow" in {row.params["library"] for row in shown}
+    return rows
+
+
+def held_out_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "load", lambda peer, task: own_tgn(task))
+    return benchmarks.train.held_out(Options(quick=True, events=400))
+
+
+def device_rows(monkeypatch, tmp_path):
+    for name, value in {"BATCHES": (8,), "BESIDE_BATCH": 8, "APPENDED": 50}.items():
+        monkeypatch.setattr(train_device, name, value)
+    monkeypatch.setattr(train_device, "APPENDS_A_SECOND", 5)
+    return train_device.device_rows(made_task(), {}, opened("emulated"), Options(quick=True))
+
+
+def threads_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(threads, "num_cores", lambda: 2)
+    return threads.training_rows(made_task(), own_tgn, {"model": "TGN"}, Options(quick=True))
+
+
+def reuse_rows(monkeypatch, tmp_path):
+    for name, value in {"BATCH": 10, "X_DIM": 3, "NEIGHBORS": 2}.items():
+        monkeypatch.setattr(reuse, name, value)
+    rows = reuse.speed_rows(made_events(240, x_dim=0), (0, 1, 4), {"stream": "wikipedia"})
+    return [row for row in rows if row.unit]
+
+
+def rules_rows(monkeypatch, tmp_path):
+    events = made_events(2_000, x_dim=0)
+    return [*rules.prequential_rows(events, {}, Options()), *rules.pass_rows(events, {}, Options())]
+
+
+def step_values(monkeypatch, tmp_path):
+    monkeypatch.setattr(step, "WARM_UP", 2)
+    monkeypatch.setattr(step, "STEPS", 2)
+    found = step.profiled_step("fp32", str(step.DATA))
+    return [*found.pop("ms").values(), *found.values()]
+
+
+def host_values(monkeypatch, tmp_path):
+    """In a process of its own: it leaves a device whose kernels do nothing."""
+    code = """
+from functools import partial
+from benchmarks import step
+step.HOST_STEPS = 2
+step.ContinualConfig = partial(step.ContinualConfig, batch_size=20)
+step.main(["host", "0"])
+"""
+    path = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", code]
+    made = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    return json.loads(made.stdout).values()
+
+
+def log_rows(monkeypatch, tmp_path):
+    rows = log.log(Options(quick=True))
+    assert rows[-1].value < rows[-1].baseline, "a mapped log takes less memory"
+    return rows
+
+
+def ranks_values(monkeypatch, tmp_path):
+    found = ranks.start(ranks.Work("tgn", batch=20, warm_up=1, batches=2, dim=4, world=2))
+    return [value for each in found for value in (each.compute, each.batches, each.wait)]
+
+
+def serve_rows(monkeypatch, tmp_path):
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    monkeypatch.setattr(serve, "WARM_EVENTS", 400)
+    monkeypatch.setattr(serve, "CLIENTS", 3)
+    path, ids = serve.write_laps(write_events(tmp_path / "made.csv", 2_000), tmp_path, 40)
+    with serve.Served(path, ids, tmp_path / "run", flags=[*map(str, SMALL)]) as served:
+        latency = serve.rows_of_latency(served, {}, 0.5, 1)
+        return [*latency, *serve.rows_of_share(served, {}, 0.5, 1)]
+
+
+def accuracy_rows(monkeypatch, tmp_path):
+    found = {"stream": "enron.csv", "model": "counts", "num_seeds": 3, "test.ap": 0.9}
+    (tmp_path / "metrics.json").write_text(json.dumps(found | {"num_parameters": 9}))
+    (tmp_path / "config.toml").write_text(
+        "[offline]\nlearning_rate = 0.00030\nepochs = 5\nbatch_size = 100\nseed = 4\n"
+        '[model]\nname = "counts"\ndepth = 5\ngroups = [ "shares",]\nhalf_life = 1e+7\n'
+    )
+    [row] = rows_of_run(tmp_path)
+    assert row.params["settings"] == (
+        "--batch-size 100 --learning-rate 0.0003 --epochs 5 "
+        '--model-set groups=["shares"] --model-set half_life=10000000.0'
+    )
+    return [row]
+
+
+def reliability_rows(monkeypatch, tmp_path):
+    return odd_rows(Counter({("test_killed[TGN]", "kills"): 3}), 5)
+
+
+RUNS = [
+    *(
+        device_rows,
+        store_rows,
+        sample_rows,
+        gpu_graph_rows,
+        table_rows,
+        disk_values,
+        stream_rows,
+        kafka_rows,
+    ),
+    *(train_rows, models_rows, libraries_rows, held_out_rows, threads_rows),
+    *(reuse_rows, rules_rows, step_values, accuracy_rows, reliability_rows),
+    *(
+        pytest.param(run, marks=pytest.mark.slow)
+        for run in (host_values, log_rows, ranks_values, serve_rows)
+    ),
+]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_benchmark_runs(run, monkeypatch, tmp_path):
+    with restored_threads():
+        found = list(run(monkeypatch, tmp_path))
+    rows = [each for each in found if isinstance(each, Row)]
+    named = {(row.name, json.dumps(row.params, sort_keys=True)) for row in rows}
+    assert len(named) == len(rows), "no two rows look alike"
+    skipped = [row for row in rows if "skipped" in row.params]
+    assert all(math.isnan(row.value) and row.ratio is None for row in skipped)
+    values = [getattr(each, "value", each) for each in found if each not in skipped]
+    assert values
+    assert all(map(math.isfinite, values))
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [*peers.TGN, *peers.TGAT, *peers.GRAPHMIXER, *peers.DYGFORMER, *peers.TPNET],
+    ids=lambda peer: peer.adapter,
+)
+def test_installed_peers_run_the_same_task(peer):
+    contender = peers.load(peer, made_task())
+    if contender == peer.not_installed:
+        pytest.skip(f"{peer.library} is {contender}")
+    assert not isinstance(contender, str), contender
+    losses = contender.train(4) + contender.train(100)
+    assert len(losses) == made_task().num_batches
+    assert all(math.isfinite(loss) for loss in losses)
+    positive, negative = contender.evaluate()
+    assert len(positive) == len(negative) == 20
+
+
+def test_ratio_and_targets_of_a_row():
+    assert Row("rate", 6.0, "events/s", baseline=3.0, target=100.0).ratio == 2
+    assert Row("cost", 6.0, "us", baseline=3.0).ratio == 0.5
+    assert Row("rate", 6.0, "events/s", target=2.0).ratio == 3
+    assert Row("rate", 6.0, "events/s").ratio is None
+    assert Row("rate", 6.0, "events/s", target=5.0).reached
+    assert not Row("rate", 6.0, "events/s", target=7.0).reached
+    assert Row("cost", 6.0, "us", target=7.0).reached
+    assert Row("rate", 6.0, "events/s", {}, 5.0, 3.0, 2.0).reached
+    assert not Row("rate", 6.0, "events/s", {}, 5.0, 4.0, 2.0).reached
+    assert Row("rate", 6.0, "events/s", target_ratio=2.0).reached is None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_all_figures_of_a_page_come_from_results(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert filled(text) == text
+
+
+def test_benchmarks_page_is_short():
+    assert (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8").count("\n") <= 255
