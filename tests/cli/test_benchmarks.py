@@ -204,7 +204,7 @@ def accuracy_rows(monkeypatch, tmp_path):
     found = {"stream": "enron.csv", "model": "counts", "num_seeds": 3, "test.ap": 0.9}
     (tmp_path / "metrics.json").write_text(json.dumps(found | {"num_parameters": 9}))
     (tmp_path / "config.toml").write_text(
-        "[offline]\nlearning_rate = 0.00030\nepochs = 5\nbatch_size = 100\nseed = 4\n"
+        "[learning]\nlearning_rate = 0.00030\nepochs = 5\nbatch_size = 100\nseed = 4\n"
         '[model]\nname = "counts"\ndepth = 5\ngroups = [ "shares",]\nhalf_life = 1e+7\n'
     )
     [row] = rows_of_run(tmp_path)

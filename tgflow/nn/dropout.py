@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -125,14 +126,18 @@ def seeded_draws(seed: int, device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
         generators.append(torch.cuda.default_generators[index])
-    callers = [generator.get_state() for generator in generators]
-    for generator in generators:
-        generator.manual_seed(seed & _LOW_63_BITS)
+    with _generators:
+        callers = [generator.get_state() for generator in generators]
+        for generator in generators:
+            generator.manual_seed(seed & _LOW_63_BITS)
     try:
         yield
     finally:
-        for generator, state in zip(generators, callers, strict=True):
-            generator.set_state(state)
+        with _generators:
+            for generator, state in zip(generators, callers, strict=True):
+                generator.set_state(state)
 
 
 _LOW_63_BITS = (1 << 63) - 1
+_generators = threading.Lock()
+"""Held for torch's lock of a generator, which a thread with the GIL would wait for forever."""
