@@ -138,7 +138,7 @@ def test_rank_uses_the_device_of_its_local_rank(monkeypatch, name, local_rank, e
     world |= {} if local_rank is None else {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": 4}
     for key, value in (world | {"TGFLOW_MEETING": "here"}).items():
         monkeypatch.setenv(key, str(value))
-    found = gpu.use_device(config(**{"run.device": name}))
+    found = gpu.use_device(name, "fp32")
     assert found == torch.device(expected)
     assert used == ([] if name == "cpu" else [found])
 

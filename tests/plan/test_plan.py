@@ -163,7 +163,7 @@ def test_growing_plan_counts_batches_of_appended_events() -> None:
         assert len(plan) == expected
     assert [len(plan.batch(0, index)) for index in range(3)] == [10, 10, 5]
     assert len(recent_plan(graph, start=4, stop=20)) == 2
-    assert recent_plan(graph, start=4, stop=20).span(1) == (14, 20)
+    assert recent_plan(graph, start=4, stop=20).draws.span(1) == (14, 20)
     assert len(recent_plan(graph, start=30)) == 0
 
 

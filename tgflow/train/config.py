@@ -194,7 +194,7 @@ class ContinualConfig(TrainingConfig):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Draws:
+class EvaluationDraws:
     """How an offline protocol draws negatives."""
 
     collide: bool = False
@@ -207,11 +207,11 @@ class Draws:
     """Negatives in training: destinations of training events, or of all events."""
 
 
-_DRAWS: Mapping[str, Draws] = MappingProxyType(
+_DRAWS: Mapping[str, EvaluationDraws] = MappingProxyType(
     {
-        "dyglib/1": Draws(collide=True, replace=False, inductive_since="part"),
-        "tgb/1": Draws(collide=True, destinations="all"),
-        "tkg/1": Draws(destinations="all"),
+        "dyglib/1": EvaluationDraws(collide=True, replace=False, inductive_since="part"),
+        "tgb/1": EvaluationDraws(collide=True, destinations="all"),
+        "tkg/1": EvaluationDraws(destinations="all"),
     }
 )
 
@@ -288,9 +288,9 @@ class OfflineConfig(TrainingConfig):
     """Reuse of rows of lower layers from earlier batches in training."""
 
     @property
-    def draws(self) -> Draws:
+    def draws(self) -> EvaluationDraws:
         """How the protocol draws negatives."""
-        return _DRAWS.get(self.protocol or "", Draws())
+        return _DRAWS.get(self.protocol or "", EvaluationDraws())
 
     @property
     def select_metric(self) -> Literal["ap", "mrr"]:

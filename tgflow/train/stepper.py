@@ -25,6 +25,7 @@ from tgflow.base.peers import Peers
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, StepBatch
+from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.negatives import chosen_events
 from tgflow.plan.plan import Plan
@@ -378,7 +379,7 @@ def learner_of(
         control: Control channel to them, if there are several.
         options: Further arguments of `TrainStep`.
     """
-    if config.slices == 1 and peers.world == 1:
+    if config.slices == 1 and peers.world == 1 and not isinstance(model.state, SpreadState):
         return TrainStep(model, config, **options)
     from tgflow.train.sliced_step import SlicedStep
 

@@ -11,7 +11,6 @@ import torch
 from helpers.devices import for_each_gpu, needs_apart, needs_cuda, opened, place_of
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_tables import expected_rows, some_rows
-from tgflow.graph.cache import cached
 from tgflow.graph.tables import FeatureTable
 
 apart_only = needs_apart[0]
@@ -69,14 +68,11 @@ def test_captured_gather_reads_the_grown_and_moved_table(placement, budget):
 
 @for_each_gpu
 @pytest.mark.parametrize("placement", ["device", "uva"])
-@pytest.mark.parametrize("with_cache", [False, True])
-def test_scatter_follows_cuda_stream_order(gpu, placement, with_cache):
+def test_scatter_follows_cuda_stream_order(gpu, placement):
     rows, there = some_rows(200, 6), place_of(gpu)
     device = opened(gpu)
     table = FeatureTable(6, placement=placement, device=device)
     table.append(rows)
-    if with_cache:
-        table = cached(table, rows=50, device=device)
     generator = torch.Generator().manual_seed(0)
     for step in range(6):
         ids = torch.randperm(200, generator=generator)[:60]

@@ -126,10 +126,6 @@ def cache_append() -> Call:
     return Call(cache().append, arguments, numbers=numbers, any_type={"rows"}, any_length={"rows"})
 
 
-def cache_write() -> Call:
-    return Call(cache().write, {"id": ids(0, 1, 2), "rows": rows_of(NUM)}, any_type={"rows"})
-
-
 def cache_state(method: str, **more: Any) -> Call:
     there = cache()
     state = {"id": ids(0, 1, -1, -1), "key": ids(1, 2, 0, 0), **more}
@@ -218,7 +214,6 @@ CASES: dict[str, Callable[[], Call]] = {
     "RowCache.apply": cache_apply,
     "RowCache.finish": cache_finish,
     "RowCache.append": cache_append,
-    "RowCache.write": cache_write,
     "RowCache.truncate": simple(lambda: cache().truncate, {"size": 3}),
     "RowCache.snapshot": lambda: cache_state("snapshot"),
     "RowCache.restore": lambda: cache_state("restore", size=ROWS),
