@@ -132,3 +132,16 @@ def test_damaged_rows_of_scores_are_refused(run, resume):
     ran = resume("--limit", 200, "--scores", "t.parquet")
     assert ran.code == 0, ran.err
     assert pq.read_table("t.parquet")["position"].to_pylist() == [*range(100, 200)]
+
+
+@pytest.mark.parametrize("name", ["s.csv", "s.tsv", "s.jsonl"])
+def test_uncounted_rows_of_a_run_killed_before_its_first_checkpoint_are_written_again(
+    run, resume, name
+):
+    assert run("--scores", name).code == 0
+    whole = Path(name).read_bytes()
+    for path in Path("out/checkpoints").iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    ran = resume()
+    assert ran.code == 0, ran.err
+    assert Path(name).read_bytes() == whole

@@ -13,7 +13,7 @@ Strategy = Literal["recent", "uniform", "window", "decayed"]
 Visibility = Literal["event", "batch"]
 """Visibility of events to a query: all earlier ones, or those before its batch."""
 NegativeKind = Literal["random", "historical", "inductive"]
-"""Distribution of the destinations of negatives."""
+"""Kinds of negatives to test with; historical and inductive ones replace the source too."""
 ListKind = Literal["random", "source", "recent", "historical"]
 """Kinds of negatives to learn from; see `tgflow.plan.NegativeSampler`."""
 CountOf = Literal[

@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Part(Protocol):
-    """Component that is stored in checkpoints."""
+    """Part of a trainer's state that is stored in checkpoints."""
 
     @property
     def name(self) -> str:

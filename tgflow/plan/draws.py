@@ -1,5 +1,6 @@
 """What a batch is made of: its events, negatives and queries, drawn on the host.
 
+The core repeats this in `csrc/src/preparer.cpp`, which batches on the CPU use where it can.
 Every draw is a pure function of (seed, epoch, index) and of a prefix of the log.
 """
 

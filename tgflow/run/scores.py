@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import zlib
 from collections.abc import Iterator, Mapping
@@ -299,7 +300,7 @@ def _columns_of(path: Path) -> list[str] | None:
             first = file.readline(1 << 16).decode()
         if format_of(path) == "jsonl":
             return list(json.loads(first))
-        return first.rstrip("\r\n").replace("\t", ",").split(",")
+        return next(csv.reader([first], delimiter="\t" if "\t" in first else ","), None)
     return None
 
 
