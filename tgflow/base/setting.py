@@ -31,7 +31,7 @@ class Setting:
     Args:
         flags: Its flags, the first one also its name in messages; () for --FIELD-NAME.
         resume: The effect of another value on resume; None for that of its section.
-        expert: Whether it can be set in a file only, and is omitted from the help.
+        expert: Whether it has no flag of its own: it is set in a file, or by --set.
         live: Whether it applies only to a stream that is learned as it arrives.
     """
 

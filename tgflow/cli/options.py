@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import json
@@ -90,12 +91,8 @@ def with_config(
     A parameter `stated` of the command receives only the settings from the file and the flags.
     """
     wanted = list(keys)
-    chosen = [
-        field
-        for field in fields()
-        if (field.key in wanted or field.key.partition(".")[0] in wanted)
-        and not field.setting.expert
-    ]
+    known = {f.key: f for f in fields() if not {f.key, f.key.partition(".")[0]}.isdisjoint(wanted)}
+    chosen = [field for field in known.values() if not field.setting.expert]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -115,6 +112,12 @@ def with_config(
             for field in chosen:
                 if field.key in _OWN and flags[field.key] is not None:
                     flags[field.key] = _own(field, flags[field.key])
+            for key, value in _pairs("--set", values.pop("set"), as_json=True).items():
+                if key not in known:
+                    meant = difflib.get_close_matches(key, known, n=1)
+                    text = f"; did you mean {meant[0]}?" if meant else ""
+                    raise ConfigError(f"--set: there is no setting {key!r} here{text}")
+                flags[key] = value
             if "stated" in signature.parameters:
                 values["stated"] = stated_settings(config, flags)
             command(config=load_config(config, flags), **values)
@@ -129,6 +132,7 @@ def with_config(
             *([_parameter(FILE, Annotated[str | None, file])] if takes_file else []),
             *options[:1],
             _parameter("config", Annotated[Path | None, config_file]),
+            _parameter("set", _SET),
             *options[1:],
             *(p for p in signature.parameters.values() if p.name not in ("config", "stated")),
             *([_parameter("help_all", Annotated[bool, _SHOW_ALL], False)] if has_help_all else []),
@@ -162,6 +166,13 @@ def _show_all(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
+_SET = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", rich_help_panel="Settings from a file",
+        help="Any setting of a file, such as checks.max_abs=1e6; may be repeated",
+    ),
+]  # fmt: skip
 _SHOW_ALL = typer.Option("--help-all", help="Show all options.", is_eager=True, callback=_show_all)
 
 
@@ -223,14 +234,20 @@ def _given(field: Field, value: Any) -> Any:
         return [_number_or_word(part) for text in value for part in text.split(",")]
     if not any(typing.get_origin(kind) is Mapping for kind, _ in alternatives(field.hint)):
         return value
+    # Clients convert their options themselves.
+    return _pairs(field.flags[0], value, as_json=field.key == "model.settings")
+
+
+def _pairs(flag: str, given: list[str] | None, *, as_json: bool) -> dict[str, Any]:
+    """Return KEY=VALUE pairs as a mapping, with values `as_json` or as text."""
     pairs: dict[str, Any] = {}
-    for text in value:
+    for text in given or ():
         key, equals, found = text.partition("=")
         if not (equals and key.strip()):
             shown = re.match(r"\w*", text)[0]  # type: ignore[index]  # the rest may be a secret
-            raise ConfigError(f"{field.flags[0]}: {shown!r} is not of the form KEY=VALUE")
+            raise ConfigError(f"{flag}: {shown!r} is not of the form KEY=VALUE")
         pairs[key.strip()] = found.strip()
-        if field.key == "model.settings":  # clients convert their options themselves
+        if as_json:
             with suppress(ValueError):  # text that is not JSON stays text
                 pairs[key.strip()] = json.loads(found)
     return pairs

@@ -183,6 +183,8 @@ def choices(key):
         ("choose with src=...", "choose with --src ..."),
         ('use device="cpu"', "use --device cpu"),
         ("allowed_lateness is 0, raise it", "--allowed-lateness is 0, raise it"),
+        ("pass data_seed=3", "pass --set learning.data_seed=3"),
+        ("buffer_bytes is 0, raise it", "--set order.buffer_bytes is 0, raise it"),
         ("max_time_jump is 5", "--max-time-jump is 5"),
         ("set late to dead_letter or drop", "set late to dead_letter or drop"),
         ("the column 'time_unit' of a.csv", "the column 'time_unit' of a.csv"),

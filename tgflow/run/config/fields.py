@@ -54,6 +54,8 @@ class Field:
     @property
     def flags(self) -> tuple[str, ...]:
         """Its flags; the first one is used in messages."""
+        if self.setting.expert:
+            return (f"--set {self.key}",)
         return self.setting.flags or ("--" + self.name.replace("_", "-"),)
 
     @property
@@ -108,11 +110,8 @@ def by_key() -> Mapping[str, Field]:
 
 
 def flag_of(key: str) -> str:
-    """Return the name of "section.name" in messages: its flag, or the key without one."""
-    field = by_key().get(key)
-    if field is None or field.setting.expert:
-        return key
-    return field.flags[0]
+    """Return the name of "section.name" in messages: its flag, or a key without a field."""
+    return by_key()[key].flags[0] if key in by_key() else key
 
 
 def describe_type(hint: Any) -> str:
@@ -201,6 +200,8 @@ def _assignment(match: re.Match[str]) -> str:
     if flag is None:
         return match[0]
     value = match[2] or match[3] or match[6] or ""
+    if flag.startswith("--set "):
+        return f"{flag} ..." if match[5] else f"{flag}={shlex.quote(value or 'true')}"
     if value == "False":
         return f"--no-{flag.removeprefix('--')}"
     shown = f"{flag} {value and shlex.quote(value)}".rstrip()
@@ -216,6 +217,5 @@ def _flags() -> Mapping[str, str]:
     """Return the flag of each setting name, if all settings of that name share it."""
     found: dict[str, set[str]] = {}
     for field in fields():
-        if not field.setting.expert:
-            found.setdefault(field.name, set()).add(field.flags[0])
+        found.setdefault(field.name, set()).add(field.flags[0])
     return {name: flags.pop() for name, flags in found.items() if len(flags) == 1}
