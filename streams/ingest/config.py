@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from tgflow.base.setting import Setting, Size, check_ranges
+from tgflow.base.setting import EXPERT, Size, check_ranges
 from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes
 
 Late = Literal["dead_letter", "drop", "error"]
@@ -38,13 +38,13 @@ class OrderConfig:
     """Earliest tick that an event may have."""
     time_max: int | None = None
     """Latest tick that an event may have."""
-    idle_timeout: Annotated[float, Gt(0)] | None = None
+    idle_timeout: Annotated[float, Gt(0), EXPERT] | None = None
     """Seconds after which a silent partition no longer delays the others; unset: never."""
-    buffer_events: Annotated[int, Ge(1)] = 1_000_000
+    buffer_events: Annotated[int, Ge(1), EXPERT] = 1_000_000
     """Maximum events in the reorder buffer, over all partitions."""
-    buffer_bytes: Annotated[Size, Setting(expert=True)] = "256MiB"
+    buffer_bytes: Annotated[Size, EXPERT] = "256MiB"
     """Maximum memory of the reorder buffer, over all partitions."""
-    dedup_window: Annotated[int, Ge(0), Le(INT64_MAX)] = 0
+    dedup_window: Annotated[int, Ge(0), Le(INT64_MAX), EXPERT] = 0
     """Rows of a partition among which repeated event ids are found; 100000 with event_id."""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 
 from tgflow.base.extras import install_command
 from tgflow.base.secret import check_options, check_url, resolve
-from tgflow.base.setting import Setting, check_ranges
+from tgflow.base.setting import EXPERT, Setting, check_ranges
 from tgflow.streams.rows.schema import Checks, ColumnNames, Columns, IdKind, Scale
 
 if TYPE_CHECKING:
@@ -64,16 +64,16 @@ class KafkaClientConfig:
     )
     """Options of kafka-python's consumer, such as security_protocol=SSL; may be repeated. Values
     may be env:NAME, a variable of the environment, or file:PATH; secrets must be."""
-    on_expired: Literal["fail", "skip"] = "fail"
+    on_expired: Annotated[Literal["fail", "skip"], EXPERT] = "fail"
     """When retention has deleted the next records: fail, or skip them and record a gap."""
     connect_timeout: Annotated[float, Gt(0)] = 60.0
     """Seconds without a broker at the start before the run fails."""
     max_outage: Annotated[float, Gt(0)] = 600.0
     """Seconds without a broker later before the run fails; a broker that returns no records
     although there are more counts as unreachable."""
-    group_id: str | None = None
+    group_id: Annotated[str | None, EXPERT] = None
     """Consumer group to commit positions to, only for lag monitoring."""
-    dead_letter_topic: str | None = None
+    dead_letter_topic: Annotated[str | None, EXPERT] = None
     """Topic that also receives the dead letters."""
     decoders: Annotated[int, Ge(1), Le(16)] = 1
     """Processes that read and decode the topic, at most one per partition: partition p in process

@@ -20,7 +20,7 @@ from tgflow.run import restore
 pytestmark = needs_apart
 SIZE, BATCH = 40, 10
 SMALL = ("--dim", 4, "--neighbors", 2, "--batch-size", BATCH, "--threads", 1)
-FEW = ("--mrr-negatives", 2, "--replay-ratio", 0, "--no-capture")
+FEW = ("--mrr-negatives", 2, "--replay-ratio", 0, "--set", "run.capture=false")
 ON_GPU = ("--device", "cuda")
 
 

@@ -58,10 +58,10 @@ USAGE = [
     (f"{PLAIN} --format parquet --no-header", "are for delimited text"),
     # Order
     (f"{PLAIN} --follow --sort", "--sort: a file that is followed has no end"),
-    ("run made.csv --idle-timeout 5 --no-log", "--idle-timeout requires the log"),
+    ("run made.csv --set order.idle_timeout=5 --no-log", "--set order.idle_timeout requires the"),
     ("run made.csv --sort --allowed-lateness 5", "--sort sorts all events"),
     ("run made.csv --sort --late drop", "--sort sorts all events"),
-    ("run made.csv --dedup-window 5", "--dedup-window requires event ids"),
+    ("run made.csv --set order.dedup_window=5", "--set order.dedup_window requires event ids"),
     # Sampling
     ("run made.csv --strategy window", "strategy window needs a span: its width in ticks"),
     ("run made.csv --span 5", "strategy recent takes no span, got 5"),

@@ -49,7 +49,7 @@ def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):
 
 def test_lower_layer_rows_can_be_reused(tgflow, events_csv):
     tgat = ("train", "-s", events_csv, "-m", "tgat", *FEW)
-    ran = tgflow(*tgat, "--reuse-staleness", "4", "--reuse-refresh", "0.5", "--json")
+    ran = tgflow(*tgat, "--reuse-staleness", "4", "--set", "reuse.refresh=0.5", "--json")
     assert ran.json["reuse.reused"] > 0
     assert 0 < ran.json["reuse.largest_lag"] <= 4
     assert "lower layers' rows up to 4 batches old" in ran.json["protocol_line"]

@@ -41,6 +41,9 @@ class Setting:
     live: bool = False
 
 
+EXPERT = Setting(expert=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """Marks a number or text that a function parses, raising ValueError for invalid text."""

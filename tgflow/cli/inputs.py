@@ -181,7 +181,7 @@ def open_partitioned(config: Config) -> PartitionedSource:
             bipartite=config.graph.direction == "bipartite",
         )
     if config.stream.path and config.kafka.dead_letter_topic is not None:
-        raise ConfigError("--dead-letter-topic requires a Kafka stream")
+        raise ConfigError("--set kafka.dead_letter_topic requires a Kafka stream")
     return _opened(
         config.stream,
         config.graph,
@@ -198,7 +198,8 @@ def check_together(config: Config) -> None:
     order, stream = config.order, config.stream
     if order.idle_timeout is not None and not config.checkpoint.log:
         raise ConfigError(
-            "--idle-timeout requires the log, which records when it expired; leave out --no-log"
+            "--set order.idle_timeout requires the log, which records when it expired; leave out "
+            "--no-log"
         )
     transport = find_transport(stream.path)
     if stream.sort and stream.follow:
@@ -210,10 +211,10 @@ def check_together(config: Config) -> None:
     if stream.sort and (order.allowed_lateness or order.late != "error" or order.idle_timeout):
         raise ConfigError(
             "--sort sorts all events, so none is late; leave out --sort, or else "
-            "--allowed-lateness, --late and --idle-timeout"
+            "--allowed-lateness, --late and --set order.idle_timeout"
         )
     if order.dedup_window and stream.event_id is None:
-        raise ConfigError("--dedup-window requires event ids: --event-id COLUMN")
+        raise ConfigError("--set order.dedup_window requires event ids: --event-id COLUMN")
     check_scores(config.scores.to)
     if config.store.url is not None and config.tables.edge_path is not None:
         raise ConfigError("--store holds files in the run directory only; leave out --edge-path")

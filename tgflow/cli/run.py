@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from tgflow.run.stream import FlowControl
 
 SETTINGS = (
-    "stream", "order", "checks", "kafka", "graph", "model", "task", *LEARNING_OF["continual"],
-    "tables", "run",
+    "stream", "order", "checks", "kafka", "graph", "model", "task.kind", "task.target",
+    "task.node_labels", "task.classes", "task.label_delay", "task.links", "task.freeze",
+    *LEARNING_OF["continual"], "tables", "run",
     "checkpoint", "store", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip
 MOST_RECORDS = 20_000

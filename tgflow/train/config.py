@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from tgflow.base.choices import ListKind, Loss, NegativeKind, Precision, Strategy, Visibility
 from tgflow.base.describe import described
-from tgflow.base.setting import Parsed, Setting, Size, check_ranges
+from tgflow.base.setting import EXPERT, Parsed, Setting, Size, check_ranges
 
 OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop", "adagrad": "Adagrad"}
@@ -123,7 +123,7 @@ class TrainingConfig:
     lr_scheduler: str | None = None
     """constant, linear, exponential, step, cosine or cosine_restarts, with settings of torch's
     class such as cosine:T_max=10000; unset: a constant learning rate."""
-    grad_clip: Annotated[float, Gt(0)] | None = None
+    grad_clip: Annotated[float, Gt(0), EXPERT] | None = None
     """Largest norm of all gradients; unset: not clipped."""
     loss: Loss | None = None
     """Training loss: bce, each score alone; softmax, the event among its negatives; bpr, pairs of
@@ -172,9 +172,9 @@ class ContinualConfig(TrainingConfig):
 
     protocol: Literal["prequential/1"] | None = None
     """A named protocol: it sets the defaults, and deviations are printed."""
-    data_seed: Annotated[int, Ge(0), Setting(expert=True)] | None = None
+    data_seed: Annotated[int, Ge(0), EXPERT] | None = None
     """Seed of negatives, replay and sampled neighbors, shared by compared runs; unset: the seed."""
-    hist_negatives: Annotated[int, Ge(0), Le(1_000_000)] = 0
+    hist_negatives: Annotated[int, Ge(0), Le(1_000_000), EXPERT] = 0
     """Past pairs to also rank each event among, as mrr_hist."""
     mrr_every: Annotated[int, Ge(1)] = 5
     """Rank one event of each this many among mrr_negatives, and estimate the MRR of all by these;
@@ -233,9 +233,9 @@ class Reuse:
 
     staleness: Annotated[int, Ge(0), Setting(flags=("--reuse-staleness",))] = 0
     """Reuse rows of lower layers computed at most this many batches before, such as 8; 0: none."""
-    refresh: Annotated[float, Gt(0), Le(1), Setting(flags=("--reuse-refresh",))] = 0.2
+    refresh: Annotated[float, Gt(0), Le(1), EXPERT] = 0.2
     """Share of reusable rows to compute again; their gradients are scaled up to represent all."""
-    budget: Annotated[Size, Setting(flags=("--reuse-budget",))] = "64MiB"
+    budget: Annotated[Size, EXPERT] = "64MiB"
     """Memory for rows to reuse; rows that do not fit are recomputed."""
 
     def __post_init__(self) -> None:
@@ -256,27 +256,27 @@ class OfflineConfig(TrainingConfig):
     """A named protocol: it sets the defaults, and deviations are printed."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-4
     """Learning rate of the optimizer."""
-    data_seed: Annotated[int, Ge(0), Setting(expert=True)] = 0
+    data_seed: Annotated[int, Ge(0), EXPERT] = 0
     """Seed of new nodes and evaluation negatives, shared by compared runs."""
     epochs: Annotated[int, Ge(1)] = 100
     """Epochs over the training part, at most."""
     patience: Annotated[int, Ge(1)] = 20
     """Early stopping: epochs without improvement of the validation AP."""
-    filtered: bool = False
+    filtered: Annotated[bool, EXPERT] = False
     """With mrr_negatives all: leave out the other true destinations, of events with the same
     source, relation and time."""
-    inverse: bool = False
+    inverse: Annotated[bool, EXPERT] = False
     """Follow each event with its inverse, from dst to src with a relation of its own, so that
     sources are ranked, too."""
     val_ratio: Annotated[float, Gt(0), Lt(1)] = 0.15
     """Part held out for validation."""
     test_ratio: Annotated[float, Gt(0), Lt(1)] = 0.15
     """Part held out for the test."""
-    new_node_ratio: Annotated[float, Ge(0), Lt(1)] = 0.1
+    new_node_ratio: Annotated[float, Ge(0), Lt(1), EXPERT] = 0.1
     """Share of the nodes whose events training never sees."""
     test_negatives: tuple[NegativeKind, ...] = ("random",)
     """Kinds of negatives to test with; the first chooses the best epoch."""
-    select: Literal["ap", "ap+auc", "mrr"] = "ap"
+    select: Annotated[Literal["ap", "ap+auc", "mrr"], EXPERT] = "ap"
     """Validation metric that chooses the best epoch; ap+auc: neither may be lower, as in DyGLib."""
     eval_neighbors: tuple[Annotated[int, Ge(1)], ...] | None = None
     """Neighbors of each hop in validation and test, such as 20,20; unset: as in training."""

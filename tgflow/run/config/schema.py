@@ -16,7 +16,16 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict
 
 from tgflow.base.choices import Direction, Precision, Preset
-from tgflow.base.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_text
+from tgflow.base.setting import (
+    EXPERT,
+    Checked,
+    Duration,
+    Effect,
+    Setting,
+    Size,
+    check_ranges,
+    check_text,
+)
 from tgflow.base.units import parse_bytes
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
@@ -119,7 +128,7 @@ Placement = Literal["host", "disk", "auto", "device", "uva"]
 
 _Protocol = Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"]
 _Rate = Annotated[Annotated[float, Gt(0)] | None, Setting(flags=("--learning-rate", "--lr"))]
-_Seed = Annotated[Annotated[int, Ge(0)] | None, Setting(expert=True)]
+_Seed = Annotated[Annotated[int, Ge(0)] | None, EXPERT]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +201,7 @@ class RunConfig:
     by the ranks of the host."""
     device: str = "cpu"
     """Device of model, memory and graph: cpu, cuda, or cuda:N for the Nth GPU."""
-    capture: bool = True
+    capture: Annotated[bool, EXPERT] = True
     """GPU: replay steps of recurring shapes as CUDA graphs."""
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from tgflow.base.choices import Injection
 from tgflow.base.describe import described
-from tgflow.base.setting import Duration, Setting, check_ranges
+from tgflow.base.setting import EXPERT, Duration, Setting, check_ranges
 
 Kind = Literal["link", "edge", "node", "property", "anomaly"]
 
@@ -45,7 +45,7 @@ class TaskConfig:
     label_delay: Annotated[Duration | None, Setting(resume="from_now")] = None
     """Delay after its event until a label is known, such as 1d or 2h; unset: none, once the event
     has been predicted."""
-    links: bool = True
+    links: Annotated[bool, EXPERT] = True
     """Learn links, too, or labels alone."""
     freeze: bool = False
     """Learn the label decoder alone, on a model that has learned links: train does that first, run
