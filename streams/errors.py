@@ -17,7 +17,7 @@ CODES = {
     "huge_id": "an id beyond int64 or max_node_id",
     "time_type": "a time that is not a number",
     "time_precision": "a time between two ticks",
-    "time_range": "a time beyond int64 ticks, or outside of time_min and time_max",
+    "time_range": "a time beyond int64 ticks, or one of their limits",
     "time_jump": "a time more than max_time_jump ahead of all before it",
     "width": "a different number of features than in the first row",
     "nan": "a feature that is not a number",

@@ -142,7 +142,7 @@ def classify(
     if not len(t):
         return state, [], 0
     before = np.maximum.accumulate(np.concatenate([np.array([state.max_t]), t[:-1]]))
-    is_odd = (t < config.first_t) | (t > config.last_t)
+    is_odd = (t == BEFORE_ALL) | (t == AFTER_ALL)
     if jump is not None:  # the first event of a partition cannot be checked
         is_odd |= (before != BEFORE_ALL) & (t > before) & (_distance(t, before) > jump)
     if window is not None or is_odd.any():
@@ -172,12 +172,11 @@ def _classify_each(
     """Classify events one by one."""
     rejected: list[RowFault] = []
     max_t, floor, forced = state.max_t, state.floor, 0
-    first, last = config.first_t, config.last_t
     jump, lateness = config.jump, config.allowed_lateness
     for row, (at, size) in enumerate(_sized(t, sizes)):
         watermark = max(floor, max_t - lateness, released)
-        if not first <= at <= last:
-            rejected.append(RowFault(row, "time_range", f"t is {at}, outside of [{first}, {last}]"))
+        if at in (BEFORE_ALL, AFTER_ALL):
+            rejected.append(RowFault(row, "time_range", f"t is {at}, a limit of int64"))
         elif jump is not None and max_t != BEFORE_ALL and at > max_t + jump:
             text = f"t is {at}, {at - max_t} ticks after the latest so far, {max_t}"
             rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump}"))

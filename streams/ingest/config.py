@@ -34,10 +34,6 @@ class OrderConfig:
     max_time_jump: Annotated[int, Ge(0), Le(INT64_MAX)] | Literal["none"] | None = None
     """Maximum jump of time in a partition in ticks, or none for any; required for Kafka.
     The first event of a partition is not checked."""
-    time_min: int | None = None
-    """Earliest tick that an event may have."""
-    time_max: int | None = None
-    """Latest tick that an event may have."""
     idle_timeout: Annotated[float, Gt(0), EXPERT] | None = None
     """Seconds after which a silent partition no longer delays the others; unset: never."""
     buffer_events: Annotated[int, Ge(1), EXPERT] = 1_000_000
@@ -51,8 +47,6 @@ class OrderConfig:
         check_ranges(self)
         if parse_bytes(self.buffer_bytes) < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {self.buffer_bytes}")
-        if self.first_t > self.last_t:
-            raise ValueError(f"time_min {self.time_min} is after time_max {self.time_max}")
 
     @property
     def jump(self) -> int | None:
@@ -63,13 +57,3 @@ class OrderConfig:
     def max_bytes(self) -> int:
         """`buffer_bytes` as a number."""
         return parse_bytes(self.buffer_bytes)
-
-    @property
-    def first_t(self) -> int:
-        """Earliest time that an event may have."""
-        return max(BEFORE_ALL + 1, BEFORE_ALL if self.time_min is None else self.time_min)
-
-    @property
-    def last_t(self) -> int:
-        """Latest time that an event may have."""
-        return min(AFTER_ALL - 1, AFTER_ALL if self.time_max is None else self.time_max)

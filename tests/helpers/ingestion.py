@@ -15,7 +15,7 @@ from tgflow.checkpoint.durable.log import LogPosition
 from tgflow.graph.events import concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import RowFault
-from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.rows.row_batch import EventColumns, Int64s, Origin, Position, RowBatch
@@ -205,7 +205,7 @@ def judge_rows(
             continue
         if row.event_id is not None:
             first_seen[row.event_id] = seq
-        if not config.first_t <= row.t <= config.last_t:
+        if row.t in (BEFORE_ALL, AFTER_ALL):
             out.bad[seq] = "time_range"
         elif config.jump is not None and row.t > max_t + config.jump:
             if max_t == float("-inf"):

@@ -58,7 +58,6 @@ def test_event_sequence_does_not_depend_on_interleaving_or_crashes(record_proper
             allowed_lateness=rng.choice([0, 1, 5, 100]),
             dedup_window=rng.choice([5, 1000]) if event_ids else 0,
             max_time_jump=rng.choice([None, 3, 30]),
-            time_max=rng.choice([None, 40]),
             **bound,
         )
         world = World(config, MemoryLog() if with_log else None)

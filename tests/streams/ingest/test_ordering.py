@@ -20,8 +20,6 @@ CONFIGS = st.builds(
     OrderConfig,
     allowed_lateness=st.sampled_from([0, 1, 5, 2**62, AFTER_ALL]),
     max_time_jump=st.sampled_from([None, 0, 3, 2**62, AFTER_ALL]),
-    time_min=st.sampled_from([None, 0]),
-    time_max=st.sampled_from([None, 30]),
 )
 
 
