@@ -81,7 +81,7 @@ UNSAID = frozenset({"num_threads"})
 """Settings that do not affect metrics."""
 OF_SEEDS = frozenset({"seed", "learning_rate", "epochs"})
 """Training settings with their own column, or always shown."""
-OF_LEARNING = frozenset({"weight_decay", "grad_clip", "loss", "patience", "select"})
+OF_LEARNING = frozenset({"grad_clip", "loss", "patience", "select"})
 """Training settings without effect on models without parameters."""
 LEEWAY, FLOORS = 0.003, {"collegemsg": 0.96}
 """Margin of the default below the better of TGN and the best heuristic; minimum AP by stream."""

@@ -115,11 +115,9 @@ class TrainingConfig:
     """Slices of a batch, computed separately and summed; ranks can share them."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-3
     """Learning rate of the optimizer."""
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    """Weight decay of the optimizer."""
     optimizer: str = "adam"
     """adam, adamw, sgd, rmsprop or adagrad, with settings of torch's class such as
-    sgd:momentum=0.9."""
+    sgd:momentum=0.9; no weight decay by default."""
     lr_scheduler: str | None = None
     """constant, linear, exponential, step, cosine or cosine_restarts, with settings of torch's
     class such as cosine:T_max=10000; unset: a constant learning rate."""

@@ -32,7 +32,7 @@ def optimizer_of(
             )
         return made
     name, settings = parse_named("optimizer", optimizer, OPTIMIZERS)
-    settings = {"lr": config.learning_rate, "weight_decay": config.weight_decay, **settings}
+    settings = {"lr": config.learning_rate, "weight_decay": 0.0, **settings}
     if name in ("adam", "adamw"):
         settings = {"fused": True, "capturable": parameters[0].is_cuda, **settings}
     try:

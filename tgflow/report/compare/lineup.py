@@ -11,7 +11,7 @@ import torch
 from tgflow.base.describe import described
 from tgflow.nn.model import TemporalModel
 
-LEARNING = frozenset({"learning_rate", "weight_decay", "grad_clip", "loss"})
+LEARNING = frozenset({"learning_rate", "grad_clip", "loss"})
 """Trainer settings in which entrants may differ; all others affect the shared batches."""
 
 
