@@ -33,7 +33,7 @@ USAGE = [
     ("run made.csv --batch-size 0", "learning.batch_size must be a"),
     ("run made.csv --model tgm", "--model: model.name must be one of "),
     ("run made.csv --model-set x=3", "'num_relations', 'pair_features'"),
-    ("run made.csv --heads 3", "heads must divide embedding_dim"),
+    ("run made.csv --model-set heads=3", "heads must divide embedding_dim"),
     ("run made.csv -c bad.toml", "did you mean --learning-rate?"),
     ("run made.csv --set order.bufer_bytes=5", "there is no setting 'order.bufer_bytes' here; did "
      "you mean order.buffer_bytes?"),

@@ -80,7 +80,7 @@ def test_converted_data_set_is_trained_under_its_protocol(tgflow, tmp_path):
 def test_ranks_train_like_one_process_and_only_rank_0_opens_the_stream(
     tgflow, events_csv, tmp_path
 ):
-    options = ("train", "--data", events_csv, *SMALL, "--epochs", 2, "--dropout", 0.1)
+    options = ("train", "--data", events_csv, *SMALL, "--epochs", 2, "--model-set", "dropout=0.1")
     one, two = tmp_path / "one", tmp_path / "two"
     assert tgflow(*options, "--out", one, "--slices", 2).code == 0
     argv = [str(each) for each in (*options, "--out", two)]

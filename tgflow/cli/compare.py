@@ -13,8 +13,7 @@ from tgflow.run.config import LEARNING_OF, Config
 SETTINGS = (
     "stream", "compare", "task", "order", "checks", "graph", *LEARNING_OF["continual"],
     "learning.epochs", "learning.patience",
-    "model.dim", "model.heads", "model.neighbors", "model.layers",
-    "model.dropout", "model.precision", "model.settings",
+    "model.dim", "model.neighbors", "model.precision", "model.settings",
     "tables", "run", "checkpoint", "operate.metrics_port", "operate.metrics_host",
     "operate.log_format", "operate.memory_limit",
 )  # fmt: skip

@@ -255,8 +255,7 @@ def quote_json(value: object, most: int = 60) -> str:
 
 def model_settings(model: ModelConfig) -> dict[str, Any]:
     """Return the settings given in [model], with `dim` expanded to the widths that it sets."""
-    shared = ("heads", "neighbors", "layers", "dropout")
-    found = {name: getattr(model, name) for name in shared if getattr(model, name) is not None}
+    found = {} if model.neighbors is None else {"neighbors": model.neighbors}
     if model.dim is not None:
         found |= dict.fromkeys(WIDTHS, model.dim)
     return found | dict(model.settings)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
 from tgflow.base.choices import Direction, Precision, Preset
@@ -106,22 +106,16 @@ class ModelConfig:
     package.module:Class."""
     dim: Annotated[int, Ge(1)] | None = None
     """Width of memory, embedding and time encoding; unset: the model's default (100)."""
-    heads: Annotated[int, Ge(1)] | None = None
-    """Attention heads; unset: the model's default (2)."""
     neighbors: Annotated[int, Ge(1)] | None = None
     """Neighbors per hop; unset: the paper's (tgn 10, tgat 20)."""
-    layers: Annotated[int, Ge(1)] | None = None
-    """Hops; unset: the paper's (tgn 1, tgat 2)."""
-    dropout: Annotated[float, Ge(0), Lt(1)] | None = None
-    """Dropout while training; unset: the model's default (0.1)."""
     precision: Annotated[Precision, Setting(resume="from_now")] = "fp32"
     """Matrix products: fp32; or the faster bf16, on a CPU with AVX512_BF16, which rounds factors to
     7 bits, and tf32, on a GPU, which rounds them to 10."""
     settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(
         default_factory=dict
     )
-    """Any other setting of the model as KEY=VALUE, such as memory_updater=rnn; may be repeated. In
-    a file: a key of [model]."""
+    """Any other setting of the model as KEY=VALUE, such as layers=2, heads=2, dropout=0.1 or
+    memory_updater=rnn; may be repeated. In a file: a key of [model]."""
 
 
 Placement = Literal["host", "disk", "auto", "device", "uva"]
