@@ -79,9 +79,9 @@ USAGE = [
     ("run made.csv --log-to mlflow", "--log-to"),
     # Features
     ("run made.csv --edge-table disk", "--edge-table: the stream has no edge features"),
-    (f"{ROWS} --cache-policy belady --edge-cache 1MiB", "a live stream has no"),
+    (f"{ROWS} --set tables.cache_policy=belady --edge-cache 1MiB", "a live stream has no"),
     (f"{ROWS} --edge-cache 10%", "--edge-cache 10%: a percentage needs a known number of rows"),
-    (f"{ROWS} --cache-policy lru", "--cache-policy requires a cache"),
+    (f"{ROWS} --set tables.cache_policy=lru", "--set tables.cache_policy requires a cache"),
     ("train features.csv --features f* --edge-budget 1GiB", "--edge-budget requires --edge-table "
      "auto"),
     (f"{ROWS} --edge-path x.rows", "--edge-path requires --edge-table disk or auto"),

@@ -170,7 +170,7 @@ class Whole(TGN):
 @pytest.mark.parametrize(
     ("command", "more", "said"),
     [
-        ("run", "--cache-policy belady", "--cache-policy"),
+        ("run", "--set tables.cache_policy=belady", "--set tables.cache_policy"),
         ("run", "--rank-memory halved", "--rank-memory"),
         ("run", "--interface nowhere0", r"interface 'nowhere0' is none .*; there are .*127\.0\.0"),
         ("run", "--slices 1", "--slices: a batch has 1, so at most 1 of 2 .*or pass --slices 2"),

@@ -67,7 +67,7 @@ def test_training_from_disk_through_a_planned_cache_is_bit_exact(tgflow, tmp_pat
     stream = write_features(tmp_path / "made.csv", 300)
     expected, in_memory = trained(tgflow, stream, tmp_path / "plain")
     assert (in_memory["placement"], in_memory["rows"]) == ("host", 300)
-    for flags in (("10%",), ("4KiB", "--cache-policy", "lru")):
+    for flags in (("10%",), ("4KiB", "--set", "tables.cache_policy=lru")):
         out = tmp_path / f"disk-{len(flags)}"
         found, table = trained(tgflow, stream, out, "--edge-table", "disk", "--edge-cache", *flags)
         assert found == expected

@@ -116,7 +116,9 @@ def check_ranks(
             "host, or leave out --store"
         )
     if config.tables.cache_policy == "belady":
-        raise ConfigError("--cache-policy: belady supports one process; use lru with more ranks")
+        raise ConfigError(
+            "--set tables.cache_policy: belady supports one process; use lru with more ranks"
+        )
     if config.graph.node_types is not None:
         raise ConfigError(
             "--node-types requires node names, which only rank 0 has; leave out --nproc"

@@ -44,14 +44,17 @@ def check_tables(
             "features; name their columns with --features, or leave it out"
         )
     if t.cache_policy and not t.edge_cache:
-        raise ConfigError("--cache-policy requires a cache; give its size: --edge-cache 256MiB")
+        raise ConfigError(
+            "--set tables.cache_policy requires a cache; give its size: --edge-cache 256MiB"
+        )
     if on_gpu and t.cache_policy:
         raise ConfigError(
-            f"--cache-policy {t.cache_policy}: a cache on a GPU always uses clock; leave it out"
+            f"--set tables.cache_policy={t.cache_policy}: a cache on a GPU always uses clock; "
+            "leave it out"
         )
     if live and t.cache_policy == "belady":
         raise ConfigError(
-            "--cache-policy belady plans future reads, and a live stream has no known "
+            "--set tables.cache_policy=belady plans future reads, and a live stream has no known "
             "ones; use lru, lfu or fifo (tgflow train supports belady)"
         )
     is_share = t.edge_cache is not None and t.edge_cache.endswith("%")

@@ -16,16 +16,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
 from tgflow.base.choices import Direction, Precision, Preset
-from tgflow.base.setting import (
-    EXPERT,
-    Checked,
-    Duration,
-    Effect,
-    Setting,
-    Size,
-    check_ranges,
-    check_text,
-)
+from tgflow.base.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_text
 from tgflow.base.units import parse_bytes
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
@@ -118,11 +109,12 @@ class ModelConfig:
     memory_updater=rnn; may be repeated. In a file: a key of [model]."""
 
 
+_Policy = Literal["lru", "lfu", "fifo", "belady"]
 Placement = Literal["host", "disk", "auto", "device", "uva"]
 
 _Protocol = Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"]
 _Rate = Annotated[Annotated[float, Gt(0)] | None, Setting(flags=("--learning-rate", "--lr"))]
-_Seed = Annotated[Annotated[int, Ge(0)] | None, EXPERT]
+_Seed = Annotated[Annotated[int, Ge(0)] | None, Setting(expert=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +151,7 @@ class TablesConfig:
     """disk, auto: the file; unset: edge-x.rows in the run directory."""
     edge_cache: str | None = None
     """Size of the cache, such as 256MiB; train: also a share, such as 10%."""
-    cache_policy: Literal["lru", "lfu", "fifo", "belady"] | None = None
+    cache_policy: Annotated[_Policy | None, Setting(expert=True)] = None
     """Policy of a cache in host memory; belady, for train, plans ahead; unset: the best available
     (run lru, train belady; clock on a GPU)."""
 
@@ -195,7 +187,7 @@ class RunConfig:
     by the ranks of the host."""
     device: str = "cpu"
     """Device of model, memory and graph: cpu, cuda, or cuda:N for the Nth GPU."""
-    capture: Annotated[bool, EXPERT] = True
+    capture: Annotated[bool, Setting(expert=True)] = True
     """GPU: replay steps of recurring shapes as CUDA graphs."""
 
     def __post_init__(self) -> None:
