@@ -87,13 +87,13 @@ def test_info_of_a_stream(tgflow, tmp_path):
 
 
 def test_info_of_a_run(tgflow, events_csv):
-    sets = ("--set", "order.buffer_bytes=1MiB", "--set", "learning.data_seed=3")
-    tgflow("run", "-s", events_csv, "--limit", 100, "-o", "out", *SMALL, *sets)
+    more = ("--set", "order.buffer_bytes=1MiB", "--set", "learning.data_seed=3", *SMALL)
+    tgflow("run", "-s", events_csv, "--limit", 100, "-o", "out", *more)
     found = tgflow("info", "out", "--json").json
     assert found["metrics"]["num_events"] == 100
-    assert found["config"]["learning"]["batch_size"] == 50
-    assert found["config"]["learning"]["data_seed"] == 3
-    assert found["config"]["order"]["buffer_bytes"] == "1MiB"
+    learning, order = found["config"]["learning"], found["config"]["order"]
+    assert (learning["batch_size"], learning["data_seed"]) == (50, 3)
+    assert order["buffer_bytes"] == "1MiB"
     [checkpoint] = found["checkpoints"]
     assert (checkpoint["position"], checkpoint["problem"]) == (100, None)
     assert checkpoint["state_sha256"] == found["metrics"]["state_sha256"]

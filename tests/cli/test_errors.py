@@ -35,8 +35,7 @@ USAGE = [
     ("run made.csv --model-set x=3", "'num_relations', 'pair_features'"),
     ("run made.csv --model-set heads=3", "heads must divide embedding_dim"),
     ("run made.csv -c bad.toml", "did you mean --learning-rate?"),
-    ("run made.csv --set order.bufer_bytes=5", "there is no setting 'order.bufer_bytes' here; did "
-     "you mean order.buffer_bytes?"),
+    ("run made.csv --set order.bufer_bytes=5", "--set: there is no", "; did you mean order.buffer"),
     ("run made.csv --set order.buffer_bytes=0", "--set order.buffer_bytes: order.buffer"),
     ("run made.csv --set seed", "--set: 'seed' is not of the form KEY=VALUE"),
     ("run made.csv -m mine:Yours", "--model: No module named 'mine'; a file is given by its path"),

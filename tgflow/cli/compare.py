@@ -19,7 +19,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-@with_config(SETTINGS, takes_file=True, has_help_all=True)
+@with_config(SETTINGS, is_long=True)
 def compare(
     config: Config,
     stated: dict[str, Any],

@@ -198,8 +198,7 @@ def check_together(config: Config) -> None:
     order, stream = config.order, config.stream
     if order.idle_timeout is not None and not config.checkpoint.log:
         raise ConfigError(
-            "--set order.idle_timeout requires the log, which records when it expired; leave out "
-            "--no-log"
+            "--set order.idle_timeout requires the log, which records it; leave out --no-log"
         )
     transport = find_transport(stream.path)
     if stream.sort and stream.follow:

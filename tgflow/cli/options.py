@@ -80,15 +80,12 @@ Overwrite = Annotated[
 
 
 def with_config(
-    keys: Iterable[str],
-    positional: str | None = None,
-    *,
-    takes_file: bool = False,
-    has_help_all: bool = False,
+    keys: Iterable[str], positional: str | None = None, *, is_long: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and one option per setting; it is called with `config=Config`.
 
-    A parameter `stated` of the command receives only the settings from the file and the flags.
+    One that `is_long` also takes the stream as FILE, and has `--help-all`. A parameter `stated`
+    of the command receives only the settings from the file and the flags.
     """
     wanted = list(keys)
     known = {f.key: f for f in fields() if not {f.key, f.key.partition(".")[0]}.isdisjoint(wanted)}
@@ -129,13 +126,13 @@ def with_config(
         file = typer.Argument(metavar="FILE", help="Stream to read; same as --stream")
         options = [_option(field, is_argument=field.key == positional) for field in chosen]
         parameters = [
-            *([_parameter(FILE, Annotated[str | None, file])] if takes_file else []),
+            *([_parameter(FILE, Annotated[str | None, file])] if is_long else []),
             *options[:1],
             _parameter("config", Annotated[Path | None, config_file]),
             _parameter("set", _SET),
             *options[1:],
             *(p for p in signature.parameters.values() if p.name not in ("config", "stated")),
-            *([_parameter("help_all", Annotated[bool, _SHOW_ALL], False)] if has_help_all else []),
+            *([_parameter("help_all", Annotated[bool, _SHOW_ALL], False)] if is_long else []),
         ]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -116,9 +116,7 @@ def check_ranks(
             "host, or leave out --store"
         )
     if config.tables.cache_policy == "belady":
-        raise ConfigError(
-            "--set tables.cache_policy: belady supports one process; use lru with more ranks"
-        )
+        raise ConfigError("--set tables.cache_policy=belady supports one process; use lru")
     if config.graph.node_types is not None:
         raise ConfigError(
             "--node-types requires node names, which only rank 0 has; leave out --nproc"

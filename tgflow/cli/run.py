@@ -49,7 +49,7 @@ MOST_RECORDS = 20_000
 """Maximum micro-batches plotted in the report, evenly spaced."""
 
 
-@with_config(SETTINGS, takes_file=True, has_help_all=True)
+@with_config(SETTINGS, is_long=True)
 def run(
     config: Config,
     stated: dict[str, Any],

@@ -44,13 +44,10 @@ def check_tables(
             "features; name their columns with --features, or leave it out"
         )
     if t.cache_policy and not t.edge_cache:
-        raise ConfigError(
-            "--set tables.cache_policy requires a cache; give its size: --edge-cache 256MiB"
-        )
+        raise ConfigError("--set tables.cache_policy requires a cache: --edge-cache 256MiB")
     if on_gpu and t.cache_policy:
         raise ConfigError(
-            f"--set tables.cache_policy={t.cache_policy}: a cache on a GPU always uses clock; "
-            "leave it out"
+            f"--set tables.cache_policy={t.cache_policy}: leave it out, a GPU always uses clock"
         )
     if live and t.cache_policy == "belady":
         raise ConfigError(
