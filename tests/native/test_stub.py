@@ -78,13 +78,14 @@ def of_the_stub():
             found[node.name] = described(node)
         elif isinstance(node, ast.ClassDef):
             found |= of_a_class(node)
+        elif isinstance(node, ast.Assign):
+            name, members = (ast.literal_eval(x) for x in node.value.args)
+            found |= {f"{name}.{member}": "value" for member in members.split()}
     return {name: text for name, text in found.items() if not name.startswith("_IdMap")}
 
 
 def of_a_class(node):
     bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
-    if "Enum" in bases:
-        return {f"{node.name}.{x.targets[0].id}": "value" for x in node.body}
     found = {node.name: "class"}
     bodies = [*node.body]
     if "_IdMap" in bases:
