@@ -1,7 +1,7 @@
 """The native core: it takes tensors on the CPU, and refuses what does not fit (csrc/bindings)."""
 
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -344,20 +344,22 @@ def multiply(*, a: Tensor, b: Tensor, out: Tensor, prior: Tensor | None, rounds:
 def has_bfloat16() -> bool: ...
 def keep_factors(*, key: Tensor, rate: float, out: Tensor) -> None: ...
 def gelu_dropout(*, key: Tensor, rate: float, x: Tensor, out: Tensor) -> None: ...
+
+class AttentionInputs(TypedDict):
+    """Inputs of both passes, for type checkers alone; see tgflow/attention.hpp for shapes."""
+
+    query: Tensor
+    below: Tensor | None
+    neighbor: Tensor
+    edge_table: Tensor | None
+    edge_row: Tensor | None
+    mask: Tensor
+    dt: Tensor
+    frequency: Tensor
+    keep: Tensor | None
+
 def attend(
-    *,
-    query: Tensor,
-    below: Tensor | None,
-    neighbor: Tensor,
-    edge_table: Tensor | None,
-    edge_row: Tensor | None,
-    mask: Tensor,
-    dt: Tensor,
-    frequency: Tensor,
-    keep: Tensor | None,
-    weight: Tensor,
-    inputs: Tensor,
-    total: Tensor,
+    *, weight: Tensor, inputs: Tensor, total: Tensor, **given: Unpack[AttentionInputs]
 ) -> None: ...
 def attend_projected(
     *,
@@ -378,20 +380,12 @@ def attend_projected(
 ) -> None: ...
 def attend_backward(
     *,
-    query: Tensor,
-    below: Tensor | None,
-    neighbor: Tensor,
-    edge_table: Tensor | None,
-    edge_row: Tensor | None,
-    mask: Tensor,
-    dt: Tensor,
-    frequency: Tensor,
-    keep: Tensor | None,
     weight: Tensor,
     grad_inputs: Tensor,
     grad_total: Tensor,
     grad_query: Tensor,
     grad_below: Tensor | None,
+    **given: Unpack[AttentionInputs],
 ) -> None: ...
 
 # tables: csrc/bindings/bind_tables.cpp. Rows are tensors of whatever type, by their bytes.
