@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
@@ -123,7 +124,7 @@ def _rebatched(batches: Iterable[EventBatch], size: int) -> Iterator[EventBatch]
         yield concat(waiting)
 
 
-class PacedStream(EventStream):
+class PacedStream(EventStream, AbstractContextManager["PacedStream"]):
     """The batches of ingestion, up to a limit, at a speed; the next waits while they are paused.
 
     Args:
@@ -157,9 +158,6 @@ class PacedStream(EventStream):
                     self._flow.check()
                     return
             yield batch
-
-    def __enter__(self) -> PacedStream:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._flow.stop()

@@ -535,7 +535,9 @@ class Reader:
             there = [str(value) if isinstance(value, int) else value for value in there]
         texts = [value for value in there if isinstance(value, str)]
         faults = (
-            time_fault(columns.t, value, self.time) for value in there if not _is_moment(value)
+            time_fault(columns.t, value, self.time)
+            for value in there
+            if not isinstance(value, date | timedelta)
         )
         first = [fault for fault in faults if fault is not None]
         if not texts or len(first) < len(there) or first[0][0] != "time_type":
@@ -559,10 +561,6 @@ def _text_feature(
             text += "encode its categories, or leave it out of the features"
             return StreamError(decoder.first_place, "type", text)
     return None
-
-
-def _is_moment(value: object) -> bool:
-    return isinstance(value, date | timedelta)
 
 
 def _require(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> None:
@@ -609,16 +607,12 @@ def _with_usual_names(
         features = options.features or ()
         used = {*([features] if isinstance(features, str) else features), event_id}
         used |= {getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
-        for role in _USUAL_NAMES:
-            usual = [name for name in names if name not in used and _is_usual(role, name)]
+        for role, known in _USUAL_NAMES.items():
+            usual = [name for name in names if name not in used and name.strip().lower() in known]
             if getattr(options, role) == role and role not in names and len(usual) == 1:
                 found[role] = usual[0]
         break
     return replace(options, **found), found  # type: ignore[arg-type]
-
-
-def _is_usual(role: str, name: str) -> bool:
-    return name.strip().lower() in _USUAL_NAMES.get(role, ())
 
 
 def _meant(names: Sequence[str], role: str, name: str) -> str | None:

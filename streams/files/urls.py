@@ -110,10 +110,6 @@ class UrlPath:
         assert mode == "rb"
         return io.BufferedReader(_UrlFile(self), AHEAD_BYTES)
 
-    def check_unchanged(self) -> None:
-        """Raise `SourceMismatch` if the file has changed since the first look at it."""
-        self.open_native().close()
-
     def open_native(self) -> Any:
         """Return the file as opened by pyarrow; raises as `open`."""
         first, now = self._found(), self._look()
@@ -193,7 +189,7 @@ class _UrlFile(io.RawIOBase):
         buffer[: len(data)] = data
         self._at += len(data)
         if self._at == self._size:
-            self._path.check_unchanged()
+            self._path.open_native().close()  # raises SourceMismatch if it has changed
         return len(data)
 
     def close(self) -> None:

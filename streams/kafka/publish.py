@@ -6,9 +6,10 @@ import csv
 import io
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -142,7 +143,7 @@ class Topic:
         return PublishError(f"topic {self.name}: the broker did not take all records ({what})")
 
 
-class Publisher:
+class Publisher(AbstractContextManager["Publisher"]):
     """Writes events to a topic."""
 
     def __init__(
@@ -169,9 +170,6 @@ class Publisher:
         self._schema: pa.Schema | None = None
         self.topic = Topic(url, options, connect_timeout=connect_timeout)
         self.num_events = self.num_records = 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self,

@@ -11,12 +11,10 @@ from torch import Tensor
 from helpers.devices import opened, place_of
 from tgflow.graph.cache import CachedTable, cached
 from tgflow.graph.cache.contents import (
-    LFU_MOST,
     POLICIES,
     CacheCounters,
     CacheSchedule,
     Policy,
-    lfu_period,
 )
 from tgflow.graph.tables import FeatureTable
 
@@ -131,7 +129,7 @@ class ReferenceCache:
             if self.policy == "lru":
                 held.key = (0, self.batch, rank)
             if self.policy == "lfu":
-                held.key = (min(held.key[0] + 1, LFU_MOST), self.batch, rank)
+                held.key = (min(held.key[0] + 1, 255), self.batch, rank)
         return hits, misses
 
     def _admit(self, wanted: list[int], hits: list[int], misses: list[int]) -> int:
@@ -144,7 +142,7 @@ class ReferenceCache:
         for row, slot in zip(misses, victims, strict=False):
             self._put(slot, row, len(wanted) + wanted.index(row))
         if self.policy == "lfu":
-            period = lfu_period(self.capacity)
+            period = max(4 * self.capacity, 1)
             if self.admissions // period > before // period:
                 self._halve()
         return self.admissions - before

@@ -64,7 +64,14 @@ def described(function):
     of_self = [x.arg for x in given.args[:1]] == ["self"]
     parts = [f"{x.arg}: {type_of(x.annotation)}" for x in given.args[of_self:]]
     by_name = [f"{x.arg}: {type_of(x.annotation)}" for x in given.kwonlyargs]
+    if given.kwarg is not None:  # Unpack[...] of a TypedDict
+        fields = class_of_the_stub(given.kwarg.annotation.slice.id).body[1:]
+        by_name[:0] = [f"{x.target.id}: {type_of(x.annotation)}" for x in fields]
     return ", ".join([*parts, *(["*"] if by_name else []), *by_name])
+
+
+def class_of_the_stub(name):
+    return next(x for x in ast.parse(STUB.read_text()).body if getattr(x, "name", None) == name)
 
 
 def type_of(annotation):
@@ -78,18 +85,20 @@ def of_the_stub():
             found[node.name] = described(node)
         elif isinstance(node, ast.ClassDef):
             found |= of_a_class(node)
+        elif isinstance(node, ast.Assign):
+            name, members = (ast.literal_eval(x) for x in node.value.args)
+            found |= {f"{name}.{member}": "value" for member in members.split()}
     return {name: text for name, text in found.items() if not name.startswith("_IdMap")}
 
 
 def of_a_class(node):
     bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
-    if "Enum" in bases:
-        return {f"{node.name}.{x.targets[0].id}": "value" for x in node.body}
+    if "TypedDict" in bases:
+        return {}
     found = {node.name: "class"}
     bodies = [*node.body]
     if "_IdMap" in bases:
-        tree = ast.parse(STUB.read_text())
-        bodies += next(x.body for x in tree.body if getattr(x, "name", None) == "_IdMap")
+        bodies += class_of_the_stub("_IdMap").body
     for member in bodies:
         if isinstance(member, ast.AnnAssign):
             found[f"{node.name}.{member.target.id}"] = "property"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_bool as _flag
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 from torch import Tensor
@@ -14,25 +14,14 @@ from tgflow.cuda.launch import Kernels
 from tgflow.cuda.row_lists import THREADS, RowLists, lanes_width, list_blocks, row_lists
 from tgflow.cuda.structs import words
 
+if TYPE_CHECKING:
+    from tgflow._core import AttentionInputs
+
 _WARPS = 2
 """Warps per thread block: few, so that a small batch reaches every multiprocessor."""
 _HEADS = 2
 _MOST_BLOCKS = 1 << 20
 _MOST_SLOTS = (1 << 31) - 1
-
-
-class Inputs(TypedDict):
-    """Inputs of both passes; see tgflow/attention.hpp for shapes."""
-
-    query: Tensor
-    below: Tensor | None
-    neighbor: Tensor
-    edge_table: Tensor | None
-    edge_row: Tensor | None
-    mask: Tensor
-    dt: Tensor
-    frequency: Tensor
-    keep: Tensor | None
 
 
 class _Attention(ctypes.Structure):
@@ -68,7 +57,7 @@ def attend(
     weight: Tensor,
     inputs: Tensor,
     total: Tensor,
-    **given: Unpack[Inputs],
+    **given: Unpack[AttentionInputs],
 ) -> None:
     """Fill weights, weighted inputs and their sums; same results as the native core.
 
@@ -105,7 +94,7 @@ def attend_backward(
     grad_query: Tensor,
     grad_below: Tensor | None,
     lists: RowLists | None = None,
-    **given: Unpack[Inputs],
+    **given: Unpack[AttentionInputs],
 ) -> None:
     """Fill the gradients of query and below, as the native core does; bitwise deterministic.
 
@@ -154,7 +143,7 @@ def attend_backward(
         kernels.launch(name, *grid, a, gradients, struct, lists.struct())
 
 
-def _checked(device: Arguments, given: Inputs) -> _Attention:
+def _checked(device: Arguments, given: AttentionInputs) -> _Attention:
     mask, query, frequency = given["mask"], given["query"], given["frequency"]
     below, edge_table, edge_row = given["below"], given["edge_table"], given["edge_row"]
     at_mask = device.address("mask", mask, torch.bool, "N", "k")

@@ -64,15 +64,12 @@ class LeaderFailed(RuntimeError):
         return [self.kinds, self.text, self.exit_code]
 
 
-class Lead:
+class Lead(AbstractContextManager["Lead"]):
     """Context of rank 0 until its config is sent; an error in it is sent to the other ranks."""
 
     def __init__(self, peers: Peers | None = None) -> None:
         self.peers: Peers = Peers() if peers is None else peers
         self._is_over = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not self._is_over and self.peers.failure is None:

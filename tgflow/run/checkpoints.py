@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from tgflow.train.observe import Component
 from tgflow.train.stream_trainer import StreamTrainer
 
 
-class Checkpoints:
+class Checkpoints(AbstractContextManager["Checkpoints"]):
     """Takes checkpoints by time and by micro-batches; a context manager that waits for the last.
 
     `announce` broadcasts whether the last checkpoint is taken, as all ranks must take part.
@@ -67,9 +67,6 @@ class Checkpoints:
     def age(self) -> float | None:
         """Seconds of progress that a crash would lose; None before the first checkpoint."""
         return None if self._saved_at is None else time.monotonic() - self._saved_at
-
-    def __enter__(self) -> Checkpoints:
-        return self
 
     def __exit__(self, *error: object) -> None:
         with suppress(OSError):  # already logged, or a worse error ends the run

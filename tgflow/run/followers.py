@@ -11,10 +11,9 @@ import errno
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import astuple
 from pathlib import Path
-from typing import Self
 
 import torch
 
@@ -152,7 +151,7 @@ def make_writer(peers: Peers, store: CheckpointStore) -> CheckpointWriter:
     return CheckpointWriter(store if peers.world == 1 else LeadingStore(store, peers))
 
 
-class FollowedSaves:
+class FollowedSaves(AbstractContextManager["FollowedSaves"]):
     """Writes this rank's shard of each checkpoint; a context manager that waits for the last."""
 
     saved = None
@@ -160,9 +159,6 @@ class FollowedSaves:
     def __init__(self, peers: Peers, trainer: StreamTrainer, directory: Path) -> None:
         self._peers, self._trainer = peers, trainer
         self._writer = CheckpointWriter(FollowingStore(directory, peers))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         with suppress(OSError, PeerLost):  # rank 0 reports it, or a worse error ends the run

@@ -13,12 +13,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -254,7 +254,7 @@ class ReplicaJob:
     """Reference to the class of the run's model, if the caller of the parent has given it."""
 
 
-class Replicas:
+class Replicas(AbstractContextManager["Replicas"]):
     """Processes that answer for a run at one address; a context manager.
 
     They share a listening socket, which stays open if one of them ends; another is started then.
@@ -409,9 +409,6 @@ class Replicas:
     def _warn(self, text: str) -> None:
         with suppress(Exception, SystemExit):  # raised by rich if the terminal is gone
             self._log(text)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 from tgflow.base.secret import check_url
@@ -25,7 +26,7 @@ class AnswerError(RuntimeError):
         self.status, self.detail = status, detail
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """Asks a run that is served by `tgflow run --serve` or `tgflow serve`; a context manager.
 
     Answers are those of `/docs`: each has `position`, the number of events in it, and `parameters`,
@@ -136,9 +137,6 @@ class Client:
         if connection is not None:
             connection.close()
             del self._own.connection
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

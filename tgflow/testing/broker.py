@@ -7,6 +7,7 @@ import json
 import platform
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,7 +33,7 @@ _CALLS: dict[str, list[Any]] = {
 }
 
 
-class MockBroker:
+class MockBroker(AbstractContextManager["MockBroker"]):
     """A cluster of mock brokers in a child process."""
 
     api_version = (2, 3)
@@ -49,9 +50,6 @@ class MockBroker:
             text=True,
         )
         self.servers: list[str] = self._answer()["servers"]
-
-    def __enter__(self) -> MockBroker:
-        return self
 
     def __exit__(
         self,

@@ -112,7 +112,7 @@ class SlicedStep(TrainStep):
         self.check_batch(batch.slices[0])
         if batch.fetch is not None:
             batch.fetch()
-        leaves = Leaves(self.parameters, self.model.marks(), self.device)
+        leaves = FlatGradient(self.parameters, self.model.marks(), self.device)
         tree, own = TreeSum(batch.num_slices), dict[int, Scores]()
         error: TrainingDiverged | None = None
         computed = dict(batch.computed())
@@ -143,7 +143,7 @@ class SlicedStep(TrainStep):
         return StepResult(loss.clone(), scores)
 
     def _leaf_of(
-        self, leaves: Leaves, batch: Batch, num_rows: int
+        self, leaves: FlatGradient, batch: Batch, num_rows: int
     ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
         """Return the scores and the leaf of a slice, and the error, if any."""
         part: float | Tensor = _share_of_slice(batch, num_rows)
@@ -154,7 +154,7 @@ class SlicedStep(TrainStep):
         return self.run("learn", batch, work, cloned, key)
 
     def _backward(
-        self, leaves: Leaves, part: float | Tensor, batch: Batch
+        self, leaves: FlatGradient, part: float | Tensor, batch: Batch
     ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
         """Return scores, leaf and error of a slice; `part`: factor of its loss in that of all."""
         self.set_mode(training=True)
@@ -234,7 +234,7 @@ def check_sliceable(model: TemporalModel, slices: int) -> None:
         )
 
 
-class Leaves:
+class FlatGradient:
     """Turns the gradients of a backward pass into a *leaf*, float `[size]`, and a sum back.
 
     A leaf has the gradients of all parameters, concatenated, zeros where there is none; then the

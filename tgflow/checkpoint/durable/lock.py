@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ _RENEWALS = 10
 """Renewals per lease."""
 
 
-class RunLock:
+class RunLock(AbstractContextManager["RunLock"]):
     """Holds the lock on `path` until `release`, or until the process ends.
 
     Processes of one machine exclude each other by `flock`. A lock left by another machine is waited
@@ -176,9 +177,6 @@ class RunLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-    def __enter__(self) -> RunLock:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.release()

@@ -18,7 +18,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -98,7 +98,7 @@ class Header(NamedTuple):
         return self.byte + HEADER_BYTES + self.columns_bytes + self.footer_bytes
 
 
-class DurableLog:
+class DurableLog(AbstractContextManager["DurableLog"]):
     """A log in a directory, appended to by one process (see `RunLock`).
 
     Opening recovers: a partial frame left by a crash is truncated. `append`, `sync`, `drop_before`
@@ -243,9 +243,6 @@ class DurableLog:
             finally:
                 self._close_file()
                 self._broken = False
-
-    def __enter__(self) -> DurableLog:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -13,14 +13,6 @@ Policy = HostPolicy | Literal["clock"]
 
 POLICIES: tuple[HostPolicy, ...] = get_args(HostPolicy)
 
-LFU_MOST = 255
-"""Use counts saturate at this value."""
-
-
-def lfu_period(capacity: int) -> int:
-    """Return the number of admissions after which all use counts are halved."""
-    return max(4 * capacity, 1)
-
 
 @dataclass(slots=True)
 class CacheCounters:

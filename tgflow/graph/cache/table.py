@@ -22,7 +22,7 @@ from tgflow.graph.cache.contents import (
 )
 from tgflow.graph.cache.host import HostCache
 from tgflow.graph.tables.feature_table import FeatureTable
-from tgflow.graph.tables.table import PendingGather, Table, check_ids, name_of, out_for
+from tgflow.graph.tables.table import PendingGather, Table, TableInFront, check_ids, out_for
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
@@ -33,7 +33,7 @@ _SLOT_BYTES = 144
 
 
 @described
-class CachedTable:
+class CachedTable(TableInFront):
     """A table with a cache of some of its rows in front. Made by `tgflow.graph.cache.cached`.
 
     Reads are always byte-equal to the table. Call `append` and `truncate` on this object, not on
@@ -55,7 +55,7 @@ class CachedTable:
     def __init__(
         self, table: FeatureTable, engine: HostCache | DeviceCache, policy: Policy
     ) -> None:
-        self.table = table
+        self.table: FeatureTable = table
         """The table behind the cache."""
         self.policy: Policy = policy
         self._engine = engine
@@ -66,34 +66,11 @@ class CachedTable:
 
     def _facts(self) -> dict[str, object]:
         return {
-            "num_rows": len(self),
-            "dim": self.dim,
-            "dtype": name_of(self.dtype),
-            "placement": self.placement,
+            **self.table._facts(),
             "policy": self.policy,
             "capacity": self.capacity,
             "hit_rate": self.counters.hit_rate,
         }
-
-    @property
-    def dim(self) -> int:
-        """Width of a row."""
-        return self.table.dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the elements."""
-        return self.table.dtype
-
-    @property
-    def placement(self) -> str:
-        """Placement of the table's rows."""
-        return self.table.placement
-
-    @property
-    def base(self) -> Table:
-        """The table that stores the rows."""
-        return self.table.base
 
     @property
     def file(self) -> Path | None:

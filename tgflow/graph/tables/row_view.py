@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.graph.tables.table import Table
+from tgflow.graph.tables.table import Table, TableInFront
 
 
-class RowView:
+class RowView(TableInFront):
     """The rows `ids` of a table, in that order, without a copy. Read-only.
 
     Args:
@@ -31,26 +31,6 @@ class RowView:
 
     def __len__(self) -> int:
         return len(self._ids) - 1
-
-    @property
-    def dim(self) -> int:
-        """Width of a row."""
-        return self.table.dim
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the elements."""
-        return self.table.dtype
-
-    @property
-    def base(self) -> Table:
-        """The table that stores the rows."""
-        return self.table.base
-
-    @property
-    def placement(self) -> str:
-        """Placement of the base table's rows."""
-        return self.table.placement
 
     @property
     def nbytes(self) -> int:

@@ -78,6 +78,32 @@ class Table(Protocol):
         """Release all resources, once running reads are done."""
 
 
+class TableInFront:
+    """Takes width, dtype and placement from the table behind it."""
+
+    table: Table
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+        return self.table.dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the elements."""
+        return self.table.dtype
+
+    @property
+    def placement(self) -> str:
+        """Placement of the rows behind."""
+        return self.table.placement
+
+    @property
+    def base(self) -> Table:
+        """The table that stores the rows."""
+        return self.table.base
+
+
 class PendingGather:
     """A gather that runs asynchronously to its caller."""
 
