@@ -123,11 +123,10 @@ def _in_process(*arguments: str) -> dict[str, Any]:
 def host_ms(threads: int) -> dict[str, float]:
     """Return the milliseconds of a micro-batch: wall, of the trainer's thread, and of the parts.
 
-    The device's memory is the host's. Its kernels and graphs run while steps are captured, and then
-    do nothing: widths are small, so that torch's operations take as long as their launches. Parts
+    The device's memory is the host's. Its kernels run while steps are captured, and then do
+    nothing: widths are small, so that torch's operations take as long as their launches. Parts
     are thread times, of another thread's as well; the best of some rounds counts.
     """
-    from helpers.emulator import device
     from helpers.emulator.device import EmulatedDevice, EmulatedGraph
 
     torch.set_num_threads(1)
@@ -151,9 +150,9 @@ def host_ms(threads: int) -> dict[str, float]:
         if name == "insert_small_plan":  # the host reads what it needs: nothing
             ctypes.memset(arguments[0].totals, 0, ctypes.sizeof(Totals))
 
-    device.overwrite = lambda memory: None  # what no kernel writes again stays finite
+    EmulatedGraph.replay = lambda graph: None
     learn(HOST_WARM_UP)
-    gpu.kernels._run, EmulatedGraph.replay = stub, lambda graph: None
+    gpu.kernels._run = stub
     learn(HOST_STEPS // 2)
     found: list[dict[str, float]] = []
     for _ in range(3):

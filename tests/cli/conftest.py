@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 import typer
 
-from helpers.live_runs import Killed, write_events
+from helpers import faults
+from helpers.live_runs import SMALL, Killed, write_events
 from tgflow.cli import main
 from tgflow.report.compare.offline_saves import OfflineSaves
 
@@ -39,6 +40,18 @@ def tgflow(capsys, monkeypatch, tmp_path):
         return Ran(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def run(tgflow, made):
+    """Run over the events into `out`, with more flags."""
+    return lambda *flags: tgflow("run", "-s", made / "made.csv", "-o", "out", *SMALL, *flags)
+
+
+@pytest.fixture(autouse=True)
+def _no_faults():
+    yield
+    faults.arm("")
 
 
 @pytest.fixture

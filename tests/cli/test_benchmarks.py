@@ -36,7 +36,7 @@ from benchmarks.own import Task, own_tgn
 from benchmarks.reliability import odd_rows
 from benchmarks.report import BESIDE, PAGES, ROOT, filled
 from benchmarks.results import Result
-from helpers.devices import opened
+from helpers.devices import opened, place_of
 from helpers.live_runs import SMALL, write_events
 from helpers.made_streams import made_events
 from tgflow.cli.benchmarks import graph, log, train
@@ -71,17 +71,24 @@ def sample_rows(monkeypatch, tmp_path):
     return benchmarks.graph.sample(graph_options(tmp_path))
 
 
+def emulated(monkeypatch):
+    """Return an emulated device that is the GPU of this process."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    place_of("apart")
+    return opened("apart")
+
+
 def gpu_graph_rows(monkeypatch, tmp_path):
     options = Options(quick=True, entries=(10_000,))
-    growing, params = next(graph.grown_graphs(options, opened("emulated")))
+    growing, params = next(graph.grown_graphs(options, emulated(monkeypatch)))
     rows = graph.store_rows(growing, params, 2)
-    return [*rows, *rebuild_rows(Options(quick=True, entries=(20_000,)), opened("emulated"))]
+    return [*rows, *rebuild_rows(Options(quick=True, entries=(20_000,)), emulated(monkeypatch))]
 
 
 def table_rows(monkeypatch, tmp_path):
     for name, value in {"WIDTHS": (100,), "GPU_CALL": 50, "SMALL_CALL": 20}.items():
         monkeypatch.setattr(table, name, value)
-    return [*table.run(QUICK), *table.gpu_rows(128, opened("emulated"), QUICK)]
+    return [*table.run(QUICK), *table.gpu_rows(128, emulated(monkeypatch), QUICK)]
 
 
 def disk_values(monkeypatch, tmp_path):
@@ -135,7 +142,9 @@ def device_rows(monkeypatch, tmp_path):
     for name, value in {"BATCHES": (8,), "BESIDE_BATCH": 8, "APPENDED": 50}.items():
         monkeypatch.setattr(train_device, name, value)
     monkeypatch.setattr(train_device, "APPENDS_A_SECOND", 5)
-    return train_device.device_rows(made_task(), {}, opened("emulated"), Options(quick=True))
+    device, options = emulated(monkeypatch), Options(quick=True)
+    with torch.autograd.set_multithreading_enabled(False):  # the device has no thread of its own
+        return list(train_device.device_rows(made_task(), {}, device, options))
 
 
 def threads_rows(monkeypatch, tmp_path):

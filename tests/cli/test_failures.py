@@ -36,18 +36,6 @@ def made(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def run(tgflow, made):
-    """Run over the events into `out`, with more flags."""
-    return lambda *flags: tgflow("run", "-s", made / "made.csv", "-o", "out", *SMALL, *flags)
-
-
-@pytest.fixture(autouse=True)
-def _no_faults():
-    yield
-    faults.arm("")
-
-
 def health():
     return json.loads(Path("out/health.json").read_text())
 

@@ -43,18 +43,6 @@ def whole(made, tmp_path):
     return Path(shutil.copytree(made / "whole", tmp_path / "whole"))
 
 
-@pytest.fixture
-def run(tgflow, made):
-    """Run over the events into `out`, with more flags."""
-    return lambda *flags: tgflow("run", "-s", made / "made.csv", "-o", "out", *SMALL, *flags)
-
-
-@pytest.fixture(autouse=True)
-def _no_faults():
-    yield
-    faults.arm("")
-
-
 # Settings
 
 

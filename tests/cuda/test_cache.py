@@ -172,12 +172,12 @@ def test_captured_gathers_pass_the_same_arguments(placement):
     gpu.kernels = Recorded(gpu.kernels)
     calls = []
     for seed in range(80):
-        gpu.captures = seed % 20 >= 5
+        gpu.of_thread.captures = is_captured = seed % 20 >= 5
         if seed == 40:
             cache.restore(cache.snapshot())
         gpu.kernels.calls.clear()
         cache.gather(some_ids(seed, 9))
-        if gpu.captures:
+        if is_captured:
             calls.append([*gpu.kernels.calls])
         gather_and_check(cache, some_ids(seed, 9))
     assert all(each == calls[0] for each in calls)

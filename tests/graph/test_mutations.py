@@ -123,7 +123,7 @@ rows = st.lists(st.tuples(nodes, nodes, st.integers(0, 2)), min_size=1, max_size
 class ChangingGraph(RuleBasedStateMachine):
     """Graphs in one and two tiers on each device, and the reference."""
 
-    devices = ("cpu", "emulated")
+    devices = ("cpu", "apart")
 
     @initialize(
         direction=st.sampled_from(["undirected", "directed", "bipartite"]), t=st.integers(-5, 5)

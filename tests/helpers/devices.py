@@ -1,7 +1,7 @@
 """Runs a test once per device: the CPU and the GPU path are twins.
 
-"emulated" is the GPU path with its kernels run on the CPU, lane by lane (see helpers/emulator);
-"apart" is that too, with tensors that are not the CPU's, so that code which mixes them up fails.
+"apart" is the GPU path with its kernels run on the CPU, lane by lane (see helpers/emulator), and
+with tensors that are not the CPU's, so that code which mixes them up fails.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ needs_apart = [
 ]
 cuda, apart = pytest.param("cuda", marks=needs_cuda), pytest.param("apart", marks=needs_apart)
 
-for_each_device = pytest.mark.parametrize("device", ["cpu", "emulated", apart, cuda])
-for_each_gpu = pytest.mark.parametrize("gpu", ["emulated", apart, cuda])
+for_each_device = pytest.mark.parametrize("device", ["cpu", apart, cuda])
+for_each_gpu = pytest.mark.parametrize("gpu", [apart, cuda])
 
 
 def opened(device: str) -> str | EmulatedDevice:
     """The `device` argument of `TemporalGraph` for this device."""
-    if device == "apart":
-        return EmulatedDevice.apart()
-    return EmulatedDevice() if device == "emulated" else device
+    return EmulatedDevice.apart() if device == "apart" else device
 
 
 def device_of(gpu: str) -> Device:

@@ -13,8 +13,6 @@ from tgflow.nn.memory_table import MemoryTable
 EVERYWHERE = [
     ("host", None),
     ("disk", None),
-    ("device", "emulated"),
-    ("uva", "emulated"),
     pytest.param("device", "apart", marks=needs_apart),
     pytest.param("uva", "apart", marks=needs_apart),
     pytest.param("device", "cuda", marks=needs_cuda),
@@ -51,35 +49,20 @@ def expected_rows(rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.cat([rows, torch.zeros_like(rows[:1])])[ids] if len(rows) else rows[:0][ids]
 
 
-MEMORY_KINDS = {  # placement, its device
-    "host": ("host", None),
-    "device": ("device", "emulated"),
-    "uva": ("uva", "emulated"),
-    "auto": ("auto", "emulated"),
-    "apart, device": ("device", "apart"),
-    "apart, uva": ("uva", "apart"),
-    "apart, auto": ("auto", "apart"),
-    "cuda, device": ("device", "cuda"),
-    "cuda, uva": ("uva", "cuda"),
-    "cuda, auto": ("auto", "cuda"),
-}
-NEEDS = {"cuda": needs_cuda, "apart": needs_apart}
-for_each_kind = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=NEEDS.get(kind.split(",")[0], ())) for kind in MEMORY_KINDS]
+for_each_memory_table = pytest.mark.parametrize(
+    ("placement", "device"),
+    [
+        EVERYWHERE[0],
+        *EVERYWHERE[2:],
+        pytest.param("auto", "apart", marks=needs_apart),
+        pytest.param("auto", "cuda", marks=needs_cuda),
+    ],
 )
 
 
-def home_of(kind: str) -> torch.device:
-    """Device of a model with memory in such a table."""
-    return place_of(kind.split(",", maxsplit=1)[0])
-
-
-def memory_table_of(kind: str, dim: int) -> MemoryTable:
+def memory_table_of(placement: str, device: str | None, dim: int) -> MemoryTable:
     """An empty table; budgets are small, so that rows are moved."""
-    placement, device = MEMORY_KINDS[kind]
-    budget = 100 * 4 * dim if placement == "auto" else None
-    gpu = None if device is None else opened(device)
-    return FeatureTable(dim, placement=placement, budget=budget, device=gpu)
+    return made(placement, device, dim, budget=100 * 4 * dim if placement == "auto" else None)
 
 
 def with_past(memory: NodeMemory, num_events: int) -> NodeMemory:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from helpers.devices import apart, cuda, place_of
 from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
-from helpers.made_tables import for_each_kind, home_of, memory_table_of, with_past
+from helpers.made_tables import for_each_memory_table, memory_table_of, with_past
 from tgflow.cuda.device import register_device
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory, memory
@@ -47,12 +47,13 @@ def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
         assert torch.equal(state[name].cpu(), x), name
 
 
-@for_each_kind
+@for_each_memory_table
 @settings(max_examples=tries(25, 8))
 @given(steps=STEPS, data=st.data())
-def test_memory_in_a_table_matches_plain_memory(kind, steps, data):
-    at, plain = home_of(kind), with_past(NodeMemory(2, 1), 7)
-    placed = with_past(NodeMemory(2, 1, memory_table_of(kind, 3)), 7).to(at)
+def test_memory_in_a_table_matches_plain_memory(placement, device, steps, data):
+    plain = with_past(NodeMemory(2, 1), 7)
+    table = memory_table_of(placement, device, 3)
+    placed = with_past(NodeMemory(2, 1, table), 7).to(place_of(device))
     saved = [plain.state_dict(), placed.state_dict()]
     for step, (what, nodes) in enumerate(steps, start=1):
         if what == "save":

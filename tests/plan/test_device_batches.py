@@ -59,7 +59,7 @@ def test_preparation_does_not_synchronize(
 
 def test_cache_planned_on_the_host_is_refused() -> None:
     cache = cached(FeatureTable(2), rows=30, policy="belady")
-    graph = TemporalGraph.from_events(EVENTS[:40], edge_x=cache, device=opened("emulated"))
+    graph = TemporalGraph.from_events(EVENTS[:40], edge_x=cache, device=opened("apart"))
     with pytest.raises(ValueError, match=r"a GPU samples without.*policy=\"lru\""):
         plan_of(graph)
 
@@ -224,11 +224,11 @@ def test_consumer_cuda_stream_waits_for_the_producer() -> None:
     assert gpu.current_stream() == 0
     stream = gpu.stream("batches")
     assert [ready.done.stream for ready in made] == [stream] * 3  # type: ignore[attr-defined]
-    gpu.current = 7
+    gpu.current, kept = 7, []
+    gpu.keep_for_current_stream = lambda tensor: kept.append((gpu.current, id(tensor)))  # type: ignore[method-assign]
     taken = [side.take(ready) for ready in made]
     assert [wait for wait in gpu.waits if wait[0] == 7] == [(7, stream)] * 3
-    kept = [id(tensor) for stream, tensor in gpu.kept if stream == 7]
-    assert kept == [id(tensor) for batch in taken for tensor in batch.tensors()]
+    assert kept == [(7, id(tensor)) for batch in taken for tensor in batch.tensors()]
     assert gpu.synchronized == 0
 
 

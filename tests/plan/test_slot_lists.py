@@ -45,7 +45,7 @@ def test_lists_of_a_batch_are_those_of_its_rows_without_the_padding_that_is_cut(
 
 
 def test_batches_in_host_memory_and_without_gradients_have_no_lists():
-    for device, for_gradients in (("cpu", True), ("emulated", False)):
+    for device, for_gradients in (("cpu", True), ("apart", False)):
         graph = TemporalGraph.from_events(EVENTS[:60], device=opened(device))
         batch = plan_of(graph, for_gradients=for_gradients).batch(0, 2)
         assert batch.src_lists is batch.blocks[0].target_lists is None

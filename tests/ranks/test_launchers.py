@@ -21,8 +21,6 @@ def pytorch_job(rank, address):
     return {
         "RANK": rank,
         "WORLD_SIZE": 2,
-        "MASTER_ADDR": address,
-        "MASTER_PORT": PORT,
         "PET_NODE_RANK": rank,
         "PET_NNODES": 2,
         "PET_MASTER_ADDR": address,
@@ -39,8 +37,6 @@ def slurm(rank, address):
         "SLURM_LOCALID": 0,
         "SLURM_NODEID": rank,
         "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-        "MASTER_ADDR": address,
-        "MASTER_PORT": PORT,
     }
 
 
@@ -50,8 +46,6 @@ def open_mpi(rank, address):
         "OMPI_COMM_WORLD_SIZE": 2,
         "OMPI_COMM_WORLD_LOCAL_RANK": 0,
         "OMPI_COMM_WORLD_LOCAL_SIZE": 1,
-        "MASTER_ADDR": address,
-        "MASTER_PORT": PORT,
     }
 
 
@@ -61,8 +55,6 @@ def mpich(rank, address):
         "PMI_SIZE": 2,
         "MPI_LOCALRANKID": 0,
         "MPI_LOCALNRANKS": 1,
-        "MASTER_ADDR": address,
-        "MASTER_PORT": PORT,
     }
 
 
@@ -102,6 +94,8 @@ def test_run_on_two_hosts_matches_one_process_under_each_launcher(hosts, tmp_pat
     program, variables = RECIPES[launcher]
     events = write_events(tmp_path / "events.csv", EVENTS)
     options = ("--stream", events, *SMALL)
+    first = hosts[0].address
+    master = {"MASTER_ADDR": first, "MASTER_PORT": PORT}
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(["run", *map(str, options), "--slices", "2", "--out", str(one)]) == 0
     started = [
@@ -111,7 +105,7 @@ def test_run_on_two_hosts_matches_one_process_under_each_launcher(hosts, tmp_pat
                 *("run", *options, "--out", two, "--resume", "--interface", host.link),
             ],
             tmp_path / f"said-{rank}",
-            {} if variables is None else variables(rank, hosts[0].address),
+            {} if variables is None else variables(rank, first) | master,
         )
         for rank, host in enumerate(hosts)
     ]

@@ -6,9 +6,8 @@ import weakref
 import pytest
 import torch
 
-from helpers.devices import apart, cuda, opened, place_of
+from helpers.devices import apart, cuda, needs_apart, opened, place_of
 from helpers.effort import cases
-from helpers.emulator.device import EmulatedDevice
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.plans import pad, plan_of
 from tgflow.cuda.device import device_of
@@ -161,12 +160,14 @@ def test_memory_that_has_grown_drops_all_shapes(device, monkeypatch):
     assert [each() for each in left] == [None, None]
 
 
+@needs_apart[0]
 def test_shapes_beyond_the_limit_run_uncaptured_until_one_is_evicted(monkeypatch):
     most, long = 4, 30
     monkeypatch.setattr(captured, "MOST_SHAPES", most)
     monkeypatch.setattr(captured, "LONG", long)
-    whole = plan_of(TemporalGraph.from_events(made_events(60))).batch(0, 4)
-    shape, calls = shape_of(whole), CapturedCalls(EmulatedDevice(), list)
+    here, place = plan_of(TemporalGraph.from_events(made_events(60))).batch(0, 4), place_of("apart")
+    whole = here.map(lambda column: column.to(place))
+    shape, calls = shape_of(whole), CapturedCalls(opened("apart"), list)
 
     def is_replayed(more_nodes, value=3):
         size = BatchShape(shape.targets, len(whole.nodes) + more_nodes, shape.edges)

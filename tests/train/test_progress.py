@@ -23,7 +23,7 @@ from tgflow.train.progress import Measured, Progress, RunningMean, Timeline
     batch_size=st.integers(1, 12),
     waiting=st.integers(0, 50),
 )
-@pytest.mark.parametrize("device", ["cpu", "emulated"])
+@pytest.mark.parametrize("device", ["cpu", "apart"])
 def test_tasks_follow_their_events_and_cover_all(device, size, sizes, batch_size, waiting):
     events = made_events(size)
     graph = TemporalGraph("undirected", 2, device=opened(device))
@@ -35,7 +35,7 @@ def test_tasks_follow_their_events_and_cover_all(device, size, sizes, batch_size
         stop = min((index + 1) * batch_size, size)
         assert graph.num_events >= stop
         if waiting < stop:
-            assert graph.num_events <= stop + (7 * batch_size if device == "emulated" else 0)
+            assert graph.num_events <= stop + (7 * batch_size if device == "apart" else 0)
     num = -(-size // batch_size)
     assert named == [(epoch, index) for index in range(num) for epoch in range(3)]
     assert torch.equal(graph.log.read(0, size).src, events.src)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import torch
@@ -15,10 +14,10 @@ from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastN
 
 from benchmarks.own import Task
 from benchmarks.peers.decoder import PairDecoder
-from benchmarks.race import link_loss
+from benchmarks.peers.loop import Loop
 
 
-class PygTgn:
+class PygTgn(Loop):
     """`TGNMemory` + `LastNeighborLoader` + `TransformerConv`, with their defaults."""
 
     def __init__(self, task: Task) -> None:
@@ -46,22 +45,6 @@ class PygTgn:
         self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=task.lr)
         self._batches = self._load(0, task.train_stop)
 
-    def train(self, num_batches: int) -> list[float]:
-        """Train on the next batches; returns their losses."""
-        self.modules.train()
-        return [self._step(batch) for batch in islice(self._batches, num_batches)]
-
-    @torch.no_grad()
-    def evaluate(self) -> tuple[Tensor, Tensor]:
-        """Score the held-out events, storing each batch after it is scored."""
-        self.modules.eval()
-        scores = []
-        for batch in self._load(self.task.train_stop, len(self.task.events)):
-            scores.append(self._scores(batch))
-            self._store(batch)
-        positive, negative = zip(*scores, strict=True)
-        return torch.cat(positive), torch.cat(negative)
-
     def _load(self, start: int, stop: int) -> Iterator[Any]:
         return iter(
             TemporalDataLoader(
@@ -69,14 +52,8 @@ class PygTgn:
             )
         )
 
-    def _step(self, batch: Any) -> float:
-        self.optimizer.zero_grad()
-        loss = link_loss(*self._scores(batch))
-        self._store(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+    def _detach(self) -> None:
         self.memory.detach()
-        return loss.item()
 
     def _scores(self, batch: Any) -> tuple[Tensor, Tensor]:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.task.precision == "bf16"):

@@ -9,7 +9,6 @@ Here they run from the neighbors to the node, as in PyTorch Geometric's example.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import torch
@@ -23,11 +22,11 @@ from tgm.nn.modules import MLPMixer
 from torch import Tensor, nn
 
 from benchmarks.own import Task
-from benchmarks.race import link_loss
+from benchmarks.peers.loop import Loop
 
 
-class Tgm:
-    """Base of all models: TGM's loader with its hooks, loop, decoder."""
+class Tgm(Loop):
+    """Base of all models: TGM's loader with its hooks, decoder."""
 
     def __init__(self, task: Task, hops: int) -> None:
         torch.manual_seed(task.seed)
@@ -41,22 +40,6 @@ class Tgm:
         self.modules.extend(modules).to(self.task.device)
         self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=self.task.lr)
 
-    def train(self, num_batches: int) -> list[float]:
-        """Train on the next batches; returns their losses."""
-        self.modules.train()
-        return [self._step(batch) for batch in islice(self._batches, num_batches)]
-
-    @torch.no_grad()
-    def evaluate(self) -> tuple[Tensor, Tensor]:
-        """Score the held-out events, storing each batch after it is scored."""
-        self.modules.eval()
-        scores = []
-        for batch in self._load(self.task.train_stop, len(self.task.events)):
-            scores.append(self._scores(batch))
-            self._store(batch)
-        positive, negative = zip(*scores, strict=True)
-        return torch.cat(positive), torch.cat(negative)
-
     def _load(self, start: int, stop: int) -> Iterator[Any]:
         part = self.task.events[start:stop]
         data = DGData.from_raw(
@@ -67,24 +50,6 @@ class Tgm:
         )
         graph = DGraph(data, self.task.device)
         return iter(DGDataLoader(graph, batch_size=self.task.batch_size, hook_manager=self.hooks))
-
-    def _step(self, batch: Any) -> float:
-        self.optimizer.zero_grad()
-        loss = link_loss(*self._scores(batch))
-        self._store(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self._detach()
-        return loss.item()
-
-    def _scores(self, batch: Any) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
-
-    def _store(self, batch: Any) -> None:
-        """Update the model's state by the batch; the hooks have stored its edges."""
-
-    def _detach(self) -> None:
-        """Detach the state from the autograd graph."""
 
 
 def _hooks(task: Task, hops: int) -> HookManager:

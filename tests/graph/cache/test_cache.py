@@ -105,7 +105,7 @@ def test_cache_raises_the_same_errors_as_tables(device):
 
 @pytest.mark.parametrize("placement", ["host", "device", "uva"])
 def test_host_cache_of_an_in_memory_table_is_refused(placement):
-    gpu = None if placement == "host" else opened("emulated")
+    gpu = None if placement == "host" else opened("apart")
     table = FeatureTable(3, placement=placement, device=gpu)
     with pytest.raises(ValueError, match=f'slows reads of a table with placement="{placement}"'):
         cached(table, rows=4)

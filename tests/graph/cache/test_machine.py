@@ -17,8 +17,8 @@ from helpers.caches import (
     made_rows,
     policies,
 )
+from helpers.devices import needs_apart
 from helpers.effort import tries
-from helpers.emulator import tensors
 
 settings_of_machines = settings(max_examples=tries(60), stateful_step_count=25, deadline=None)
 
@@ -108,7 +108,7 @@ class CacheMachine(RuleBasedStateMachine):
 class EmulatedCacheMachine(CacheMachine):
     """CLOCK cache on a GPU: rows of the table, each existing row in at most one slot."""
 
-    device = "apart" if tensors.IS_THERE else "emulated"
+    device = "apart"
 
     def check_contents(self):
         contents = self.cache.contents()
@@ -119,5 +119,5 @@ class EmulatedCacheMachine(CacheMachine):
 
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings_of_machines
-TestEmulatedCache = EmulatedCacheMachine.TestCase
+TestEmulatedCache = needs_apart[0](EmulatedCacheMachine.TestCase)
 TestEmulatedCache.settings = settings(settings_of_machines, max_examples=tries(25))

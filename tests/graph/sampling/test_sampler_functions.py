@@ -83,7 +83,7 @@ def test_function_that_returns_a_wrong_event_is_refused(returned: Any, message: 
 
 def test_function_is_refused_where_unsupported() -> None:
     graph, one = TemporalGraph.from_events(EVENTS), torch.tensor([0])
-    there = TemporalGraph.from_events(EVENTS, device=opened("emulated"))
+    there = TemporalGraph.from_events(EVENTS, device=opened("apart"))
     shard = TemporalGraph.from_events(EVENTS, shard=Shard(0, 2))
     for other, message in ((there, "requires a graph on the CPU"), (shard, "the whole graph")):
         with pytest.raises(ValueError, match=message):

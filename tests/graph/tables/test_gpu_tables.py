@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from helpers.devices import for_each_gpu, needs_apart, needs_cuda, opened, place_of
+from helpers.devices import for_each_gpu, opened, place_of
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_tables import expected_rows, some_rows
 from tgflow.graph.tables import FeatureTable
-
-apart_only = needs_apart[0]
 
 
 @dataclass
@@ -26,11 +24,11 @@ class Captured:
     @classmethod
     def of(cls, gpu: EmulatedDevice, call: Callable[[], object]) -> Captured:
         graph, kernels = cls(gpu), gpu.kernels
-        gpu.kernels, gpu.captures = graph, True
+        gpu.kernels, gpu.of_thread.captures = graph, True
         try:
             call()
         finally:
-            gpu.kernels, gpu.captures = kernels, False
+            gpu.kernels, gpu.of_thread.captures = kernels, False
         return graph
 
     def launch(self, name, blocks, threads, *arguments) -> None:
@@ -83,8 +81,7 @@ def test_scatter_follows_cuda_stream_order(gpu, placement):
     assert torch.equal(table.read(0, 200), rows)
 
 
-@pytest.mark.parametrize("gpu", ["apart", pytest.param("cuda", marks=needs_cuda)])
-@apart_only
+@for_each_gpu
 def test_wrong_scatter_ids_on_a_gpu_are_reported_later(gpu):
     table = FeatureTable(2, placement="device", device=opened(gpu))
     table.append(some_rows(5, 2))

@@ -6,10 +6,12 @@ import gc
 import itertools
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from helpers.devices import place_of
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_tables import EVERYWHERE, expected_rows, made, some_rows
 from tgflow.graph.tables import FeatureTable
@@ -74,25 +76,19 @@ def test_registrations_are_released():
 def test_rows_can_be_read_while_the_table_grows(placement, device):
     """Row `i` has only values `i`; readers must see no others."""
     table = made(placement, device, 33, torch.int64)
-    wrong, done = [], threading.Event()
+    done, place = threading.Event(), place_of(device)
 
     def read(seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        for _ in itertools.count():
-            last = done.is_set()
-            size = len(table)
+        generator, last = torch.Generator().manual_seed(seed), False
+        while not last:
+            last, size = done.is_set(), len(table)
             ids = torch.randint(0, max(size, 1), (40,), generator=generator)[: size * 40]
-            if not torch.equal(table[ids], ids.unsqueeze(1).expand(-1, 33)):
-                wrong.append(ids)
-            if last or wrong:
-                return
+            assert torch.equal(table[ids.to(place)].cpu(), ids.unsqueeze(1).expand(-1, 33))
 
-    readers = [threading.Thread(target=read, args=(seed,)) for seed in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read, seed) for seed in range(2)]
+        for first in range(0, 60_000, 1_500):
+            table.append(torch.arange(first, first + 1_500).unsqueeze(1).expand(-1, 33))
+        done.set()
     for reader in readers:
-        reader.start()
-    for first in range(0, 60_000, 1_500):
-        table.append(torch.arange(first, first + 1_500).unsqueeze(1).expand(-1, 33))
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert not wrong
+        reader.result()

@@ -16,7 +16,7 @@ from torch import Tensor
 from helpers.emulator import Emulator
 from helpers.emulator.streams import LateStreams, Point, Work, overwrite
 from helpers.emulator.tensors import EmulatedTensor, Late, emulated_device, pin
-from tgflow.cuda.device import register_device
+from tgflow.cuda.device import _no_gc, register_device
 
 _capturing = threading.Lock()
 
@@ -55,7 +55,7 @@ class EmulatedGraph:
     """Work of a capture, run at each replay with the addresses and values of the capture.
 
     A replay invalidates the results of graphs that were captured later in the same pool, as they
-    may share memory. Of a device whose tensors are the CPU's, the capture also runs the work.
+    may share memory.
     """
 
     def __init__(
@@ -64,42 +64,27 @@ class EmulatedGraph:
         work: Callable[[], Sequence[Tensor]],
         pool: list[weakref.ref[EmulatedGraph]],
     ) -> None:
-        self._gpu, self._work, self._pool = gpu, work, pool
-        self._captured: list[Work] | None = None
-        if gpu.device.type == "cpu":
-            self._made = self._run()
-        else:
-            capture = _Capture(gpu)
-            Late.of_thread.sink = capture
-            try:
-                self._made = self._run()
-            finally:
-                Late.of_thread.sink = None
-            self._captured, self._kept = capture.work, capture.kept
-            capture.work = []
+        self._gpu, self._pool = gpu, pool
+        Late.of_thread.sink = capture = _Capture(gpu)
+        gpu.of_thread.captures = True
+        try:
+            self._made = work()
+        finally:
+            Late.of_thread.sink = None
+            gpu.of_thread.captures = False
+        self._captured, self._kept = capture.work, capture.kept
+        capture.work = []
         self._number = len(pool)
         pool.append(weakref.ref(self))
 
     def replay(self) -> None:
         self._gpu.refuse_in_capture("replaying a graph")
-        if self._captured is None:
-            now = self._run()
-            for made, new in zip(self._made, now, strict=True):
-                made.untyped_storage().copy_(new.untyped_storage())
-        else:
-            for work in self._captured:
-                self._gpu.put(work)
+        for work in self._captured:
+            self._gpu.put(work)
         for later in self._pool[self._number + 1 :]:
             graph = later()
             for made in () if graph is None else graph._made:
-                self._gpu.put(partial(overwrite, getattr(made, "held", made)))
-
-    def _run(self) -> Sequence[Tensor]:
-        self._gpu.of_thread.captures = True
-        try:
-            return self._work()
-        finally:
-            self._gpu.of_thread.captures = False
+                self._gpu.put(partial(overwrite, made.held))
 
 
 class _Capture:
@@ -163,9 +148,6 @@ class EmulatedDevice:
     """(stream, for which stream) it was made to wait."""
     streams: dict[str, int] = field(default_factory=dict)
     """CUDA streams by role, numbered from 1000."""
-    kept: list[tuple[int, Tensor]] = field(default_factory=list)
-    """(stream, tensor of another that stays until its work is done)."""
-    captures: bool = False
     multiprocessors: int = 8
     registered: dict[int, int] = field(default_factory=dict)
     """Bytes of registered host memory by address."""
@@ -289,7 +271,7 @@ class EmulatedDevice:
         pool: list[weakref.ref[EmulatedGraph]] | None = None,
     ) -> EmulatedGraph:
         stream = self.stream("capture")
-        with _capturing, self.on(stream):
+        with _capturing, _no_gc(), self.on(stream):
             self.capturing[stream] = threading.get_ident()
             try:
                 return EmulatedGraph(self, work, [] if pool is None else pool)
@@ -297,9 +279,7 @@ class EmulatedDevice:
                 del self.capturing[stream]
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
-        if self.late is None:
-            self.kept.append((self.current, tensor))
-        elif isinstance(tensor, EmulatedTensor) and isinstance(tensor.owner, _Owner):
+        if isinstance(tensor, EmulatedTensor) and isinstance(tensor.owner, _Owner):
             tensor.owner.kept_for.add(self.current)
 
     def record_event(self) -> EmulatedEvent:
@@ -318,4 +298,4 @@ class EmulatedDevice:
             self.late.put(self.current, event.point)
 
     def is_capturing(self) -> bool:
-        return self.captures or getattr(self.of_thread, "captures", False)
+        return getattr(self.of_thread, "captures", False)
