@@ -97,6 +97,8 @@ class Ingest:
                 "idle_timeout requires the log, which records when it expired; enable the log"
             )
         self.source = source
+        self.unit, self.x_dim = source.unit, source.x_dim
+        """Unit of a tick; width of the edge features."""
         self.accounting = RowAccounting(source.name, max_bad_ratio)
         self._config = config
         self._letters = letters
@@ -197,16 +199,6 @@ class Ingest:
     def ids(self) -> NodeIds:
         """The map to dense ids, including those of all yielded events."""
         return self.source.ids
-
-    @property
-    def unit(self) -> str:
-        """Unit of a tick."""
-        return self.source.unit
-
-    @property
-    def x_dim(self) -> int:
-        """Width of the edge features."""
-        return self.source.x_dim
 
     @property
     def num_events(self) -> int | None:

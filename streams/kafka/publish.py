@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -171,12 +170,7 @@ class Publisher(AbstractContextManager["Publisher"]):
         self.topic = Topic(url, options, connect_timeout=connect_timeout)
         self.num_events = self.num_records = 0
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is None:
                 self.flush()

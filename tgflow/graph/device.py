@@ -28,14 +28,10 @@ class DeviceGraph:
         self.gpu = gpu
         self.device = gpu.device
         self._host = HostGraph(direction)  # validates events and stores the log
+        self.log = self._host.log
         self._directed = direction == "directed"
         self._store = DeviceStore(gpu, self._directed, budget, shard)
         self._writing = threading.Lock()
-
-    @property
-    def log(self) -> _native.Log:
-        """The event log."""
-        return self._host.log
 
     @property
     def position(self) -> int:

@@ -25,13 +25,15 @@ class HostGraph:
     def __init__(
         self, direction: str, budget: int | None = None, shard: Shard = _EVERYTHING
     ) -> None:
-        self._graph = _native.Graph(
+        self.native = _native.Graph(
             _native.DIRECTIONS[direction],
             INT64_MAX if budget is None else budget,
             shard.parts.start,
             len(shard.parts),
         )
-        graph = self._graph
+        """The core's graph, for other code of the core."""
+        graph = self.native
+        self.log = graph.log
         self.check_relations, self.stats = graph.check_relations, graph.stats
         self.remove, self.remove_pair, self.remove_node = (
             graph.remove,
@@ -41,37 +43,27 @@ class HostGraph:
         self.retain, self.compact = graph.retain, graph.compact
 
     @property
-    def native(self) -> _native.Graph:
-        """The core's graph, for other code of the core."""
-        return self._graph
-
-    @property
-    def log(self) -> _native.Log:
-        """The event log."""
-        return self._graph.log
-
-    @property
     def position(self) -> int:
         """Events that samplers see."""
-        return self._graph.position
+        return self.native.position
 
     def check(self, events: EventBatch, allow_late: bool) -> None:
         """Raise ValueError if the events cannot be appended."""
-        self._graph.check(*_native.columns(events), allow_late)
+        self.native.check(*_native.columns(events), allow_late)
 
     def append(self, events: EventBatch, allow_late: bool) -> int:
         """Check and add events, all or none."""
-        return self._graph.append(*_native.columns(events), allow_late)
+        return self.native.append(*_native.columns(events), allow_late)
 
     def record(self, events: EventBatch) -> int:
         """Add checked events to the log only, for a backend that stores neighborhoods elsewhere."""
-        return self._graph.record(*_native.columns(events))
+        return self.native.record(*_native.columns(events))
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
         """Sample neighbors on the core's threads."""
         each, limit = _native.cut_offs(queries.as_of)
         _native.sample_neighbors(
-            self._graph,
+            self.native,
             _native.NATIVE_STRATEGIES[sampler.native_strategy],
             queries.key,
             sampler.span or 1,

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.graph import Neighbors
 from tgflow.graph.batch import Batch, ReusedRows, ReuseRecord
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.sampling.hops import HopQueries, Hops, SomeNeighbors
@@ -279,19 +279,10 @@ class ReusingPlan:
     def __init__(self, plan: Plan, hops: Sequence[HopReuse]) -> None:
         check_reusable(plan)
         self._plan, self._hops = plan, tuple(hops)
+        self.graph, self.gpu = plan.graph, plan.gpu
 
     def __len__(self) -> int:
         return len(self._plan)
-
-    @property
-    def graph(self) -> TemporalGraph:
-        """The graph of the plan."""
-        return self._plan.graph
-
-    @property
-    def gpu(self) -> Device | None:
-        """The GPU that batches are made on; None: host memory."""
-        return self._plan.gpu
 
     def tasks(
         self, tasks: Iterable[tuple[int, int]], num_threads: int

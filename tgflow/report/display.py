@@ -6,7 +6,6 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from rich.align import Align
@@ -50,12 +49,7 @@ class Display:
             self._console.print(self._title)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live is not None:
             self._live.stop()
         elif self._last:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 CUT = -195
@@ -51,12 +50,7 @@ class MockBroker(AbstractContextManager["MockBroker"]):
         )
         self.servers: list[str] = self._answer()["servers"]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def url(self, topic: str) -> str:

@@ -75,7 +75,7 @@ class DeviceCache:
     def __init__(self, table: FeatureTable, capacity: int, gpu: Device) -> None:
         if capacity > _MOST:
             raise ValueError(f"a cache on a GPU has at most {_MOST} rows, got {capacity}")
-        self._table, self._gpu = table, gpu
+        self._table, self.gpu = table, gpu
         self.capacity = capacity
         self._row_bytes = table.dim * table.dtype.itemsize
         self._stride = -(-self._row_bytes // _PIECE) * _PIECE
@@ -94,11 +94,6 @@ class DeviceCache:
         self._turns.wait_when_dropped(self, in_host=True)
 
     @property
-    def gpu(self) -> Device:
-        """The GPU that holds the cache."""
-        return self._gpu
-
-    @property
     def nbytes(self) -> int:
         """Bytes of device memory held: rows and index."""
         parts = (self._rows, self._id, self._used, self._claim, self._hand)
@@ -106,7 +101,7 @@ class DeviceCache:
 
     def gather(self, ids: Tensor, out: Tensor) -> None:
         """Fill `out`, on the current stream."""
-        if ids.device != self._gpu.device:
+        if ids.device != self.gpu.device:
             there = self._empty(ids)
             self.gather(ids.to(there.device), there)
             out.copy_(there)
@@ -118,7 +113,7 @@ class DeviceCache:
 
     def preload(self, ids: Tensor) -> None:
         """Admit the rows that fit in their sets, the first ones first."""
-        ids = ids.to(self._gpu.device)
+        ids = ids.to(self.gpu.device)
         out = self._empty(ids)
         with self.changing():
             for _ in range(WAYS):  # a set admits one row in each pass
@@ -133,7 +128,7 @@ class DeviceCache:
         num = min(len(rows), self.capacity)
         if num == 0:
             return
-        device, end = self._gpu.device, first + len(rows)
+        device, end = self.gpu.device, first + len(rows)
         with self.changing():
             ids = torch.arange(end - num, end, device=device)
             there = rows[len(rows) - num :].detach().to(device).contiguous()
@@ -193,8 +188,8 @@ class DeviceCache:
             out.data_ptr(),
             lanes,
         )
-        blocks = min(-(-size * lanes // _THREADS), self._gpu.multiprocessors * _BLOCKS)
-        self._gpu.kernels.launch(f"cache_copy_by_{width}", blocks, _THREADS, self._args(), args)
+        blocks = min(-(-size * lanes // _THREADS), self.gpu.multiprocessors * _BLOCKS)
+        self.gpu.kernels.launch(f"cache_copy_by_{width}", blocks, _THREADS, self._args(), args)
 
     def _args(self) -> _Cache:
         parts = (self._id, self._used, self._hand, self._claim, self._clock, self._counts)
@@ -204,17 +199,17 @@ class DeviceCache:
     def _launch(self, kernel: str, size: int, *args: Argument) -> None:
         if size > 0:
             blocks = -(-size // _THREADS)
-            self._gpu.kernels.launch(kernel, blocks, _THREADS, self._args(), *args)
+            self.gpu.kernels.launch(kernel, blocks, _THREADS, self._args(), *args)
 
     def _empty(self, ids: Tensor) -> Tensor:
-        shape, device = (*ids.shape, self._table.dim), self._gpu.device
+        shape, device = (*ids.shape, self._table.dim), self.gpu.device
         return torch.empty(shape, dtype=self._table.dtype, device=device)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Order the enclosed launches after those of the previous caller, on any stream."""
         with self._lock:
-            if self._gpu.is_capturing():
+            if self.gpu.is_capturing():
                 yield
                 return
             self._turns.writing()
@@ -236,7 +231,7 @@ class DeviceCache:
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Restore a snapshot's contents; rows not in their slot are read again. Synchronizes."""
         with self.changing():
-            device = self._gpu.device
+            device = self.gpu.device
             ids = snapshot.ids.where(snapshot.ids < len(self._table), -1)
             slots = ((ids >= 0) & (ids != self._id.cpu())).nonzero().view(-1)
             rows = self._table.gather(ids[slots]).to(device).contiguous()
