@@ -26,11 +26,7 @@ _PAUSE = 0.1
 
 
 def playback(
-    source: Source,
-    speed: float | None = None,
-    *,
-    limit: int | None = None,
-    clock: Any = time,
+    source: Source, speed: float | None = None, *, limit: int | None = None, clock: Any = time
 ) -> Iterator[EventBatch]:
     """Yield the events of `source` when they are due, with stream time running at `speed`.
 

@@ -76,11 +76,7 @@ class DyglibDecoder(CsvDecoder):
             raise StreamError(self.name, "schema", text)
         others = tuple(name for name in columns.features if name != FEATURES)
         inner = csv_parser(
-            _NAMES,
-            ",",
-            replace(columns, features=others, event_id=INDEX),
-            schema.ids,
-            schema.time,
+            _NAMES, ",", replace(columns, features=others, event_id=INDEX), schema.ids, schema.time
         )
         keeps_index = columns.event_id is not None
         no_rows = pa.RecordBatch.from_pylist([], inner.schema)

@@ -237,11 +237,7 @@ def _natural(name: str) -> list[tuple[str, int]]:
 
 
 def find_files(
-    source: Any,
-    options: StreamOptions,
-    block_bytes: int,
-    *,
-    follow: bool = False,
+    source: Any, options: StreamOptions, block_bytes: int, *, follow: bool = False
 ) -> Files:
     """Return the files of a source; the arguments are those of `open_files`."""
     names_of(options)

@@ -13,13 +13,7 @@ from annotated_types import Ge, Le
 from tgflow.base.iso_time import has_zone, time_seconds
 from tgflow.base.setting import EXPERT, Setting, Size, check_ranges
 from tgflow.base.text import printable
-from tgflow.base.units import (
-    INT64_MAX,
-    check_unit,
-    exact_number,
-    parse_bytes,
-    ticks_per_unit,
-)
+from tgflow.base.units import INT64_MAX, check_unit, exact_number, parse_bytes, ticks_per_unit
 
 IdKind = Literal["int", "string"]
 

@@ -10,12 +10,7 @@ from torch import Tensor
 
 from helpers.devices import opened, place_of
 from tgflow.graph.cache import CachedTable, cached
-from tgflow.graph.cache.contents import (
-    POLICIES,
-    CacheCounters,
-    CacheSchedule,
-    Policy,
-)
+from tgflow.graph.cache.contents import POLICIES, CacheCounters, CacheSchedule, Policy
 from tgflow.graph.tables import FeatureTable
 
 

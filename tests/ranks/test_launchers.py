@@ -50,12 +50,7 @@ def open_mpi(rank, address):
 
 
 def mpich(rank, address):
-    return {
-        "PMI_RANK": rank,
-        "PMI_SIZE": 2,
-        "MPI_LOCALRANKID": 0,
-        "MPI_LOCALNRANKS": 1,
-    }
+    return {"PMI_RANK": rank, "PMI_SIZE": 2, "MPI_LOCALRANKID": 0, "MPI_LOCALNRANKS": 1}
 
 
 def static(rank, hosts):

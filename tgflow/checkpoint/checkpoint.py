@@ -100,12 +100,7 @@ class Checkpoint:
             self.sections[self.prefix + section] = make()
 
     def put_sealed(
-        self,
-        name: str,
-        make: Callable[[], Tensors],
-        *,
-        turn: int = 0,
-        volatile: bool = False,
+        self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
     ) -> None:
         """Add a section whose content under this name never changes in a run.
 

@@ -82,8 +82,7 @@ Entries = Annotated[
     typer.Option(help="For store, sample and log: sizes, such as 1e6,1e7. Default: 1e6 to 1e8."),
 ]
 Events = Annotated[
-    int | None,
-    typer.Option(help="Limit model benchmarks to this number of events.", min=2_000),
+    int | None, typer.Option(help="Limit model benchmarks to this number of events.", min=2_000)
 ]
 Device = Annotated[
     str | None,

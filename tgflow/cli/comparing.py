@@ -48,10 +48,7 @@ from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import embeds, make_task
 
 QUICK = ("edgebank-tw", "poptrack", "recency", "counts")
-LINEUPS = {
-    "quick": QUICK,
-    "auto": (*QUICK, "jodie", "tgn", "tgn+pairs", "graphmixer", "tpnet"),
-}
+LINEUPS = {"quick": QUICK, "auto": (*QUICK, "jodie", "tgn", "tgn+pairs", "graphmixer", "tpnet")}
 """Named lists of models."""
 PAIRS = "+pairs"
 FROZEN = " frozen"
@@ -236,8 +233,7 @@ def draw_again(path: Path) -> None:
         ) from None
     except FileNotFoundError:
         raise CliError(
-            f"{path} has no finished comparison; make one: tgflow compare --out {path}",
-            NO_INPUT,
+            f"{path} has no finished comparison; make one: tgflow compare --out {path}", NO_INPUT
         ) from None
     analysis = Analysis(outcome, int(outcome.summary["batch_size"]))
     RunFiles(path, resumed=True).write_report(comparison_page(analysis))
@@ -386,13 +382,7 @@ def _entrants(
         named = ModelConfig(name=choice.name, settings=own)
         training, (edge_x_dim, node_x_dim) = replace(common, seed=seed), x_dims
         model = make_model(
-            named,
-            task,
-            training,
-            edge_x_dim,
-            device,
-            node_x_dim=node_x_dim,
-            must_embed=False,
+            named, task, training, edge_x_dim, device, node_x_dim=node_x_dim, must_embed=False
         )
         return Entrant(choice.label, seed, model, learning)
 

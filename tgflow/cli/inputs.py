@@ -248,10 +248,7 @@ def _open_transport(
             "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
             "one event far in the future would make all after it late: ticks, or none for any"
         )
-    for flag, given in (
-        ("--categorical", c.categorical),
-        ("--time-format", c.time_format),
-    ):
+    for flag, given in (("--categorical", c.categorical), ("--time-format", c.time_format)):
         if given is not None:
             raise ConfigError(f"{flag} is for files; convert the values before they are published")
     values: dict[str, Any] = {"url": c.path, **more}

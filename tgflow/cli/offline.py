@@ -51,11 +51,7 @@ from tgflow.run.records import SEEDS, RunFiles, read_records, run_name, to_json
 from tgflow.run.restore import current_build, open_saves
 from tgflow.streams import EventSource
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.node_property import (
-    PropertyLabels,
-    asked_at_times,
-    node_property_figures,
-)
+from tgflow.train.node_property import PropertyLabels, asked_at_times, node_property_figures
 from tgflow.train.observe import BatchRecord, Callback, Component, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.progress_bar import ProgressBar

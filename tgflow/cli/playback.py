@@ -59,10 +59,7 @@ def playback(
     ] = None,
     partition_by: Annotated[
         str,
-        typer.Option(
-            help="src: by source node; round_robin: in turn.",
-            rich_help_panel=_RECORDS,
-        ),
+        typer.Option(help="src: by source node; round_robin: in turn.", rich_help_panel=_RECORDS),
     ] = "src",
 ) -> None:
     """Play a file of events as a stream, at full speed or at a multiple of real time.

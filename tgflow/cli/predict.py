@@ -42,8 +42,7 @@ At = Annotated[
 
 
 RelationText = Annotated[
-    str | None,
-    typer.Option("--relation", help="Relation, for models that depend on relations"),
+    str | None, typer.Option("--relation", help="Relation, for models that depend on relations")
 ]
 
 
@@ -59,8 +58,7 @@ def predict(
     ] = None,
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Destinations per source")] = 10,
     exclude_known: Annotated[
-        bool,
-        typer.Option("--exclude-known", help="Exclude past neighbors of a source"),
+        bool, typer.Option("--exclude-known", help="Exclude past neighbors of a source")
     ] = False,
     pairs: Annotated[
         Path | None,

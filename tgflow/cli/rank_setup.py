@@ -72,9 +72,7 @@ def join_ranks(
 
 
 def _compared(
-    settings: Mapping[str, Any],
-    options: ResumeOptions,
-    flags: Mapping[str, object],
+    settings: Mapping[str, Any], options: ResumeOptions, flags: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return the values that must be equal on all ranks, by flag."""
     found = {

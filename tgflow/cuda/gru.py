@@ -77,12 +77,7 @@ def gru_backward(
 
 
 def _launch(
-    kernels: Kernels,
-    kind: str,
-    memory: Tensor,
-    own: Tensor,
-    flag: Tensor | None,
-    **tensors: Tensor,
+    kernels: Kernels, kind: str, memory: Tensor, own: Tensor, flag: Tensor | None, **tensors: Tensor
 ) -> None:
     given = Arguments.beside("memory", memory)
     at_memory, stride = given.rows("memory", memory, torch.float32, "R", "dim")

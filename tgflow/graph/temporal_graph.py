@@ -194,10 +194,7 @@ class TemporalGraph:
 
     @classmethod
     def from_events(
-        cls,
-        events: EventBatch,
-        direction: Direction = "undirected",
-        **options: Any,
+        cls, events: EventBatch, direction: Direction = "undirected", **options: Any
     ) -> TemporalGraph:
         """Return a graph of `events`, including their features; other arguments as the class."""
         graph = cls(direction, events.x_dim, **options)

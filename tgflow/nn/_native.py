@@ -252,11 +252,7 @@ def can_attend(query: Tensor, block: Block) -> bool:
 
 
 def _inputs(
-    query: Tensor,
-    below: Tensor | None,
-    frequency: Tensor,
-    keep: Tensor | None,
-    block: Block,
+    query: Tensor, below: Tensor | None, frequency: Tensor, keep: Tensor | None, block: Block
 ) -> dict[str, Any]:
     return {
         "query": query,

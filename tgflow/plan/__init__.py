@@ -7,11 +7,4 @@ from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 
-__all__ = [
-    "BatchError",
-    "CountHistory",
-    "ExperienceReplay",
-    "Loader",
-    "NegativeSampler",
-    "Plan",
-]
+__all__ = ["BatchError", "CountHistory", "ExperienceReplay", "Loader", "NegativeSampler", "Plan"]

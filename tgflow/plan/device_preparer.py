@@ -292,11 +292,7 @@ class CopiedBatches:
     """
 
     def __init__(
-        self,
-        draws: Draws,
-        gpu: Device,
-        clock: WorkClock,
-        pending: Callable[..., PendingBatch],
+        self, draws: Draws, gpu: Device, clock: WorkClock, pending: Callable[..., PendingBatch]
     ) -> None:
         self._draws, self._gpu, self._clock, self._pending = draws, gpu, clock, pending
         self._copies = PinnedCopies(gpu, clock)

@@ -21,12 +21,7 @@ from tgflow.graph.batch import BatchSlice, HostEvents
 from tgflow.graph.events import NO_EVENT, EventBatch
 from tgflow.graph.sampling import Frontier, Sampler
 from tgflow.plan.count_lookup import CountedPairs, CountHistory
-from tgflow.plan.negatives import (
-    Negatives,
-    NegativeSampler,
-    NegativeSource,
-    PairHistory,
-)
+from tgflow.plan.negatives import Negatives, NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.replay import ExperienceReplay
 
 

@@ -28,15 +28,7 @@ from tgflow.graph.tables.table import PendingGather
 from tgflow.plan._native import Belady
 from tgflow.plan.assemble import Feature, PendingBatch, feature_inputs
 from tgflow.plan.device_preparer import LentBatch, MakeBatch, PinnedCopies
-from tgflow.plan.in_order import (
-    Item,
-    T,
-    Task,
-    batch_error,
-    ordered_map,
-    run_task,
-    task_name,
-)
+from tgflow.plan.in_order import Item, T, Task, batch_error, ordered_map, run_task, task_name
 from tgflow.plan.plan import Plan
 from tgflow.plan.reuse import ReusingPlan
 
@@ -224,11 +216,7 @@ class Loader:
         return loader
 
     def _facts(self) -> dict[str, object]:
-        return {
-            "plan": self._plan,
-            "num_threads": self._num_threads,
-            "lookahead": self._lookahead,
-        }
+        return {"plan": self._plan, "num_threads": self._num_threads, "lookahead": self._lookahead}
 
     def __iter__(self) -> Iterator[Batch]:
         plan, gpu, tasks = self._plan, self._gpu, self._tasks

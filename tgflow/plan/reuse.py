@@ -288,10 +288,7 @@ class ReusingPlan:
         self, tasks: Iterable[tuple[int, int]], num_threads: int
     ) -> Generator[tuple[int, int, BatchReuse]]:
         """Yield the tasks, in order, with the decisions for each; pulls them lazily."""
-        how: Any = {
-            "num_threads": num_threads,
-            "lookahead": max(2, 2 * num_threads),
-        }
+        how: Any = {"num_threads": num_threads, "lookahead": max(2, 2 * num_threads)}
         decided = ordered_map(self._begun, tasks, **how)
         for number, hop in enumerate(self._hops):
             if number:

@@ -23,12 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import (  # type: ignore[attr-defined]
-    FileStore,
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import _get_default_store
 
 from tgflow.base.peers import PeerLost, Peers, WorldError
@@ -236,11 +231,7 @@ def _everyone(store: Store, world: int) -> list[Facts]:
 
 
 def _follow(
-    launch: Launch,
-    facts: Facts,
-    deadline: float,
-    timeout: float,
-    group: dist.ProcessGroup | None,
+    launch: Launch, facts: Facts, deadline: float, timeout: float, group: dist.ProcessGroup | None
 ) -> tuple[Store, list[Facts]]:
     """Return the store of an attempt of rank 0 and the facts of all ranks, once it is accepted."""
     last = f"rank {launch.rank} found no rank 0 to join within {timeout:g} s"

@@ -71,10 +71,7 @@ def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str
         return lambda t: duration((t - first) * seconds), "time since the stream's first event"
     span = (last - first) * seconds
     form = "%Y-%m-%d" if span > 3 * 86400 else "%m-%d %H:%M" if span > 3600 else "%H:%M:%S"
-    return (
-        lambda t: datetime.fromtimestamp(t * seconds, UTC).strftime(form),
-        "stream time (UTC)",
-    )
+    return (lambda t: datetime.fromtimestamp(t * seconds, UTC).strftime(form), "stream time (UTC)")
 
 
 def sample_note(metrics: Mapping[str, Any], part: str) -> str:

@@ -18,12 +18,7 @@ from pathlib import Path
 import torch
 
 from tgflow.base.peers import PeerLost, Peers
-from tgflow.checkpoint import (
-    Checkpoint,
-    CheckpointStore,
-    CheckpointWriter,
-    load,
-)
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, load
 from tgflow.graph.events import EventBatch
 from tgflow.ranks.broadcast import FeedClosed, Followed, LeaderFailed, receive_config
 from tgflow.ranks.control import Order, RankControl

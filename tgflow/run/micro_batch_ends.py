@@ -35,12 +35,7 @@ class MicroBatchEnds(Component):
     """
 
     def __init__(
-        self,
-        path: Path,
-        position: int,
-        *,
-        keep: bool = True,
-        store: CheckpointStore | None = None,
+        self, path: Path, position: int, *, keep: bool = True, store: CheckpointStore | None = None
     ) -> None:
         self._file, self._store = AppendedFile(path), store
         self._writing = threading.Lock()

@@ -61,10 +61,7 @@ class EventScorer:
         return self._labels is not None
 
     def score(
-        self,
-        events: HostEvents,
-        values: Mapping[str, Tensor],
-        rank: Tensor | None = None,
+        self, events: HostEvents, values: Mapping[str, Tensor], rank: Tensor | None = None
     ) -> EventScores | None:
         """Return the scores of a micro-batch, after `on_scores` was called with them.
 

@@ -320,13 +320,7 @@ class Inference:
             return self._ranked(src, times, positions, candidates, k, given)
 
     def neighborhood(
-        self,
-        src: int,
-        dst: int,
-        t: int,
-        *,
-        as_of: int | None = None,
-        relation: int | None = None,
+        self, src: int, dst: int, t: int, *, as_of: int | None = None, relation: int | None = None
     ) -> Tensor:
         """Return the events that the model reads around a pair, its neighbors in all hops.
 

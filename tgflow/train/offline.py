@@ -37,18 +37,8 @@ from tgflow.nn.model import TemporalModel
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.draws import BatchPart
 from tgflow.plan.in_order import Task
-from tgflow.plan.loader import (
-    BatchSource,
-    Loader,
-    joined_shares,
-    sliced_tasks,
-)
-from tgflow.plan.negatives import (
-    FixedNegatives,
-    NegativeSampler,
-    NegativeSource,
-    PairHistory,
-)
+from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
+from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.plan import Plan
 from tgflow.ranks.control import RankControl
 from tgflow.train.caches import first_rows, isolate_evaluation
@@ -57,12 +47,7 @@ from tgflow.train.finite import BatchPlace
 from tgflow.train.losses import LossLike
 from tgflow.train.observe import BatchRecord, Callback, Callbacks, EpochRecord, Stage
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
-from tgflow.train.plans import (
-    loader_threads,
-    make_plan,
-    negatives_learned,
-    training_negatives,
-)
+from tgflow.train.plans import loader_threads, make_plan, negatives_learned, training_negatives
 from tgflow.train.progress_bar import progress_bar
 from tgflow.train.protocols import offline_line
 from tgflow.train.results import Results

@@ -20,9 +20,7 @@ SchedulerLike: TypeAlias = str | Mapping[str, Any] | Callable[[torch.optim.Optim
 
 
 def optimizer_of(
-    optimizer: OptimizerLike,
-    parameters: Sequence[nn.Parameter],
-    config: TrainingConfig,
+    optimizer: OptimizerLike, parameters: Sequence[nn.Parameter], config: TrainingConfig
 ) -> torch.optim.Optimizer:
     if callable(optimizer):
         made = optimizer(parameters)

@@ -23,11 +23,7 @@ from tgflow.nn.model import TemporalModel
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.device_preparer import LentBatch, MakeBatch, Slabs
 from tgflow.plan.in_order import Task
-from tgflow.plan.negatives import (
-    NegativeSampler,
-    NegativeSource,
-    PairHistory,
-)
+from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, TrainingConfig, parse_negatives

@@ -35,12 +35,7 @@ from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.ranks.control import Order, RankControl
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
-from tgflow.train.plans import (
-    MicroBatcher,
-    MicroBatchPlans,
-    loader_threads,
-    micro_batch_plans,
-)
+from tgflow.train.plans import MicroBatcher, MicroBatchPlans, loader_threads, micro_batch_plans
 from tgflow.train.progress import Progress
 from tgflow.train.stepper import MicroBatch, Stepper
 

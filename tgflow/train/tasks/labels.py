@@ -83,11 +83,7 @@ class LabelTask:
                 "give it an attribute dim"
             )
         model.label_decoder = LabelDecoder(
-            dim,
-            self.num_classes,
-            x_dim=x_dim,
-            reads_dst=self.config.kind == "edge",
-            depth=DEPTH,
+            dim, self.num_classes, x_dim=x_dim, reads_dst=self.config.kind == "edge", depth=DEPTH
         )
 
     def check(self, model: TemporalModel) -> None:
