@@ -12,8 +12,8 @@
 
 namespace tgflow {
 
-/// The policies of tgflow/graph/cache/contents.py, in that order. kGiven: a schedule determines which rows are
-/// admitted, and where.
+/// The policies of tgflow/graph/cache/contents.py, in that order. kGiven: a schedule determines which rows
+/// are admitted, and where.
 enum class CachePolicy : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
 
 /// A cache's accesses differ from its schedule.

@@ -9,8 +9,8 @@ namespace tgflow {
 constexpr int64_t kParts = 64;  ///< Node v is in part v mod kParts; ranks own whole parts.
 constexpr int64_t kNotHeld = -1;
 
-/// The `Shard` of tgflow/base/peers.py, with the same local ids. All zeros: every node is held, and is its own
-/// local id.
+/// The `Shard` of tgflow/base/peers.py, with the same local ids. All zeros: every node is held, and is its
+/// own local id.
 struct Shard {
   int64_t first_part = 0;
   int64_t num_other_parts = 0;  ///< Parts that others hold.
