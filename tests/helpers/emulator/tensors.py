@@ -409,7 +409,7 @@ def _line() -> str:
     frame = sys._getframe()
     while frame is not None:
         path = frame.f_code.co_filename
-        if path.startswith(_HERE) and path != __file__ and ".venv" not in path:
+        if path.startswith(_HERE) and path != __file__ and "site-packages" not in path:
             line = linecache.getline(path, frame.f_lineno).strip()
             return f"{path.removeprefix(_HERE)}:{frame.f_lineno} {line}"
         frame = frame.f_back
