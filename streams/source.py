@@ -47,20 +47,25 @@ class Source(Protocol):
 
 
 def is_table(data: Any) -> bool:
-    """Return whether `open_stream` opens data: a path, data frame, Arrow table, dict or tuple."""
-    if isinstance(data, tuple):  # columns, unlike a tuple of batches
-        return len(data) >= 3 and not any(isinstance(column, EventBatch) for column in data)
+    """Return whether `open_stream` opens data: paths, a frame, Arrow, columns, rows or PyG's."""
+    if isinstance(data, EventBatch):
+        return False
+    if isinstance(data, tuple) and len(data) >= 3:  # columns, unlike a tuple of batches
+        return not any(isinstance(column, EventBatch) for column in data)
+    if isinstance(data, list | tuple):
+        return bool(data) and isinstance(data[0], str | os.PathLike | Mapping)
     if isinstance(data, str | os.PathLike | Mapping):
         return True
-    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "collect_schema")
+    marks = ("__arrow_c_stream__", "collect_schema", "src")
+    return any(hasattr(data, name) for name in marks)
 
 
 def as_source(data: Any, **options: Any) -> EventStream:
     """Return anything that has events as one stream.
 
     Args:
-        data: A path, data frame, Arrow table, or dict or tuple of columns, which `open_stream`
-            opens with `options`; a source that is open already; batches of events, or a single one.
+        data: Whatever `open_stream` opens, which it does with `options`; a source that is open
+            already; batches of events, or a single one.
         **options: Arguments of `open_stream`; other data ignores them.
 
     Raises:

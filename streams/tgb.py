@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,11 @@ class Converted:
 
 
 def convert_tgb(
-    folder: str | os.PathLike[str], out: str | os.PathLike[str], *, time_unit: str = "s"
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    time_unit: str = "s",
+    sort: bool = False,
 ) -> Converted:
     """Write NAME.parquet, NAME.val.negatives.safetensors and NAME.test.negatives.safetensors.
 
@@ -58,6 +63,7 @@ def convert_tgb(
             destinations beside it, negatives/val_ns.pkl and negatives/test_ns.pkl, as RelBench's.
         out: Output folder; created if missing.
         time_unit: Unit of the times, "s" for RelBench's export.
+        sort: Whether to sort the events by time, ties in file order.
 
     Returns:
         The files written. The negatives are `start`, int64 `[n + 1]`, and `dst`, int64: those of
@@ -76,7 +82,7 @@ def convert_tgb(
         edges = _only(folder, "*_edgelist*.csv")
         name = edges.name.partition("_edgelist")[0]
         pickles = {part: _only(folder, f"*_{part}_ns*.pkl") for part in PARTS}
-    events, x = _read(edges, time_unit)
+    events, x = _read(edges, time_unit=time_unit, sort=sort)
     features = {} if x is None else {f"f{i}": x[:, i] for i in range(x.shape[1])}
     t = events["t"]
     negatives = {}
@@ -121,16 +127,15 @@ def _only(folder: Path, pattern: str) -> Path:
     raise FileNotFoundError(f"there is {what} {pattern} in {str(folder)!r}; one is required")
 
 
-def _read(path: Path, time_unit: str) -> tuple[dict[str, Int64s], npt.NDArray[np.float32] | None]:
+def _read(path: Path, **options: Any) -> tuple[dict[str, Int64s], npt.NDArray[np.float32] | None]:
     """Return src, dst and t of all events with TGB's node numbers, and the features."""
     decoder = decoder_for(path)
     is_jodie, is_relbench = isinstance(decoder, JodieDecoder), path.suffix == ".parquet"
     if is_jodie:
-        stream = open_stream(path, format="jodie", time_unit=time_unit)
+        stream = open_stream(path, format="jodie", **options)
     elif is_relbench:
         stream = open_stream(
-            path, src="src_id", dst="dst_id", t="event_ts", time_unit=time_unit,
-            features=["weight"],
+            path, src="src_id", dst="dst_id", t="event_ts", features=["weight"], **options
         )  # fmt: skip
     else:
         names = decoder.names() or ()
@@ -139,8 +144,8 @@ def _read(path: Path, time_unit: str) -> tuple[dict[str, Int64s], npt.NDArray[np
             raise StreamError(str(path), "schema", text)
         weight = [name for name in names[3:4] if name in ("weight", "w")]
         stream = open_stream(
-            path, src=names[1], dst=names[2], t=names[0], time_unit=time_unit, id_kind="string",
-            features=weight,
+            path, src=names[1], dst=names[2], t=names[0], id_kind="string", features=weight,
+            **options,
         )  # fmt: skip
     batches = list(stream)
     if not batches:

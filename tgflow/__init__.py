@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from tgflow.models import SmoothedCounts as SmoothedCounts
     from tgflow.models import TPNet as TPNet
     from tgflow.nn import messages as messages
+    from tgflow.nn.model import Embeddings as Embeddings
     from tgflow.nn.model import Scores as Scores
     from tgflow.nn.model import TemporalModel as TemporalModel
     from tgflow.plan import Loader as Loader

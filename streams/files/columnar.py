@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from tgflow.graph.events import EventBatch
 from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated, StreamError
 from tgflow.streams.files.decoder import (
     SAMPLES,
@@ -307,6 +308,8 @@ def as_table(data: Any) -> pa.Table | None:
         data = data.collect()
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
+    if isinstance(data, EventBatch):
+        return None
     if all(isinstance(getattr(data, name, None), torch.Tensor) for name in ("src", "dst", "t")):
         columns = data.to_dict() if hasattr(data, "to_dict") else vars(data)
         num = len(data.src)  # a PyTorch Geometric `TemporalData`: src, dst, t, msg, ...

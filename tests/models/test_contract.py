@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+import tgflow as tg
 from helpers.devices import (
     apart,
     cuda,
@@ -49,6 +50,15 @@ def test_model_whose_embed_returns_a_tensor_is_refused():
 
     with pytest.raises(ContractViolation, match=r"Plain\.embed returned a Tensor; return tgflow"):
         check_model(Plain)
+
+
+def test_embed_is_called_though_forward_does_without():
+    class Broken(tg.EdgeBank):
+        def embed(self, batch):
+            return tg.Embeddings(batch.no_such_column)
+
+    with pytest.raises(ContractViolation, match="embeddings: raised AttributeError"):
+        check_model(Broken)
 
 
 @for_each_model

@@ -40,6 +40,18 @@ def test_convert_tgb_writes_events_and_negatives(tmp_path):
     assert len(list(open_stream(tmp_path / "out" / "tgbl-made.parquet"))) > 0
 
 
+def test_events_out_of_order_are_sorted_if_asked(tmp_path):
+    events = write_tgb(tmp_path / "raw")
+    path = next((tmp_path / "raw").glob("*_edgelist*.csv"))
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *reversed(rows)]) + "\n")
+    with pytest.raises(StreamError, match="times must not decrease"):
+        convert_tgb(tmp_path / "raw", tmp_path / "out")
+    convert_tgb(tmp_path / "raw", tmp_path / "out", sort=True)
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "tgbl-made.parquet").to_pydict()
+    assert table["t"] == [t for _, _, t in events]
+
+
 def test_other_data_sets_number_nodes_in_order_of_appearance(tmp_path):
     rows = [("b", "a", 1), ("a", "c", 1), ("b", "c", 2), ("c", "b", 3), ("a", "b", 4)]
     events = [(0, 1, 1), (1, 2, 1), (0, 2, 2), (2, 0, 3), (1, 0, 4)]

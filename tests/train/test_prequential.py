@@ -1,6 +1,7 @@
 """Prequential evaluation in one call, and installed data sets."""
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -45,14 +46,26 @@ def test_a_frame_is_learned_like_the_stream_opened_from_it():
     assert trainer.graph.num_nodes == 6
 
 
-@pytest.mark.parametrize("kind", ["path", "tuple", "batch", "tuple of batches", "steps"])
+@pytest.mark.parametrize(
+    "kind", ["path", "paths", "tuple", "records", "object", "batch", "tuple of batches", "steps"]
+)
 def test_any_kind_of_data_is_learned_like_an_open_stream(kind, tmp_path):
     rows = {"src": [1, 2, 3, 2] * 10, "dst": [7, 8] * 20, "t": [*range(40)]}
     stream, path = tg.open_stream(rows, time_unit="s"), tmp_path / "rows.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
     [batch] = stream
     columns = tuple(map(np.array, rows.values()))
-    data = {"path": path, "tuple": columns, "batch": batch, "tuple of batches": (batch,)}
+    records = pd.DataFrame(rows).to_dict("records")
+    tensors = SimpleNamespace(**{name: torch.tensor(column) for name, column in rows.items()})
+    data = {
+        "path": path,
+        "paths": [path],
+        "records": records,
+        "object": tensors,
+        "tuple": columns,
+        "batch": batch,
+        "tuple of batches": (batch,),
+    }
     expected, found = (tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph()) for _ in range(2))
     expected.run(stream)
     if kind == "steps":

@@ -32,7 +32,8 @@ def lazy_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[
         setattr(sys.modules[package], name, value)
         return value
 
-    return sorted(homes), find, lambda: sorted({*vars(sys.modules[package]), *homes})
+    module = vars(sys.modules[package])
+    return sorted(homes), find, lambda: sorted({*homes, *(x for x in module if x[:2] == "__")})
 
 
 def _homes(source: str) -> dict[str, str]:

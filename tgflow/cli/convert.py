@@ -18,6 +18,7 @@ def convert(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")],
     time_unit: Annotated[Unit, typer.Option("--time-unit", help="Unit of the times.")] = "s",
+    sort: Annotated[bool, typer.Option("--sort", help="Sort the events by time.")] = False,
 ) -> None:
     """Convert a benchmark's data set to Parquet and safetensors without running its pickles.
 
@@ -32,7 +33,7 @@ def convert(
 
     if kind != "tgb":
         raise CliError(f"convert supports tgb, got {kind!r}", USAGE)
-    done = convert_tgb(folder, out, time_unit=time_unit)
+    done = convert_tgb(folder, out, time_unit=time_unit, sort=sort)
     for path in done.files:
         typer.echo(path)
     counts = ", ".join(f"{num:,} negatives of {part}" for part, num in done.num_negatives.items())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +53,20 @@ COLUMNS = {
 """Columns of an `EventBatch`, by field name."""
 
 
+def as_column(name: str, values: Any, dtype: torch.dtype = torch.int64) -> Tensor:
+    """Return a tensor as it is, and a NumPy array or list as one of `dtype`.
+
+    Raises:
+        ValueError: If values for int64 are not integers.
+    """
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if dtype is torch.int64 and array.dtype.kind not in "iu" and array.size:
+        raise ValueError(f"{name} must be integers, got {array.dtype}: {array.reshape(-1)[0]!r}")
+    return torch.as_tensor(array).to(dtype)
+
+
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class NewNodes:
@@ -81,6 +96,8 @@ class NewNodes:
 @dataclass(frozen=True, slots=True, eq=False)
 class EventBatch:
     """Timed edges in arrival order, with dense node ids.
+
+    Columns may be given as NumPy arrays or lists, which are converted.
 
     Args:
         src: Source nodes, int64 `[B]`, each at least 0.
@@ -117,9 +134,11 @@ class EventBatch:
     def __post_init__(self) -> None:
         size = len(self.src)
         for name, (dtype, form, _) in COLUMNS.items():
-            column = getattr(self, name)
-            if column is None:
+            if (column := getattr(self, name)) is None:
                 continue
+            if not isinstance(column, Tensor):
+                column = as_column(name, column, dtype)
+                object.__setattr__(self, name, column)
             if column.dtype != dtype or column.dim() != form.count(",") + 1 or len(column) != size:
                 expected = f"{str(dtype).removeprefix('torch.')} {form.format(size=size)}"
                 got = f"{column.dtype} {list(column.shape)}"

@@ -28,7 +28,12 @@ C = TypeVar("C", bound=Any)
 
 @described
 class Embeddings(NamedTuple):
-    """Output of an encoder for a batch, input of any decoder."""
+    """Output of an encoder for a batch, input of any decoder.
+
+    Example:
+        >>> isinstance(model.embed(plan.batch(0, 1)), tg.Embeddings)
+        True
+    """
 
     z: Tensor
     """float32 `[N, dim]`: a row for each (node, time) of the top frontier, which `src_row`,

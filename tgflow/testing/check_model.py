@@ -19,6 +19,7 @@ from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.inference import Inference
 from tgflow.train.plans import make_plan
 
 NUM_NODES = 12
@@ -269,6 +270,20 @@ def _resume(case: _Case) -> None:
         )
 
 
+def _embeddings(case: _Case) -> None:
+    model = case.trained_on(case.events, 40)
+    if type(model).embed is TemporalModel.embed:
+        return
+    graph, before = case.graph(), _state_of(model)
+    graph.append(case.events[:40])
+    engine, nodes = Inference(model, graph), torch.arange(graph.num_nodes)
+    t = int(case.events.t[39]) + 1
+    z = engine.embed(nodes, t)
+    _require(z.dim() == 2 and bool(z.isfinite().all()), f"embed gives {z.shape}, or not finite")
+    _require_close(engine.embed(nodes[:3], t), z[:3], "an embedding depends on the other nodes")
+    _require_same(_state_of(model), before, "embed changes the state")
+
+
 _CONFIG = ContinualConfig(batch_size=10, learning_rate=1e-2, mrr_negatives=2)
 
 CHECKS: dict[str, Callable[[_Case], None]] = {
@@ -285,6 +300,7 @@ CHECKS: dict[str, Callable[[_Case], None]] = {
     "absolute time": _absolute_time,
     "replay": _replay,
     "resume": _resume,
+    "embeddings": _embeddings,
 }
 """The checks of `check_model` by name."""
 

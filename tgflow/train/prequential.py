@@ -30,8 +30,8 @@ def evaluate(
     `tgflow.graph.FeatureScale("auto")` does.
 
     Args:
-        stream: Events in order, such as `tgflow.open_stream` returns; or a data frame, another
-            table, or a path, which is opened with `options`.
+        stream: Events in order, such as `tgflow.open_stream` returns, or an `EventBatch`; or what
+            it opens, which is opened with `options`.
         model: A model that is trained in place, or a class that is built with its defaults for the
             features of the stream.
         target: Column of labels to learn and evaluate beside links; a stream must have been opened

@@ -3,6 +3,7 @@
 import threading
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,6 +22,7 @@ from tgflow.graph.sampling import (
     Sampler,
     decayed_neighbors,
     recent_neighbors,
+    sample_hops,
     uniform_neighbors,
     window_neighbors,
 )
@@ -222,3 +224,20 @@ def test_every_strategy_is_handled_everywhere():
     assert set(KERNELS) == set(STRATEGIES)
     assert set(_core.Strategy.__members__) == set(STRATEGIES)
     assert {sampler.strategy for sampler in ALL} == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("of", [np.array, list, lambda x: np.array(x, np.int32)])
+def test_arrays_and_lists_are_asked_like_tensors(of):
+    events = EventBatch([0, 1, 0], np.array([2, 3, 3]), [10, 20, 30])
+    graph = TemporalGraph.from_events(events)
+    nodes, t = [0, 3], [40, 40]
+    tensors = torch.tensor(nodes), torch.tensor(t)
+    found = recent_neighbors(graph, of(nodes), of(t), k=2, as_of=of([3, 2]))
+    expected = recent_neighbors(graph, *tensors, k=2, as_of=torch.tensor([3, 2]))
+    assert found.eid.tolist() == expected.eid.tolist()
+    hops, expected = (sample_hops(graph, *q, (2, 1)) for q in ((of(nodes), of(t)), tensors))
+    assert hops.frontiers[2].nodes.tolist() == expected.frontiers[2].nodes.tolist()
+    with pytest.raises(ValueError, match=r"nodes must be integers, got float64"):
+        sample_hops(graph, [0.5, 1], of(t), (2,))
+    with pytest.raises(ValueError, match="one length, got 2 and 1"):
+        sample_hops(graph, of(nodes), of([1]), (2,))

@@ -16,7 +16,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.batch import Block, ReusedRows
 from tgflow.graph.sampling.expand import Frontier, chain, distinct, expand, for_each_slot
-from tgflow.graph.sampling.rows import sample_neighbors
+from tgflow.graph.sampling.rows import column_on, sample_neighbors
 from tgflow.graph.strategies import Sampler
 
 
@@ -110,6 +110,10 @@ def sample_hops(
         raise ValueError("fanouts must name the neighbors of at least one hop, got none")
     if isinstance(sampler, str):
         sampler = Sampler(sampler)
+    nodes, t = column_on("nodes", nodes, graph.device), column_on("t", t, graph.device)
+    as_of = column_on("as_of", as_of, graph.device)
+    if t.shape != nodes.shape:
+        raise ValueError(f"nodes and t must have one length, got {len(nodes)} and {len(t)}")
     if as_of is None and graph.gpu is None:
         as_of = graph.num_events
     each = as_of if isinstance(as_of, Tensor) else None

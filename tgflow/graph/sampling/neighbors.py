@@ -27,7 +27,8 @@ def recent_neighbors(
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbors.
+        nodes: Query nodes, int64 `[Q]`, or, as `t` too, an array or a list. `NO_NODE` and nodes
+            beyond the graph have no neighbors.
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbors per query, at least 1.
         as_of: See only events at log positions below this, one for all or int64 `[Q]`.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tgflow.base.peers import Shard
 from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.graph.events import NO_EVENT, NO_NODE
+from tgflow.graph.events import NO_EVENT, NO_NODE, as_column
 from tgflow.graph.query import Queries
 from tgflow.graph.strategies import Sampler, SamplerFunction
 
@@ -52,8 +53,10 @@ def sample_neighbors(
         check_samplable(graph, sampler)
         if relations is not None or rows is not None:
             raise ValueError("a sampler function takes neither relations= nor rows=")
-    size = nodes.numel()
     device = graph.device
+    nodes, t = column_on("nodes", nodes, device), column_on("t", t, device)
+    as_of = column_on("as_of", as_of, device)
+    size = nodes.numel()
     nodes = _column("nodes", nodes, size, device)
     if graph.shard.world > 1:
         _check_held(graph.shard, nodes)
@@ -142,6 +145,13 @@ def _refuse(is_wrong: Tensor, eid: Tensor, why: str) -> None:
         query = int(is_wrong.any(dim=1).nonzero()[0])
         event = int(eid[query][is_wrong[query]][0])
         raise ValueError(f"the sampler function returned event {event} for query {query}, {why}")
+
+
+def column_on(name: str, values: Any, device: torch.device) -> Any:
+    """Return a NumPy array or list of integers as a tensor on the device, and others as given."""
+    if values is None or isinstance(values, int | Tensor):
+        return values
+    return as_column(name, values).to(device)
 
 
 def _column(name: str, values: Tensor, size: int, device: torch.device) -> Tensor:
