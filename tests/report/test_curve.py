@@ -40,7 +40,7 @@ def test_picture_is_an_svg_with_a_line_for_each_metric_asked_for(trainer):
     lines = [path for path in picture.iter(f"{space}path") if path.get("fill") == "none"]
     names = [text.text for text in picture.iter(f"{space}text")]
     assert len(lines) == 2
-    assert {"AP", "AUC", "1,150"} <= set(names)
+    assert {"AP", "AUC", "1,000"} <= set(names)
     assert repr(tg.learning_curve(trainer)).startswith("LearningCurve(")
 
 

@@ -53,10 +53,10 @@ def test_numbers_are_formatted_for_people():
 
 
 def test_times_are_dates_if_they_are_unix_times():
-    show_t, name = stream_time(1_600_000_000, 1_700_000_000, "s")
+    show_t, name, _ = stream_time(1_600_000_000, 1_700_000_000, "s")
     assert show_t(1_600_000_000) == "2020-09-13"
     assert name == "stream time (UTC)"
-    show_t, _ = stream_time(1_600_000_000_000, 1_600_000_900_000, "ms")
+    show_t, *_ = stream_time(1_600_000_000_000, 1_600_000_900_000, "ms")
     assert show_t(1_600_000_000_000) == "12:26:40"
     assert stream_time(5, 100, "d")[0](8) == "3 d"
     assert stream_time(5, 100, "tick")[0](8) == "8"
@@ -64,7 +64,7 @@ def test_times_are_dates_if_they_are_unix_times():
 
 @pytest.mark.parametrize(("first", "last"), [(1_600_000_000_000, 1_600_000_900_000), (0, 2**62)])
 def test_other_times_are_shown_since_the_first_event(first, last):
-    show_t, name = stream_time(first, last, "s")  # such as milliseconds read as seconds
+    show_t, name, _ = stream_time(first, last, "s")  # such as milliseconds read as seconds
     assert name == "time since the stream's first event"
     assert show_t(first) == "0 ms"
     assert show_t(last)

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from tgflow.report.chart import MAX_POINTS, Chart, Line
+from tgflow.report.formatting import stream_time
 from tgflow.run.config import load_config
 from tgflow.run.page import continual_report
 
@@ -126,6 +127,25 @@ def test_page_can_be_built_from_any_number_of_records(size):
     assert "nan" not in page
     assert len(page) < 800_000
     assert ("Nothing was measured." in page) == (size == 0)
+
+
+def test_axes_have_round_numbers_and_shares_stay_within_0_and_1():
+    line = Line("x", [1_700_119_400.0, 1_703_680_400.0], [1.0, 1.0])
+    show, _, ticks = stream_time(1_700_119_400, 1_703_680_400, "s")
+    made = Chart("x", "", [line], show, lambda y: f"{y:g}", "x", wide=True, ticks_x=ticks).figure()
+    assert [text for _, text in made["x_labels"]][:2] == ["2023-11-20", "2023-11-27"]  # Mondays
+    assert made["y_labels"][-1][1] == "1"
+    counts = Chart("x", "", [Line("x", [200, 6000], [0.1, 0.2])], str, str, "events").figure()
+    assert [text for _, text in counts["x_labels"]] == ["2000", "4000", "6000"]
+
+
+def test_one_value_is_a_dot_and_an_empty_run_says_why():
+    made = Chart("x", "", [Line("x", [1.0], [0.5])], str, str, "epoch").figure()
+    assert made["paths"][-1] == ("line dot bold c1", "M500.0 150.0h0")
+    parts = ("accepted", "late", "malformed", "duplicate", "buffered", "forced")
+    stream = {"counts": {**dict.fromkeys(parts, 0), "read": 7, "partitions": {}}, "counters": {}}
+    page = continual_report([], METRICS, config(), stream)
+    assert "No event was learned: 7 rows were read, and 0 accepted" in page
 
 
 def test_names_are_escaped_on_the_page():

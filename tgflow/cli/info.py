@@ -309,7 +309,7 @@ def _stream_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if found["num_events"]:
         unit, first, last = found["unit"], found["first_t"], found["last_t"]
-        show, _ = stream_time(first, last, unit)
+        show, *_ = stream_time(first, last, unit)
         span = "" if unit == "tick" else f"  ({duration((last - first) * seconds_per_tick(unit))})"
         rows += [
             ("time", f"{show(first)} to {show(last)}{span}"),

@@ -40,9 +40,28 @@ class _Scale(NamedTuple):
         return 100 * (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
 
 
+def round_ticks(low: float, high: float) -> list[float]:
+    """Return 3 to 6 round numbers that span `[low, high]`."""
+    if high - low < 1e-12 * max(abs(low), abs(high), 1e-6):
+        low, high = low - (abs(low) or 1) * 0.05, high + (abs(high) or 1) * 0.05
+    rough = (high - low) / 4
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+def round_ticks_inside(low: float, high: float) -> list[float]:
+    """Return the round numbers between two ends."""
+    return [tick for tick in round_ticks(low, high) if low <= tick <= high]
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over one x axis, with the number formats of both axes."""
+    """Lines over one x axis, with the number formats of both axes.
+
+    The y axis of values that are all within 0 and 1 stays within.
+    """
 
     title: str
     note: str
@@ -54,6 +73,9 @@ class Chart:
     """Lower end of the y axis; None: the lowest value."""
     high: float | None = None
     wide: bool = False
+    ticks_x: Callable[[float, float], Sequence[float]] = round_ticks_inside
+    """Marked values of the x axis between its ends."""
+    why_empty: str = "Nothing was measured."
 
     def figure(self) -> dict[str, Any]:
         """Return the data of the template; without `y_labels` if nothing was measured."""
@@ -62,14 +84,13 @@ class Chart:
         ys = [y for line in lines for y in line.y if y is not None]
         found: dict[str, Any] = {"title": self.title, "note": self.note, "wide": self.wide}
         if not xs:
-            return found
-        across, ticks = (
-            _Scale(min(xs), max(xs)),
-            round_ticks(
-                min(ys) if self.low is None else self.low,
-                max(ys) if self.high is None else self.high,
-            ),
-        )
+            return found | {"why_empty": self.why_empty}
+        low, high = min(ys), max(ys)
+        are_shares = low >= 0 and high <= 1
+        low, high = low if self.low is None else self.low, high if self.high is None else self.high
+        across, ticks = _Scale(min(xs), max(xs)), round_ticks(low, high)
+        if are_shares:
+            ticks = [tick for tick in ticks if 0 <= tick <= 1]
         up = _Scale(ticks[0], ticks[-1])
         shown = [line for line in lines if line.style != "faint"]
         main = next((line for line in lines if line.style == "bold"), lines[0])
@@ -82,12 +103,12 @@ class Chart:
             ]
             for i, x in enumerate(main.x)
         ]
-        places = [0, 25, 50, 75, 100] if across.high > across.low else [0]
-        x_labels = [across.low + at / 100 * (across.high - across.low) for at in places]
+        marks = self.ticks_x(*across) or [across.low]
+        marks = marks if self.wide or len(marks) < 5 else marks[::2]
         return found | {
             "paths": [path for line in lines for path in _paths(line, across, up)],
             "y_labels": [(100 - up(tick), self.show_y(tick)) for tick in ticks],
-            "x_labels": [(at, self.show_x(x)) for at, x in zip(places, x_labels, strict=True)],
+            "x_labels": [(across(x), self.show_x(x)) for x in marks],
             "x_name": self.x_name,
             "legend": [(_css(line), line.name) for line in shown] if len(shown) > 1 else [],
             "data": {"lines": [[line.name, line.color] for line in beside], "points": points},
@@ -148,34 +169,27 @@ def _thin(line: Line) -> Line:
     )
 
 
-def round_ticks(low: float, high: float) -> list[float]:
-    """Return 3 to 6 round numbers that span `[low, high]`."""
-    if high - low < 1e-12 * max(abs(low), abs(high), 1e-6):
-        low, high = low - (abs(low) or 1) * 0.05, high + (abs(high) or 1) * 0.05
-    rough = (high - low) / 4
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
-
-
 def _css(line: Line) -> str:
     return f"{line.style} c{line.color}"
 
 
 def _paths(line: Line, across: _Scale, up: _Scale) -> list[tuple[str, str]]:
     """Return classes and coordinates of a line's paths, in a picture of 1000 x 300."""
-    path, areas = "", ""
+    path, areas, dots = "", "", ""
     points = zip(line.x, line.y, strict=True)
     for is_there, part in itertools.groupby(points, lambda point: point[1] is not None):
         if not is_there:
             continue
         places = [f"{10 * across(x):.1f} {300 - 3 * up(y or 0.0):.1f}" for x, y in part]
+        if len(places) == 1 and line.style != "faint":
+            dots += f"M{places[0]}h0"
+            continue
         path += "M" + "L".join(places if len(places) > 1 else places * 2)
         left, right = (place.split()[0] for place in (places[0], places[-1]))
         areas += f"M{left} 300L{'L'.join(places)}L{right} 300Z"
     area = [(f"area c{line.color}", areas)] if line.fill else []
-    return [*area, (f"line {_css(line)}", path)]
+    dot = [(f"line dot {_css(line)}", dots)] if dots else []
+    return [*area, (f"line {_css(line)}", path), *dot]
 
 
 def calibration_chart(shares: Mapping[str, Mapping[int, float]], colors: Sequence[int]) -> Chart:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from tgflow.base.units import duration, seconds_per_tick
+from tgflow.report.chart import round_ticks_inside
 
 
 def compact(value: float) -> str:
@@ -56,22 +57,61 @@ def reuse_line(figures: Mapping[str, Any]) -> str:
 
 FIRST_DATE, LAST_DATE = 631_152_000, 221_845_392_000
 """Unix seconds of 1990 and of 9000; times outside are hardly dates."""
+DAY, MONDAY = 86_400, 345_600
+"""Seconds of a day, and Unix seconds of the first Monday."""
+STEPS = (
+    *(step * unit for unit in (1, 60) for step in (1, 2, 5, 10, 15, 30)),
+    *(hours * 3600 for hours in (1, 2, 3, 6, 12, 24, 48, 168)),
+)
+"""Round numbers of seconds, up to a week."""
+YEARS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+Ticks: TypeAlias = Callable[[float, float], Sequence[float]]
+"""Returns marked values of an axis between its ends."""
 
 
-def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str], str]:
-    """Return the format of a stream's times from `first` to `last`, and the title of its axis.
+def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str], str, Ticks]:
+    """Return the format of times from `first` to `last`, and title and marks of their axis.
 
     Times of 1990 to 8999 as Unix time are written as UTC dates, other ones as the time since
     `first`.
     """
     if unit == "tick":
-        return compact, "stream time (ticks)"
+        return compact, "stream time (ticks)", round_ticks_inside
     seconds = seconds_per_tick(unit)
     if first * seconds < FIRST_DATE or last * seconds > LAST_DATE:
-        return lambda t: duration((t - first) * seconds), "time since the stream's first event"
+
+        def since(low: float, high: float) -> list[float]:
+            found = _round_spans((low - first) * seconds, (high - first) * seconds)
+            return [first + x / seconds for x in found]
+
+        name = "time since the stream's first event"
+        return lambda t: duration((t - first) * seconds), name, since
     span = (last - first) * seconds
     form = "%Y-%m-%d" if span > 3 * 86400 else "%m-%d %H:%M" if span > 3600 else "%H:%M:%S"
-    return (lambda t: datetime.fromtimestamp(t * seconds, UTC).strftime(form), "stream time (UTC)")
+    return (
+        lambda t: datetime.fromtimestamp(t * seconds, UTC).strftime(form),
+        "stream time (UTC)",
+        lambda low, high: [x / seconds for x in _round_dates(low * seconds, high * seconds)],
+    )
+
+
+def _round_spans(low: float, high: float) -> list[float]:
+    """Return at most 7 round numbers of seconds between two, such as whole hours."""
+    if (step := next((x for x in STEPS if 6 * x >= high - low), None)) is None:
+        return [DAY * x for x in round_ticks_inside(low / DAY, high / DAY)]
+    return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _round_dates(low: float, high: float) -> list[float]:
+    """Return at most 7 Unix times between two: of hours, days, Mondays or firsts of months."""
+    if high - low <= 6 * STEPS[-1]:
+        return [x + MONDAY for x in _round_spans(low - MONDAY, high - MONDAY)]
+    begin, end = (datetime.fromtimestamp(x, UTC) for x in (low, high))
+    first, last = (12 * x.year + x.month - 1 for x in (begin, end))
+    months = next(x for x in (1, 2, 3, 6, *(12 * y for y in YEARS)) if 6 * x >= last - first)
+    at = [m for m in range(first - first % months, last + 1, months) if m >= first]
+    found = [datetime(m // 12, m % 12 + 1, 1, tzinfo=UTC).timestamp() for m in at]
+    return [x for x in found if low <= x <= high]
 
 
 def sample_note(metrics: Mapping[str, Any], part: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tgflow.base.choices import METRIC_TITLES
 from tgflow.base.units import duration
-from tgflow.report.chart import Chart, Line, calibration_chart
+from tgflow.report.chart import Chart, Line, calibration_chart, round_ticks_inside
 from tgflow.report.formatting import (
     compact,
     num_bytes,
@@ -38,7 +38,7 @@ def continual_report(
     """Return the page of a `tgflow run`."""
     flat = flatten(metrics)
     c, tiles = config.continual, _continual_tiles(flat, config.continual)
-    charts = _continual_charts(records, flat, c, config.stream.tick)
+    charts = _continual_charts(records, flat, c, config.stream.tick, _why_empty(records, stream))
     title = f"{config.model.name.upper()} learning from {stream_name(config.stream.path)}"
     lead = (
         f"Every micro-batch of {c.batch_size} events was predicted first, then "
@@ -191,16 +191,22 @@ def _task_charts(
 
 
 def _continual_charts(
-    records: Sequence[Record], flat: Mapping[str, Any], c: ContinualConfig, tick: str
+    records: Sequence[Record],
+    flat: Mapping[str, Any],
+    c: ContinualConfig,
+    tick: str,
+    why_empty: str,
 ) -> list[Chart]:
     window = max(5, len(records) // 25)
     times = [float(r["t"]) for r in records]
     counts = [float(r["stop"]) for r in records]
     records = [{**r, "rate": (r["stop"] - r["start"]) / r["seconds"]} for r in records]
     first, last = (int(times[0]), int(times[-1])) if times else (0, 0)
-    show_t, time_name = stream_time(first, last, tick)
-    over_time = {"x": times, "show_x": show_t, "x_name": time_name}
-    over_events = {"x": counts, "show_x": compact, "x_name": "events"}
+    show_t, time_name, time_ticks = stream_time(first, last, tick)
+    axis = {"x": times, "show_x": show_t, "x_name": time_name, "ticks": time_ticks}
+    over_time = axis | {"why_empty": why_empty}
+    axis = {"x": counts, "show_x": compact, "x_name": "events", "ticks": round_ticks_inside}
+    over_events = axis | {"why_empty": why_empty}
     events, links = window * c.batch_size, " of links" if task_of(flat) else ""
     charts = [
         *_task_charts(records, flat, window, over_time),
@@ -224,6 +230,14 @@ def _continual_charts(
             _curve(records, "edge_x.hit_rate", "Cache hits", window, 2, over_events, note, low=0.0)
         )
     return charts
+
+
+def _why_empty(records: Sequence[Record], stream: Record | None) -> str:
+    if records or stream is None:
+        return "Nothing was measured."
+    counts = stream["counts"]
+    read, good = counts["read"], counts["accepted"]
+    return f"No event was learned: {read:,} rows were read, and {good:,} accepted (see Stream)."
 
 
 def _curve(
@@ -252,7 +266,8 @@ def _curve(
     if low is None and present:
         low = min(present)
     high = max(present) if present and key == "rate" else None
-    return Chart(title, note, lines, axis["show_x"], show_y, axis["x_name"], low, high, wide)
+    return Chart(title, note, lines, axis["show_x"], show_y, axis["x_name"], low, high, wide,
+                 axis["ticks"], axis["why_empty"])  # fmt: skip
 
 
 def _offline_charts(history: Sequence[Record], metric: str) -> list[Chart]:
