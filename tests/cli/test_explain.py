@@ -89,6 +89,7 @@ def test_page_is_self_contained_and_draws_the_events(tgflow, made):
     assert ran.code == 0, ran.err
     assert "wrote explain.html" in ran.err
     text = Path("explain.html").read_text(encoding="utf-8")
+    assert text.count('<span class="bar"') > text.count("<h2>")
     page = Page(text)
     assert "http" not in text
     assert "metrics.json" not in text

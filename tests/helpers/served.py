@@ -178,6 +178,7 @@ class Served:
         registry = CollectorRegistry()
         serving = Serving(
             "made",
+            "run",
             token,
             self.endpoint,
             hosts,

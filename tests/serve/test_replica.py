@@ -299,7 +299,7 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
         listener=listener.fileno(),
         ring=ring.fd,
         max_pairs=100,
-        serving=Serving("tgn", None, Endpoint("127.0.0.1", 0), [], 1 << 20, 8, 5.0, None),
+        serving=Serving("tgn", "run", None, Endpoint("127.0.0.1", 0), [], 1 << 20, 8, 5.0, None),
     )
     with (
         listener,

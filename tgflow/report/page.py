@@ -6,12 +6,29 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+from tgflow.base.page_style import page_style
 
 Tile = tuple[str, str, str]
-Cell: TypeAlias = str | tuple[str, ...]
+
+
+class Bar(NamedTuple):
+    """A bar from the middle of a cell, to the right above 0 and to the left below."""
+
+    share: float
+    """Its length, -1 to 1."""
+
+    @property
+    def style(self) -> str:
+        """Its place, and its color by sign."""
+        left, color = 50 + min(50 * self.share, 0), 1 if self.share >= 0 else 3
+        return f"left:{left:.1f}%;width:{50 * abs(self.share):.1f}%;background:var(--c{color})"
+
+
+Cell: TypeAlias = str | tuple[str, ...] | Bar
 Rows: TypeAlias = Sequence[Sequence[Cell]]
-"""Cells of a table, as texts, or (text, small text, "best")."""
+"""Cells of a table, as texts, (text, small text, "best"), or bars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +71,8 @@ def render_page(
         (name, Markup(re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", str(escape(value)))), note)
         for name, value, note in tiles
     ]
-    css, js = (Markup((here / f"page.{x}").read_text(encoding="utf-8")) for x in ("css", "js"))
+    css = Markup(page_style())
+    js = Markup((here / "page.js").read_text(encoding="utf-8"))
     return pages.get_template("page.html").render(
         kind=kind, title=title, lead=lead, tiles=units, parts=parts, version=version, css=css,
         js=js, is_of_run=is_of_run,

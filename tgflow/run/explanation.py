@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from tgflow.report.formatting import score
-from tgflow.report.page import Card, render_page
+from tgflow.report.page import Bar, Card, Cell, render_page
 from tgflow.serve.explain import EventEffect, Explanation, age_text
 
 MAX_DRAWN = 60
@@ -53,8 +53,12 @@ def explanation_page(found: Explanation, name: str, unit: str) -> str:
             ("Without history", f"{found.baseline:.4g}", "logit of a pair without events"),
             ("Events to halve it", str(found.num_to_halve or "–"), "removed in the order below"),
         ]
-        groups = [(group.name, signed(group.logit), group.text) for group in found.groups]
-        parts.append(Card("Contributions", groups, ("group", "logit", "past events")))
+        most = max((abs(group.logit) for group in found.groups), default=0.0) or 1.0
+        groups = [
+            (group.name, Bar(group.logit / most), signed(group.logit), group.text)
+            for group in found.groups
+        ]
+        parts.append(Card("Contributions", groups, ("group", "", "logit", "past events")))
     if found.events:
         parts += [_picture_card(found, unit), _events_card(found, unit)]
     release = version("tgflow-learn")
@@ -62,11 +66,12 @@ def explanation_page(found: Explanation, name: str, unit: str) -> str:
 
 
 def _events_card(found: Explanation, unit: str) -> Card:
-    rows = []
+    rows: list[list[Cell]] = []
+    most = max(abs(e.drop) for e in found.events) or 1.0
     for e in found.events:
         ends, age = (str(e.src), str(e.dst)), age_text(found.t - e.t, unit)
-        rows.append((str(e.eid), *ends, str(e.t), age, signed(e.drop)))
-    head = ("position", "source", "destination", "time", "before", "drop")
+        rows.append([str(e.eid), *ends, str(e.t), age, Bar(e.drop / most), signed(e.drop)])
+    head = ("position", "source", "destination", "time", "before", "", "drop")
     return Card("Past events", rows, head, [f"In this order {halving(found)}."])
 
 

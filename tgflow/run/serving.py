@@ -295,6 +295,7 @@ class Replicas(AbstractContextManager["Replicas"]):
             serve.max_pairs,
             Serving(
                 name,
+                path.absolute().name,
                 token,
                 self.endpoint,
                 [*listed_hosts(serve), f"[{address}]:{port}"],

@@ -15,9 +15,11 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from jinja2 import Environment
+from markupsafe import Markup
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
 from pydantic import ValidationError
 
+from tgflow.base.page_style import page_style
 from tgflow.base.text import printable
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Hosts, Serving
@@ -105,7 +107,9 @@ class App:
         api = json.loads(text)
         api["info"] |= {"title": f"tgflow: {serving.name}", "version": version("tgflow-learn")}
         about = {"api": api, "url": serving.endpoint.url, "has_token": token is not None}
-        docs = Environment(autoescape=True, trim_blocks=True).from_string(docs).render(about)
+        about |= {"css": Markup(page_style()), "name": serving.name, "run": serving.run}
+        pages = Environment(autoescape=True, trim_blocks=True)
+        page, docs = (pages.from_string(text).render(about) for text in (page, docs))
         self._pages = {
             "/": (page.encode(), _HTML),
             "/docs": (docs.encode(), _HTML),

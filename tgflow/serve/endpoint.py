@@ -159,6 +159,8 @@ class Serving(NamedTuple):
 
     name: str
     """Name of the model."""
+    run: str
+    """Name of the run's directory."""
     token: str | None
     """Token that clients must send; None: none."""
     endpoint: Endpoint
