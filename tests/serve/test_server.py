@@ -133,7 +133,8 @@ def test_health_metrics_and_schema_pages(server, client):
         assert all(f"<code>{field}</code>" in page for field in kind.model_fields)
     status, page = client.get("/")
     assert (status, client.headers.get_content_type()) == (200, "text/html")
-    assert "Likeliest destinations" in page and "made · run" in page and "prefers-color-scheme" in page
+    parts = ("Likeliest destinations", "made · run", "prefers-color-scheme")
+    assert all(part in page for part in parts)
 
 
 def test_replica_is_not_ready_while_too_far_behind(predictor):
