@@ -39,7 +39,7 @@ DEVELOPERS = {
         "benchmarks.train:held_out", "held-out AP of TGN beside the peers, and its causes", True
     ),
     "train-models": Benchmark(
-        "benchmarks.train_models:run",
+        "benchmarks.train:models",
         "training the other models, beside a peer where one is installed",
         True,
     ),
@@ -51,7 +51,7 @@ DEVELOPERS = {
         "benchmarks.step:host_rows", "the host's time for a micro-batch on a GPU, by part"
     ),
     "stream": Benchmark("benchmarks.stream:run", "reading CSV and Parquet into the durable log"),
-    "threads": Benchmark("benchmarks.threads:run", "training on one thread and on all", True),
+    "threads": Benchmark("benchmarks.train:threads", "training on one thread and on all", True),
     "serve": Benchmark("benchmarks.serve:run", "answers over HTTP beside learning", True),
     "reuse": Benchmark(
         "benchmarks.reuse:run", "training a TGAT that reuses rows, by staleness", True

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from tgflow.base.choices import PairGroup, Precision, Visibility
+from tgflow.base.choices import Precision, Visibility
 from tgflow.cli.benchmarks.row import Params
 from tgflow.cli.benchmarks.setup import Options
 from tgflow.cli.benchmarks.train import BATCH_SIZE, THREADS, graph_on, training_events
@@ -187,7 +187,7 @@ def model_of(task: Task, kind: type[M], **settings: Any) -> M:
     return make(kind.config_type(**widths, dropout=task.dropout, **settings))
 
 
-def tgn_of(task: Task, pair_features: Sequence[PairGroup] = ()) -> TGN:
+def tgn_of(task: Task) -> TGN:
     """Return tgflow's TGN with the task's widths."""
     return model_of(
         task,
@@ -196,7 +196,7 @@ def tgn_of(task: Task, pair_features: Sequence[PairGroup] = ()) -> TGN:
         embedding_dim=task.dim,
         heads=task.heads,
         neighbors=task.neighbors,
-        pair_features=tuple(pair_features),
+        pair_features=(),
     )
 
 

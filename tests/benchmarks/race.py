@@ -25,7 +25,7 @@ from tgflow.cli.benchmarks.train import TURN
 
 OWN = "tgflow"
 VISIBILITIES: Sequence[Visibility] = ("batch", "event")
-"""Of tgflow, which is compared with a peer at the peer's visibility."""
+"""Of tgflow, which is compared with a peer at "batch"."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def contenders(
     Args:
         make: Returns a tgflow model on a task.
         task: The task.
-        others: Peers, each at its own visibility.
+        others: Peers, whose neighborhoods are those of the batch's start.
         turn: Batches of a peer's turn.
         own_turn: Batches of tgflow's turn.
     """
@@ -110,7 +110,7 @@ def contenders(
     absent: list[Params] = []
     for peer in others:
         found = peers.load(peer, task)
-        laps.append(Laps(found, turn, size, peer.library, peer.visibility))
+        laps.append(Laps(found, turn, size, peer.library))
         if isinstance(found, str):
             absent.append(laps.pop().params | {"skipped": found})
     return laps, absent

@@ -3,8 +3,7 @@
 Each contender is a set of new processes, one thread each by default, so that none starts warm. The
 control is two independent processes with micro-batches of half the size: the speed of two ranks
 without communication. Each learns all events of the ranks, as neighborhoods grow along a stream, so
-their speeds add up. For two ranks the time of each is shown by kind, and how much longer the
-slowest computes than the mean.
+their speeds add up.
 
 A process of a contender is `python -m benchmarks.ranks FILE WORK (alone|joined)`, see `measure`.
 """
@@ -18,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 import torch
@@ -33,10 +32,8 @@ from tgflow.base.peers import Peers
 from tgflow.cli.benchmarks import setup
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options
-from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT, TGN
-from tgflow.ranks.control import Order, RankFigures
 from tgflow.ranks.join import join
 from tgflow.ranks.supervise import RankProcesses
 from tgflow.train.config import ContinualConfig
@@ -76,26 +73,6 @@ class Work:
     """Concurrent worlds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Took:
-    """Seconds of a process after the warm-up."""
-
-    total: float
-    compute: float
-    """In forward, backward and optimizer."""
-    wait: float
-    """In collectives: waiting for other ranks, mostly."""
-    batches: float
-    """Preparing batches or waiting for them."""
-    records: float
-    """Making records, with metrics on rank 0."""
-
-    def by_kind(self) -> dict[str, float]:
-        """Return the seconds by kind of work; `rest` is everything else."""
-        kinds = {kind: spent for kind, spent in asdict(self).items() if kind != "total"}
-        return {**kinds, "rest": self.total - sum(kinds.values())}
-
-
 def run(options: Options) -> list[Row]:
     """Measure two ranks in turns with independent processes, then restarts."""
     data = options.data[0] if options.data else None
@@ -113,7 +90,7 @@ def run(options: Options) -> list[Row]:
 
 
 def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
-    """Return events per second of two ranks, one process and the control; and times of ranks."""
+    """Return events per second of two ranks, one process and the control."""
     together, alone, alone_2, control = (
         "2 ranks", "1 process", "1 process, 2 threads", "2 processes, half batches"
     )  # fmt: skip
@@ -129,19 +106,16 @@ def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
             copies=2,
         ),
     }
-    took: dict[str, list[list[Took]]] = {name: [] for name in contenders}
+    took: dict[str, list[float]] = {name: [] for name in contenders}
     order = [*contenders]
     for _ in range(1 if options.quick else ROUNDS):
         for name in order:
             options.say(f"ranks: {work.model}, micro-batches of {work.batch}: {name}")
-            took[name].append(start(contenders[name]))
+            took[name].append(max(start(contenders[name])))
         order.reverse()
     events = work.batch * work.batches
     speeds = {
-        name: contenders[name].copies
-        * events
-        / median(max(each.total for each in processes) for processes in rounds)
-        for name, rounds in took.items()
+        name: contenders[name].copies * events / median(seconds) for name, seconds in took.items()
     }
     best = max(speeds[alone], speeds[alone_2])
     goal = {"baseline": best, "target_ratio": wanted}
@@ -149,36 +123,15 @@ def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
         goal = {"baseline": speeds[control], "target_ratio": CONTROL_SHARE}
     stream = Path(work.data).name.split(".")[0] if work.data else "wikipedia-shaped"
     params: Params = {"stream": stream, "model": work.model, "batch": work.batch}
+    title = f"ranks, {work.model.upper()}"
     return [
-        *(
-            Row(
-                f"ranks, {work.model.upper()}",
-                speed,
-                "events/s",
-                {**params, "by": name},
-                **(goal if name == together else {}),
-            )
-            for name, speed in speeds.items()
-        ),
-        *time_rows(took[together], params, work.batches),
+        Row(title, speed, "events/s", {**params, "by": name}, **(goal if name == together else {}))
+        for name, speed in speeds.items()
     ]
 
 
-def time_rows(rounds: Sequence[Sequence[Took]], params: Params, batches: int) -> list[Row]:
-    """Return the time of a micro-batch of each rank by kind, and the slowest rank over the mean."""
-    rows = []
-    for rank, each in enumerate(zip(*rounds, strict=True)):
-        for kind in each[0].by_kind():
-            ms = 1000 * median(took.by_kind()[kind] for took in each) / batches
-            of: Params = {**params, "rank": rank, "of": kind}
-            rows.append(Row("ranks, time of a step", ms, "ms", of))
-    compute = [[took.compute for took in each] for each in rounds]
-    ratio = median(max(each) / fmean(each) for each in compute)
-    return [*rows, Row("ranks, slowest over mean", ratio, "", params)]
-
-
-def start(work: Work) -> list[Took]:
-    """Run the processes of a contender at the same time; return the seconds of each, by rank.
+def start(work: Work) -> list[float]:
+    """Run the processes of a contender together; return the seconds of each after the warm-up.
 
     Raises:
         RuntimeError: If one fails, or takes half an hour.
@@ -197,10 +150,10 @@ def start(work: Work) -> list[Took]:
             if not world.wait(LIMIT_SECONDS) or any(world.codes):
                 raise RuntimeError(f"ranks of the benchmark ended with {world.codes}")
         files = sorted(folder.iterdir())
-        return [Took(**json.loads(path.read_text(encoding="ascii"))) for path in files]
+        return [float(path.read_text(encoding="ascii")) for path in files]
 
 
-def measure(work: Work, peers: Peers) -> Took:
+def measure(work: Work, peers: Peers) -> float:
     """Learn with these ranks; return the seconds after the warm-up."""
     torch.set_num_threads(work.threads)
     _core.set_num_threads(work.threads)
@@ -216,41 +169,14 @@ def measure(work: Work, peers: Peers) -> Took:
     )
     slices = max(work.world, 1)
     config = ContinualConfig(batch_size=work.batch, slices=slices, mrr_negatives=1)
-    trainer: Any = ContinualTrainer(model, TemporalGraph(), config, peers=peers)
-    batches, records = WorkClock(), WorkClock()
-    loaded, collect = trainer._loaded, trainer._collect
-
-    def timed_batches(tasks: Any) -> Iterator[Any]:
-        with closing(loaded(tasks)) as made:
-            while True:
-                with batches.measuring():
-                    batch = next(made, None)
-                if batch is None:
-                    return
-                yield batch
-
-    def timed_collect(**how: Any) -> None:
-        with records.measuring():
-            collect(**how)
-
-    def now() -> list[float]:
-        figures = RankFigures.of(
-            peers.traffic,
-            compute_seconds=trainer.control.compute_seconds(),
-            memory_bytes=0,
-            request=Order.NONE,
-        )
-        busy = figures.compute_seconds, figures.wait_seconds
-        return [time.perf_counter(), *busy, batches.seconds, records.seconds]
-
-    trainer._loaded, trainer._collect = timed_batches, timed_collect
+    trainer = ContinualTrainer(model, TemporalGraph(), config, peers=peers)
     steps = trainer.steps([events])
     for _ in range(work.warm_up):
         next(steps)
-    before = now()
+    began = time.perf_counter()
     for _ in steps:
         pass
-    return Took(*(after - start for after, start in zip(now(), before, strict=True)))
+    return time.perf_counter() - began
 
 
 def recoveries(data: Path, kills: int) -> Iterator[float]:
@@ -303,4 +229,4 @@ if __name__ == "__main__":
     took = measure(Work(**json.loads(work)), ranks)
     rank = ranks.rank
     ranks.close()
-    Path(f"{to}-{rank}").write_text(json.dumps(asdict(took)), encoding="ascii")
+    Path(f"{to}-{rank}").write_text(str(took), encoding="ascii")

@@ -110,7 +110,6 @@ LIBRARIES = {
     "PyTorch Geometric": ("torch_geometric", "batch"),
     "TGM": ("tgm-lib", "batch"),
     "tgflow, event-exact": ("tgflow", "event"),
-    "TGLite, event-exact": ("tglite", "event"),
 }
 """Titles of the README's table, and library and visibility of their rows."""
 LIBRARY = "library", "visibility"

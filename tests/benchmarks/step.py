@@ -40,7 +40,6 @@ from tgflow.train.stepper import Stepper
 
 WARM_UP, STEPS = 100, 40
 DATA = Path(__file__).parents[2] / "examples/data/collegemsg.csv.gz"
-PICTURE = Path(__file__).parents[2] / "examples/guides/step.svg"
 KINDS = {
     "matrix products": ("_CoreProduct",),
     "attention": ("Attend",),
@@ -50,8 +49,6 @@ KINDS = {
 }
 """Parts of the names of operations, the first that fits counts; all else is Python and the rest."""
 REST = "Python and the rest"
-COLORS = "#3557d6", "#0d9373", "#c2571a", "#8a3fc0", "#b8860b", "#98a1b0"
-
 
 HOST_PARTS = {
     "append": (TemporalGraph, ("append",)),
@@ -68,10 +65,7 @@ HOST_WARM_UP, HOST_STEPS = 15, 100
 
 
 def run(options: Options) -> list[Row]:
-    """Profile TGN as `tgflow run` trains it, on one thread, at each level and precision.
-
-    Writes the picture of the guide how-fast.
-    """
+    """Profile TGN as `tgflow run` trains it, on one thread, at each level and precision."""
     file = options.data[0] if options.data else DATA
     levels = [level for level in _core.simd_levels() if level != "baseline"]
     settings = [(level, "fp32") for level in reversed(levels)]
@@ -91,10 +85,6 @@ def run(options: Options) -> list[Row]:
         rows.append(
             Row("step, matrix products", found["rate"], "FLOP/s", params, baseline=found["best"])
         )
-    PICTURE.write_text(
-        picture({f"{' '.join(key)}": found["ms"] for key, found in profiles.items()}),
-        encoding="utf-8",
-    )
     return rows
 
 
@@ -232,36 +222,6 @@ def _product_rate(steps: Any, module: Any = linear) -> float:
         next(steps)
     module.multiply = multiply
     return flops / seconds
-
-
-def picture(profiles: dict[str, dict[str, float]]) -> str:
-    """Return an SVG of stacked bars, one a profile."""
-    scale = 760 / max(sum(ms.values()) for ms in profiles.values())
-    parts, y = [], 20
-    for name, ms in profiles.items():
-        parts.append(f'<text x="130" y="{y + 20}" text-anchor="end">{name}</text>')
-        x = 140.0
-        for color, value in zip(COLORS, ms.values(), strict=True):
-            parts.append(_bar(x, y, scale * value, color, f"{value:.1f}"))
-            x += scale * value
-        parts.append(f'<text x="{x + 6:.0f}" y="{y + 20}">{sum(ms.values()):.0f} ms</text>')
-        y += 42
-    for i, (color, kind) in enumerate(zip(COLORS, (*KINDS, REST), strict=True)):
-        x, at = 140 + 260 * (i % 3), y + 14 + 22 * (i // 3)
-        parts.append(f'<rect x="{x}" y="{at}" width="12" height="12" fill="{color}"/>')
-        parts.append(f'<text x="{x + 18}" y="{at + 11}">{kind}</text>')
-    style = "text { font: 13px system-ui, sans-serif; fill: #5d6470 } .value { fill: #fff }"
-    page = f'<rect width="980" height="{y + 70}" fill="#fff"/>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 980 {y + 70}" width="980">'
-    return "\n".join([head, f"<style>{style}</style>", page, *parts, "</svg>\n"])
-
-
-def _bar(x: float, y: int, width: float, color: str, value: str) -> str:
-    bar = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="30" fill="{color}"/>'
-    if width < 26:
-        return bar
-    middle = f'x="{x + width / 2:.1f}" y="{y + 20}" text-anchor="middle"'
-    return f'{bar}<text class="value" {middle}>{value}</text>'
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,26 +1,31 @@
-"""Training speed and held-out AP of TGN and TGAT against other installed libraries, in turns."""
+"""Training speed and held-out AP of models against other installed libraries, and by threads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from benchmarks import peers
 from benchmarks.graph import hop_rows, insert_rows
-from benchmarks.own import Task, named_task, own_tgat, own_tgn, task_of
-from benchmarks.race import OWN, contenders, race, rows_beside, speed_rows
+from benchmarks.own import Own, Task, model_of, named_task, own_tgat, own_tgn, task_of
+from benchmarks.race import OWN, Laps, contenders, race, rows_beside, speed_rows
 from benchmarks.train_device import device_rows
 from tgflow import _core
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads
 from tgflow.cli.benchmarks.train import THREADS, TURN, set_threads, training_events
+from tgflow.models import DyGFormer, GraphMixer, TPNet
 from tgflow.nn._native import has_bfloat16
+from tgflow.nn.model import TemporalModel
+from tgflow.run.machine import num_cores
 
-TGN_TIMES_FASTER = {"torch_geometric": 3.0, "tglite": 6.0}
+TGN_TIMES_FASTER = {"torch_geometric": 3.0}
 TGN_TIMES_FASTER_BF16 = {"torch_geometric": 4.0}
-TGAT_TIMES_FASTER = {"tgm-lib": 33.0, "tglite": 4.0}
+TGAT_TIMES_FASTER = {"tgm-lib": 33.0}
 """Targets of tgflow's speed relative to a peer, at the peer's visibility."""
 HELD_OUT_EVENTS, SEEDS = 40_000, (0, 1)
 SETTINGS: Mapping[str, dict[str, Any]] = {
@@ -30,6 +35,24 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
     "learning rate 1e-3": {"lr": 1e-3},
 }
 """Changes of the task by which `held_out` explains the AP of peers; peers' examples have 1e-4."""
+THREADS_EVENTS, OVER_ONE = 30_000, 1.7
+"""First events that `threads` uses; target of two threads over one, on two cores."""
+OTHERS: Mapping[str, tuple[Callable[[Task], TemporalModel], peers.Peer, float, int, int]] = {
+    "GraphMixer": (
+        lambda task: model_of(task, GraphMixer, embedding_dim=task.dim, neighbors=task.neighbors),
+        peers.GRAPHMIXER, 5.0, TURN, 20,
+    ),
+    "TPNet": (
+        lambda task: model_of(task, TPNet, embedding_dim=task.dim, neighbors=task.neighbors),
+        peers.TPNET, 3.0, 3, 20,
+    ),
+    "DyGFormer": (  # a sequence has the node and its neighbors
+        lambda task: model_of(task, DyGFormer, embedding_dim=task.dim, length=1 + task.neighbors),
+        peers.DYGFORMER, 3.0, 3, 31,
+    ),
+}  # fmt: skip
+"""Other models: tgflow's, a peer, the target of their ratio, batches of a turn of tgflow's (a peer
+trains one), and neighbors without features."""
 
 
 def libraries(options: Options) -> list[Row]:
@@ -115,3 +138,65 @@ def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
     race(laps, task.num_batches, options)
     rows = speed_rows("TGAT training", laps, absent, params)
     return rows + rows_beside("TGAT training", laps, params, TGAT_TIMES_FASTER)
+
+
+def threads(options: Options) -> list[Row]:
+    """Train TGN and TGAT on one thread and on all, in turns."""
+    name, events = training_events(options, THREADS_EVENTS)
+    task = task_of(events)
+    params: Params = {"stream": name, "events": len(task.events)}
+    rows: list[Row] = []
+    for model, make in (("TGN", own_tgn), ("TGAT", own_tgat)):
+        rows += training_rows(task, make, {**params, "model": model}, options)
+    return rows
+
+
+def training_rows(
+    task: Task, make: Callable[[Task], Own], params: Params, options: Options
+) -> Iterator[Row]:
+    """Yield the speed on one thread and on one per core, turn by turn."""
+    cores = num_cores()
+    laps = {n: Laps(make(task), TURN, task.batch_size) for n in (1, cores)}
+    with restored_threads():
+        while len(laps[1].losses) < task.num_batches:
+            for num, each in laps.items():
+                torch.set_num_threads(num)
+                _core.set_num_threads(num)
+                each.run()
+            options.say(f"{params['model']}: batch {len(laps[1].losses):,}")
+    one = laps.pop(1).median
+    yield Row("threads, training", one, "events/s", {**params, "threads": 1})
+    wanted = OVER_ONE if cores == 2 else None
+    for each in laps.values():
+        named = {**params, "threads": cores}
+        yield Row(
+            "threads, training", each.median, "events/s", named, baseline=one, target_ratio=wanted
+        )
+
+
+def models(options: Options) -> list[Row]:
+    """Train each of `OTHERS` once over the stream, tgflow and its peer turn by turn, as `run`."""
+    task, params = named_task(options)
+    with restored_threads():
+        set_threads()
+        return model_rows(task, params, options)
+
+
+def model_rows(task: Task, params: Params, options: Options) -> list[Row]:
+    """Return the rows of all models; only GraphMixer trains on events with features, too."""
+    rows = rows_beside_peer(task, params, options, "GraphMixer")
+    for name, (*_, neighbors) in OTHERS.items():
+        plain = replace(task, events=replace(task.events, x=None), neighbors=neighbors)
+        named = params | {"features": 0, "neighbors": neighbors}
+        rows += rows_beside_peer(plain, named, options, name)
+    return rows
+
+
+def rows_beside_peer(task: Task, params: Params, options: Options, model: str) -> list[Row]:
+    """Return the speeds of a tgflow model and of its peer, which trains one batch a turn."""
+    make, peer, times_faster, own_turn, _ = OTHERS[model]
+    laps, absent = contenders(lambda task: Own(task, make(task)), task, (peer,), 1, own_turn)
+    race(laps, task.num_batches, options)
+    rows = speed_rows(f"{model} training", laps, absent, params)
+    targets = {peer.library: times_faster}
+    return rows + rows_beside(f"{model} training", laps, params, targets)

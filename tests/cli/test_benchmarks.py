@@ -16,20 +16,7 @@ import torch
 import benchmarks.graph
 import benchmarks.kafka
 import benchmarks.train
-from benchmarks import (
-    disk,
-    peers,
-    ranks,
-    reuse,
-    rules,
-    serve,
-    step,
-    stream,
-    table,
-    threads,
-    train_device,
-    train_models,
-)
+from benchmarks import disk, peers, ranks, reuse, rules, serve, step, stream, table, train_device
 from benchmarks.accuracy import rows_of_run
 from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.own import Task, own_tgn
@@ -119,12 +106,12 @@ def train_rows(monkeypatch, tmp_path):
 
 
 def models_rows(monkeypatch, tmp_path):
-    monkeypatch.setattr(peers, "load", lambda peer, *given: peer.not_installed)
-    return train_models.rows_of(made_task(), {"stream": "made"}, Options())
+    monkeypatch.setattr(peers, "load", lambda peer, *given: peers.NOT_INSTALLED)
+    return benchmarks.train.model_rows(made_task(), {"stream": "made"}, Options())
 
 
 def libraries_rows(monkeypatch, tmp_path):
-    monkeypatch.setattr(peers, "load", lambda peer, *given: peer.not_installed)
+    monkeypatch.setattr(peers, "load", lambda peer, *given: peers.NOT_INSTALLED)
     monkeypatch.setattr(benchmarks.train, "has_bfloat16", lambda: False)
     rows = benchmarks.train.libraries(Options(quick=True, events=2_000, device="cpu"))
     for pick in BESIDE.values():  # of the README's table
@@ -148,8 +135,10 @@ def device_rows(monkeypatch, tmp_path):
 
 
 def threads_rows(monkeypatch, tmp_path):
-    monkeypatch.setattr(threads, "num_cores", lambda: 2)
-    return threads.training_rows(made_task(), own_tgn, {"model": "TGN"}, Options(quick=True))
+    monkeypatch.setattr(benchmarks.train, "num_cores", lambda: 2)
+    return benchmarks.train.training_rows(
+        made_task(), own_tgn, {"model": "TGN"}, Options(quick=True)
+    )
 
 
 def reuse_rows(monkeypatch, tmp_path):
@@ -195,8 +184,7 @@ def log_rows(monkeypatch, tmp_path):
 
 
 def ranks_values(monkeypatch, tmp_path):
-    found = ranks.start(ranks.Work("tgn", batch=20, warm_up=1, batches=2, dim=4, world=2))
-    return [value for each in found for value in (each.compute, each.batches, each.wait)]
+    return ranks.start(ranks.Work("tgn", batch=20, warm_up=1, batches=2, dim=4, world=2))
 
 
 def serve_rows(monkeypatch, tmp_path):
@@ -264,12 +252,12 @@ def test_benchmark_runs(run, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     "peer",
-    [*peers.TGN, *peers.TGAT, *peers.GRAPHMIXER, *peers.DYGFORMER, *peers.TPNET],
+    [*peers.TGN, *peers.TGAT, peers.GRAPHMIXER, peers.DYGFORMER, peers.TPNET],
     ids=lambda peer: peer.adapter,
 )
 def test_installed_peers_run_the_same_task(peer):
     contender = peers.load(peer, made_task())
-    if contender == peer.not_installed:
+    if contender == peers.NOT_INSTALLED:
         pytest.skip(f"{peer.library} is {contender}")
     assert not isinstance(contender, str), contender
     losses = contender.train(4) + contender.train(100)

@@ -7,7 +7,6 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from tgflow.base.choices import Visibility
 from tgflow.base.extras import install_command
 
 
@@ -18,31 +17,18 @@ class Peer(NamedTuple):
     """Name of the package."""
     module: str
     adapter: str
-    way_in: str = install_command("bench")
-    """Install command."""
-    visibility: Visibility = "batch"
-    """Of its neighborhoods in training."""
-
-    @property
-    def not_installed(self) -> str:
-        """Reason of the skipped row of a library that is not installed."""
-        return f"not installed: {self.way_in}"
 
 
-_BUILT = "build it from its sdist, see tests/benchmarks/peers/tglite.py"
-
+NOT_INSTALLED = f"not installed: {install_command('bench')}"
+"""Reason of the skipped row of a library that is not installed."""
 TGN = (
     Peer("torch_geometric", "benchmarks.peers.pyg", "PygTgn"),
     Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgn"),
-    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgn", _BUILT, "event"),
 )
-TGAT = (
-    Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgat"),
-    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgat", _BUILT, "event"),
-)
-GRAPHMIXER = (Peer("tgm-lib", "benchmarks.peers.tgm", "TgmGraphMixer"),)
-DYGFORMER = (Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmDyGFormer"),)
-TPNET = (Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmTPNet"),)
+TGAT = (Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgat"),)
+GRAPHMIXER = Peer("tgm-lib", "benchmarks.peers.tgm", "TgmGraphMixer")
+DYGFORMER = Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmDyGFormer")
+TPNET = Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmTPNet")
 SAMPLERS = (
     Peer("torch_geometric", "benchmarks.peers.pyg_sampler", "PygSampler"),
     Peer("tgm-lib", "benchmarks.peers.tgm_sampler", "TgmSampler"),
@@ -55,9 +41,9 @@ def load(peer: Peer, *args: Any) -> Any:
         version(peer.library)
         adapter = getattr(import_module(peer.module), peer.adapter)
     except PackageNotFoundError:
-        return peer.not_installed
+        return NOT_INSTALLED
     except ModuleNotFoundError as error:
-        return f"{peer.not_installed} ({error})"
+        return f"{NOT_INSTALLED} ({error})"
     return adapter(*args)
 
 

@@ -13,7 +13,6 @@ from torch_geometric.nn import TGNMemory, TransformerConv
 from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
 
 from benchmarks.own import Task
-from benchmarks.peers.decoder import PairDecoder
 from benchmarks.peers.loop import Loop
 
 
@@ -36,7 +35,7 @@ class PygTgn(Loop):
         )
         task.set_frequencies(self.memory.time_enc.lin)
         self.embedding = _Embedding(task, self.memory.time_enc)
-        self.decoder = PairDecoder(task.dim)
+        self.decoder = _PairDecoder(task.dim)
         nodes, device = task.num_nodes, task.device
         self.neighbors = LastNeighborLoader(nodes, size=task.neighbors, device=device)
         self.local = torch.empty(nodes, dtype=torch.int64, device=device)
@@ -94,4 +93,19 @@ class _Embedding(nn.Module):
     def forward(self, x: Tensor, updated: Tensor, edges: Tensor, t: Tensor, msg: Tensor) -> Tensor:
         dt = (updated[edges[0]] - t).to(x.dtype)
         out: Tensor = self.conv(x, edges, torch.cat([self.time_enc(dt), msg], dim=-1))
+        return out
+
+
+class _PairDecoder(nn.Module):
+    """A two-layer score of pairs of embeddings."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.src = nn.Linear(dim, dim)
+        self.dst = nn.Linear(dim, dim)
+        self.out = nn.Linear(dim, 1)
+
+    def forward(self, src: Tensor, dst: Tensor) -> Tensor:
+        """Return the logit of each pair, float32 `[B]`."""
+        out: Tensor = self.out((self.src(src) + self.dst(dst)).relu()).squeeze(-1)
         return out
