@@ -5,8 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "lanes.hpp"
-#include "tgflow/detail/sample_row.hpp"
+#include "../../../csrc/src/query_group.hpp"
 #include "tgflow/radix_sort.hpp"
 #include "tgflow/thread_pool.hpp"
 
@@ -133,7 +132,7 @@ class CsrGroup {
       return sees(entry.t, entry.eid_offset, t_[j], limit_[j]);
     });
     for (int64_t j = 0; j < num_open_; ++j) {
-      prefetch_row(searches_[j].low, row);
+      prefetch_entries(searches_[j].low, row);
       count[open_[j]] = searches_[j].low - first[open_[j]] + 1;
     }
   }
@@ -147,7 +146,7 @@ class CsrGroup {
       const auto seen = [&](const Entry& entry) { return sees(entry.t, entry.eid_offset, t, before); };
       if (count[i] == 0) continue;
       if (seen(first[i][count[i] - 1])) {
-        prefetch_row(first[i] + count[i] - 1, row);
+        prefetch_entries(first[i] + count[i] - 1, row);
         continue;
       }
       open_[num_open_] = i;
