@@ -1,5 +1,7 @@
 """Hostile checkpoint files are refused quickly and with little memory."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -10,6 +12,8 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 import torch
@@ -27,6 +31,7 @@ from tgflow.checkpoint import (
     load,
     save,
 )
+from tgflow.checkpoint.typed import read_as, read_natural
 
 MIB = 1 << 20
 
@@ -243,3 +248,47 @@ def test_fuzzed_manifests_with_valid_digests_raise_a_declared_error(tmp_path, fi
     hostile(path, tensors_file({}))
     (path / "manifest.json").write_bytes(manifest_of(files, meta))
     try_to_load(path)
+
+
+@dataclass
+class Pair:
+    first: int
+    rest: dict[str, tuple[float, float]] | None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (int, True, "key is True, expected int"),
+        (int, 2**70, "expected int"),
+        (float, True, "expected float"),
+        (float, float("nan"), "key is nan, expected float"),
+        (Literal["a", 1], True, "key is True"),
+        (list[int], [1, "x"], r"key\[1\] is 'x', expected int"),
+        (dict[str, int], {"a": None}, r"key\.a is None"),
+        (tuple[int, int], [1], r"key is \[1\]"),
+        (tuple[int, ...], [1, "x"], r"key\[1\] is 'x', expected int"),
+        (Pair, {"first": 1}, "key lacks 'rest'"),
+        (Pair, {"first": 1, "rest": None, "more": 2}, "key has an unknown 'more'"),
+        (Pair, {"first": 1, "rest": {"a": [1]}}, "key.rest"),
+        (Pair | None, 5, "key is 5"),
+    ],
+)
+def test_value_of_a_wrong_type_is_refused_by_its_key(kind, value, text):
+    with pytest.raises(UntrustedCheckpoint, match=text):
+        read_as(kind, value, "key")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(int, -(2**63)), (int | None, None), (Literal["a", 1], 1), (tuple[str, ...], ("a", "b"))],
+)
+def test_value_of_the_right_type_is_returned_unchanged(kind, value):
+    assert read_as(kind, value, "key") == value
+
+
+def test_negative_count_is_refused():
+    assert read_natural({"n": 3}, "n") == 3
+    for meta, text in (({"n": -1}, "n is -1"), ({}, "n is None"), ({"n": 2.0}, "n is 2.0")):
+        with pytest.raises(UntrustedCheckpoint, match=text):
+            read_natural(meta, "n")

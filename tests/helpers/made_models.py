@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from helpers.made_streams import seeded
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
@@ -40,9 +40,7 @@ def made_model(name: str, **settings: Any) -> Any:
     wanted = {"edge_x_dim": X_DIM, **SMALL}
     small = {key: value for key, value in wanted.items() if key in known}
     small |= entry.settings
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return entry.model(entry.config(**small | settings))
+    return seeded(lambda: entry.model(entry.config(**small | settings)))
 
 
 def has_parameters(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -43,30 +43,31 @@ def pieces(events: EventBatch, *sizes: int) -> Iterator[EventBatch]:
             start += size
 
 
+def seeded(make: Callable[[], Any], seed: int = 0) -> Any:
+    """Return what `make` draws from a seed, without a change to torch's generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
 def small_tgn(seed: int = 0, **changes: Any) -> TGN:
     """A TGN that trains in milliseconds, with dropout."""
     widths = {"memory_dim": 8, "time_dim": 4, "embedding_dim": 8, "neighbors": 3}
     settings: dict[str, Any] = {"edge_x_dim": 2, "dropout": 0.1, **widths}
     settings |= {"pair_features": (), **changes}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return TGN(TGNConfig(**settings))
+    return seeded(lambda: TGN(TGNConfig(**settings)), seed)
 
 
 def small_tgat(seed: int = 0, **changes: Any) -> TGAT:
     """A TGAT of two hops that trains in milliseconds, with dropout and uniform neighbors."""
     widths = {"edge_x_dim": 2, "time_dim": 4, "embedding_dim": 8, "neighbors": 3}
     settings: dict[str, Any] = {**widths, "pair_features": (), **changes}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return TGAT(TGATConfig(**settings))
+    return seeded(lambda: TGAT(TGATConfig(**settings)), seed)
 
 
 def small_counts(seed: int = 0, **changes: Any) -> SmoothedCounts:
     """The count model, with the same parameters at every call."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return SmoothedCounts(**changes)
+    return seeded(lambda: SmoothedCounts(**changes), seed)
 
 
 def with_labels(events: EventBatch, label: Tensor) -> EventBatch:

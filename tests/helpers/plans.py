@@ -289,10 +289,6 @@ def spec_of(plan: Plan) -> PlanSpec:
     )  # fmt: skip
 
 
-Slot = tuple[int, int, int]
-"""A neighbor, its event's tick and its event."""
-
-
 def made_batch(
     events: EventBatch,
     index: int,
@@ -317,16 +313,6 @@ def made_batch(
         with_memory=True,
     )
     return plan.batch(0, index)
-
-
-def neighbors(events: EventBatch, node: int, tick: int, before: int, k: int) -> list[Slot]:
-    """Return up to `k` neighbors strictly before a tick and a log position, newest first."""
-    found: list[Slot] = []
-    for eid in reversed(range(min(before, len(events)))):
-        a, b, t = int(events.src[eid]), int(events.dst[eid]), int(events.t[eid])
-        if t < tick and node in (a, b) and len(found) < k:
-            found.append((b if a == node else a, t, eid))
-    return found
 
 
 def pad(batch: Batch, shape: BatchShape) -> Batch:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers.made_models import X_DIM, made_events, made_model
-from helpers.plans import Slot, made_batch, neighbors
+from helpers.plans import made_batch, recent
 from tgflow.graph.batch import Batch
 
 EVENTS, SIZE = made_events(60), 20
@@ -34,9 +34,9 @@ def third_batch(model: Any) -> Batch:
 
 
 @cache
-def met(node: int, t: int, k: int) -> list[Slot]:
+def met(node: int, t: int, k: int) -> list[tuple[int, int, int]]:
     """Return a node's neighbors before the third batch: (neighbor, tick, event), newest first."""
-    return neighbors(EVENTS, node, t, 2 * SIZE, k)
+    return recent(EVENTS, node, t, k, 2 * SIZE)
 
 
 def asked(batch: Batch) -> Iterator[tuple[int, int, int]]:

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.devices import device_of, for_each_gpu
+from helpers.devices import apart, cuda, device_of, for_each_gpu, opened
 from helpers.effort import tries
+from helpers.made_streams import made_events
 from helpers.plans import (
     assert_on,
     assert_same_batch,
     assert_same_but_for_padding,
+    plan_of,
     plans,
     recent_plan,
     tied_events,
@@ -24,16 +26,18 @@ from helpers.plans import (
 from helpers.strategies import samplers
 from tgflow import _core
 from tgflow.cuda.device import Device
+from tgflow.cuda.row_lists import row_lists
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.cache import cached
 from tgflow.graph.counts import Count, Number
 from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan import NegativeSampler, Plan
+from tgflow.nn.pairs import Pairs
+from tgflow.plan import Loader, NegativeSampler, Plan
 from tgflow.plan.assemble import assemble
 from tgflow.plan.host_preparer import KEPT_SLABS, HostPreparer, host_preparer
-from tgflow.plan.loader import Loader
+from tgflow.plan.replay import ExperienceReplay
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -232,3 +236,42 @@ def test_slab_contains_one_batch() -> None:
     broken = _core.SlabPool(1, lambda size: torch.zeros(size - 1, dtype=torch.uint8))
     with pytest.raises(ValueError, match="allocated memory must hold 4096 bytes"):
         preparer.prepare(_core.Slab(broken), *call)
+
+
+EVENTS = made_events(240)
+
+
+def assert_lists(found, row, num_rows, mask=None):
+    """Compare starts, and the slots that are in a list."""
+    expected = row_lists(row, num_rows, mask)
+    assert torch.equal(found.start.cpu(), expected.start.cpu())
+    used = int(expected.start[-1])
+    assert torch.equal(found.slot[:used].cpu(), expected.slot[:used].cpu())
+    assert found.slot.shape == expected.slot.shape
+
+
+@pytest.mark.parametrize("device", [apart, cuda])
+@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("captures", [False, True])
+def test_lists_of_a_batch_are_those_of_its_rows_without_the_padding_that_is_cut(
+    device, is_there, captures
+):
+    where = {"device": opened(device)} if is_there else {}
+    graph = TemporalGraph.from_events(EVENTS, **where)
+    plan = plan_of(graph, replay=ExperienceReplay(ratio=0.5), for_gradients=True)
+    gpu = plan.gpu or device_of(device)
+    for batch in Loader(plan, 0, range(12), device=gpu, captures=captures, num_threads=0):
+        frontiers = [*(len(block.target) for block in batch.blocks), len(batch.nodes)]
+        for block, below in zip(batch.blocks, frontiers[1:], strict=True):
+            assert_lists(block.target_lists, block.target, below)
+            assert_lists(block.neighbor_lists, block.neighbor, below, block.mask)
+        pairs = Pairs.of(batch)
+        assert_lists(batch.src_lists, pairs.src_row, frontiers[0])
+        assert_lists(batch.dst_lists, pairs.dst_row, frontiers[0])
+
+
+def test_batches_in_host_memory_and_without_gradients_have_no_lists():
+    for device, for_gradients in (("cpu", True), ("apart", False)):
+        graph = TemporalGraph.from_events(EVENTS[:60], device=opened(device))
+        batch = plan_of(graph, for_gradients=for_gradients).batch(0, 2)
+        assert batch.src_lists is batch.blocks[0].target_lists is None

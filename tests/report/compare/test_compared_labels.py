@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from helpers.live_runs import untimed
-from helpers.made_streams import by_feature, pieces, small_tgat, small_tgn, taking_turns
+from helpers.made_streams import by_feature, pieces, seeded, small_tgat, small_tgn, taking_turns
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
 from tgflow.graph import TemporalGraph
@@ -37,9 +37,7 @@ def task_of(classes=2, kind="edge"):
 
 def with_decoder(make, task, seed=0):
     model = make(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        task.add_decoder(model, 2)
+    seeded(lambda: task.add_decoder(model, 2), seed)
     return model
 
 

@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+import tgflow as tg
 from helpers.files import flat, read, rows_of
 from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams.files import csv
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12)]
 
@@ -109,3 +111,29 @@ def test_bad_rows_after_comments_keep_their_line_numbers(tmp_path):
     path = written(tmp_path / "a.csv", "#\nsrc,dst,t\n#\n1,4,10\n#\n1,4,x\n#\n1,4,11\n")
     events, [(_, _, place, _)] = flat(read(open_files(path, comment="#")))
     assert (place["line"], [row[3] for row in events]) == (6, [10, 11])
+
+
+def write(path, num):
+    head = ",".join(["src", "dst", "t", *(f"f{i}" for i in range(num))])
+    rows = [",".join([f"{i}", f"{i + 1}", f"{i}", *["1.5"] * num]) for i in range(3)]
+    path.write_text("\n".join([head, *rows, ""]))
+    return path
+
+
+@pytest.mark.parametrize("features", [None, "f*"])
+def test_pattern_of_a_row_does_not_grow_with_the_columns(tmp_path, monkeypatch, features):
+    patterns = []
+    compiled = re.compile
+    monkeypatch.setattr(csv.re, "compile", lambda text: patterns.append(text) or compiled(text))
+    path = write(tmp_path / "wide.csv", 20_000)
+    stream = tg.open_stream(path, features=features)
+    assert stream.x_dim == (20_000 if features else 0)
+    assert sum(map(len, stream)) == 3
+    assert patterns
+    assert max(map(len, patterns)) < 1_000
+
+
+def test_header_that_is_too_long_is_refused(tmp_path):
+    path = write(tmp_path / "wide.csv", 200_000)
+    with pytest.raises(StreamError, match="line 1: the header has more than 1,048,576 bytes"):
+        tg.open_stream(path)

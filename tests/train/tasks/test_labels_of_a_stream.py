@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.effort import slow
-from helpers.made_streams import by_feature, pieces, small_tgn, taking_turns
+from helpers.made_streams import by_feature, pieces, seeded, small_tgn, taking_turns
 from tgflow.graph import TemporalGraph
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
@@ -24,9 +24,7 @@ def task_of(delay=None, kind="edge", classes=3):
 
 def model_of(task):
     model = small_tgn(dropout=0.1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        task.add_decoder(model, 2)
+    seeded(lambda: task.add_decoder(model, 2))
     return model
 
 

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from helpers.made_models import made_model
-from helpers.made_streams import by_feature, made_events, small_tgn, taking_turns, with_labels
+from helpers.made_streams import (
+    by_feature,
+    made_events,
+    seeded,
+    small_tgn,
+    taking_turns,
+    with_labels,
+)
 from tgflow.graph import TemporalGraph
 from tgflow.train.config import OfflineConfig, Reuse
 from tgflow.train.offline import OfflineTrainer
@@ -21,9 +28,7 @@ def trainer_of(events, kind="edge", model=None, observer=None, config=None, **se
     graph = TemporalGraph.from_events(events)
     task = LabelTask(TaskConfig(kind=kind, target="label", **(config or {})))
     model = small_tgn(dropout=0.0) if model is None else model
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        task.add_decoder(model, 2)
+    seeded(lambda: task.add_decoder(model, 2))
     wanted = {"batch_size": 20, "learning_rate": 1e-2, "epochs": 3, "mrr_negatives": 5}
     settings = OfflineConfig(**wanted | settings)
     return OfflineTrainer(model, graph, settings, observer, task=task)
@@ -114,3 +119,35 @@ def test_uninformative_labels_are_refused():
     task = LabelTask(TaskConfig(kind="edge", target="label"))
     with pytest.raises(ValueError, match=r"TGN has no label_decoder for the task edge"):
         OfflineTrainer(small_tgn(), TemporalGraph.from_events(by_feature(100)), task=task)
+
+
+GRAPH = TemporalGraph.from_events(made_events(200))
+
+
+@pytest.mark.parametrize("kind", ["structural", "temporal"])
+def test_anomalies_have_another_destination_or_the_time_of_another_pair(kind):
+    made, places = inject(GRAPH, kind, 0.1, start=100, seed=0)
+    assert len(places) == 10
+    assert int(places.min()) >= 100
+    was, now = (graph.log.read(0, 200) for graph in (GRAPH, made))
+    assert torch.equal(was.t, now.t)
+    assert now.label.nonzero().flatten().tolist() == places.tolist()
+    assert made.edge_x is GRAPH.edge_x
+    rest = now.label == 0
+    assert torch.equal(was.src[rest], now.src[rest])
+    assert torch.equal(was.dst[rest], now.dst[rest])
+    if kind == "structural":
+        assert torch.equal(was.src, now.src)
+        assert (was.dst != now.dst)[places].all()
+        assert set(now.dst.tolist()) <= set(was.dst.tolist())
+    else:
+        pairs = (
+            sorted(zip(each.src[places].tolist(), each.dst[places].tolist(), strict=True))
+            for each in (was, now)
+        )
+        assert next(pairs) == next(pairs)
+
+
+def test_too_few_events_are_refused():
+    with pytest.raises(ValueError, match="too few events"):
+        inject(GRAPH, "structural", 0.5, start=199, seed=0)
