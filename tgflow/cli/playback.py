@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import with_config
@@ -80,13 +80,13 @@ def playback(
 
     console = Console(stderr=True, highlight=False)
     timeout = config.kafka.connect_timeout
+    played = _PlayedSource(config.stream, config.graph, config.task)
     if to == DEMO:
         with _demo_broker() as broker:
             options = {**config.kafka.options, "api_version": [*broker.api_version]}
             broker.create(DEMO_TOPIC)
             transport, to = find_transport(broker.url(DEMO_TOPIC)), broker.url(DEMO_TOPIC)
             assert transport is not None
-            played = _PlayedSource(config.stream, config.graph, config.task)
             _publish(played, transport, to, options, timeout, records, partition_by, console)
             console.print("the broker runs until Ctrl-C")
             broker.wait()
@@ -95,14 +95,12 @@ def playback(
         transport = find_transport(to)
     if transport is not None:
         options = getattr(config.section_of(scheme_of(to)), "options", {})
-        played = _PlayedSource(config.stream, config.graph, config.task)
         _publish(played, transport, to, options, timeout, records, partition_by, console)
     elif to == "-":
-        _write_to_stdout(_PlayedSource(config.stream, config.graph, config.task))
+        _write_to_stdout(played)
     else:
-        source = _PlayedSource(config.stream, config.graph, config.task)
         with _naming_the_output():
-            count = write_events(Path(to), source)
+            count = write_events(Path(to), played)
         console.print(f"wrote {count:,} events to {to}")
 
 
@@ -203,11 +201,8 @@ def _publish(
         console.print(f"read them with: {shlex.join(words)}", soft_wrap=True, markup=False)
 
     is_paced = source.settings.speed is not None
-    columns = (
-        TextColumn("publishing {task.completed:,.0f} events"), BarColumn(), TimeElapsedColumn()
-    )  # fmt: skip
-    with publisher, Progress(*columns, console=console, transient=True) as progress:
-        task, done = progress.add_task("", total=source.num_events), 0
+    with publisher, Progress(console=console, transient=True) as progress:
+        task, done = progress.add_task("publishing", total=source.num_events), 0
         for batch in source:
             publisher.send(batch)
             if publisher.num_events - done >= FLUSH_EVENTS or is_paced:
