@@ -19,14 +19,13 @@ from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.race import take_turns
 from benchmarks.results import skipped
 from benchmarks.static_csr import StaticCsr
-from tgflow import _core
+from tgflow import EventBatch, TemporalGraph, _core
 from tgflow.cli.benchmarks import graph as bench
 from tgflow.cli.benchmarks.graph import CALL, MICRO, MICRO_NAME, ROOTS, STRATEGIES, GrowingGraph, K
 from tgflow.cli.benchmarks.row import COSTS, Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads, seconds_of
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
-from tgflow.graph.sampling import Neighbors, recent_neighbors
+from tgflow.graph import Neighbors
+from tgflow.graph.sampling import recent_neighbors
 
 OWN = "tgflow"
 PEER_BATCH = 200

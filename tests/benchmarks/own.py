@@ -9,18 +9,14 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from tgflow import TGAT, TGN, ContinualConfig, EventBatch, Loader, Plan, TemporalModel
 from tgflow.base.choices import Precision, Visibility
 from tgflow.cli.benchmarks.row import Params
 from tgflow.cli.benchmarks.setup import Options
 from tgflow.cli.benchmarks.train import BATCH_SIZE, THREADS, graph_on, training_events
 from tgflow.cuda.device import Device
-from tgflow.graph.events import EventBatch
-from tgflow.models import TGAT, TGN
 from tgflow.nn import TimeEncoding
-from tgflow.nn.model import TemporalModel
-from tgflow.plan.loader import Loader
-from tgflow.plan.plan import Plan
-from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.config import ExecutionConfig
 from tgflow.train.step import TrainStep
 
 TRAIN_SHARE = 0.85

@@ -27,17 +27,12 @@ from typing import Any
 import torch
 
 from benchmarks.results import skipped
-from tgflow import _core
+from tgflow import TGAT, TGN, ContinualConfig, ContinualTrainer, TemporalGraph, _core, join
 from tgflow.base.peers import Peers
 from tgflow.cli.benchmarks import setup
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options
-from tgflow.graph import TemporalGraph
-from tgflow.models import TGAT, TGN
-from tgflow.ranks.join import join
 from tgflow.ranks.supervise import RankProcesses
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
 
 ROUNDS = 3
 WARM_UP, MEASURED, QUICK = 10, 40, 4

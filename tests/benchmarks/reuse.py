@@ -14,16 +14,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from tgflow import TGAT, EventBatch, Loader, OfflineConfig, OfflineTrainer, TemporalGraph
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads
 from tgflow.cli.benchmarks.train import QUICK_EVENTS, THREADS, X_DIM, set_threads
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
-from tgflow.models import TGAT, TGATConfig
-from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import NegativeSampler
-from tgflow.train.config import OfflineConfig, Reuse
-from tgflow.train.offline import OfflineTrainer
+from tgflow.models import TGATConfig
+from tgflow.plan import NegativeSampler
+from tgflow.train import Reuse
 from tgflow.train.plans import make_plan
 from tgflow.train.reuse import reuse_of
 from tgflow.train.step import TrainStep

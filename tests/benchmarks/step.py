@@ -24,18 +24,17 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import tgflow as tg
-from tgflow import _core
+from tgflow import TGN, ContinualConfig, TemporalGraph, _core
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, wikipedia
 from tgflow.cuda.device import register_device
 from tgflow.cuda.structs import Totals
-from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import FeatureTable
-from tgflow.models.tgn import TGN, TGNConfig
+from tgflow.models import TGNConfig
 from tgflow.nn import linear
 from tgflow.plan.device_preparer import DevicePreparer
 from tgflow.plan.draws import Draws
-from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.config import ExecutionConfig
 from tgflow.train.stepper import Stepper
 
 WARM_UP, STEPS = 100, 40

@@ -14,14 +14,11 @@ from itertools import islice
 from benchmarks import peers
 from benchmarks.own import Own, Task, own_tgat, own_tgn, tgn_of
 from benchmarks.race import OWN, contenders, race, rows_beside, speed_rows
+from tgflow import ContinualConfig, ContinualTrainer, EventBatch, TemporalGraph
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, seconds_of
 from tgflow.cli.benchmarks.train import TURN, graph_on
 from tgflow.cuda.device import Device
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
 
 BATCHES = (200, 600, 4000)
 WARM_UP, LEAST_SECONDS = 10, 3.0

@@ -23,14 +23,8 @@ from safetensors.torch import load_file, save_file
 
 from helpers.effort import tries
 from helpers.forged import sign_manifest
-from tgflow.checkpoint import (
-    Checkpoint,
-    CheckpointDamaged,
-    CheckpointVersion,
-    UntrustedCheckpoint,
-    load,
-    save,
-)
+from tgflow import load, save
+from tgflow.checkpoint import Checkpoint, CheckpointDamaged, CheckpointVersion, UntrustedCheckpoint
 from tgflow.checkpoint.typed import read_as, read_natural
 
 MIB = 1 << 20

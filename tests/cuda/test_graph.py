@@ -8,10 +8,9 @@ from helpers.devices import for_each_gpu, needs_apart, on_cpu, opened
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
 from helpers.strategies import SAMPLERS, graph_events, hub_events
+from tgflow import EventBatch, TemporalGraph
 from tgflow.cuda import sources
 from tgflow.cuda.device import register_device
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
 from tgflow.graph.sampling import sample_neighbors
 
 

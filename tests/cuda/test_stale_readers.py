@@ -10,12 +10,11 @@ from helpers.effort import cases, slow
 from helpers.emulator.device import EmulatedDevice
 from helpers.kernels import assert_equal, sample
 from helpers.strategies import hub_events
+from tgflow import EventBatch, Sampler, TemporalGraph
 from tgflow.cuda import store_memory, store_writes
 from tgflow.cuda.store import DeviceStore
 from tgflow.cuda.structs import Snapshot
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
-from tgflow.graph.sampling import Sampler, sample_neighbors
+from tgflow.graph.sampling import sample_neighbors
 
 READER = 7
 """The CUDA stream of the readers."""

@@ -14,10 +14,9 @@ from helpers.emulator import CSRC, Emulator
 from helpers.emulator.device import EmulatedDevice
 from helpers.kernels import assert_equal, sample
 from helpers.strategies import event_lists, every_query, hub_events
+from tgflow import EventBatch, Sampler
 from tgflow.cuda import store_writes
 from tgflow.cuda.store import DeviceStore
-from tgflow.graph.events import EventBatch
-from tgflow.graph.sampling import Sampler
 from tgflow.testing import reference
 
 WRITER = 1000

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
-from tgflow.graph.feature_scale import FeatureScale
+from tgflow import EventBatch, TemporalGraph
+from tgflow.graph import FeatureScale
 
 KINDS = ("auto", "standard", "log")
 

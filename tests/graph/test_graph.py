@@ -5,8 +5,7 @@ import torch
 
 from helpers.emulator.device import EmulatedDevice
 from helpers.strategies import graph_events
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
+from tgflow import EventBatch, TemporalGraph
 from tgflow.graph.sampling import recent_neighbors
 from tgflow.graph.tables import FeatureTable
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import event_lists, graph_events
-from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
-from tgflow.checkpoint.names import list_checkpoints
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import COLUMNS, EventBatch
+from tgflow import EventBatch, TemporalGraph
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, list_checkpoints
+from tgflow.graph.events import COLUMNS
 from tgflow.run.machine import anonymous_bytes
 from tgflow.train import trainer_state as state
 from tgflow.train.trainer_state import graph_of, save_graph

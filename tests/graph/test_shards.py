@@ -9,11 +9,9 @@ from helpers.devices import for_each_device, opened, sample_neighbors
 from helpers.effort import cases, tries
 from helpers.ranks import growths, some_queries
 from helpers.strategies import graph_events, samplers
+from tgflow import NO_NODE, Sampler, TemporalGraph
 from tgflow.base.peers import Shard
 from tgflow.cuda import store_writes
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import NO_NODE
-from tgflow.graph.sampling import Sampler
 
 COLUMNS = ("nodes", "t", "eid", "count")
 SPREAD = graph_events((1, 40, 1), (40, 1, 2), (40, 40, 3), (2, 63, 4), (65, 104, 5))

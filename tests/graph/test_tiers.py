@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from helpers.strategies import skewed_events
+from tgflow import EventBatch, TemporalGraph
 from tgflow.base.units import parse_bytes
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
 from tgflow.graph.sampling import recent_neighbors, uniform_neighbors
 
 EVENTS = skewed_events(60_000, 3_000)

@@ -8,12 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from helpers.made_streams import seeded
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
+from tgflow import EventBatch, Plan, TemporalGraph, TemporalModel
 from tgflow.graph.tables import FeatureTable
 from tgflow.models import MODELS
-from tgflow.nn.model import TemporalModel
-from tgflow.plan.plan import Plan
 from tgflow.testing.check_model import batches_of, made_events, made_plan, scores_of  # noqa: F401
 
 SMALL = {

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.graph.events import EventBatch
-from tgflow.models.counts import SmoothedCounts
-from tgflow.models.tgat import TGAT, TGATConfig
-from tgflow.models.tgn import TGN, TGNConfig
+from tgflow import TGAT, TGN, EventBatch, SmoothedCounts
+from tgflow.models import TGATConfig, TGNConfig
 
 NUM_USERS = 12
 NUM_ITEMS = 20

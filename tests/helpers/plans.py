@@ -11,13 +11,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tgflow import Batch, EventBatch, Plan, TemporalGraph
 from tgflow.base.choices import CountOf
-from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch, Block, HostEvents, ReusedRows, ReuseRecord
+from tgflow.graph.batch import Block, HostEvents, ReusedRows, ReuseRecord
 from tgflow.graph.counts import Count, Number, number
-from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan import ExperienceReplay, NegativeSampler, Plan
+from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.padding import BatchShape, cut, paddings, shape_of
 
 Query = tuple[int, int, int]

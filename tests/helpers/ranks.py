@@ -13,12 +13,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tgflow import EventBatch, TemporalGraph
 from tgflow.base.peers import Group, PeerLost, Peers, Shard, check_buffers, check_chunks
 from tgflow.checkpoint import Checkpoint
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
 from tgflow.nn import NodeMemory
-from tgflow.ranks.memory import ShardedMemory
+from tgflow.ranks import ShardedMemory
 
 Answer = TypeVar("Answer")
 _PATIENCE = 20.0

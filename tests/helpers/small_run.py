@@ -15,13 +15,11 @@ from torch import Tensor
 
 import tgflow as tg
 from benchmarks.own import Task, own_tgat, own_tgn
-from tgflow import _core
+from tgflow import EventBatch, Sampler, TemporalGraph, _core
 from tgflow.cuda import sources
 from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.row_lists import row_lists
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
-from tgflow.graph.sampling import Sampler, sample_neighbors
+from tgflow.graph.sampling import sample_neighbors
 from tgflow.nn import NodeMemory, aggregate
 from tgflow.nn._native import KernelBackend, gru_step
 

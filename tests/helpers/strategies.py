@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from hypothesis import strategies as st
 
-from tgflow.graph.events import EventBatch
-from tgflow.graph.sampling import Sampler
+from tgflow import EventBatch, Sampler
 
 RELATIONS = (0, 1, 63, 64, 65_535)
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from helpers.made_models import batches_of, made_events, made_model, plan_for
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
+from tgflow import EventBatch, TemporalGraph
 from tgflow.nn.groups import numbers_of, recency_weights
-from tgflow.plan.count_lookup import CountHistory
+from tgflow.plan import CountHistory
 
 STREAM = made_events(24)
 TAU = 50.0

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.made_models import made_events, made_model, plan_for
-from tgflow.graph.batch import Batch
+from tgflow import Batch, TemporalModel
 from tgflow.models import MODELS
 from tgflow.nn.messages import Messages, NewEvents, last_rows
-from tgflow.nn.model import TemporalModel
 from tgflow.plan import ExperienceReplay
 
 STATEFUL: list[tuple[str, dict[str, Any]]] = [

@@ -20,9 +20,8 @@ from helpers.emulator import Emulator
 from helpers.kernels import made_block
 from helpers.plans import plan_of
 from helpers.strategies import graph_events, skewed_events
-from tgflow import _core
+from tgflow import TemporalGraph, _core
 from tgflow.cuda.dropout import keep_factors
-from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Targets
 from tgflow.nn import (
     CrossAttention,

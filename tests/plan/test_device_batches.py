@@ -13,19 +13,16 @@ from helpers.emulator.device import EmulatedDevice, EmulatedGraph
 from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events
 from helpers.plans import assert_on, assert_same_batch, assert_same_but_for_padding, pad, plan_of
+from tgflow import Batch, EventBatch, Loader, Plan, TemporalGraph
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch
 from tgflow.graph.cache import cached
-from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan import Loader, Plan
+from tgflow.plan import ExperienceReplay
 from tgflow.plan.device_preparer import LentBatch, MakeBatch, PinnedCopies
 from tgflow.plan.loader import SideStream
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
-from tgflow.plan.replay import ExperienceReplay
 
 pytestmark = pytest.mark.timeout(120)
 

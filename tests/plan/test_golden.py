@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from tgflow import Batch, EventBatch, Plan, TemporalGraph
 from tgflow.base.keys import derive_key
-from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch
-from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan import ExperienceReplay, NegativeSampler, Plan
+from tgflow.plan import ExperienceReplay, NegativeSampler
 
 COLUMNS = (
     *("eid", "src", "dst", "t", "x", "negative_src", "negative_dst", "num_fallbacks"),

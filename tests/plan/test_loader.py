@@ -16,17 +16,14 @@ from helpers.effort import cases, slow
 from helpers.made_streams import made_events, small_tgn
 from helpers.plans import plan_of
 from helpers.processes import environment
+from tgflow import Batch, ContinualTrainer, Loader, Plan, TemporalGraph
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
-from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch
 from tgflow.graph.cache import ScheduleMismatch, cached
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan import Plan
+from tgflow.plan import BatchError
 from tgflow.plan.device_preparer import LentBatch, MakeBatch
-from tgflow.plan.in_order import BatchError, Task
-from tgflow.plan.loader import Loader
-from tgflow.train.continual import ContinualTrainer
+from tgflow.plan.in_order import Task
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -15,13 +15,10 @@ from scipy.stats import chisquare
 from helpers.effort import tries
 from helpers.plans import assert_same_batch, recent_plan, tied_events
 from helpers.strategies import event_lists
+from tgflow import Batch, EventBatch, Plan, TemporalGraph
 from tgflow.base.keys import derive_key
-from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch
-from tgflow.graph.events import EventBatch
-from tgflow.plan import ExperienceReplay
-from tgflow.plan.negatives import NegativeSampler, PairHistory
-from tgflow.plan.plan import Plan
+from tgflow.plan import ExperienceReplay, NegativeSampler
+from tgflow.plan.negatives import PairHistory
 
 
 def cut_off(events: EventBatch, plan: Plan, eid: int) -> int:

@@ -15,13 +15,12 @@ from torch import Tensor
 from helpers.effort import tries
 from helpers.made_streams import made_events
 from helpers.plans import assert_same_batch, plan_of
-from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch
+from tgflow import Batch, Loader, TemporalGraph
 from tgflow.graph.cache import cached
 from tgflow.graph.cache.contents import POLICIES
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
-from tgflow.plan import BatchError, ExperienceReplay, Loader
+from tgflow.plan import BatchError, ExperienceReplay
 
 EVENTS = made_events(120)
 NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))

@@ -15,15 +15,12 @@ from torch.nn import functional as F
 from helpers.effort import cases, tries
 from helpers.made_streams import made_events
 from helpers.plans import pad, plan_of
-from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch
+from tgflow import Batch, Plan, Scores, TemporalGraph, TemporalModel
 from tgflow.graph.tables import FeatureTable
 from tgflow.models import MODELS
-from tgflow.nn.dropout import DropoutKeys
-from tgflow.nn.model import Scores, TemporalModel
+from tgflow.nn import DropoutKeys
+from tgflow.plan import ExperienceReplay
 from tgflow.plan.padding import BatchShape, shape_of
-from tgflow.plan.plan import Plan
-from tgflow.plan.replay import ExperienceReplay
 
 SETTINGS = {"time_dim": 8, "embedding_dim": 8, "neighbors": 3, "dropout": 0.0, "table_size": 16}
 VARIANTS: list[dict[str, Any]] = [

@@ -5,10 +5,9 @@ import torch
 from safetensors.torch import save_file
 
 from helpers.made_streams import made_events
-from tgflow.graph import TemporalGraph
-from tgflow.graph.ids import NodeIds
-from tgflow.plan.negatives import FixedNegatives, NegativeSampler
-from tgflow.plan.plan import Plan
+from tgflow import NodeIds, Plan, TemporalGraph
+from tgflow.plan import NegativeSampler
+from tgflow.plan.negatives import FixedNegatives
 
 ITEMS = torch.arange(12, 32)
 

@@ -24,20 +24,16 @@ from helpers.plans import (
     tied_events,
 )
 from helpers.strategies import samplers
-from tgflow import _core
+from tgflow import Batch, EventBatch, Loader, Plan, TemporalGraph, _core
 from tgflow.cuda.device import Device
 from tgflow.cuda.row_lists import row_lists
-from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch
 from tgflow.graph.cache import cached
 from tgflow.graph.counts import Count, Number
-from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
-from tgflow.nn.pairs import Pairs
-from tgflow.plan import Loader, NegativeSampler, Plan
+from tgflow.nn import Pairs
+from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.assemble import assemble
 from tgflow.plan.host_preparer import KEPT_SLABS, HostPreparer, host_preparer
-from tgflow.plan.replay import ExperienceReplay
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -14,8 +14,7 @@ from helpers.effort import tries
 from helpers.made_streams import made_events
 from helpers.strategies import event_lists
 from tgflow.graph.events import with_inverses
-from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.replay import ExperienceReplay
+from tgflow.plan import ExperienceReplay, NegativeSampler
 
 
 def related(relation, size=60):

@@ -15,15 +15,16 @@ from helpers.plans import EVERY_LIST, OF_SOURCE, numbers_of, plan_of
 from helpers.ranks import STRIDE, ThreadPeers, in_threads, spread_events
 from helpers.strategies import event_lists, skewed_events
 from helpers.worlds import in_world
+from tgflow import EventBatch, TemporalGraph
 from tgflow.base.peers import Peers, RanksDisagree, Shard
-from tgflow.graph import TemporalGraph
 from tgflow.graph.counts import LOOP, Count, Number
-from tgflow.graph.events import EventBatch, concat
+from tgflow.graph.events import concat
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.groups import numbers_of as numbers_of_groups
+from tgflow.plan import CountHistory, NegativeSampler
 from tgflow.plan import count_lookup as whole
-from tgflow.plan.count_lookup import CountedPairs, CountHistory
-from tgflow.plan.negatives import NegativeSampler, PairHistory
+from tgflow.plan.count_lookup import CountedPairs
+from tgflow.plan.negatives import PairHistory
 from tgflow.ranks import sharded_counts as sharded
 from tgflow.ranks.sharded_counts import ShardedCounts, read_pairs
 from tgflow.run.machine import anonymous_bytes

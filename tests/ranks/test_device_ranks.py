@@ -15,16 +15,13 @@ from helpers.emulator import tensors
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.ranks import in_threads
 from helpers.worlds import in_world
+from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.base.peers import Peers
 from tgflow.cuda.device import device_of as device_at
-from tgflow.graph import TemporalGraph
 from tgflow.ranks.control import Order
 from tgflow.ranks.group import Ranks
 from tgflow.ranks.parcel import exchange_parcels, specs_of
-from tgflow.train import captured
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
-from tgflow.train.finite import TrainingDiverged
+from tgflow.train import TrainingDiverged, captured
 
 
 def device_of(kind):

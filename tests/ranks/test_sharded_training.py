@@ -22,10 +22,9 @@ from helpers.ranks import (
     with_sharded_memory,
 )
 from helpers.worlds import in_world
+from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.base.peers import Shard
-from tgflow.graph import TemporalGraph
 from tgflow.ranks.control import Order
-from tgflow.train import ContinualConfig, ContinualTrainer
 
 EVENTS = spread_events(made_events(66))
 """Partitions of the nodes of all ranks."""

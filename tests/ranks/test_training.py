@@ -13,12 +13,11 @@ from helpers.live_runs import untimed
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.ranks import assert_sections, sections_of, spread_events, with_sharded_memory
 from helpers.worlds import in_world
+from tgflow import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer, TemporalGraph
 from tgflow.base.peers import Peers, Shard
-from tgflow.graph import TemporalGraph
 from tgflow.ranks import reducer
 from tgflow.ranks.control import Order
-from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
-from tgflow.train.finite import TrainingDiverged
+from tgflow.train import TrainingDiverged
 
 EVENTS = spread_events(made_events(66))
 """The last of the micro-batches has two events, fewer than there are slices."""

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import tgflow as tg
 from helpers.effort import tries
 from helpers.made_streams import small_tgn
+from tgflow import EventBatch, NodeFeatures
 from tgflow import checkpoint as ckpt
-from tgflow.graph.events import MICRO_BATCH_END, EventBatch, NewNodes, concat
+from tgflow.graph.events import MICRO_BATCH_END, NewNodes, concat
 from tgflow.run.config import load_config
-from tgflow.run.node_features import NodeFeatures
 from tgflow.run.restore import SavedEvents
 from tgflow.streams import StreamError
 from tgflow.streams.errors import SourceMismatch

@@ -6,19 +6,17 @@ import pytest
 import torch
 
 from helpers.live_runs import write_events
+from tgflow import ContinualTrainer, Plan, TemporalGraph, open_stream
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.cli.errors import MEMORY, exit_code
-from tgflow.graph import TemporalGraph
-from tgflow.plan import BatchError, Plan
+from tgflow.plan import BatchError
 from tgflow.run.checkpoints import Checkpoints
 from tgflow.run.config import load_config
 from tgflow.run.log import RunLog
 from tgflow.run.model_maker import make_model
 from tgflow.run.runner import Runner
 from tgflow.run.stream import is_out_of_memory
-from tgflow.streams import open_stream
 from tgflow.train import step
-from tgflow.train.continual import ContinualTrainer
 
 
 def fails_at(monkeypatch, owner, name, number, error):

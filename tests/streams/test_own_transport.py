@@ -12,8 +12,7 @@ import pytest
 from helpers.ingestion import ListSource, Row
 from tgflow.cli import main
 from tgflow.cli.inputs import open_partitioned
-from tgflow.run.config import StreamConfig
-from tgflow.run.config.schema import Config
+from tgflow.run.config import Config, StreamConfig
 from tgflow.streams import transports
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest

@@ -12,13 +12,11 @@ from helpers.kernels import needs_bfloat16
 from helpers.live_runs import assert_same_state
 from helpers.made_models import made_model
 from helpers.made_streams import made_events
-from tgflow import _core
-from tgflow.graph import TemporalGraph
+from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph, _core
 from tgflow.nn import linear
+from tgflow.train import TrainingDiverged
 from tgflow.train.concurrent_prediction import BesideLearning
-from tgflow.train.config import ContinualConfig, ExecutionConfig
-from tgflow.train.continual import ContinualTrainer
-from tgflow.train.finite import TrainingDiverged
+from tgflow.train.config import ExecutionConfig
 
 CONFIG = ContinualConfig(batch_size=16, mrr_negatives=5, learning_rate=1e-2, num_threads=0)
 

@@ -10,13 +10,11 @@ import torch
 from helpers.effort import cases
 from helpers.live_runs import Losses, untimed
 from helpers.made_streams import made_events, small_tgn
-from tgflow.graph import TemporalGraph
+from tgflow import OfflineConfig, OfflineTrainer, TemporalGraph
 from tgflow.graph.cache import cached
 from tgflow.graph.cache.contents import POLICIES
 from tgflow.graph.tables import FeatureTable
 from tgflow.train.caches import isolate_evaluation
-from tgflow.train.config import OfflineConfig
-from tgflow.train.offline import OfflineTrainer
 
 EVENTS = made_events(280)
 NODE_X = torch.randn(25, 3, generator=torch.Generator().manual_seed(1))

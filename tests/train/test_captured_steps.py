@@ -10,15 +10,14 @@ from helpers.devices import apart, cuda, needs_apart, opened, place_of
 from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.plans import pad, plan_of
+from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.cuda.device import device_of
-from tgflow.graph import TemporalGraph
 from tgflow.graph.events import MICRO_BATCH_END
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
-from tgflow.train.config import ContinualConfig, ExecutionConfig
-from tgflow.train.continual import ContinualTrainer
+from tgflow.train.config import ExecutionConfig
 
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
 

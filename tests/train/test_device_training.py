@@ -19,14 +19,12 @@ from helpers.devices import (
 from helpers.effort import cases
 from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from tgflow import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer, TemporalGraph
 from tgflow.cuda.device import device_of
-from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn.groups import PAIR_GROUPS
-from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
-from tgflow.train.continual import ContinualTrainer
-from tgflow.train.finite import TrainingDiverged
-from tgflow.train.offline import OfflineTrainer
+from tgflow.train import TrainingDiverged
+from tgflow.train.config import ExecutionConfig
 from tgflow.train.results import MOST_BEHIND
 
 pytestmark = pytest.mark.usefixtures("without_autograd_threads")

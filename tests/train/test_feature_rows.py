@@ -13,16 +13,13 @@ import torch
 
 from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgn
+from tgflow import ContinualConfig, ContinualTrainer, EventBatch, TemporalGraph
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError, RowsLost
-from tgflow.graph import TemporalGraph
 from tgflow.graph.cache import CachedTable, cached
-from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
 from tgflow.train import trainer_state as state
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
 from tgflow.train.trainer_state import graph_of
 
 EVENTS = made_events(280)

@@ -13,12 +13,9 @@ import tgflow as tg
 from helpers.effort import cases
 from helpers.made_streams import made_events, small_tgat, small_tgn
 from helpers.plans import assert_same_batch
+from tgflow import TGAT, Loader, OfflineConfig, OfflineTrainer, TemporalGraph
 from tgflow.checkpoint import Checkpoint
-from tgflow.graph import TemporalGraph
-from tgflow.models import TGAT
-from tgflow.plan import Loader, NegativeSampler
-from tgflow.train.config import OfflineConfig
-from tgflow.train.offline import OfflineTrainer
+from tgflow.plan import NegativeSampler
 from tgflow.train.plans import make_plan
 from tgflow.train.reuse import TrainingReuse, reuse_of
 from tgflow.train.step import TrainStep

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from helpers.made_streams import made_events, small_tgn
-from tgflow.graph import TemporalGraph
-from tgflow.plan.plan import Plan
-from tgflow.train.config import ContinualConfig
-from tgflow.train.finite import TrainingDiverged
+from tgflow import ContinualConfig, Plan, TemporalGraph
+from tgflow.train import TrainingDiverged
 from tgflow.train.losses import LOSSES
 from tgflow.train.step import TrainStep
 

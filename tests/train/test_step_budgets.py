@@ -14,12 +14,10 @@ from helpers.devices import (
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from tgflow import ContinualConfig, ContinualTrainer, Plan, TemporalGraph
 from tgflow.cuda.device import register_device
-from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan import Plan
-from tgflow.train.config import ContinualConfig, ExecutionConfig
-from tgflow.train.continual import ContinualTrainer
+from tgflow.train.config import ExecutionConfig
 from tgflow.train.step import TrainStep
 
 pytestmark = [*needs_apart, pytest.mark.usefixtures("without_autograd_threads")]

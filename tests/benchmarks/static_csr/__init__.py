@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tgflow import _core
+from tgflow import EventBatch, _core
 from tgflow.base.choices import Direction
-from tgflow.graph.events import EventBatch
-from tgflow.graph.log import EventLog
-from tgflow.graph.sampling import Neighbors
+from tgflow.graph import EventLog, Neighbors
 
 _EVERYTHING = 2**63 - 1
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import NO_NODE, EventBatch
-from tgflow.graph.sampling import Hops, sample_hops, to_blocks, to_dgl, to_pyg
+from tgflow import NO_NODE, EventBatch, TemporalGraph, sample_hops
+from tgflow.graph.sampling import Hops, to_blocks, to_dgl, to_pyg
 from tgflow.graph.sampling.blocks import import_dgl
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of DGL's sources

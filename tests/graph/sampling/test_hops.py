@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened
 from helpers.strategies import event_lists, graph_events, samplers
+from tgflow import NO_NODE, EventBatch, Sampler, TemporalGraph, sample_hops
 from tgflow.base.keys import KeyDomain, derive_key
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import NO_NODE, EventBatch
-from tgflow.graph.sampling import Sampler, sample_hops, sample_neighbors, to_blocks
 from tgflow.graph.sampling import hops as hops_module
+from tgflow.graph.sampling import sample_neighbors, to_blocks
 
 
 def queries(events, generator: torch.Generator, size: int = 9):

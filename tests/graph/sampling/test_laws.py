@@ -7,9 +7,8 @@ import torch
 from scipy.stats import chisquare
 
 from helpers.effort import cases
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
-from tgflow.graph.sampling import Sampler, sample_neighbors
+from tgflow import EventBatch, Sampler, TemporalGraph
+from tgflow.graph.sampling import sample_neighbors
 
 NUM_QUERIES = 20_000
 

@@ -15,10 +15,9 @@ from helpers.devices import opened
 from helpers.made_streams import made_events
 from helpers.plans import assert_same_batch, each_variant, recent_plan
 from helpers.strategies import event_lists, every_query
+from tgflow import Loader, Sampler, TemporalGraph
 from tgflow.base.peers import Shard
-from tgflow.graph import TemporalGraph
-from tgflow.graph.sampling import Sampler, sample_neighbors
-from tgflow.plan.loader import Loader
+from tgflow.graph.sampling import sample_neighbors
 from tgflow.testing.reference import ReferenceGraph
 
 

@@ -12,8 +12,7 @@ from sklearn.metrics import average_precision_score
 
 from helpers.forged import flip_bit
 from helpers.made_streams import made_events
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
+from tgflow import EventBatch, TemporalGraph
 from tgflow.report.compare.analysis import Analysis, batch_aps
 from tgflow.report.compare.attributes import event_facts
 from tgflow.report.compare.outcome import Outcome, OutcomeDamaged

@@ -11,22 +11,17 @@ from sklearn.metrics import average_precision_score
 
 from helpers.live_runs import untimed
 from helpers.made_streams import by_feature, pieces, seeded, small_tgat, small_tgn, taking_turns
+from tgflow import ContinualConfig, ContinualTrainer, Recency, TemporalGraph
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
-from tgflow.graph import TemporalGraph
-from tgflow.models import Recency
+from tgflow.report.compare import Comparison, Entrant
 from tgflow.report.compare.analysis import Analysis
 from tgflow.report.compare.attributes import event_facts
-from tgflow.report.compare.comparison import Comparison
-from tgflow.report.compare.lineup import Entrant
 from tgflow.report.compare.outcome import Outcome, OutcomeDamaged
 from tgflow.report.compare.page import comparison_page
 from tgflow.report.compare.significance import ap_values
 from tgflow.run.records import to_json
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
-from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.labels import LabelTask
+from tgflow.train.tasks import LabelTask, TaskConfig
 
 CONFIG = ContinualConfig(batch_size=20, mrr_negatives=5, learning_rate=1e-2, mrr_every=1, seed=7)
 

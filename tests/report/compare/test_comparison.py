@@ -9,16 +9,11 @@ import torch
 
 from helpers.live_runs import untimed
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from tgflow import TGN, ContinualConfig, ContinualTrainer, Scores, TemporalGraph
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
-from tgflow.graph import TemporalGraph
-from tgflow.models.tgn import TGN
-from tgflow.nn.model import Scores
-from tgflow.report.compare.comparison import Comparison
-from tgflow.report.compare.lineup import Entrant
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
-from tgflow.train.finite import TrainingDiverged
+from tgflow.report.compare import Comparison, Entrant
+from tgflow.train import TrainingDiverged
 
 CONFIG = ContinualConfig(batch_size=20, mrr_negatives=5, learning_rate=1e-2, seed=7)
 EVENTS = made_events(130)

@@ -6,11 +6,10 @@ import torch
 import tgflow as tg
 from helpers.effort import cases
 from helpers.made_models import X_DIM, batches_of, made_events, made_model, plan_for
+from tgflow import ContinualConfig, Plan
 from tgflow.graph.tables import FeatureTable
 from tgflow.models import MODELS
 from tgflow.nn.attention import each_target_alone
-from tgflow.plan.plan import Plan
-from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep
 
 NAMES = [*MODELS]

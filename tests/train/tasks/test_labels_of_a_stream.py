@@ -7,12 +7,9 @@ import torch
 
 from helpers.effort import slow
 from helpers.made_streams import by_feature, pieces, seeded, small_tgn, taking_turns
-from tgflow.graph import TemporalGraph
-from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import ContinualTrainer
+from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.train.event_scores import EventScorer
-from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.labels import LabelTask
+from tgflow.train.tasks import LabelTask, TaskConfig
 from tgflow.train.tasks.targets import NO_LABEL
 
 SETTINGS = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5}

@@ -8,11 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from helpers.made_streams import made_events, small_tgn
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
-from tgflow.graph.ids import NodeIds
-from tgflow.train.config import OfflineConfig
-from tgflow.train.offline import OfflineTrainer
+from tgflow import EventBatch, NodeIds, OfflineConfig, OfflineTrainer, TemporalGraph
 from tgflow.train.tasks.node_labels import (
     LabeledNodes,
     fitted_logits,

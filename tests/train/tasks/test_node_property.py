@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from helpers.made_streams import made_events, small_tgat, small_tgn
+from tgflow import NodeIds, OfflineConfig, TemporalGraph
 from tgflow.base.metrics import ndcg_at_k
-from tgflow.graph import TemporalGraph
-from tgflow.graph.ids import NodeIds
-from tgflow.train.config import OfflineConfig
 from tgflow.train.node_property import (
     Asked,
     PropertyLabels,

@@ -15,13 +15,12 @@ from helpers.made_streams import (
     taking_turns,
     with_labels,
 )
-from tgflow.graph import TemporalGraph
-from tgflow.train.config import OfflineConfig, Reuse
-from tgflow.train.offline import OfflineTrainer
+from tgflow import OfflineConfig, OfflineTrainer, TemporalGraph
+from tgflow.train import Reuse
 from tgflow.train.split import chronological_split
-from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.tasks import LabelTask, TaskConfig
 from tgflow.train.tasks.injection import inject
-from tgflow.train.tasks.labels import LabelTask, count_classes
+from tgflow.train.tasks.labels import count_classes
 
 
 def trainer_of(events, kind="edge", model=None, observer=None, config=None, **settings):

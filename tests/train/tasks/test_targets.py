@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from helpers.made_streams import codes_of, made_events, rows_of, tied, with_labels
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import EventBatch
+from tgflow import EventBatch, TemporalGraph
 from tgflow.train.tasks.baselines import BASELINES, WINDOW, LabelRules
 from tgflow.train.tasks.targets import DEPTH, LabelHistory
 
