@@ -1,7 +1,5 @@
 """Shared fixtures: hypothesis profiles, a fixed number of threads, and time limits."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

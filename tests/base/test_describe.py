@@ -1,7 +1,5 @@
 """Public objects have a one-line repr, a notebook table, and documented fields."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 

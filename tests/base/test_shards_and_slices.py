@@ -1,7 +1,5 @@
 """Slices, ranks and shards: each row has one slice, each slice one rank, each id one owner."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

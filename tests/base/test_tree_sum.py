@@ -1,7 +1,5 @@
 """The canonical sum does not depend on which rank adds which slices."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Exact parsing of numbers from users and files."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from fractions import Fraction
 

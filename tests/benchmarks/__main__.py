@@ -3,8 +3,6 @@
 `make bench ARGS="store sample --quick"`; without names, all that are not slow.
 """
 
-from __future__ import annotations
-
 import typer
 
 from tgflow.cli.bench import BENCHMARKS, Benchmark, bench_command

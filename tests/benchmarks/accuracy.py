@@ -8,8 +8,6 @@ A run replaces the row of the same stream, model and settings. The best of all r
 the target of the default of `tgflow run` follow from the rows.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Update and sampling speed against a CSR that the GPU re-sorts for every update."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from statistics import median

@@ -4,8 +4,6 @@ A pass of gathers runs in a process of its own (`python -m benchmarks.disk PASS`
 limits the memory of the process and of the page cache that it fills.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

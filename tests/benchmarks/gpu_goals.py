@@ -5,8 +5,6 @@ python -m benchmarks.gpu_goals ROWS FOLDER...   keep the rows of ROWS/*-NAME.jso
                                                 each FOLDER; print the table of the last
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

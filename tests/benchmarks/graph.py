@@ -3,8 +3,6 @@
 The CSR and all CPU measurements use one thread unless a row's parameters differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial

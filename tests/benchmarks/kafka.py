@@ -5,8 +5,6 @@ kafka-python alone in the same run: polled records with decoded columns, without
 ordering or storage.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import tempfile

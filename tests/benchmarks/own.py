@@ -1,7 +1,5 @@
 """tgflow models on a link prediction task, as benchmark contenders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar

@@ -1,7 +1,5 @@
 """Measures several methods in turns, so that a noisy machine affects all of them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

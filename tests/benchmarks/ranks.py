@@ -8,8 +8,6 @@ their speeds add up.
 A process of a contender is `python -m benchmarks.ranks FILE WORK (alone|joined)`, see `measure`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

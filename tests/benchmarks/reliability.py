@@ -4,8 +4,6 @@ A failure is an error, not a row. TGFLOW_KILLS is the number of kills on odd mac
 read-only disks, clocks that jump and second runs (`tests/run/test_odd_kills.py`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -8,8 +8,6 @@ A table stands between `<!-- rows: NAME -->` and `<!-- end -->`, where NAME is o
 `libraries` (README), `held-out`, `accuracies`, `missed`, or `gpu`, the goals on a GPU.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before torch's OpenMP reads it, as tgflow does

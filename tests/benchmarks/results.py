@@ -1,7 +1,5 @@
 """Benchmark results as JSON, each file with its machine, date, commit and command."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ same model learns the same batches with every staleness, in turns, and then sepa
 seeds.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

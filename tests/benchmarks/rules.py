@@ -1,7 +1,5 @@
 """Speed of heuristics and counts on a stream, and of ranking one event against many."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator

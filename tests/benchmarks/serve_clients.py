@@ -4,8 +4,6 @@ Run as `python serve_clients.py HOST:PORT PATH CLIENTS SECONDS RATE` with questi
 stdin: prints `ready`, sends requests for SECONDS, then prints all latencies as a JSON list.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import random

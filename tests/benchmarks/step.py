@@ -6,8 +6,6 @@ python -m benchmarks.step AVX-512 fp32 events.csv.gz    profile in this process,
 python -m benchmarks.step host 1                        host's time with a loader thread, as JSON
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Ingest speed of files into the durable log, against pyarrow only reading them."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training speed and held-out AP of models against other installed libraries, and by threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean

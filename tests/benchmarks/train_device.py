@@ -1,7 +1,5 @@
 """Training speed on a GPU: by batch size, with and without lookahead, and during appends."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

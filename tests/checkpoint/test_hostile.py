@@ -1,7 +1,5 @@
 """Hostile checkpoint files are refused quickly and with little memory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Every benchmark runs at a tiny size, and the pages are generated from recorded results."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

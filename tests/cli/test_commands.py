@@ -1,7 +1,5 @@
 """The smaller commands, the help, and completion by the shell."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

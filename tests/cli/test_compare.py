@@ -1,7 +1,5 @@
 """`tgflow compare`: output files, resume and choice of models."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

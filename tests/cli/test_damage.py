@@ -1,7 +1,5 @@
 """Fuzzed run directories: damage is detected with the right exit code or changes no result."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Scores of events before they are stored, with their features and the probability of a label."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random

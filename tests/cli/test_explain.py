@@ -1,7 +1,5 @@
 """`tgflow explain`: tables, JSON and a page of why a pair has its score."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`make gpu`: independent stages and the results they record."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

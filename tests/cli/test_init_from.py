@@ -1,7 +1,5 @@
 """`tgflow run --init-from`: a trained model continues learning on a new stream."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--node-features`: node features by the ids of the stream, also after a resume."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--node-types`: negatives of the destination's type, continual and offline."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

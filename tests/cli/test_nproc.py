@@ -1,7 +1,5 @@
 """`--nproc` and torchrun start a command on several ranks and restart them together."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Code of one's own: given by the caller at each command, never taken from a file."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

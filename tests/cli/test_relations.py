@@ -1,7 +1,5 @@
 """`--relation`: streams whose events have types, continual and offline."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

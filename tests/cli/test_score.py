@@ -1,7 +1,5 @@
 """tgflow score: nodes, pairs and groups by the scores of their events."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """`tgflow run --scores`: each event once, by its own ids, also after kills."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Tables and caches from the command line: results do not depend on row placement."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

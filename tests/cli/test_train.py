@@ -1,7 +1,5 @@
 """`tgflow train` end to end."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Budgets of calls: launches, torch operations on the device, host waits. They only fall."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """The cache on a GPU: bytes, contents and counters under any calls, streams and captures."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The CUDA device with mocks of torch and of the runtime: memory, streams and captures."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import dataclass, field
 from types import SimpleNamespace

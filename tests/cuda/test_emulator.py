@@ -3,8 +3,6 @@
 Streams run in any order that events allow: missing waits give wrong values.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 

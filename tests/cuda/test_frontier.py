@@ -1,7 +1,5 @@
 """Distinct rows on a GPU match the core exactly for any lane order."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

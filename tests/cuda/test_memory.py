@@ -1,7 +1,5 @@
 """Node memory kernels, run lane by lane, against the CPU memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

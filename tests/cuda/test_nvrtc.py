@@ -4,8 +4,6 @@ limits of registers and stack.
 NVRTC results are cached until a source file changes. No GPU is needed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import json

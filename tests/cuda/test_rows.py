@@ -1,7 +1,5 @@
 """Row kernels, lane by lane: memory lines a gather reads, and rows a scatter writes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Every kernel under the sanitizer of undefined behavior, late, interleaved, in filled memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`Count` and `Number` specify numbers of the past, which move with their batch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Event batches as tables, with the node ids of their stream."""
 
-from __future__ import annotations
-
 import sys
 
 import pyarrow as pa

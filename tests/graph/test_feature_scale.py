@@ -1,7 +1,5 @@
 """Scaling of edge features: depends only on earlier rows, not on batches, and resumes."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

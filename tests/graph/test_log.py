@@ -1,7 +1,5 @@
 """The event log: order, validation, zero-copy reads."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """Generated caches, operations on them, and a reference cache: slow and obvious."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

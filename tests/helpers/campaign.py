@@ -1,7 +1,5 @@
 """Command line runs in separate processes, killed at random and resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

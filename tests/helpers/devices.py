@@ -4,8 +4,6 @@
 with tensors that are not the CPU's, so that code which mixes them up fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

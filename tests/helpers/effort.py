@@ -1,7 +1,5 @@
 """Number of cases a test tries: few in `make test`, all in `make test-all` or for a single file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable
 from typing import Any

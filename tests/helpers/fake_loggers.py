@@ -1,7 +1,5 @@
 """Mocks of the logging packages that keep logged data in memory."""
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from types import ModuleType

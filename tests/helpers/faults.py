@@ -11,8 +11,6 @@ wraps the callee. In a separate process,
 arms and then is `tgflow run --stream ...`.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Generated files, also in the formats of TGB and RelBench, and reading them completely."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

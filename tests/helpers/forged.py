@@ -1,7 +1,5 @@
 """Files with one flipped bit, and checkpoint manifests with valid digests."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

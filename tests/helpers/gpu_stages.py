@@ -9,8 +9,6 @@ tests/benchmarks/results as well, which `python -m benchmarks.report` writes to 
 with a table of steps and one of figures beside their goals; exits with 1 if a step failed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Kafka records: produced, read, decoded without a broker, and sent through a faulty proxy."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """Runs of the command line in this process, and what they leave, compared."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Small models of every name, with plans and scores for tests."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

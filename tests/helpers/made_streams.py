@@ -1,7 +1,5 @@
 """Generated streams and files of them, with and without labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

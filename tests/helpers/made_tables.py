@@ -1,7 +1,5 @@
 """Feature tables of generated rows in every placement, and those that hold memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

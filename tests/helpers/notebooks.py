@@ -3,8 +3,6 @@
 Run as `python tests/helpers/notebooks.py NOTEBOOK...` to write cell outputs into the files.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import json

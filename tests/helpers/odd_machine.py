@@ -6,8 +6,6 @@ is `tgflow run --stream ...` there; the number is the seed of the fault times. W
 anything is written, or in the middle of it. tgflow has no code for it.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """Made plans and batches, their variants, and the reference they are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args

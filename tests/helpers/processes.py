@@ -5,8 +5,6 @@ a short run that is killed and restarted. In all else it is a separate process: 
 memory, exit status.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Runs on several ranks: in forked processes with faults, on hosts, in Ray workers."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

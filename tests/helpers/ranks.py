@@ -1,7 +1,5 @@
 """Ranks as threads of this process, and shards of a graph beside the whole graph."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

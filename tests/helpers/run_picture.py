@@ -4,8 +4,6 @@ Run as `PYTHONPATH=tests python tests/helpers/run_picture.py RUN DISPLAY.svg`; R
 that `tgflow run` has left.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path

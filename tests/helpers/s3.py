@@ -1,7 +1,5 @@
 """An S3 server in a thread, with faults: lost responses, slow parts, stale lists, refusals."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Run as `python tests/helpers/small_run.py [DEVICE] [--no-capture]`; ends with th
 and "all equal".
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Generated events and samplers."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Checks the installed wheel where PATH has no compiler: python -P wheel_check.py."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Worlds of real processes, started quickly: forks of the initial test process."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

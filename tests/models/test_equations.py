@@ -1,7 +1,5 @@
 """Whole models against their equations, pair by pair, on a scan of earlier events."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Messages of events to a model's state: computed without side effects, sliced, stored."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No argument from Python makes the native core read or write memory that is not its own."""
 
-from __future__ import annotations
-
 from contextlib import redirect_stdout
 
 from helpers.hostile import graphs, id_maps, layers, rows

@@ -1,7 +1,5 @@
 """The core's tests under sanitizers, and its kernels through nvcc."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The type stub matches the native core."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

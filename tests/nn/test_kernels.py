@@ -1,7 +1,5 @@
 """Model kernels, run lane by lane, against their definitions and the native core."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from types import SimpleNamespace

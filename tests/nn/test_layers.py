@@ -1,7 +1,5 @@
 """Layers against their equations, and node tables."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Matrix products match torch; a row's bits depend on nothing but the row and the weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Node memory in tables matches the plain tensor for any row placement."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The core is correct at each SIMD level, and identical where products are fused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

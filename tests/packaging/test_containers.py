@@ -1,7 +1,5 @@
 """The image's Dockerfile and the compose file of examples/compose work without a container."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

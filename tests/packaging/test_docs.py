@@ -1,7 +1,5 @@
 """The documentation site has the public API, and loads nothing from other hosts."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import re

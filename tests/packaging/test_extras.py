@@ -1,7 +1,5 @@
 """Messages that name an optional package give a command that installs it."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Import directions between rooms, forbidden imports, unique names and consistent spelling."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib

@@ -1,7 +1,5 @@
 """Type checkers and editors find the types of regular and editable installations."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Contents of the source archive and of the wheel, which `make wheel` tries elsewhere."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

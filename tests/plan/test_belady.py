@@ -1,7 +1,5 @@
 """The planner matches the optimum of dynamic programming and its own schedule."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations

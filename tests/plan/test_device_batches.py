@@ -1,7 +1,5 @@
 """GPU batches equal CPU batches bit for bit, on their own CUDA stream, in reused memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Golden digests of batches: a resumed run must draw the same."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """The loader: order, laziness, failure and early ends. Nothing may hang."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Lists of random and hard negatives: eligibility, cut-offs, and an unbiased softmax."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any

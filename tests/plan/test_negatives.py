@@ -1,7 +1,5 @@
 """Draws of negatives and replayed events: eligibility and distribution."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Node features of batches match a plain gather for any placement and arrival."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

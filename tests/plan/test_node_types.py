@@ -1,7 +1,5 @@
 """Negatives by types of nodes: against a slow reference, without a look ahead."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import assume, given, settings

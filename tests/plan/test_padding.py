@@ -1,7 +1,5 @@
 """Padding has no effect on training, up to rounding of sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis

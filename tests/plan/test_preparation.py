@@ -1,7 +1,5 @@
 """A batch is the same for every preparation: one call, threads, kernels, or a copy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

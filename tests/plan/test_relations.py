@@ -1,7 +1,5 @@
 """Relations of events: in batches of every form, and in the log."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Hosts for ranks."""
 
-from __future__ import annotations
-
 import pytest
 
 from helpers.rank_runs import open_hosts

@@ -1,7 +1,5 @@
 """Counts sharded over ranks match those of one process bit for bit, in a share of its memory."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ranks on devices: what they send from where, and steps that wait for no device."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Facts that ranks exchange, and disagreements that prevent a world."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

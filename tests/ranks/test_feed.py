@@ -1,7 +1,5 @@
 """Rank 0 reads the stream; the others receive its events in the same segments, and its end."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rendezvous of ranks: stale addresses are ignored and mismatched ranks refused."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Rank and world of a process from the environment variables of its launcher."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

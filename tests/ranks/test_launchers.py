@@ -1,7 +1,5 @@
 """Runs on two hosts under each launcher, by the recipes of the guide on many machines."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

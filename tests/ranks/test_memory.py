@@ -1,7 +1,5 @@
 """A sharded memory reads the same bits as one of all nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Payloads: tensors of any dtype in one buffer, with checked headers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Worlds of real processes: exchanges are delivered and counted, dead ranks named."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Training on graph shards matches one process bit for bit."""
 
-from __future__ import annotations
-
 import threading
 from copy import deepcopy
 from dataclasses import replace

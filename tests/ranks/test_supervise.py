@@ -1,7 +1,5 @@
 """Ranks of one host: restarts, their limit and backoff, and signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

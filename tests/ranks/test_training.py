@@ -1,7 +1,5 @@
 """Training on rank processes matches one process bit for bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

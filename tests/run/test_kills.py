@@ -3,8 +3,6 @@
 TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import signal

@@ -1,7 +1,5 @@
 """Micro-batches that end by the clock (repeated on resume) or where the time changes."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Node features by the ids of a stream match a dictionary at any time."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

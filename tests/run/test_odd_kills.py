@@ -4,8 +4,6 @@ The disk is full at random or becomes read-only, the clock jumps, and a second r
 is tried. TGFLOW_KILLS=500 kills 500 times, over all kinds of runs; TGFLOW_SEED chooses when.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from helpers.campaign import (

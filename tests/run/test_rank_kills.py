@@ -3,8 +3,6 @@
 TGFLOW_KILLS=50 kills a rank of three fifty times; TGFLOW_SEED chooses which and when.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from helpers.campaign import (

@@ -1,7 +1,5 @@
 """Files of a run directory: records, figures, health and messages."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """A run out of memory leaves whole micro-batches or reports its state."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A saved run as an object: its scores match the later scores of the run."""
 
-from __future__ import annotations
-
 import csv
 import json
 from datetime import UTC, datetime

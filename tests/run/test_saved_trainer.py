@@ -1,7 +1,5 @@
 """A trainer saved from Python is a regular run directory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

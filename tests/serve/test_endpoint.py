@@ -1,7 +1,5 @@
 """Server addresses, and when a token is required."""
 
-from __future__ import annotations
-
 import pytest
 
 from tgflow.serve.endpoint import Endpoint, Hosts, read_token

@@ -1,7 +1,5 @@
 """Predictor of a live trainer: answers as of the last micro-batch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Ring of frames in shared memory: order, overwriting, and torn reads."""
 
-from __future__ import annotations
-
 import os
 import threading
 from errno import ENOSPC

@@ -1,7 +1,5 @@
 """A user-defined transport in one module, opened by the command line."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Ranking events among all known destinations, in parts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Predictions beside learning: the bits of one after the other, and the same errors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

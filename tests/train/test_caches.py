@@ -1,7 +1,5 @@
 """Caches in training change no metric, and evaluation restores the upcoming rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Features and caches in checkpoints: resume is exact for any row placement."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Learning from lists of negatives: losses, slices, resume, and settings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Progress bars: in terminals and notebooks, elsewhere only on request."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Training with row reuse: resume, gradients, limits."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from itertools import islice

@@ -3,8 +3,6 @@
 Ranks are threads here; `tests/ranks/test_training.py` has real ones.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from typing import Any

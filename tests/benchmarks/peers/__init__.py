@@ -1,7 +1,5 @@
 """Adapters of other libraries over their public classes, each optional."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version

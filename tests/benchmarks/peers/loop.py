@@ -1,7 +1,5 @@
 """The loop of libraries whose batches come from an iterator, as in their examples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any

@@ -1,7 +1,5 @@
 """PyTorch Geometric's TGN, composed as in its `examples/tgn.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

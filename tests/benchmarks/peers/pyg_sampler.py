@@ -1,7 +1,5 @@
 """PyTorch Geometric's `LastNeighborLoader` as a sampler."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch_geometric.nn.models.tgn import LastNeighborLoader

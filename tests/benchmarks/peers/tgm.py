@@ -6,8 +6,6 @@ not: a label leak (held-out AP 0.85 after 42 batches, 0.60 without).
 Here they run from the neighbors to the node, as in PyTorch Geometric's example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ Features that the task does not have are a column of zeros, as there; DyGFormer 
 channels all the same.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """TGM's `RecencyNeighborHook` (`tgm-lib`) as a sampler."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Baseline: a static CSR, optimal for queries and rebuilt by every insert."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from tgflow import EventBatch, _core

@@ -1,7 +1,5 @@
 """Append-only files, and the lock of their directory."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Caches return the rows of their table and match a slow reference."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """A cache under any sequence of calls, compared with the reference and the plain table."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st

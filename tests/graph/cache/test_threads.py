@@ -1,7 +1,5 @@
 """Concurrent gathers: cache contents may depend on timing, returned rows never do."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

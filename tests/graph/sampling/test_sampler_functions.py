@@ -1,7 +1,5 @@
 """Python samplers match native ones and cannot return events a query must not see."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Disk tables return appended rows after crashes, damage and disk faults."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -1,7 +1,5 @@
 """Tables that move as they grow: released memory and concurrent readers."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import threading

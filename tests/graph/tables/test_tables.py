@@ -1,7 +1,5 @@
 """Feature tables: rows by id, zeros for missing ids, in any placement."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -5,8 +5,6 @@ lanes of the mask reach; sanitized, also undefined behavior and races between th
 atomic operations; not memory ordering, or speed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

@@ -5,8 +5,6 @@ seed. Memory that is freed is overwritten as soon as PyTorch's allocator could l
 is after the work queued so far on the stream that allocated it, and on those it was kept for.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 import threading

@@ -1,7 +1,5 @@
 """Calls native functions with every wrong argument value and collects the results."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Calls of layer functions: attention, memory cells, dropout, walks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Calls of rankings, tables, files, caches and the planner."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections.abc import Callable

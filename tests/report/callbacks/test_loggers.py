@@ -1,7 +1,5 @@
 """Loggers record each metric once per step, also after a resume."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

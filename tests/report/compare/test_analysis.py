@@ -1,7 +1,5 @@
 """The analysis of a comparison follows from the scores of each event, also read from files."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """Labels in a comparison: those of a separate run, and the significance of their figure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

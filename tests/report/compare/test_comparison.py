@@ -1,7 +1,5 @@
 """A comparison gives each model the results of a separate run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Tests of intervals and p-values of differences between models."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

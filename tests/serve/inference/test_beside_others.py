@@ -1,7 +1,5 @@
 """Concurrent queries during appends and training: isolated, consistent, without a trace."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

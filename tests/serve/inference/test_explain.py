@@ -1,7 +1,5 @@
 """Explanations: exact contributions, effects as of a log without the event, no future events."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Delimited text: without a header, with comments, any separator."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Streams at URLs: the same events as from a path, resumed positions, changed files, faults."""
 
-from __future__ import annotations
-
 import io
 import os
 

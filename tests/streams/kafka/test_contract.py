@@ -4,8 +4,6 @@
 on first write.
 """
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Corrupted fetches, and records that kafka-python cannot unpack."""
 
-from __future__ import annotations
-
 import pytest
 
 from helpers.kafka_io import SMALL, Reading, edges, fill, open_source, publish, read

@@ -1,7 +1,5 @@
 """Temporary and permanent failures of brokers and networks."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace

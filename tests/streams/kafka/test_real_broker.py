@@ -1,7 +1,5 @@
 """Tests that need a real broker; `python tests/helpers/real_broker.py` runs them."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Tests that need the broker tansu; `python tests/helpers/real_broker.py` runs them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """String and boolean labels are classes, numbered in order of appearance."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa
