@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from tgflow.base.iso_time import check_format
-from tgflow.base.setting import Setting, Size, check_ranges, check_text
+from tgflow.base.setting import EXPERT, Setting, Size, check_ranges, check_text
 from tgflow.base.units import parse_bytes
 from tgflow.streams.rows.schema import ColumnNames, IdKind
 
@@ -60,8 +60,8 @@ class StreamOptions(ColumnNames, TextLayout):
     """Edge feature columns: names, or a prefix such as f*."""
     categorical: str | Sequence[str] | None = None
     """Columns of categories that become edge features: a slot of 0 or 1 for each of the first
-    --max-categories values, numbered as they appear, and one for all others."""
-    max_categories: Annotated[int, Ge(1), Le(10_000)] = 32
+    max_categories values, numbered as they appear, and one for all others."""
+    max_categories: Annotated[int, Ge(1), Le(10_000), EXPERT] = 32
     """Values of a categorical column that get slots of their own."""
     fill_missing: float | None = None
     """Value of features that are empty, null or NaN, and of all features of nodes without a row;
@@ -76,7 +76,7 @@ class StreamOptions(ColumnNames, TextLayout):
     SQL, as 2024-05-01 12:00:00."""
     id_kind: IdKind | None = None
     """Type of the node ids; unset: as in the first row."""
-    max_file_bytes: Annotated[Size | None, Setting(resume="any_time")] = None
+    max_file_bytes: Annotated[Size | None, Setting(resume="any_time", expert=True)] = None
     """Maximum bytes that a compressed file may unpack to, such as 20GiB; unset: 200 times its own
     size, at least 1GiB."""
 

@@ -37,7 +37,7 @@ SETTLED_SECONDS = 10.0
 START_SECONDS = 240.0
 FLAGS = [
     "--dim", "16", "--neighbors", "5", "--batch-size", "500", "--threads", "1",
-    "--replay-horizon", "5000", "--max-time-jump", "none", "--allowed-lateness", "50",
+    "--set", "learning.replay_horizon=5000", "--max-time-jump", "none", "--allowed-lateness", "50",
     "--checkpoint-every", "5", "--metrics-port", "0", "--log-format", "json",
     "--kafka-option", "api_version=[2,3]", "--kafka-option", "fetch_max_wait_ms=50",
 ]  # fmt: skip

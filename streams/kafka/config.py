@@ -66,16 +66,16 @@ class KafkaClientConfig:
     may be env:NAME, a variable of the environment, or file:PATH; secrets must be."""
     on_expired: Annotated[Literal["fail", "skip"], EXPERT] = "fail"
     """When retention has deleted the next records: fail, or skip them and record a gap."""
-    connect_timeout: Annotated[float, Gt(0)] = 60.0
+    connect_timeout: Annotated[float, Gt(0), EXPERT] = 60.0
     """Seconds without a broker at the start before the run fails."""
-    max_outage: Annotated[float, Gt(0)] = 600.0
+    max_outage: Annotated[float, Gt(0), EXPERT] = 600.0
     """Seconds without a broker later before the run fails; a broker that returns no records
     although there are more counts as unreachable."""
     group_id: Annotated[str | None, EXPERT] = None
     """Consumer group to commit positions to, only for lag monitoring."""
     dead_letter_topic: Annotated[str | None, EXPERT] = None
     """Topic that also receives the dead letters."""
-    decoders: Annotated[int, Ge(1), Le(16)] = 1
+    decoders: Annotated[int, Ge(1), Le(16), EXPERT] = 1
     """Processes that read and decode the topic, at most one per partition: partition p in process
     p mod N; 1: this process."""
     queue_records: ClassVar[int] = 100_000

@@ -139,7 +139,8 @@ class ConnectionNotices:
         waited = float(self._clock.monotonic()) - self._since
         if waited >= self._next and self.left:
             self._next = 2 * waited
-            text = "topic %s: no answer from %s for %.0f s; trying for %g s (--connect-timeout)"
+            way_out = "--set kafka.connect_timeout=S"
+            text = f"topic %s: no answer from %s for %.0f s; trying for %g s ({way_out})"
             _log.warning(text, self._topic, self._servers, waited, self.timeout)
 
     @contextmanager

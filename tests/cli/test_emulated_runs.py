@@ -54,7 +54,7 @@ def table_of(out="out"):
 
 
 @pytest.mark.parametrize(
-    ("budget", "where"), [((), "device"), slow(("--edge-budget", "100"), "uva")]
+    ("budget", "where"), [((), "device"), slow(("--set", "tables.edge_budget=100"), "uva")]
 )
 def test_features_are_placed_where_memory_is_free(gpu, run, budget, where):
     gpu.device_bytes = 1 << 40

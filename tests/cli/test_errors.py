@@ -63,7 +63,7 @@ USAGE = [
     ("run made.csv --set order.dedup_window=5", "--set order.dedup_window requires event ids"),
     # Sampling
     ("run made.csv --strategy window", "strategy window needs a span: its width in ticks"),
-    ("run made.csv --span 5", "strategy recent takes no span, got 5"),
+    ("run made.csv --set learning.span=5", "strategy recent takes no span, got 5"),
     # Scores and serving
     ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has an unsupported ending; "
      "use .parquet"),
@@ -81,8 +81,8 @@ USAGE = [
     (f"{ROWS} --set tables.cache_policy=belady --edge-cache 1MiB", "a live stream has no"),
     (f"{ROWS} --edge-cache 10%", "--edge-cache 10%: a percentage needs a known number of rows"),
     (f"{ROWS} --set tables.cache_policy=lru", "--set tables.cache_policy requires a cache"),
-    ("train features.csv --features f* --edge-budget 1GiB", "--edge-budget requires --edge-table "
-     "auto"),
+    ("train features.csv --features f* --set tables.edge_budget=1GiB",
+     "--set tables.edge_budget requires --edge-table auto"),
     (f"{ROWS} --edge-path x.rows", "--edge-path requires --edge-table disk or auto"),
     (f"{ROWS} --edge-table disk --edge-path no/x.rows", "no is no directory"),
     (f"{ROWS} --edge-table disk --edge-path made.csv", "made.csv exists already"),
@@ -93,7 +93,7 @@ USAGE = [
     (f"{ROWS} --edge-cache 1MiB", "--edge-cache: a cache in host memory slows reads of"),
     (f"{ROWS} --edge-cache 'a lot'", "--edge-cache: tables.edge_cache: a size is bytes"),
     (f"{ROWS} --edge-cache 120%", "at most 100%, got '120%'"),
-    ("run pay.csv --node-side of", "--node-side requires --node-features"),
+    ("run pay.csv --set graph.node_side=of", "--set graph.node_side requires --node-features"),
     ("run pay.csv --node-columns age", "--node-columns requires --node-features"),
     # Tasks
     (f"train fraud.csv {FEW} --task edge", "target must name the labels of the task edge"),
@@ -151,8 +151,8 @@ DATA = [
     (f"run pay.csv {NODES}", "column 'city' holds no numbers; the columns are balance, age, city: "
      "choose numbers with --node-columns ..."),
     (f"run pay.csv {NODES} --node-columns age --direction bipartite", '"src" and "dst", '
-     "--node-side ..."),
-    (f"run pay.csv {NODES} --node-columns age --node-side city",
+     "--set graph.node_side ..."),
+    (f"run pay.csv {NODES} --node-columns age --set graph.node_side=city",
      "a side is \"src\" or \"dst\", got 'here'"),
 ]  # fmt: skip
 NO_INPUT = [

@@ -47,7 +47,7 @@ def test_files_of_a_run_are_private(tgflow, events_csv, tmp_path, served):
 
 
 def test_shared_files_have_the_permissions_of_the_umask(tgflow, events_csv, tmp_path):
-    flags = [*SMALL, "--limit", 100, "--share-files"]
+    flags = [*SMALL, "--limit", 100, "--set", "run.share_files=true"]
     assert tgflow("run", events_csv, "-o", "out", *flags).code == 0
     assert tgflow("predict", "out", "--src", 1, "--to", "p.csv").code == 0
     found = modes(tmp_path / "out", tmp_path / "p.csv")

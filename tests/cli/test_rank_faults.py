@@ -67,7 +67,7 @@ def test_hanging_rank_ends_all_ranks_after_the_timeout(events, one, tmp_path, ra
     """Includes faults during a sharded checkpoint, which rank 0 coordinates."""
     run, timeout = tmp_path / "run", 8.0  # a busy machine is silent for some seconds
     stopped = signal_in(rank, point, count_of(point), signal.SIGSTOP)
-    argv = arguments(events, run, *KEPT, "--rank-timeout", timeout)
+    argv = arguments(events, run, *KEPT, "--set", f"ranks.timeout={timeout}")
     ends = run_ranks(tmp_path, 3, argv, stopped)
     others = [end for number, end in enumerate(ends) if number != rank]
     assert ends[rank].code == -signal.SIGKILL, ends  # long after the others

@@ -249,7 +249,7 @@ def test_log_segments_are_removed_with_the_last_checkpoint_that_needs_them(
 ):
     monkeypatch.setattr(ingestion, "SEGMENT_BYTES", 500)
     monkeypatch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=200))
-    kept = ("--keep-log",) if keeps else ()
+    kept = ("--set", "checkpoint.keep_log=true") if keeps else ()
     assert run("--limit", 300, "--keep", 1, *STEP, *kept).code == 0
     segments = sorted(int(path.stem) for path in Path("out/log").iterdir())
     assert len(segments) > 3 or not keeps

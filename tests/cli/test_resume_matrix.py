@@ -29,7 +29,7 @@ from tgflow.train.step import TrainStep
 SIZE, BATCH = 300, 50
 STEP = ("--checkpoint-batches", 1)
 AMOUNT = ("--features", "amount")
-KINDS = ("--categorical", "kind", "--max-categories", 2)
+KINDS = ("--categorical", "kind", "--set", "stream.max_categories=2")
 TASK = ("--task", "edge", "--target", "kind", "--classes", 3, "--label-delay", "10m")
 NODES = ("--node-features", "nodes.parquet", "--node-id", "who", "--feature-scale", "auto")
 COMPARED = ("--models", "jodie,tgn+pairs,slow=jodie", "--model-set", "slow.learning_rate=0.0001")

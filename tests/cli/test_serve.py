@@ -120,12 +120,12 @@ def test_served_run_goes_on_with_the_shared_memory_of_a_container_or_is_refused(
     if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting a file system in a namespace is not permitted here")
     flags = ("-s", write_events(tmp_path / "made.csv", 20_000), *SMALL, "--dim", 64)
-    flags = (*flags, "--serve", 0, "--serve-stay", "--serve-parameters-every", "1ms")
+    flags = (*flags, "--serve", 0, "--serve-stay", "--set", "serve.parameters_every=1ms")
     process = start("run", *flags, "-o", tmp_path / "out", prefix=prefix)
     if size == "300k":
         said = process.communicate(timeout=120)[1]
         assert process.returncode == 2
-        assert "--serve-ring 256MiB: the ring can have" in said
+        assert "--set serve.ring=256MiB: the ring can have" in said
         assert "as large a /dev/shm (containers: --shm-size)" in said
         return
     try:
@@ -188,7 +188,7 @@ def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
     """Answers have the bits of their version, and the run those of an undisturbed one."""
     stream, rng = Growing(tmp_path / "made.csv", 200 * (KILLS + 1) + 100), random.Random(7)
     flags = ("run", "-s", stream.path, *SMALL, "--checkpoint-every", 2, "--no-follow")
-    flags = (*flags, "--serve-parameters-every", "50ms")
+    flags = (*flags, "--set", "serve.parameters_every=50ms")
     port = free_port()
     served = (*flags, "-o", "out", "--resume", "--serve", port, "--follow")
     process = start(*served)
@@ -235,7 +235,7 @@ def test_random_questions_have_the_bits_of_inference_while_the_run_learns(
     size, num = tries(5_000, 1_000), tries(10_000, 400)
     stream = Growing(tmp_path / "made.csv", size, labeled=True)
     task = ("--features", "amount", "--task", "edge", "--target", "is_odd")
-    flags = ("run", "-s", stream.path, *SMALL, *task, "--replay-horizon", size)
+    flags = ("run", "-s", stream.path, *SMALL, *task, "--set", f"learning.replay_horizon={size}")
     port = free_port()
     process = start(*flags, "-o", "out", "--serve", port, "--follow")
     times = [START + 60 * i for i in range(0, size // 2, 50)]

@@ -33,7 +33,7 @@ def flags(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    return ["--store", f"file://{tmp_path}/store", "--store-lease", "300ms"]
+    return ["--store", f"file://{tmp_path}/store", "--set", "store.lease=300ms"]
 
 
 def test_run_moves_to_another_directory_with_the_same_bits(ran, flags, store, tmp_path):
@@ -86,7 +86,7 @@ def test_lasting_failure_of_the_store_ends_the_run(ran, flags, store, tmp_path, 
 
     monkeypatch.setattr(RemoteStore, "_put", put)
     out = ["--out", str(tmp_path / "first")]
-    failed = ran(*flags, *store, *out, "--store-timeout", "300ms", code=UNAVAILABLE)
+    failed = ran(*flags, *store, *out, "--set", "store.timeout=300ms", code=UNAVAILABLE)
     assert "the cable is cut; once the store is there again, resume the run" in failed.err
     monkeypatch.setattr(RemoteStore, "_put", real)
     ran("run", "--resume", *store, *out)

@@ -63,7 +63,7 @@ def test_run_on_two_hosts_survives_a_temporary_network_outage(hosts, tmp_path):
     options = ("--stream", events, *SMALL, "--checkpoint-batches", 3)
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(["run", *map(str, options), "--slices", "2", "--out", str(one)]) == 0
-    slowly = ("--out", two, "--resume", "--rank-timeout", TIMEOUT, "--speed", 60 * 40)
+    slowly = ("--out", two, "--resume", "--set", f"ranks.timeout={TIMEOUT}", "--speed", 60 * 40)
     agents = {
         number: torchrun(host, tmp_path, *options, *slowly, hosts=hosts)
         for number, host in enumerate(hosts)
@@ -90,7 +90,7 @@ def test_elastic_run_shrinks_when_a_host_is_killed_and_grows_when_it_returns(hos
     options = ("--stream", events, *SMALL, "--checkpoint-batches", 3, "--slices", 2)
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(["run", *map(str, options), "--out", str(one)]) == 0
-    slowly = ("--out", two, "--resume", "--rank-timeout", 6 * TIMEOUT, "--speed", 60 * 8)
+    slowly = ("--out", two, "--resume", "--set", f"ranks.timeout={6 * TIMEOUT}", "--speed", 60 * 8)
 
     def start(number):
         return torchrun(

@@ -22,7 +22,7 @@ def killed_and_moved(tmp_path, url, kills, more=()):
     flags = ["-s", str(write_rows(tmp_path / "rows.csv", 3000)), *SMALL, *KEPT]
     flags += ["--late", "dead_letter", "--allowed-lateness", "30", "--max-time-jump", "100000"]
     reference = undisturbed(tmp_path, flags)
-    stored = [*flags, "--store", url, "--store-lease", "1s", *more]
+    stored = [*flags, "--store", url, "--set", "store.lease=1s", *more]
     campaign = Campaign(tmp_path / "moved", stored, seed=SEED)
     for number in range(kills):
         if not campaign.kill_once(most_batches=12):

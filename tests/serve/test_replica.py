@@ -186,7 +186,7 @@ def test_answers_do_not_go_back_after_a_lost_frame_and_its_age_counts(tmp_path):
             break
     ring.usable = 0  # there is no memory for the next frame
     next(stops)
-    assert published.said.pop().startswith("1 frames of --serve-ring were lost: a frame of")
+    assert published.said.pop().startswith("1 frames of --set serve.ring were lost: a frame of")
     lost_at = time.time()
     for _ in range(2):
         next(stops)
@@ -236,7 +236,7 @@ def test_restarted_replica_answers_once_it_has_what_the_ring_has(tmp_path):
 
 
 def test_ring_too_small_for_the_parameters_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"--serve-ring 4KiB: the ring can have 4,096 bytes"):
+    with pytest.raises(ConfigError, match=r"--set serve.ring=4KiB: the ring can have 4,096 bytes"):
         Published(tmp_path / "run", "tgn+pairs", ring="4KiB")
 
 

@@ -66,13 +66,13 @@ _EXPLAINED = {"TrainingDiverged", "RanksDisagree"}
 """Errors with code 70 that are not bugs in tgflow."""
 
 _GPU_WAY_OUT = (
-    "set a smaller --device-budget, --edge-budget or --batch-size, or --edge-table uva; "
-    "a run resumes with --resume"
+    "set a smaller --device-budget, --batch-size or --set tables.edge_budget=SIZE, or --edge-table "
+    "uva; a run resumes with --resume"
 )
 
 _HOST_WAY_OUT = (
-    "set a smaller --batch-size, --neighbors, --replay-horizon or --edge-cache, or --edge-table "
-    "disk; a run resumes with --resume"
+    "set a smaller --batch-size, --neighbors, --edge-cache or --set learning.replay_horizon=N, or "
+    "--edge-table disk; a run resumes with --resume"
 )
 _HOST_ALLOCATORS = ("out of memory: ", "DefaultCPUAllocator: ")
 """Texts in errors of the native core's and torch's allocations of host memory, with their sizes."""

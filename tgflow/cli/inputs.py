@@ -35,7 +35,7 @@ from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
-from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
+from tgflow.run.config import Config, ConfigError, StreamConfig, flag_of, in_flags, replaced
 from tgflow.run.config.schema import GraphConfig, ServeConfig
 from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory, learn_again
@@ -120,9 +120,11 @@ def open_node_features(
 ) -> NodeFeatures | None:
     """Read the configured node features, keyed by the stream's ids; None without."""
     if c.node_features is None:
-        for flag, is_set in (("--node-columns", c.node_columns), ("--node-side", c.node_side)):
+        for key, is_set in (("node_columns", c.node_columns), ("node_side", c.node_side)):
             if is_set:
-                raise ConfigError(f"{flag} requires --node-features nodes.parquet")
+                raise ConfigError(
+                    f"{flag_of(f'graph.{key}')} requires --node-features nodes.parquet"
+                )
         return None
     try:
         nodes = NodeFeatures(

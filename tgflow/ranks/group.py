@@ -180,7 +180,8 @@ class Ranks(Peers):
                 f"{' and '.join(map(str, silent))} did not respond within {_RESPONSE_SECONDS:g} s: "
                 "ended, stopped or out of reach"
             )
-        return f"{what}; if one is only slow, wait longer: join(timeout=), --rank-timeout; {first}"
+        way_out = "if one is only slow, wait longer: join(timeout=), --set ranks.timeout=S"
+        return f"{what}; {way_out}; {first}"
 
     def _responses(self) -> tuple[dict[int, str], list[Member]]:
         """Respond; return the reasons of other ranks, and the ranks that did not respond."""

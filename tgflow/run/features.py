@@ -35,7 +35,7 @@ def check_tables(
     """Raise `ConfigError` for invalid table and cache settings, before anything is created."""
     placement = t.placement(on_gpu=on_gpu)
     if t.edge_budget and placement != "auto":
-        raise ConfigError(f"--edge-budget requires --edge-table auto, got {placement}")
+        raise ConfigError(f"--set tables.edge_budget requires --edge-table auto, got {placement}")
     if t.edge_path and placement not in FILED:
         raise ConfigError(f"--edge-path requires --edge-table disk or auto, got {placement}")
     if x_dim == 0 and (t.edge_table not in (None, "host") or t.edge_cache):

@@ -73,7 +73,7 @@ def make_model(
                 learned.add_decoder(built, edge_x_dim)
             if task.freeze:
                 freeze(built)
-    with _refusing("{}; --strategy and --span go together"):
+    with _refusing("{}; --strategy and --set learning.span=N go together"):
         Sampler(training.strategy or built.strategy, training.span)
     with _refusing("{}"):
         check_sliceable(built, training.slices)

@@ -47,7 +47,7 @@ _RESTART_SECONDS = 1.0
 """Seconds between the end of a replica and the start of the next one."""
 _NEW_SECONDS = 5.0
 """Seconds for a process to lock a folder that it has made."""
-_MORE_MEMORY = "a larger --serve-ring needs as large a /dev/shm (containers: --shm-size)"
+_MORE_MEMORY = "a larger --set serve.ring needs as large a /dev/shm (containers: --shm-size)"
 
 
 def check_serving(serve: ServeConfig) -> tuple[Endpoint, str | None] | None:
@@ -124,16 +124,16 @@ class FramePublisher(Component):
         try:
             ring = Ring.create(parse_bytes(size))
         except OSError as error:
-            raise ConfigError(f"--serve-ring {size}: {error}; {_MORE_MEMORY}") from None
+            raise ConfigError(f"--set serve.ring={size}: {error}; {_MORE_MEMORY}") from None
         if ring.capacity < least:
             ring.close()
             raise ConfigError(
-                f"--serve-ring {size}: the ring can have {ring.capacity:,} bytes, and needs "
+                f"--set serve.ring={size}: the ring can have {ring.capacity:,} bytes, and needs "
                 f"{least:,} bytes for twice the parameters; {_MORE_MEMORY}"
             )
         if ring.capacity < parse_bytes(size):
             self._warn(
-                f"--serve-ring {size}: less shared memory is free, so the ring has "
+                f"--set serve.ring={size}: less shared memory is free, so the ring has "
                 f"{ring.capacity:,} bytes; {_MORE_MEMORY}"
             )
         return ring
@@ -152,10 +152,10 @@ class FramePublisher(Component):
         except OSError as error:  # replicas start from a checkpoint
             self.num_lost += 1
             if self.num_lost.bit_count() == 1:  # the first, and ever fewer of the next ones
-                text = f"{self.num_lost:,} frames of --serve-ring were lost: {error.strerror}"
+                text = f"{self.num_lost:,} frames of --set serve.ring were lost: {error.strerror}"
                 self._warn(f"{text}; {_MORE_MEMORY}")
         if self.ring.usable < usable:
-            text = f"shared memory is full: --serve-ring has {self.ring.usable:,} bytes"
+            text = f"shared memory is full: --set serve.ring has {self.ring.usable:,} bytes"
             self._warn(f"{text}; {_MORE_MEMORY}")
         self.seconds += time.perf_counter() - started
 

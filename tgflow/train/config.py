@@ -141,7 +141,7 @@ class TrainingConfig:
     """Events visible to a query: all earlier events, or only those before its batch."""
     strategy: Strategy | None = None
     """Neighbor sampling strategy; unset: as in the model's paper."""
-    span: Annotated[int, Ge(1)] | None = None
+    span: Annotated[int, Ge(1), EXPERT] | None = None
     """Width of strategy window, or half-life of decayed, in ticks."""
     num_threads: Annotated[
         Annotated[int, Ge(0)] | None, Setting(flags=("--workers",), resume="any_time")
@@ -174,18 +174,18 @@ class ContinualConfig(TrainingConfig):
     """Seed of negatives, replay and sampled neighbors, shared by compared runs; unset: the seed."""
     hist_negatives: Annotated[int, Ge(0), Le(1_000_000), EXPERT] = 0
     """Past pairs to also rank each event among, as mrr_hist."""
-    mrr_every: Annotated[int, Ge(1)] = 5
+    mrr_every: Annotated[int, Ge(1), EXPERT] = 5
     """Rank one event of each this many among mrr_negatives, and estimate the MRR of all by these;
     AP and AUC are of all events; 1: rank all, as comparisons do."""
-    warmup: Annotated[int, Ge(0)] = 0
+    warmup: Annotated[int, Ge(0), EXPERT] = 0
     """Events learned first without being measured; up to the end of their micro-batch."""
     updates: Annotated[int, Ge(0), Le(1000)] = 1
     """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
     replay_ratio: Annotated[float, Ge(0), Le(1000)] = 0.5
     """Past events replayed per new event."""
-    replay_horizon: Annotated[int, Ge(1)] = 50_000
+    replay_horizon: Annotated[int, Ge(1), EXPERT] = 50_000
     """Largest age of a replayed event, in events."""
-    replay_half_life: Annotated[float, Gt(0)] = 10_000.0
+    replay_half_life: Annotated[float, Gt(0), EXPERT] = 10_000.0
     """Half-life of the probability that an event is replayed, in events."""
     test_share: ClassVar[float] = 0.15
     """Share of the events, the last ones, that the result's `test.*` are computed over."""

@@ -248,7 +248,7 @@ def test_demo_broker_serves_the_printed_command_until_a_signal(tmp_path):
 )
 def test_missing_broker_is_reported_soon_and_ends_with_75(tmp_path, words):
     write_events(tmp_path / "made.csv", 30)
-    words = [sys.executable, "-m", "tgflow", *words, "--connect-timeout", "8"]
+    words = [sys.executable, "-m", "tgflow", *words, "--set", "kafka.connect_timeout=8"]
     ran = subprocess.run(
         words, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
     )

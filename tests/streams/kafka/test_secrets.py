@@ -55,7 +55,8 @@ def test_no_file_and_no_message_holds_a_secret(
     assert 'sasl_plain_password = "env:PASSWORD"' in config
     assert 'client_rack = "007"' in config
     key.unlink()
-    away = ["run", "-s", SERVED, "-o", "away", "--connect-timeout", "1", "--max-time-jump", "9"]
+    away = ["run", "-s", SERVED, "-o", "away", "--max-time-jump", "9"]
+    away += ["--set", "kafka.connect_timeout=1"]
     away += [*OPTION, "sasl_plain_password=env:PASSWORD", *OPTION, "security_protocol=SASL_SSL"]
     command = [sys.executable, "-m", "tgflow", *away, "--log-format", "json"]
     ended = subprocess.run(

@@ -16,7 +16,16 @@ from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
 from tgflow.base.choices import Direction, Precision, Preset
-from tgflow.base.setting import Checked, Duration, Effect, Setting, Size, check_ranges, check_text
+from tgflow.base.setting import (
+    EXPERT,
+    Checked,
+    Duration,
+    Effect,
+    Setting,
+    Size,
+    check_ranges,
+    check_text,
+)
 from tgflow.base.units import parse_bytes
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
@@ -75,7 +84,7 @@ class GraphConfig(Checked):
     """Its id column."""
     node_columns: list[str] | None = None
     """Its feature columns, each one a name or a prefix such as f*; unset: all others."""
-    node_side: Annotated[str | None, Setting(resume="any_time")] = None
+    node_side: Annotated[str | None, Setting(resume="any_time", expert=True)] = None
     """Its column of src or dst, where sources and destinations have ids of their own."""
     node_types: Annotated[str | None, Setting(resume="any_time")] = None
     """File of node types with columns id and type: random negatives of an event have the type of
@@ -114,7 +123,7 @@ Placement = Literal["host", "disk", "auto", "device", "uva"]
 
 _Protocol = Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"]
 _Rate = Annotated[Annotated[float, Gt(0)] | None, Setting(flags=("--learning-rate", "--lr"))]
-_Seed = Annotated[Annotated[int, Ge(0)] | None, Setting(expert=True)]
+_Seed = Annotated[Annotated[int, Ge(0)] | None, EXPERT]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +154,13 @@ class TablesConfig:
     """Placement of edge features: host memory; disk, in a file; auto, in memory up to edge_budget
     and then in a file, on a GPU in its memory first; device or uva, GPU memory or mapped host
     memory; unset: host, or auto on a GPU."""
-    edge_budget: Size | None = None
+    edge_budget: Annotated[Size | None, EXPERT] = None
     """auto: memory for rows, such as 8GiB; unset: all available, half of a GPU's free memory."""
     edge_path: str | None = None
     """disk, auto: the file; unset: edge-x.rows in the run directory."""
     edge_cache: str | None = None
     """Size of the cache, such as 256MiB; train: also a share, such as 10%."""
-    cache_policy: Annotated[_Policy | None, Setting(expert=True)] = None
+    cache_policy: Annotated[_Policy | None, EXPERT] = None
     """Policy of a cache in host memory; belady, for train, plans ahead; unset: the best available
     (run lru, train belady; clock on a GPU)."""
 
@@ -179,7 +188,7 @@ class RunConfig:
 
     out: Annotated[str | None, Setting(flags=("--out", "-o"))] = None
     """Run directory; unset: runs/STREAM-MODEL."""
-    share_files: bool = False
+    share_files: Annotated[bool, EXPERT] = False
     """Give the run's files the permissions of the umask; unset: only their owner can read them, as
     they hold rows of the stream."""
     threads: Annotated[int, Ge(1)] | None = None
@@ -187,7 +196,7 @@ class RunConfig:
     by the ranks of the host."""
     device: str = "cpu"
     """Device of model, memory and graph: cpu, cuda, or cuda:N for the Nth GPU."""
-    capture: Annotated[bool, Setting(expert=True)] = True
+    capture: Annotated[bool, EXPERT] = True
     """GPU: replay steps of recurring shapes as CUDA graphs."""
 
     def __post_init__(self) -> None:
@@ -207,9 +216,9 @@ class CheckpointConfig(Checked):
     """Latest checkpoints to keep."""
     log: Annotated[bool, Setting(resume="fixed")] = True
     """Write arriving events to a log first, so that a resume need not read them again."""
-    keep_log: bool = False
+    keep_log: Annotated[bool, EXPERT] = False
     """Keep the whole log; unset: segments that no kept checkpoint needs are removed."""
-    max_checkpoint_bytes: Size | None = None
+    max_checkpoint_bytes: Annotated[Size | None, EXPERT] = None
     """Maximum size of a checkpoint, such as 8GiB."""
     strict_resume: bool = False
     """Refuse to resume if bits could differ: threads, versions."""
@@ -228,9 +237,9 @@ class StoreConfig(Checked):
     url: Annotated[str | None, Setting(flags=("--store",))] = None
     """Also send each checkpoint to this URL of the run: s3://BUCKET/RUN, gs://BUCKET/RUN or
     file:///FOLDER. With --resume, a directory without a run is filled from there."""
-    timeout: Annotated[Duration, Setting(flags=("--store-timeout",))] = "10m"
+    timeout: Annotated[Duration, EXPERT] = "10m"
     """End the run if the store has not been reached for this long."""
-    lease: Annotated[Duration, Setting(flags=("--store-lease",))] = "30s"
+    lease: Annotated[Duration, EXPERT] = "30s"
     """Time after which a silent writer of the store is replaced by a run on another machine."""
 
 
@@ -263,7 +272,7 @@ class OperateConfig(Checked):
 
     metrics_port: Annotated[int, Ge(0), Le(65_535)] | None = None
     """Serve Prometheus metrics on this port; 0: any free one."""
-    metrics_host: str = "127.0.0.1"
+    metrics_host: Annotated[str, EXPERT] = "127.0.0.1"
     """Address to serve metrics on; 0.0.0.0 for all interfaces."""
     log_format: Literal["text", "json"] = "text"
     """Messages on stderr: text, or one JSON object per line."""
@@ -298,17 +307,15 @@ class ServeConfig(Checked):
     """Maximum pairs and nodes per request; top-k counts each candidate of each source."""
     max_waiting: ClassVar[int] = 128
     """Maximum concurrent requests; further ones get status 429."""
-    timeout: Annotated[Duration, Setting(flags=("--serve-timeout",))] = "10s"
+    timeout: Annotated[Duration, EXPERT] = "10s"
     """Seconds to receive and answer a request."""
     replicas: Annotated[int, Ge(1), Setting(flags=("--replicas",))] = 1
     """Processes that answer, each with a copy of the run."""
-    max_lag: Annotated[int, Ge(0), Setting(flags=("--max-lag",))] | None = None
+    max_lag: Annotated[int, Ge(0), EXPERT] | None = None
     """Events behind the run from which GET /ready gives status 503; unset: any number."""
-    parameters_every: Annotated[
-        Duration, Setting(flags=("--serve-parameters-every",), live=True)
-    ] = "500ms"
+    parameters_every: Annotated[Duration, Setting(expert=True, live=True)] = "500ms"
     """Time after which answers have new parameters; those of each micro-batch have its events."""
-    ring: Annotated[Size, Setting(flags=("--serve-ring",), live=True)] = "256MiB"
+    ring: Annotated[Size, Setting(expert=True, live=True)] = "256MiB"
     """Shared memory for what replicas have not read yet."""
     stay: Annotated[bool, Setting(flags=("--serve-stay",), live=True)] = False
     """Serve on after the end of the stream, until a signal."""
@@ -327,7 +334,7 @@ class RanksConfig(Checked):
     nodes, and of its share of other keys."""
     memory: Annotated[Held, Setting(flags=("--rank-memory",), live=True)] = "replicated"
     """Node memory, likewise; sharded sends the rows that are read."""
-    timeout: Annotated[float, Gt(0), Setting(flags=("--rank-timeout",))] = 300.0
+    timeout: Annotated[float, Gt(0), EXPERT] = 300.0
     """Timeout in seconds for all ranks to join, and later for each to respond."""
     interface: str | None = None
     """Network interface that connects the ranks, such as eth1; unset: none, as all are on this
