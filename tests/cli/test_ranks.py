@@ -25,11 +25,10 @@ from helpers.rank_runs import (
 from tgflow.cli import inputs as assemble
 from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
-from tgflow.cli.rank_setup import check_ranks
 from tgflow.models.tgn import TGN
 from tgflow.run import followers as rank_parts
 from tgflow.run import monitoring as watch
-from tgflow.run.config import ConfigError, load_config
+from tgflow.run.config import load_config
 from tgflow.run.config.schema import ServeConfig
 from tgflow.run.records import read_health
 
@@ -231,16 +230,6 @@ def test_number_of_threads_is_fixed_when_a_run_starts(tgflow, events, tmp_path, 
     monkeypatch.setattr(assemble, "num_cores", lambda: 1)
     ran = tgflow("run", "--resume", "-o", tmp_path / "run", "--limit", 200, "--json")
     assert (ran.code, ran.json["threads"]) == (0, 2)
-
-
-@pytest.mark.parametrize("what", ["graph", "memory"])
-def test_shards_are_refused_on_a_gpu_and_offline(what):
-    flags = {"stream.path": "x.csv", f"ranks.{what}": "sharded", "run.device": "cuda"}
-    config = load_config(flags=flags | {"learning.slices": 2})
-    with pytest.raises(ConfigError, match=f"--rank-{what}: sharded is for models on the CPU"):
-        check_ranks(config, "continual", 2, 0)
-    with pytest.raises(ConfigError, match=f'{what} = "sharded": offline training has all of it'):
-        check_ranks(config, "offline", 2, 0)
 
 
 def go_to(folder, rank):

@@ -13,7 +13,7 @@ import pytest
 
 from tgflow.report.chart import MAX_POINTS, Chart, Line
 from tgflow.report.formatting import stream_time
-from tgflow.run.config import load_config
+from tgflow.run.config import load_config, plain
 from tgflow.run.page import continual_report
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -61,18 +61,19 @@ METRICS = {
 }  # fmt: skip
 
 
-def config(name="events.csv"):
-    return load_config(flags={"stream.path": name})
+def report(made, metrics, name="events.csv", stream=None, **flags):
+    c = load_config(flags={"stream.path": name, **flags})
+    return continual_report(made, metrics, c.continual, plain(c), c.stream.tick, stream)
 
 
 def test_page_is_self_contained():
-    page = continual_report(records(10), METRICS, config())
+    page = report(records(10), METRICS)
     Page(page)
     assert not re.search(r"(?i)(src|href)\s*=|@import|url\(|https?:|//[a-z]", page)
 
 
 def test_page_shows_metrics_plots_protocol_and_settings():
-    page = Page(continual_report(records(10), METRICS, config()))
+    page = Page(report(records(10), METRICS))
     text = " ".join(page.texts)
     figures = ["0.9123", "0.5612"]
     plots = ["Average precision", "Mean reciprocal rank", "Loss", "Throughput", "Memory"]
@@ -82,8 +83,7 @@ def test_page_shows_metrics_plots_protocol_and_settings():
 
 
 def test_units_are_small_and_defaults_are_folded():
-    made = load_config(flags={"stream.path": "events.csv", "learning.batch_size": 77})
-    page = continual_report(records(10), METRICS, made)
+    page = report(records(10), METRICS, **{"learning.batch_size": 77})
     assert "1 min 11 s" in re.sub(r"</?small>", " ", page).replace("  ", " ")
     assert "&lt;" not in page
     own, folded = page.partition("Settings</h2>")[2].split("<details>")
@@ -97,7 +97,7 @@ def test_figures_of_a_task_lead_the_page():
     figures = {"ap": 0.7431, "ap_low": 0.70, "ap_high": 0.78, "auc": 0.9, **shares}
     metrics = {"command": "run", **METRICS, "prequential": {"edge": figures}}
     made = [{**each, "metrics.edge.batch_ap": 0.7} for each in records(10)]
-    text = " ".join(Page(continual_report(made, metrics, config())).texts)
+    text = " ".join(Page(report(made, metrics)).texts)
     order = [
         "0.7431",
         "0.9123",
@@ -116,13 +116,12 @@ def test_figures_of_a_task_lead_the_page():
 @pytest.mark.parametrize("span", [0, 1, 253_402_300_800, 2**62])
 def test_page_can_be_built_from_any_times(first, span, unit):
     made = [{**record, "t": first + i * span // 4} for i, record in enumerate(records(5))]
-    settings = load_config(flags={"stream.path": "events.csv", "stream.time_unit": unit})
-    Page(continual_report(made, METRICS, settings))
+    Page(report(made, METRICS, **{"stream.time_unit": unit}))
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3 * MAX_POINTS])
 def test_page_can_be_built_from_any_number_of_records(size):
-    page = continual_report(records(size), METRICS, config())
+    page = report(records(size), METRICS)
     Page(page)
     assert "nan" not in page
     assert len(page) < 800_000
@@ -144,13 +143,13 @@ def test_one_value_is_a_dot_and_an_empty_run_says_why():
     assert made["paths"][-1] == ("line dot bold c1", "M500.0 150.0h0")
     parts = ("accepted", "late", "malformed", "duplicate", "buffered", "forced")
     stream = {"counts": {**dict.fromkeys(parts, 0), "read": 7, "partitions": {}}, "counters": {}}
-    page = continual_report([], METRICS, config(), stream)
+    page = report([], METRICS, stream=stream)
     assert "No event was learned: 7 rows were read, and 0 accepted" in page
 
 
 def test_names_are_escaped_on_the_page():
     evil = "<script>alert(1)</script>&'\"</style>.csv"
-    page = continual_report(records(3), METRICS, config(f"a/{evil}"))
+    page = report(records(3), METRICS, f"a/{evil}")
     Page(page)
     assert "<script>alert" not in page
 
@@ -168,11 +167,11 @@ def test_page_shows_each_rank_of_a_multi_rank_run():
     sent = {"gradient": 2_000, "rows": 1_000, "queries": 0, "other": 500}
     figures = {"compute_seconds": 2.5, "wait_seconds": 0.5, "memory_bytes": 3e8}
     ranks = {str(rank): {**figures, "sent_bytes": sent} for rank in range(2)}
-    page = continual_report(records(3), METRICS | {"ranks": ranks}, config())
+    page = report(records(3), METRICS | {"ranks": ranks})
     line = "computes 2.5 s, waits 0.5 s, holds 300 MB; sent: gradient 2 kB, rows 1 kB"
     for rank in ranks:
         assert f"<th>rank {rank}</th><td>{line}" in page
-    assert "rank 0" not in continual_report(records(3), METRICS, config())
+    assert "rank 0" not in report(records(3), METRICS)
 
 
 BROWSER = next(
@@ -204,7 +203,7 @@ page.onload = () => {
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium")
 def test_no_text_of_a_page_sticks_out_on_a_phone(tmp_path):
-    page = continual_report(records(60), {**METRICS, **LABELS}, config("a" * 30 + ".csv"))
+    page = report(records(60), {**METRICS, **LABELS}, "a" * 30 + ".csv")
     path = tmp_path / "phone.html"
     path.write_text(MEASURE % (WIDTH, html.escape(page), WIDTH - 14))  # the page's own margin
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000")

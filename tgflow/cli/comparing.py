@@ -64,11 +64,8 @@ FILES = {
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
     if quick:
         config = replace(config, compare=replace(config.compare, models=("quick",)))
-    assemble.check_task(config.task)
-    if config.task.freeze:
-        raise ConfigError("--freeze is for one model: use tgflow train, or run with --init-from")
     name = run_name(config.stream.path, "compare")
-    directory = RunDirectory.find(config, name, options)
+    directory = RunDirectory.find(config, name, options, "compare")
     try:
         compare = _compare_offline if directory.config.is_offline else _compare_continual
         analysis, stream = compare(directory)
@@ -142,16 +139,7 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
 
 def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     """Train models offline, compare them on the test split, and return the analysis."""
-    config = directory.config
-    for flag, is_set in (
-        ("--frozen-at", config.compare.frozen_at is not None),
-        ("--cut-at-steps", config.compare.cut_at_steps),
-    ):
-        if is_set:
-            raise ConfigError(
-                f"{flag}: --protocol {config.learning.protocol} trains offline; leave one out"
-            )
-    directory.config = replaced(config, {"compare.cut_at_steps": False})
+    directory.config = replaced(directory.config, {"compare.cut_at_steps": False})
     source, nodes, device, threads = assemble.open_offline(directory)
     types = assemble.open_node_types(directory)
     c = directory.config

@@ -52,6 +52,9 @@ def info(config: Config, *, json: Json = False) -> None:
       tgflow info events.parquet --src user --dst item --t at --json
       tgflow info runs/collegemsg-tgn
     """
+    from tgflow.run.config.rules import check_rules
+
+    check_rules(config, "info")
     path = Path(config.stream.path)
     if (path / "config.toml").exists():
         found = _read_run(path)

@@ -35,7 +35,7 @@ from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
-from tgflow.run.config import Config, ConfigError, StreamConfig, flag_of, in_flags, replaced
+from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
 from tgflow.run.config.schema import GraphConfig, ServeConfig
 from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory, learn_again
@@ -52,7 +52,6 @@ from tgflow.run.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
-from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import YEARS
@@ -120,11 +119,6 @@ def open_node_features(
 ) -> NodeFeatures | None:
     """Read the configured node features, keyed by the stream's ids; None without."""
     if c.node_features is None:
-        for key, is_set in (("node_columns", c.node_columns), ("node_side", c.node_side)):
-            if is_set:
-                raise ConfigError(
-                    f"{flag_of(f'graph.{key}')} requires --node-features nodes.parquet"
-                )
         return None
     try:
         nodes = NodeFeatures(
@@ -169,21 +163,15 @@ def open_node_types(directory: RunDirectory) -> NodeTypes | None:
 
 def open_partitioned(config: Config) -> PartitionedSource:
     """Open the stream of `config`, of files or of a transport, as a resumable source."""
-    try:
-        transport = find_transport(config.stream.path)
-    except ValueError as error:
-        raise ConfigError(f"--stream: {error}") from None
+    transport = find_transport(config.stream.path)
     if transport is not None:
         return _open_transport(
             config.stream,
             transport,
             config.section_of(scheme_of(config.stream.path)),
-            config.order,
             checks=config.checks,
             bipartite=config.graph.direction == "bipartite",
         )
-    if config.stream.path and config.kafka.dead_letter_topic is not None:
-        raise ConfigError("--set kafka.dead_letter_topic requires a Kafka stream")
     return _opened(
         config.stream,
         config.graph,
@@ -195,64 +183,14 @@ def open_partitioned(config: Config) -> PartitionedSource:
     )
 
 
-def check_together(config: Config) -> None:
-    """Raise `ConfigError` for contradictory settings of a run, before anything is created."""
-    order, stream = config.order, config.stream
-    if order.idle_timeout is not None and not config.checkpoint.log:
-        raise ConfigError(
-            "--set order.idle_timeout requires the log, which records it; leave out --no-log"
-        )
-    transport = find_transport(stream.path)
-    if stream.sort and stream.follow:
-        raise ConfigError("--sort: a file that is followed has no end; use --allowed-lateness")
-    if stream.follow and (transport is not None or is_pipe(stream.path)):
-        raise ConfigError("--follow requires files or folders; leave it out")
-    if stream.sort and transport is not None and not transport.ends:
-        raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
-    if stream.sort and (order.allowed_lateness or order.late != "error" or order.idle_timeout):
-        raise ConfigError(
-            "--sort sorts all events, so none is late; leave out --sort, or else "
-            "--allowed-lateness, --late and --set order.idle_timeout"
-        )
-    if order.dedup_window and stream.event_id is None:
-        raise ConfigError("--set order.dedup_window requires event ids: --event-id COLUMN")
-    check_scores(config.scores.to)
-    if config.store.url is not None and config.tables.edge_path is not None:
-        raise ConfigError("--store holds files in the run directory only; leave out --edge-path")
-    check_serving(config.serve)
-    check_loggers(config.operate.log_to)
-    if config.task.freeze and config.start.init_from is None:
-        raise ConfigError("--freeze requires a model that has learned links: --init-from RUN")
-    check_task(config.task)
-
-
-def check_task(task: TaskConfig) -> None:
-    """Raise `ConfigError` if the task has labels that only `tgflow train` measures."""
-    if task.node_labels is not None or task.inject is not None:
-        flag = "--inject" if task.node_labels is None else "--node-labels"
-        raise ConfigError(f"{flag} is measured at the end of a training; use tgflow train")
-
-
 def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
     """Return the number of classes of the task's labels, counted if not given."""
     return count_classes(graph) if task.has_decoder and task.classes is None else task.classes
 
 
 def _open_transport(
-    c: StreamConfig,
-    transport: Transport,
-    section: object | None,
-    order: OrderConfig,
-    **more: object,
+    c: StreamConfig, transport: Transport, section: object | None, **more: object
 ) -> PartitionedSource:
-    if order.max_time_jump is None and not transport.ends:
-        raise ConfigError(
-            "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
-            "one event far in the future would make all after it late: ticks, or none for any"
-        )
-    for flag, given in (("--categorical", c.categorical), ("--time-format", c.time_format)):
-        if given is not None:
-            raise ConfigError(f"{flag} is for files; convert the values before they are published")
     values: dict[str, Any] = {"url": c.path, **more}
     for each in (section, c):
         if is_dataclass(each):
@@ -368,25 +306,21 @@ def direction_of(c: GraphConfig, source: PartitionedSource | EventSource) -> Dir
 
 def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext:
     """Validate the settings of a run together with its stream, and open its inputs."""
-    config = directory.config
-    check_together(config)
-    device = use_device(config.run.device, config.model.precision, config.graph.device_budget)
+    config, peers = directory.config, Peers() if peers is None else peers
+    check_scores(config.scores.to)
+    check_serving(config.serve)
+    check_loggers(config.operate.log_to)
+    device = use_device(config.run.device, config.model.precision)
     threads, source = use_threads(config.run.threads, config.serve), open_partitioned(config)
     found = inferred(source, config.stream.time_unit) | {"run.threads": threads}
     directory.config = config = replaced(config, found)
-    check_tables(
-        config.tables,
-        source.x_dim,
-        on_gpu=config.has_gpu_graph,
-        live=True,
-        memory_limit=config.operate.memory_limit,
-    )
+    check_tables(config.tables, config.placement, source.x_dim, peers.world)
     check_own(directory)
     nodes = open_node_features(config.graph, source.ids, config.stream.fill_missing)
     types = open_node_types(directory)
     run = RunContext(
         directory=directory,
-        peers=Peers() if peers is None else peers,
+        peers=peers,
         unit=source.unit,
         x_dim=source.x_dim,
         node_x_dim=dim_of(nodes),
@@ -399,16 +333,16 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
 
 
 def open_offline(
-    directory: RunDirectory,
+    directory: RunDirectory, world: int = 1
 ) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
     """Open the inputs of an offline training: stream, node features, device and threads."""
     c = directory.config
-    device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
+    device = use_device(c.run.device, c.model.precision)
     threads = use_threads(c.run.threads, c.serve)
     source = open_source(c.stream, c.graph, c.task)
     found = inferred(source, c.stream.time_unit) | {"run.threads": threads}
     directory.config = config = replaced(c, found)
-    check_tables(config.tables, source.x_dim, on_gpu=config.has_gpu_graph, live=False)
+    check_tables(config.tables, config.placement, source.x_dim, world)
     nodes = open_node_features(config.graph, source.ids, config.stream.fill_missing)
     return source, nodes, device, threads
 

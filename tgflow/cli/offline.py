@@ -78,7 +78,7 @@ def train_offline(
             return
         with Lead(peers) as lead:
             name = run_name(config.stream.path, config.model.name)
-            directory = RunDirectory.find(config, f"{name}-offline", options)
+            directory = RunDirectory.find(config, f"{name}-offline", options, COMMAND, peers.world)
             try:
                 metrics = _train(directory, num_seeds, lead)
             finally:
@@ -94,11 +94,13 @@ def _follow(peers: Peers, num_seeds: int) -> None:
     with ranks.report_as_rank(peers.rank):
         said = receive_config(peers)
         config = c = replaced(Config(), said["settings"])
-        device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
+        device = use_device(c.run.device, c.model.precision)
         assemble.use_threads(c.run.threads, c.serve)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
             gpu, for_graph = graph_gpu(device, config.tables), config.graph.device_budget
-            table = features.open_edge_table(config.tables, events.x_dim, None, gpu, for_graph)
+            table = features.open_edge_table(
+                c.placement, c.tables.edge_budget, events.x_dim, None, gpu, for_graph
+            )
             graph = assemble.grow_graph(
                 c.graph,
                 c.offline,
@@ -183,7 +185,9 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
         }
         if graph.edge_x is not None:
             graph.edge_x.close()
-        directory.files.write_report(offline_report(epochs.records, metrics, config))
+        directory.files.write_report(
+            offline_report(epochs.records, metrics, config.offline, plain(config))
+        )
         directory.files.write_json("metrics.json", metrics)
         shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
         run_log.info("end", "done", exit_code=0)
@@ -194,7 +198,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     """Validate the settings, and read all events and labels."""
     config, world = directory.config, lead.peers.world
     tables, for_graph = config.tables, config.graph.device_budget
-    path = features.edge_file(tables, directory.path, on_gpu=config.has_gpu_graph)
+    path = features.edge_file(config.placement, tables.edge_path, directory.path)
     if not directory.resumed:
         features.check_unused(tables.edge_path)
     elif world > 1:
@@ -205,16 +209,17 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     elif path is not None:
         path.unlink(missing_ok=True)  # it is recreated
     check_loggers(config.operate.log_to)
-    source, nodes, device, threads = assemble.open_offline(directory)
+    source, nodes, device, threads = assemble.open_offline(directory, world)
     types = assemble.open_node_types(directory)
     config = directory.config
     if not directory.resumed:
         assemble.warn_of_first(config.stream, config.graph, config.task)
-    ranks.check_ranks(config, "offline", world, source.x_dim)
     directory.take()
     gpu = graph_gpu(device, tables)
     with ExitStack() as undo:  # leave no features on disk if events cannot be read
-        table = features.open_edge_table(tables, source.x_dim, path, gpu, for_graph)
+        table = features.open_edge_table(
+            config.placement, tables.edge_budget, source.x_dim, path, gpu, for_graph
+        )
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)
         graph = _shared_graph(config, source, nodes, table, gpu, lead)

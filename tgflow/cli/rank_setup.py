@@ -15,9 +15,8 @@ from tgflow.cli.errors import exit_code, explain, mark_reported
 from tgflow.ranks.broadcast import LeaderFailed
 from tgflow.ranks.launch import read_launch
 from tgflow.run.build import open_follower
-from tgflow.run.config import Config, ConfigError, flag_of, flat, in_flags
+from tgflow.run.config import Config, flag_of, flat, in_flags
 from tgflow.run.directory import ResumeOptions
-from tgflow.run.features import FILED
 from tgflow.run.followers import RANKS, receive_run
 from tgflow.run.gpu import use_device
 from tgflow.run.log import Level, RunLog
@@ -47,7 +46,7 @@ def join_ranks(
         return
     c = config
     with report_as_rank(launch.rank) if launch.rank else nullcontext():
-        device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
+        device = use_device(c.run.device, c.model.precision)
         assemble.use_threads(c.run.threads, c.serve)
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always", RuntimeWarning)
@@ -90,63 +89,12 @@ def slice_per_rank(stated: Mapping[str, Any]) -> dict[str, int]:
     return {} if launch is None or launch.world == 1 or key in stated else {key: launch.world}
 
 
-def check_ranks(
-    config: Config, learning: Learning, world: int, x_dim: int, *, resumed: bool = False
-) -> None:
-    """Refuse settings, or edge features of width `x_dim`, that need a single process."""
-    if world == 1:
-        return
-    slices, r = getattr(config, learning).slices, config.ranks
-    if config.serve.at is not None:
-        raise ConfigError(
-            "--serve requires a single process with the whole model; leave out --nproc, or "
-            "serve the checkpoints of the run: tgflow serve RUN"
-        )
-    if slices < world:
-        way_out = f"--slices {world}" + (" --allow-config-change" if resumed else "")
-        raise ConfigError(
-            f"--slices: a batch has {slices}, so at most {slices} of {world} ranks can share it; "
-            f"start {slices}, or pass {way_out}"
-        )
-    if config.store.url is not None and config.edge_placement in FILED:
-        raise ConfigError(
-            "--store does not hold the files of edge features of other ranks; use --edge-table "
-            "host, or leave out --store"
-        )
-    if config.tables.cache_policy == "belady":
-        raise ConfigError("--set tables.cache_policy=belady supports one process; use lru")
-    if config.graph.node_types is not None:
-        raise ConfigError(
-            "--node-types requires node names, which only rank 0 has; leave out --nproc"
-        )
-    if learning == "offline" and config.offline.fixed_negatives is not None:
-        raise ConfigError(
-            "--fixed-negatives requires node names, which only rank 0 has; leave out --nproc"
-        )
-    for name, held in (("graph", r.graph), ("memory", r.memory)):
-        if held == "sharded" and learning == "offline":
-            raise ConfigError(
-                f'[ranks] {name} = "sharded": offline training has all of it on every rank; leave '
-                "it out of the file, or use tgflow run"
-            )
-        if held == "sharded" and config.run.device != "cpu":
-            raise ConfigError(
-                f"--rank-{name}: sharded is for models on the CPU, and --device is "
-                f"{config.run.device}; use replicated"
-            )
-    if x_dim and config.edge_placement == "auto":
-        raise ConfigError(
-            f"--edge-table auto: {world} ranks would use a file at different times; use host or "
-            "disk, or device on a GPU"
-        )
-
-
 def follow(peers: Peers, flow: FlowControl) -> None:
     """Learn the events of rank 0 until it ends, or until `flow` is stopped and rank 0 ends all."""
     with report_as_rank(peers.rank):
         run = receive_run(peers)
         c, run.flow = run.config, flow
-        run.device = use_device(c.run.device, c.model.precision, c.graph.device_budget)
+        run.device = use_device(c.run.device, c.model.precision)
         assemble.use_threads(c.run.threads, c.serve)
         run.model = make_model(
             c.model, c.task, c.continual, run.x_dim, run.device, node_x_dim=run.node_x_dim

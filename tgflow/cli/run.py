@@ -28,7 +28,7 @@ from tgflow.report.table_text import (
     print_summary,
 )
 from tgflow.run import page
-from tgflow.run.config import LEARNING_OF, Config, ConfigError, replaced, require_trainer
+from tgflow.run.config import LEARNING_OF, Config, ConfigError, plain, replaced
 from tgflow.run.records import read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
 
@@ -98,7 +98,6 @@ def run(
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """
-    require_trainer(config, "continual")
     if overwrite and (nproc is not None or read_launch(os.environ) is not None):
         raise ConfigError(
             "--overwrite is for a single process, as ranks that are started again would lose what "
@@ -132,7 +131,6 @@ def _learn(
 ) -> tuple[dict[str, Any], RunResult, RunDirectory]:
     """Learn from the stream as the only process, or as rank 0; write metrics and report."""
     from tgflow.cli import inputs
-    from tgflow.cli.rank_setup import check_ranks
     from tgflow.ranks.broadcast import Lead
     from tgflow.run import build
     from tgflow.run.directory import RunDirectory
@@ -144,14 +142,13 @@ def _learn(
         if options.resume:
             fetch_run(config.store, config.checkpoint.keep, config.run, hint)
         name = run_name(config.stream.path, config.model.name)
-        directory = RunDirectory.find(config, name, options)
+        directory = RunDirectory.find(config, name, options, "run", peers.world)
         opened.callback(directory.release)
         with flow.opening():
             run = inputs.open_live(directory, peers)
-        c, resumed = directory.config, directory.resumed
-        if not resumed:
+        c = directory.config
+        if not directory.resumed:
             inputs.warn_of_first(c.stream, c.graph, c.task)
-        check_ranks(c, "continual", peers.world, run.x_dim, resumed=resumed)
         # build the run
         run.lead, run.flow, run.console = lead, flow, Console(stderr=True)
         run.model = make_model(
@@ -205,8 +202,12 @@ def _write_report(
         text = f"{records.num_damaged} lines of {files.records} are damaged and ignored"
         run_log.warning("records", text)
     stream, num_damaged = result.reports["stream"], records.num_damaged
-    c = directory.config
-    files.write_report(page.continual_report(records.kept, metrics, c, stream, num_damaged))
+    c, kept = directory.config, records.kept
+    files.write_report(
+        page.continual_report(
+            kept, metrics, c.continual, plain(c), c.stream.tick, stream, num_damaged
+        )
+    )
 
 
 def _print(metrics: Mapping[str, Any], result: RunResult, directory: RunDirectory) -> None:

@@ -15,7 +15,7 @@ from tgflow.cli.options import (
     Resume,
     with_config,
 )
-from tgflow.run.config import LEARNING_OF, Config, require_trainer
+from tgflow.run.config import LEARNING_OF, Config
 
 SETTINGS = (
     *STREAM_OF_FILES, "graph", "model", "task", *LEARNING_OF["offline"], "reuse", "tables", "run",
@@ -64,7 +64,6 @@ def train(
       tgflow train --data u.csv --log-to tensorboard --log-to csv
       tgflow train --data pay.csv --features amount --task edge --target is_fraud
     """
-    require_trainer(config, "offline")
     if nproc is not None and not is_started():
         raise typer.Exit(train_ranks(context.obj, nproc))
     from tgflow.cli.offline import train_offline

@@ -62,7 +62,7 @@ def open_runner(run: RunContext) -> Runner:
     except (NoValidCheckpoint, RowsLost) as error:
         lost = None
         if isinstance(error, RowsLost):
-            lost = edge_file(run.config.tables, run.path, on_gpu=run.gpu is not None)
+            lost = edge_file(run.config.placement, run.config.tables.edge_path, run.path)
         way_out = f"bring files back from a copy, or {learn_again(run.path, lost)}"
         raise type(error)(f"{error}; {way_out}") from None
 

@@ -15,7 +15,7 @@ from tgflow.base.peers import Shard
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.run.config import plain
+from tgflow.run.config import flat, plain
 from tgflow.run.config.schema import CheckpointConfig
 from tgflow.run.directory import RunDirectory, fixed_settings
 from tgflow.run.log import RunLog
@@ -158,7 +158,8 @@ class SavedSettings(Component):
         *,
         changed: bool = True,
     ) -> None:
-        self._model, settings = plain(directory.config)["model"], fixed_settings(directory.config)
+        self._model = plain(directory.config)["model"]
+        settings = fixed_settings(flat(directory.config))
         self._note = replace(before, build=build, settings=settings)
         self._changed, self._started = changed, time.monotonic()
 

@@ -24,7 +24,8 @@ from tgflow.run.config import (
     replaced,
     to_toml,
 )
-from tgflow.run.features import FILED
+from tgflow.run.config.rules import Command, check_rules
+from tgflow.run.config.schema import FILED
 from tgflow.run.records import RunFiles, run_note
 
 EFFECTS: dict[Effect, str] = {
@@ -46,9 +47,8 @@ class SettingChange:
     new: Any
 
 
-def fixed_settings(config: Config) -> dict[str, Any]:
-    """Return the settings stored in a checkpoint, by "section.key"."""
-    values = flat(config)
+def fixed_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `flat` that are stored in a checkpoint."""
     return {each.key: values[each.key] for each in fields() if each.effect != "any_time"}
 
 
@@ -91,10 +91,15 @@ class RunDirectory:
         self._options = ResumeOptions() if options is None else options
 
     @classmethod
-    def find(cls, config: Config, name: str, options: ResumeOptions) -> RunDirectory:
-        """Return the directory and settings of the run; changes nothing on disk.
+    def find(
+        cls, config: Config, name: str, options: ResumeOptions, command: Command, world: int = 1
+    ) -> RunDirectory:
+        """Return the directory and the resolved settings of the run; changes nothing on disk.
 
         A directory of a run that has learned nothing may be reused.
+
+        Raises:
+            ConfigError: If settings may not change, or break a rule (`tgflow.run.config.rules`).
         """
         word = "--resume" if options.resume else "--overwrite"
         if options.resume and options.overwrite:
@@ -104,6 +109,7 @@ class RunDirectory:
         path = Path(config.run.out or "")
         if not options.resume or not (path / SETTINGS).exists():
             files = RunFiles.choose(config.run.out, name, overwrites=options.overwrite)
+            check_rules(config, command, world)
             return cls(files, config)
         with ExitStack() as opened:
             lock = RunLock(path / LOCK, say=_say)
@@ -112,10 +118,11 @@ class RunDirectory:
             saved = _saved(path, run_note(_newest_meta(path)).settings, unknown)
             stated = {**(options.stated or {}), "run.out": config.run.out}
             wanted = replaced(saved, stated)
-            if wanted.edge_placement not in FILED:  # irrelevant where rows are in memory now
+            if wanted.placement not in FILED:  # irrelevant where rows are in memory now
                 unused = {"tables.edge_budget": None, "tables.edge_path": None}
                 wanted = replaced(saved, unused | stated)
-            changed = _changes(path, saved, wanted, options)
+            changed = _changes(path, flat(saved), flat(wanted), options)
+            check_rules(wanted, command, world, resumed=True)
             opened.pop_all()
         return cls(
             RunFiles(path, resumed=True),
@@ -168,7 +175,7 @@ class RunDirectory:
 
     def compare(self, counting: Mapping[str, Any]) -> None:
         saved = _saved(self.path, counting)
-        self.changed = _changes(self.path, saved, self.config, self._options)
+        self.changed = _changes(self.path, flat(saved), flat(self.config), self._options)
 
     def accept_settings(self) -> None:
         """Write config.toml of a resumed run with its new settings.
@@ -200,11 +207,10 @@ def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = 
 
 
 def _changes(
-    path: Path, saved: Config, wanted: Config, options: ResumeOptions
+    path: Path, old: Mapping[str, Any], new: Mapping[str, Any], options: ResumeOptions
 ) -> list[SettingChange]:
     """Return the settings that differ, in the schema's order; ConfigError if one must not."""
-    old, new = flat(saved), flat(wanted)
-    is_named = bool(saved.stream.path)  # otherwise a trainer with an in-memory stream
+    is_named = bool(old["stream.path"])  # otherwise a trainer with an in-memory stream
     changed = [
         SettingChange(each.key, each.effect, old[each.key], new[each.key])
         for each in fields()

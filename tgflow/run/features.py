@@ -17,61 +17,29 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan.assemble import feature_inputs
 from tgflow.run.config import ConfigError
-from tgflow.run.config.schema import ScaleKind, TablesConfig
+from tgflow.run.config.schema import FILED, Placement, ScaleKind, TablesConfig
 from tgflow.run.node_features import NodeFeatures
 from tgflow.train.caches import caches_of
 
 EDGE_ROWS = "edge-x.rows"
 """File of a run's edge features, in its directory."""
-FILED = ("disk", "auto")
-"""Placements that may use a file."""
 GPU_SHARE = 0.5
 """Share of free GPU memory, after the graph's, that edge features take without a budget."""
 
 
-def check_tables(
-    t: TablesConfig, x_dim: int, *, on_gpu: bool, live: bool, memory_limit: Size | None = None
-) -> None:
-    """Raise `ConfigError` for invalid table and cache settings, before anything is created."""
-    placement = t.placement(on_gpu=on_gpu)
-    if t.edge_budget and placement != "auto":
-        raise ConfigError(f"--set tables.edge_budget requires --edge-table auto, got {placement}")
-    if t.edge_path and placement not in FILED:
-        raise ConfigError(f"--edge-path requires --edge-table disk or auto, got {placement}")
+def check_tables(t: TablesConfig, placement: Placement, x_dim: int, world: int) -> None:
+    """Raise `ConfigError` for tables that do not fit the stream's features or this machine."""
     if x_dim == 0 and (t.edge_table not in (None, "host") or t.edge_cache):
         raise ConfigError(
             f"{'--edge-cache' if t.edge_cache else '--edge-table'}: the stream has no edge "
             "features; name their columns with --features, or leave it out"
         )
-    if t.cache_policy and not t.edge_cache:
-        raise ConfigError("--set tables.cache_policy requires a cache: --edge-cache 256MiB")
-    if on_gpu and t.cache_policy:
+    is_size = t.edge_cache is not None and not t.edge_cache.endswith("%")
+    if t.edge_cache and is_size and parse_bytes(t.edge_cache) < 8 * x_dim:
         raise ConfigError(
-            f"--set tables.cache_policy={t.cache_policy}: leave it out, a GPU always uses clock"
+            f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; "
+            "give it more, such as 256MiB, or leave it out"
         )
-    if live and t.cache_policy == "belady":
-        raise ConfigError(
-            "--set tables.cache_policy=belady plans future reads, and a live stream has no known "
-            "ones; use lru, lfu or fifo (tgflow train supports belady)"
-        )
-    is_share = t.edge_cache is not None and t.edge_cache.endswith("%")
-    if live and is_share:
-        raise ConfigError(
-            f"--edge-cache {t.edge_cache}: a percentage needs a known number of rows; for a "
-            "stream give a size such as 256MiB"
-        )
-    if t.edge_cache and not is_share:
-        limit = memory_limit
-        if parse_bytes(t.edge_cache) < 8 * x_dim:
-            raise ConfigError(
-                f"--edge-cache {t.edge_cache}: a row of edge features takes {4 * x_dim} bytes; "
-                "give it more, such as 256MiB, or leave it out"
-            )
-        if limit is not None and parse_bytes(t.edge_cache) >= parse_bytes(limit):
-            raise ConfigError(
-                f"--edge-cache {t.edge_cache}: the cache would take all of --memory-limit {limit}; "
-                "give it less"
-            )
     if t.edge_path and not Path(t.edge_path).absolute().parent.is_dir():
         raise ConfigError(
             f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
@@ -81,10 +49,10 @@ def check_tables(
             FeatureTable(1, placement=placement).close()
         except CudaError as error:
             raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
-    if t.edge_cache and placement not in FILED and not on_gpu:
+    if x_dim and world > 1 and placement == "auto":
         raise ConfigError(
-            f"--edge-cache: a cache in host memory slows reads of --edge-table {placement}; add "
-            "--edge-table disk, or leave it out"
+            f"--edge-table auto: {world} ranks would use a file at different times; use host or "
+            "disk, or device on a GPU"
         )
 
 
@@ -107,12 +75,12 @@ def features_report(
 
 
 def edge_file(
-    t: TablesConfig, directory: Path, rank: int = 0, *, on_gpu: bool = False
+    placement: Placement, path: str | None, directory: Path, rank: int = 0
 ) -> Path | None:
     """Return the file of edge features of a rank of a run in `directory`, None without one."""
-    if t.placement(on_gpu=on_gpu) not in FILED:
+    if placement not in FILED:
         return None
-    file = directory / EDGE_ROWS if t.edge_path is None else Path(t.edge_path)
+    file = directory / EDGE_ROWS if path is None else Path(path)
     return file.with_name(f"{file.stem}-{rank:03}{file.suffix}") if rank else file
 
 
@@ -125,7 +93,8 @@ def check_unused(path: str | None) -> None:
 
 
 def open_edge_table(
-    t: TablesConfig,
+    placement: Placement,
+    budget: Size | None,
     x_dim: int,
     file: Path | None,
     gpu: Device | None,
@@ -138,8 +107,6 @@ def open_edge_table(
     """
     if x_dim == 0:
         return None
-    placement = t.placement(on_gpu=gpu is not None)
-    budget: int | str | None = t.edge_budget
     if budget is None and placement == "auto" and gpu is not None:
         room = gpu.free_bytes() - (0 if for_graph is None else parse_bytes(for_graph))
         budget = int(GPU_SHARE * max(0, room))

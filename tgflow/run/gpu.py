@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from tgflow.base.choices import Precision
-from tgflow.base.setting import Size
 from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
 from tgflow.nn.linear import check_precision
@@ -20,7 +19,7 @@ from tgflow.train.config import ExecutionConfig
 CPU = torch.device("cpu")
 
 
-def use_device(name: str, precision: Precision, device_budget: Size | None = None) -> torch.device:
+def use_device(name: str, precision: Precision) -> torch.device:
     """Select the device `name` of the models and make it current in this thread.
 
     Each rank uses its own device if there are enough: cuda:LOCAL_RANK.
@@ -30,8 +29,6 @@ def use_device(name: str, precision: Precision, device_budget: Size | None = Non
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if name == "cpu":
-        if device_budget is not None:
-            raise ConfigError("--device-budget requires --device cuda")
         return CPU
     wanted, launch, num_devices = torch.device(name), read_launch(os.environ), 0
     if launch is not None and wanted.index is None:

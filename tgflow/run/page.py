@@ -31,43 +31,49 @@ Record = Mapping[str, Any]
 def continual_report(
     records: Sequence[Record],
     metrics: Mapping[str, Any],
-    config: Config,
+    c: ContinualConfig,
+    settings: Mapping[str, Any],
+    unit: str,
     stream: Record | None = None,
     num_damaged: int = 0,
 ) -> str:
-    """Return the page of a `tgflow run`."""
-    flat = flatten(metrics)
-    c, tiles = config.continual, _continual_tiles(flat, config.continual)
-    charts = _continual_charts(records, flat, c, config.stream.tick, _why_empty(records, stream))
-    title = f"{config.model.name.upper()} learning from {stream_name(config.stream.path)}"
+    """Return the page of a `tgflow run` with `settings` by section, with times in `unit`."""
+    flat, model = flatten(metrics), settings["model"]["name"]
+    tiles = _continual_tiles(flat, c)
+    charts = _continual_charts(records, flat, c, unit, _why_empty(records, stream))
+    title = f"{model.upper()} learning from {stream_name(settings['stream']['path'])}"
     lead = (
         f"Every micro-batch of {c.batch_size} events was predicted first, then "
         "learned, then stored. Plotted values were measured before the model had seen the events."
     )
     if num_damaged:
         lead += f" {num_damaged:,} damaged records of metrics.jsonl are skipped."
-    more = _label_cards(flat, config.model.name)
+    more = _label_cards(flat, model)
     more += [] if stream is None else [_stream_card(stream)]
     if ranks := metrics.get("ranks"):
         more.append(Card("Ranks", [(f"rank {rank}", rank_line(x)) for rank, x in ranks.items()]))
-    settings = _settings(plain(config), {"compare", "reuse"}, ContinualConfig)
-    return _page("continual run", title, lead, tiles, charts, flat, c, settings, more)
+    shown = _settings(settings, {"compare", "reuse"}, ContinualConfig)
+    return _page("continual run", title, lead, tiles, charts, flat, c, shown, more)
 
 
-def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
-    """Return the page of a `tgflow train`."""
-    flat = flatten(metrics)
-    c, tiles = config.offline, _offline_tiles(flat, config.offline)
-    charts = _offline_charts(history, c.select_metric)
+def offline_report(
+    history: Sequence[Record],
+    metrics: Mapping[str, Any],
+    c: OfflineConfig,
+    settings: Mapping[str, Any],
+) -> str:
+    """Return the page of a `tgflow train` with `settings` by section."""
+    flat, model = flatten(metrics), settings["model"]["name"]
+    charts, tiles = _offline_charts(history, c.select_metric), _offline_tiles(flat, c)
     best = METRIC_TITLES[c.select_metric]
-    title = f"{config.model.name.upper()} trained on {stream_name(config.stream.path)}"
+    title = f"{model.upper()} trained on {stream_name(settings['stream']['path'])}"
     lead = (
         "Chronological split: the first events train, the next choose the epoch, and the last are "
         f"reported. Test figures are of the epoch with the best validation {best}."
     )
-    more = _label_cards(flat, config.model.name)
-    settings = _settings(plain(config), {"compare"}, OfflineConfig)
-    return _page("offline training", title, lead, tiles, charts, flat, c, settings, more)
+    more = _label_cards(flat, model)
+    shown = _settings(settings, {"compare"}, OfflineConfig)
+    return _page("offline training", title, lead, tiles, charts, flat, c, shown, more)
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

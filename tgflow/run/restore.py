@@ -167,9 +167,10 @@ def _open_table(run: RunContext) -> Table | None:
     Rows beyond the checkpoint come from log or source again, so they are truncated. Each rank has a
     file of its own; those of the checkpoint that are missing in it come from rank 0.
     """
-    tables, checkpoint, peers, gpu = run.config.tables, run.newest, run.peers, run.gpu
-    file = edge_file(tables, run.path, peers.rank, on_gpu=gpu is not None)
-    opened = partial(open_edge_table, tables, run.x_dim, file, gpu, run.config.graph.device_budget)
+    c, checkpoint, peers, gpu = run.config, run.newest, run.peers, run.gpu
+    placement, t, for_graph = c.placement, c.tables, c.graph.device_budget
+    file = edge_file(placement, t.edge_path, run.path, peers.rank)
+    opened = partial(open_edge_table, placement, t.edge_budget, run.x_dim, file, gpu, for_graph)
     counted = None if checkpoint is None else file_of(checkpoint.meta, "edge_x")
     if file is not None and not file.exists() and same_file(counted, file):
         raise RowsLost(f"{file} is gone, with the edge features that the checkpoint counts")
@@ -188,7 +189,7 @@ def _open_table(run: RunContext) -> Table | None:
         table.truncate(0)
     elif peers.world > 1 and file is not None:
         share_rows(checkpoint, "edge_x", table, peers)
-    return with_cache(tables, table, "lru", gpu)
+    return with_cache(t, table, "lru", gpu)
 
 
 def check_own(directory: RunDirectory) -> None:

@@ -32,6 +32,7 @@ from tgflow.run.config import (
     Config,
     ConfigError,
     StreamConfig,
+    flat,
     load_config,
     plain,
     replaced,
@@ -301,7 +302,7 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
     checkpoint.note("model", plain(config)["model"])
-    note = RunNote(build, settings=fixed_settings(config), history=start)
+    note = RunNote(build, settings=fixed_settings(flat(config)), history=start)
     checkpoint.note("run", asdict(note))
     CheckpointStore(home / "checkpoints").save(position, checkpoint)
     replace_file(home / "config.toml", [to_toml(config).encode()])

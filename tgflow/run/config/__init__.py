@@ -17,7 +17,6 @@ from tgflow.run.config.load import (
     plain,
     quote_json,
     replaced,
-    require_trainer,
     stated_settings,
     validate_model,
 )
@@ -39,7 +38,6 @@ __all__ = [
     "plain",
     "quote_json",
     "replaced",
-    "require_trainer",
     "stated_settings",
     "to_toml",
     "validate_model",

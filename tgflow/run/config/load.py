@@ -67,14 +67,6 @@ def replaced(config: Config, values: Mapping[str, Any]) -> Config:
     return _validate(table, None, values)
 
 
-def require_trainer(config: Config, trainer: str) -> None:
-    """Raise `ConfigError` if the protocol is one of the other trainer."""
-    name = config.learning.protocol
-    if name is not None and config.is_offline != (trainer == "offline"):
-        command = "train" if config.is_offline else "run"
-        raise ConfigError(f"--protocol {name} is for tgflow {command}; leave it out, or use that")
-
-
 def plain(config: Config) -> dict[str, Any]:
     """Return the settings as nested dicts of JSON values."""
     values: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config)))

@@ -120,6 +120,8 @@ class ModelConfig:
 
 _Policy = Literal["lru", "lfu", "fifo", "belady"]
 Placement = Literal["host", "disk", "auto", "device", "uva"]
+FILED = ("disk", "auto")
+"""Placements that may use a file."""
 
 _Protocol = Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"]
 _Rate = Annotated[Annotated[float, Gt(0)] | None, Setting(flags=("--learning-rate", "--lr"))]
@@ -163,10 +165,6 @@ class TablesConfig:
     cache_policy: Annotated[_Policy | None, EXPERT] = None
     """Policy of a cache in host memory; belady, for train, plans ahead; unset: the best available
     (run lru, train belady; clock on a GPU)."""
-
-    def placement(self, *, on_gpu: bool) -> Placement:
-        """Return the placement of edge features; the default with a graph on a GPU is auto."""
-        return self.edge_table or ("auto" if on_gpu else "host")
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -439,26 +437,16 @@ class Config:
         return self.run.device != "cpu" and self.tables.cache_policy != "belady"
 
     @property
-    def edge_placement(self) -> Placement:
-        return self.tables.placement(on_gpu=self.has_gpu_graph)
+    def placement(self) -> Placement:
+        """The placement of edge features; the default with a graph on a GPU is auto."""
+        return self.tables.edge_table or ("auto" if self.has_gpu_graph else "host")
 
     def __post_init__(self) -> None:
-        """Move settings that belong to another section there, and check those of several."""
+        """Read the column of the task's target as the labels."""
         if self.learning.reuse != Reuse():
             raise ValueError("reuse is a section of its own: [reuse]")
-        if (target := self.task.target) is not None:
-            if self.stream.label not in (None, target):
-                raise ValueError(
-                    f"label and target name two columns, {self.stream.label} and {target}: give "
-                    "target alone (--target)"
-                )
-            object.__setattr__(self, "stream", replace(self.stream, label=target))
-        learning = self.learning
-        if self.task.label_delay is not None and learning.updates and not learning.replay_ratio:
-            raise ValueError(
-                "label_delay: late labels are learned with replayed events, but "
-                "replay_ratio is 0 (--replay-ratio)"
-            )
+        if self.task.target is not None and self.stream.label is None:
+            object.__setattr__(self, "stream", replace(self.stream, label=self.task.target))
 
     @cached_property
     def continual(self) -> ContinualConfig:
