@@ -18,7 +18,7 @@ import tgflow
 from helpers.effort import slow
 from helpers.notebooks import code_cells, execute
 from tgflow.cli import app, main
-from tgflow.run.config import load_config
+from tgflow.run.config import fields, load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -41,22 +41,39 @@ def commands(path):
                 yield words[1:]
 
 
+def flags_by_command():
+    group = typer.main.get_command(app.app)
+    context = group.make_context("tgflow", ["doctor"], resilient_parsing=True)
+    commands = {name: group.get_command(context, name).params for name in group.commands}
+    return {
+        name: {flag for param in params for flag in (*param.opts, *param.secondary_opts)}
+        for name, params in commands.items()
+    }
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_settings_flags_and_links_of_a_page_exist(path, tmp_path):
     for number, settings in enumerate(blocks(path, "toml")):
         file = tmp_path / f"{number}.toml"
         file.write_text(settings, encoding="utf-8")
         load_config(file)
-    group = typer.main.get_command(app.app)
-    context = group.make_context("tgflow", ["doctor"], resilient_parsing=True)
+    known = flags_by_command()
     for name, *words in commands(path):
-        command = group.get_command(context, name)
-        assert command is not None, f"{path.name}: tgflow {name}"
-        known = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
-        unknown = {word.split("=")[0] for word in words if word.startswith("--")} - known
+        assert name in known, f"{path.name}: tgflow {name}"
+        unknown = {word.split("=")[0] for word in words if word.startswith("--")} - known[name]
         assert not unknown, f"{path.name}: tgflow {name} knows no {unknown}"
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_flags_and_settings_named_in_sources_exist():
+    """Flags of other programs, and those of every command, are excepted."""
+    known = {"--help", "--version", "--traceback", "--shm-size", "--logdir", "--std", "--fmad"}
+    known, keys = known.union(*flags_by_command().values()), {field.key for field in fields()}
+    for path in (p for room in ("tgflow", "streams", "models") for p in (ROOT / room).rglob("*")):
+        text = path.read_text(encoding="utf-8") if path.suffix == ".py" else ""
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z](?![{\w-])", text)) <= known
+        assert set(re.findall(r"--set ([a-z]+\.\w+)", text)) <= keys
 
 
 def test_files_named_in_contributing_exist():

@@ -55,28 +55,26 @@ USAGE = [
     ("run plain.log --sep ; --columns src,src,t", "'src' is there twice"),
     (f"{PLAIN} --time-unit ms --tick-unit s", "--tick-unit s is coarser"),
     (f"{PLAIN} --format parquet --no-header", "are for delimited text"),
-    # Order
+    # Rules between settings, of each command
     (f"{PLAIN} --follow --sort", "--sort: a file that is followed has no end"),
-    ("run made.csv --sort --allowed-lateness 5", "--sort sorts all events"),
+    ("train made.csv --protocol prequential/1", "--protocol prequential/1 is for tgflow run"),
+    ("compare made.csv --protocol dyglib/1 --frozen-at 0.5", "--frozen-at: --protocol dyglib/1 tr"),
+    ("info pay.csv --node-columns age", "--node-columns requires --node-features"),
     # Sampling
     ("run made.csv --strategy window", "strategy window needs a span: its width in ticks"),
     ("run made.csv --set learning.span=5", "strategy recent takes no span, got 5"),
     # Scores and serving
-    ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has an unsupported ending; "
-     "use .parquet"),
+    ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has an unsupported ending; use .pa"),
     ("run made.csv --scores s.csv.gz", "'s.csv.gz' has an unsupported ending"),
     ("run made.csv --scores amqp://host/q", "--scores: 'amqp://host/q' has an unknown scheme"),
     ("run made.csv --scores kafka://host", "--scores: "),
-    ("run made.csv --max-wait soon", "--max-wait: scores.max_wait: a span of time is more than 0, "
-     "such as"),
+    ("run made.csv --max-wait soon", "--max-wait: scores.max_wait: a span of time is more than"),
     ("run made.csv --serve 0.0.0.0:0", "clients must show a token: name a file"),
     ("run made.csv --serve http", "--serve: 'http' is neither a port nor HOST:PORT"),
     ("run made.csv --serve 0 --serve-token-file short", "at least 16 characters"),
     ("run made.csv --log-to mlflow", "--log-to"),
     # Features
     ("run made.csv --edge-table disk", "--edge-table: the stream has no edge features"),
-    ("train features.csv --features f* --set tables.edge_budget=1GiB",
-     "--set tables.edge_budget requires --edge-table auto"),
     (f"{ROWS} --edge-table disk --edge-path no/x.rows", "no is no directory"),
     (f"{ROWS} --edge-table disk --edge-path made.csv", "made.csv exists already"),
     ("train features.csv --features f* --edge-table disk --edge-path made.csv",
@@ -84,31 +82,19 @@ USAGE = [
     (f"{ROWS} --edge-table disk --edge-cache 9", "--edge-cache 9: a row of edge features takes 8"),
     (f"{ROWS} --edge-cache 'a lot'", "--edge-cache: tables.edge_cache: a size is bytes"),
     (f"{ROWS} --edge-cache 120%", "at most 100%, got '120%'"),
-    ("run pay.csv --set graph.node_side=of", "--set graph.node_side requires --node-features"),
     # Tasks
     (f"train fraud.csv {FEW} --task edge", "target must name the labels of the task edge"),
     (f"train fraud.csv {FEW} --target is_fraud", "target is not a setting of the task link"),
-    ("run fraud.csv --task edge --target is_fraud --label-delay 1d --replay-ratio 0",
-     "learned with replayed events"),
-    ("run fraud.csv -m jodie --task node --target is_fraud --freeze", "--freeze requires a "
-     "model that has learned links"),
     # Training
-    (f"train made.csv {FEW} --eval-neighbors 7,x", "learning.eval_neighbors must be a list of "
-     "whole numbers at least 1"),
-    (f"train made.csv {FEW} --eval-neighbors 0", "--eval-neighbors: learning.eval_neighbors must "
-     "be"),
+    (f"train made.csv {FEW} --eval-neighbors 7,x", "learning.eval_neighbors must be a list"),
+    (f"train made.csv {FEW} --eval-neighbors 0", "--eval-neighbors: learning.eval_neighbors must"),
     (f"{TGAT} --reuse-staleness -1", "--reuse-staleness: reuse.staleness must be"),
-    ("compare -s made.csv --models recency --protocol dyglib/1 --frozen-at 0.5",
-     "--frozen-at: --protocol dyglib/1 trains offline"),
     ("compare -s made.csv --models nothing", "there is no model 'nothing'"),
-    ("compare -s made.csv --models tgn,tgn", "tgn is repeated; give one a label of its own: "
-     "other=tgn"),
+    ("compare -s made.csv --models tgn,tgn", "tgn is repeated; give one a label of its own: o"),
     ("compare -s made.csv --models ,", "--models requires names"),
     ("compare -s made.csv --models tgn --model-set tgat.dim=3", "tgat does not take part"),
-    ("compare -s made.csv --models tgn --model-set color=3", "none of the models has a setting "
-     "'color'"),
+    ("compare -s made.csv --models tgn --model-set color=3", "none of the models has a setting"),
     ("run made.csv --device cuda:x", "--device: run.device must be cpu, cuda or cuda:N, got"),
-    ("run made.csv --device-budget 8GB", "--device-budget requires --device cuda"),
     # Ranks
     ("run made.csv --nproc 0", "a world has 1 to 64 ranks, got 0"),
     ("run made.csv --nproc 65", "a world has 1 to 64 ranks, got 65"),
@@ -116,7 +102,6 @@ USAGE = [
     ("train made.csv --resume", "--resume needs the run's directory"),
 ]  # fmt: skip
 KAFKA_USAGE = [
-    (f"{KAFKA} --max-time-jump 5 --sort", "--sort: a topic has no end to wait for"),
     (f"{KAFKA} --max-time-jump 5 --kafka-option x", "'x' is not of the form KEY=VALUE"),
     (f"{KAFKA} --max-time-jump 5 --kafka-option check_crcs=false",
      "the Kafka option check_crcs is always True"),

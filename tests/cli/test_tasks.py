@@ -93,19 +93,12 @@ def test_offline_comparison_measures_labels_of_the_test(tgflow, payments):
     ("flags", "said"),
     [
         (("-m", "recency,counts"), "--task edge: none of the models makes embeddings"),
-        (("-m", "jodie", "--freeze"), "--freeze is for one model: use tgflow train"),
         (("-m", "jodie", "--classes", 1), "--classes"),
     ],
 )
 def test_comparison_refuses_tasks_that_it_cannot_measure(tgflow, payments, flags, said):
     ran = tgflow("compare", payments, *FRAUD, *flags)
     assert (ran.code, said in ran.err) == (2, True), ran.err
-
-
-def test_comparison_refuses_labels_measured_after_a_training(tgflow, payments):
-    flags = ("--task", "property", "--node-labels", "shares.csv", "-m", "jodie")
-    ran = tgflow("compare", payments, *flags)
-    assert (ran.code, "use tgflow train" in ran.err) == (2, True), ran.err
 
 
 @pytest.mark.parametrize("ending", ["csv", slow("parquet"), slow("jsonl")])

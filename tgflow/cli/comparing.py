@@ -17,6 +17,7 @@ from tgflow.base.choices import METRIC_TITLES
 from tgflow.base.units import seconds_per_tick
 from tgflow.cli import inputs as assemble
 from tgflow.cli.errors import CORRUPT, NO_INPUT, CliError, hint
+from tgflow.cuda.device import device_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import concat
 from tgflow.models import MODELS
@@ -36,7 +37,7 @@ from tgflow.run.config.load import WIDTHS
 from tgflow.run.config.schema import CompareConfig, ModelConfig
 from tgflow.run.directory import ResumeOptions, RunDirectory
 from tgflow.run.features import features_report
-from tgflow.run.gpu import execution_config, graph_gpu
+from tgflow.run.gpu import execution_config
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.records import DamagedJson, RunFiles, read_figures, run_name, to_json
 from tgflow.run.rejections import print_stream
@@ -146,7 +147,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     opened = partial(assemble.open_source, c.stream, c.graph, c.task)
     facts = None if c.compare.preset == "none" else stream_facts(opened())
     choices = chosen(c.model, c.task, c.compare, facts)
-    gpu = graph_gpu(device, c.tables)
+    gpu = device_of(device) if c.has_gpu_graph else None
     graph = assemble.read_graph(c.stream, c.graph, c.offline, source, gpu=gpu, nodes=nodes)
     classes = assemble.num_classes(c.task, graph)
     directory.config = config = replaced(c, {"task.classes": classes})

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -55,13 +56,14 @@ from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import YEARS
-from tgflow.streams.transports import Transport, find_transport, scheme_of
+from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.config import OfflineConfig
 from tgflow.train.split import training_end
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import count_classes
 
 _Source = TypeVar("_Source", EventSource, FileSource)
+_Inputs = TypeVar("_Inputs", EventSource, PartitionedSource)
 
 
 def open_source(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> EventSource:
@@ -163,36 +165,13 @@ def open_node_types(directory: RunDirectory) -> NodeTypes | None:
 
 def open_partitioned(config: Config) -> PartitionedSource:
     """Open the stream of `config`, of files or of a transport, as a resumable source."""
-    transport = find_transport(config.stream.path)
-    if transport is not None:
-        return _open_transport(
-            config.stream,
-            transport,
-            config.section_of(scheme_of(config.stream.path)),
-            checks=config.checks,
-            bipartite=config.graph.direction == "bipartite",
-        )
-    return _opened(
-        config.stream,
-        config.graph,
-        config.task,
-        open_files,
-        event_id=config.stream.event_id,
-        checks=config.checks,
-        follow=config.stream.follow,
-    )
-
-
-def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
-    """Return the number of classes of the task's labels, counted if not given."""
-    return count_classes(graph) if task.has_decoder and task.classes is None else task.classes
-
-
-def _open_transport(
-    c: StreamConfig, transport: Transport, section: object | None, **more: object
-) -> PartitionedSource:
-    values: dict[str, Any] = {"url": c.path, **more}
-    for each in (section, c):
+    c, graph, transport = config.stream, config.graph, find_transport(config.stream.path)
+    if transport is None:
+        more: dict[str, Any] = {"event_id": c.event_id, "follow": c.follow, "checks": config.checks}
+        return _opened(c, graph, config.task, open_files, **more)
+    scheme, bipartite = scheme_of(c.path), graph.direction == "bipartite"
+    values: dict[str, Any] = {"url": c.path, "checks": config.checks, "bipartite": bipartite}
+    for each in (config.section_of(scheme), c):
         if is_dataclass(each):
             values = {f.name: getattr(each, f.name) for f in fields(each)} | values
     known = {field.name for field in fields(transport.config)}
@@ -200,8 +179,12 @@ def _open_transport(
     try:
         return transport.open(transport.config(**taken))
     except ValueError as error:
-        scheme = scheme_of(c.path)
         raise ConfigError(f"[stream] and [{scheme}] are inconsistent: {error}") from None
+
+
+def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
+    """Return the number of classes of the task's labels, counted if not given."""
+    return count_classes(graph) if task.has_decoder and task.classes is None else task.classes
 
 
 def read_graph(
@@ -310,13 +293,10 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     check_scores(config.scores.to)
     check_serving(config.serve)
     check_loggers(config.operate.log_to)
-    device = use_device(config.run.device, config.model.precision)
-    threads, source = use_threads(config.run.threads, config.serve), open_partitioned(config)
-    found = inferred(source, config.stream.time_unit) | {"run.threads": threads}
-    directory.config = config = replaced(config, found)
-    check_tables(config.tables, config.placement, source.x_dim, peers.world)
     check_own(directory)
-    nodes = open_node_features(config.graph, source.ids, config.stream.fill_missing)
+    source, nodes, device, threads = _open_inputs(
+        directory, partial(open_partitioned, config), peers.world
+    )
     types = open_node_types(directory)
     run = RunContext(
         directory=directory,
@@ -337,14 +317,20 @@ def open_offline(
 ) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
     """Open the inputs of an offline training: stream, node features, device and threads."""
     c = directory.config
+    return _open_inputs(directory, partial(open_source, c.stream, c.graph, c.task), world)
+
+
+def _open_inputs(
+    directory: RunDirectory, opened: Callable[[], _Inputs], world: int
+) -> tuple[_Inputs, NodeFeatures | None, torch.device, int]:
+    """Open device, threads, stream and node features; what they resolve becomes settings."""
+    c = directory.config
     device = use_device(c.run.device, c.model.precision)
-    threads = use_threads(c.run.threads, c.serve)
-    source = open_source(c.stream, c.graph, c.task)
+    threads, source = use_threads(c.run.threads, c.serve), opened()
     found = inferred(source, c.stream.time_unit) | {"run.threads": threads}
-    directory.config = config = replaced(c, found)
-    check_tables(config.tables, config.placement, source.x_dim, world)
-    nodes = open_node_features(config.graph, source.ids, config.stream.fill_missing)
-    return source, nodes, device, threads
+    directory.config = c = replaced(c, found)
+    check_tables(c.tables, c.placement, source.x_dim, world)
+    return source, open_node_features(c.graph, source.ids, c.stream.fill_missing), device, threads
 
 
 def use_threads(threads: int | None, serve: ServeConfig) -> int:

@@ -26,7 +26,7 @@ from tgflow.checkpoint.typed import read_natural
 from tgflow.cli import inputs as assemble
 from tgflow.cli import rank_setup as ranks
 from tgflow.cli.errors import hint
-from tgflow.cuda.device import Device
+from tgflow.cuda.device import Device, device_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
@@ -41,7 +41,7 @@ from tgflow.run.checkpoints import SavedRecords
 from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import ResumeOptions, RunDirectory
-from tgflow.run.gpu import execution_config, graph_gpu, use_device
+from tgflow.run.gpu import execution_config, use_device
 from tgflow.run.ingestion import save_relations
 from tgflow.run.loggers import RunLoggers, check_loggers
 from tgflow.run.model_maker import make_model
@@ -97,9 +97,9 @@ def _follow(peers: Peers, num_seeds: int) -> None:
         device = use_device(c.run.device, c.model.precision)
         assemble.use_threads(c.run.threads, c.serve)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
-            gpu, for_graph = graph_gpu(device, config.tables), config.graph.device_budget
+            gpu = device_of(device) if c.has_gpu_graph else None
             table = features.open_edge_table(
-                c.placement, c.tables.edge_budget, events.x_dim, None, gpu, for_graph
+                c.placement, c.tables.edge_budget, events.x_dim, None, gpu, c.graph.device_budget
             )
             graph = assemble.grow_graph(
                 c.graph,
@@ -215,7 +215,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     if not directory.resumed:
         assemble.warn_of_first(config.stream, config.graph, config.task)
     directory.take()
-    gpu = graph_gpu(device, tables)
+    gpu = device_of(device) if config.has_gpu_graph else None
     with ExitStack() as undo:  # leave no features on disk if events cannot be read
         table = features.open_edge_table(
             config.placement, tables.edge_budget, source.x_dim, path, gpu, for_graph

@@ -14,7 +14,7 @@ from tgflow.base.choices import Direction
 from tgflow.base.peers import Peers
 from tgflow.checkpoint import Checkpoint, CheckpointStore
 from tgflow.checkpoint.durable.log import DurableLog
-from tgflow.cuda.device import Device
+from tgflow.cuda.device import Device, device_of
 from tgflow.graph.ids import NodeIds
 from tgflow.nn.model import TemporalModel
 from tgflow.ranks.broadcast import Lead
@@ -22,7 +22,6 @@ from tgflow.report.compare.lineup import Lineup
 from tgflow.run.checkpoints import SavedSettings
 from tgflow.run.config import Config
 from tgflow.run.directory import RunDirectory
-from tgflow.run.gpu import graph_gpu
 from tgflow.run.log import RunLog
 from tgflow.run.micro_batch_ends import MicroBatchEnds
 from tgflow.run.node_features import NodeFeatures
@@ -99,4 +98,4 @@ class RunContext:
     @property
     def gpu(self) -> Device | None:
         """GPU of graph, tables and caches; None if they are in host memory."""
-        return graph_gpu(self.device, self.config.tables)
+        return device_of(self.device) if self.config.has_gpu_graph else None

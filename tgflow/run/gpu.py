@@ -8,12 +8,10 @@ from typing import Any
 import torch
 
 from tgflow.base.choices import Precision
-from tgflow.cuda.device import Device, device_of
 from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
 from tgflow.nn.linear import check_precision
 from tgflow.ranks.launch import read_launch
 from tgflow.run.config import ConfigError
-from tgflow.run.config.schema import TablesConfig
 from tgflow.train.config import ExecutionConfig
 
 CPU = torch.device("cpu")
@@ -42,12 +40,6 @@ def use_device(name: str, precision: Precision) -> torch.device:
         raise ConfigError(f"--device {name}: {error}") from None
     torch.cuda.set_device(device)
     return device
-
-
-def graph_gpu(device: torch.device, tables: TablesConfig) -> Device | None:
-    """Return the GPU of graph, tables and caches; None if they are in host memory."""
-    on_host = device.type == "cpu" or tables.cache_policy == "belady"
-    return None if on_host else device_of(device)
 
 
 def execution_config(precision: Precision, *, capture: bool) -> ExecutionConfig:

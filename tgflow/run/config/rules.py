@@ -16,7 +16,7 @@ Command = Literal["run", "train", "compare", "info"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Invocation:
     """How a command was started, and the transport of a stream that it learns as it arrives."""
 
     command: Command
@@ -34,7 +34,7 @@ class Launch:
         return " --allow-config-change" if self.resumed and self.command == "run" else ""
 
 
-CONCERNS: Mapping[str, Callable[[Launch], object]] = {
+CONCERNS: Mapping[str, Callable[[Invocation], object]] = {
     "all": lambda by: True,
     "learning": lambda by: by.command != "info",
     "live": lambda by: by.live,
@@ -46,9 +46,9 @@ CONCERNS: Mapping[str, Callable[[Launch], object]] = {
     "compare": lambda by: by.command == "compare",
     "ranks": lambda by: by.world > 1,
 }
-"""Launches that a rule concerns, by the first column of `RULES`."""
+"""Invocations that a rule concerns, by the first column of `RULES`."""
 
-RULES: tuple[tuple[str, Callable[[Config, Launch], object], str], ...] = (
+RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("run, train", lambda c, by: c.learning.protocol and c.is_offline == by.live,
      "--protocol {c.learning.protocol} is for tgflow {by.other}; leave it out, or use that"),
     # Stream and order
@@ -151,7 +151,7 @@ RULES: tuple[tuple[str, Callable[[Config, Launch], object], str], ...] = (
        f"--rank-{what}: sharded is for models on the CPU, and --device is {{c.run.device}}; use "
        "replicated") for what in ("graph", "memory")),
 )  # fmt: skip
-"""Launches that are concerned, the combination that is refused, and the message."""
+"""Invocations that are concerned, the combination that is refused, and the message."""
 
 
 def check_rules(config: Config, command: Command, world: int = 1, *, resumed: bool = False) -> None:
@@ -161,7 +161,7 @@ def check_rules(config: Config, command: Command, world: int = 1, *, resumed: bo
         transport = find_transport(config.stream.path) if live else None
     except ValueError as error:
         raise ConfigError(f"--stream: {error}") from None
-    by = Launch(command=command, live=live, world=world, resumed=resumed, transport=transport)
+    by = Invocation(command=command, live=live, world=world, resumed=resumed, transport=transport)
     for where, is_refused, text in RULES:
         if CONCERNS[where](by) and is_refused(config, by):
             raise ConfigError(text.format(c=config, by=by))

@@ -16,16 +16,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
 from tgflow.base.choices import Direction, Precision, Preset
-from tgflow.base.setting import (
-    EXPERT,
-    Checked,
-    Duration,
-    Effect,
-    Setting,
-    Size,
-    check_ranges,
-    check_text,
-)
+from tgflow.base.setting import EXPERT, Checked, Duration, Effect, Setting, Size, check_text
 from tgflow.base.units import parse_bytes
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
@@ -149,7 +140,7 @@ class LearningConfig(OfflineConfig, ContinualConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablesConfig:
+class TablesConfig(Checked):
     """Placement of edge features, and their cache."""
 
     edge_table: Placement | None = None
@@ -167,7 +158,7 @@ class TablesConfig:
     (run lru, train belady; clock on a GPU)."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         size = self.edge_cache
         if size is not None and not size.endswith("%"):
             check_text("edge_cache", size, parse_bytes)
