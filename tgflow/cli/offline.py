@@ -20,7 +20,7 @@ from rich.console import Console
 from tgflow.base.choices import METRIC_TITLES, Injection
 from tgflow.base.peers import Peers
 from tgflow.base.units import duration, ticks_per_unit
-from tgflow.checkpoint import Checkpoint, save
+from tgflow.checkpoint import Checkpoint, Component, save
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cli import inputs as assemble
@@ -52,7 +52,7 @@ from tgflow.run.restore import current_build, open_saves
 from tgflow.streams import EventSource
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.node_property import PropertyLabels, asked_at_times, node_property_figures
-from tgflow.train.observe import BatchRecord, Callback, Component, EpochRecord
+from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split

@@ -6,13 +6,19 @@ The state is copied between two micro-batches and written by a background thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 from tgflow.base.peers import Shard
-from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    CheckpointWriter,
+    Component,
+    read_manifest,
+)
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.run.config import plain
@@ -20,7 +26,7 @@ from tgflow.run.config.schema import CheckpointConfig
 from tgflow.run.directory import RunDirectory, fixed_settings
 from tgflow.run.log import RunLog
 from tgflow.run.records import RunFiles, RunNote, lost_records
-from tgflow.train.observe import Component
+from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
 
 
@@ -39,7 +45,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         run_log: RunLog,
         config: CheckpointConfig,
         *,
-        parts: Sequence[Component] = (),
+        components: Sequence[Component] = (),
         saved: int | None = None,
         shard: Shard | None = None,
         announce: Callable[[bool], object] | None = None,
@@ -47,7 +53,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     ) -> None:
         self._trainer, self._store, self._writer = trainer, store, writer
         self._is_asked, self._asked = is_asked, False
-        self._run_log, self._parts, self._announce = run_log, parts, announce
+        self._run_log, self._components, self._announce = run_log, components, announce
         self._config = config
         self._shard = Shard() if shard is None else shard
         self._taken_at = time.monotonic()
@@ -96,7 +102,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         except OSError as error:
             self._run_log.warning("checkpoint", str(error))
         self._settle()
-        is_due = self.saved != self._trainer.position or any(p.changed() for p in self._parts)
+        is_due = self.saved != self._trainer.position or any(
+            each.changed() for each in self._components
+        )
         if self._announce is not None:
             self._announce(is_due)
         if is_due:
@@ -116,8 +124,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         start = time.monotonic()
         checkpoint = Checkpoint({}, shard=shard)
         self._trainer.save_to(checkpoint)
-        for part in self._parts:
-            part.save(checkpoint)
+        for each in self._components:
+            each.save(checkpoint)
         self.copy_seconds = time.monotonic() - start
         self._taken_at, self._batches, self._is_pending = start, 0, True
         self._asked = False
@@ -134,8 +142,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             self._run_log.warning("checkpoint", text)
             return False
         self.saved, self._saved_at = stats.last_step, self._taken_at
-        for part in self._parts:
-            part.saved()
+        for each in self._components:
+            each.saved()
         self._run_log.info(
             "checkpoint",
             f"checkpoint {stats.last_step} written",
@@ -178,7 +186,7 @@ class SavedSettings(Component):
         self._changed = False
 
 
-class SavedRecords(Component):
+class SavedRecords(Component, Callback):
     """The lines of metrics.jsonl: checkpoints store their number; newer ones are truncated."""
 
     def __init__(self, files: RunFiles, newest: Checkpoint | None, run_log: RunLog) -> None:
@@ -190,8 +198,8 @@ class SavedRecords(Component):
         if lost := lost_records(files.records, lines):
             run_log.warning("records", f"{lost}; the report lacks them, and the model does not")
 
-    def on_step(self, record: Mapping[str, Any]) -> None:
-        self._files.log(record)
+    def on_step(self, record: StepRecord) -> None:
+        self._files.log(record.to_json())
 
     def save(self, writer: Checkpoint) -> None:
         """Save the number of lines; they are on disk when this returns."""

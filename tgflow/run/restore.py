@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore, RowsLost
+from tgflow.checkpoint import Checkpoint, CheckpointStore, Component, RowsLost
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import DamagedFile, FeatureTable
@@ -30,7 +30,6 @@ from tgflow.run.machine import describe
 from tgflow.run.records import RunNote, run_note
 from tgflow.streams.errors import SourceMismatch
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.observe import Component
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import (

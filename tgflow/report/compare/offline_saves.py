@@ -12,9 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tgflow.checkpoint import Checkpoint, CheckpointError, CheckpointStore, UntrustedCheckpoint
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointStore,
+    Component,
+    UntrustedCheckpoint,
+)
 from tgflow.checkpoint.typed import read_as
-from tgflow.train.observe import Component
 from tgflow.train.offline import OfflineTrainer
 
 _NOW = "now-"
