@@ -50,23 +50,25 @@ def compare_offline(
         if trained is None:
             own = replace(config, seed=entrant.seed, **entrant.learning)
             predicts = labels is not None and labels.are_predicted_by(entrant.model)
-            heard = _TestScores(config.test_negatives[0], labels, predicts=predicts)
+            scores = _TestScores(config.test_negatives[0], labels, predicts=predicts)
             trainer = OfflineTrainer(
                 entrant.model,
                 graph,
                 own,
-                heard,
+                scores,
                 execution=execution,
                 ids=ids,
                 task=task if predicts else None,
             )
-            trained = _trained(entrant.key, trainer, heard, saves)
+            trained = _trained(entrant.key, trainer, scores, saves)
         participants[entrant.key] = _participant(entrant, trained)
         on_result(entrant.key, trained.result)
     return _outcome(saves.trained, participants, graph, config.data_seed, labels)
 
 
-def _trained(key: str, trainer: OfflineTrainer, heard: _TestScores, saves: OfflineSaves) -> Trained:
+def _trained(
+    key: str, trainer: OfflineTrainer, scores: _TestScores, saves: OfflineSaves
+) -> Trained:
     """Train an entrant, resuming from its saved epoch, and store its result."""
     saves.resume(trainer)
     result, failure = {}, None
@@ -74,7 +76,7 @@ def _trained(key: str, trainer: OfflineTrainer, heard: _TestScores, saves: Offli
         result = trainer.fit(lambda: saves.after_epoch(trainer), progress=False)
     except TrainingDiverged as error:
         failure = {"at": error.events[0], "reason": str(error)}
-    rows = heard.rows(trainer.split.test_start, trainer.graph.num_events)
+    rows = scores.rows(trainer.split.test_start, trainer.graph.num_events)
     trained = Trained(key, rows, result, failure)
     saves.add(trained)
     return trained
