@@ -21,6 +21,7 @@ from tgflow.checkpoint import (
 )
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.report.compare.offline_results import OfflineResults
 from tgflow.run.config import plain
 from tgflow.run.config.schema import CheckpointConfig
 from tgflow.run.directory import RunDirectory, fixed_settings
@@ -31,7 +32,9 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
-    """Takes checkpoints by time and by micro-batches; a context manager that waits for the last.
+    """Takes checkpoints by time and by steps; a context manager that waits for the last.
+
+    A step is a micro-batch, or an epoch of an offline training.
 
     `announce` broadcasts whether the last checkpoint is taken, as all ranks must take part.
     `is_asked` returns whether one is requested beside the schedule.
@@ -39,7 +42,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
     def __init__(
         self,
-        trainer: StreamTrainer,
+        trainer: StreamTrainer | OfflineResults,
         store: CheckpointStore,
         writer: CheckpointWriter,
         run_log: RunLog,
@@ -84,16 +87,11 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self._asked = self._is_asked() or self._asked
         if self._writer.busy:
             return False
-        self._settle()
+        self._complete()
         every, every_batches = self._config.checkpoint_every, self._config.checkpoint_batches
         by_time = every and time.monotonic() - self._taken_at >= every
         by_batches = every_batches and self._batches >= every_batches
-        if not (by_time or by_batches or self._asked):
-            return False
-        if self._trainer.num_pending:  # every learned micro-batch must have its record
-            self._trainer.catch_up()
-            return False
-        return True
+        return bool(by_time or by_batches or self._asked)
 
     def finish(self) -> str | None:
         """Save the final state, and return the digest of the state on disk."""
@@ -101,7 +99,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             self._writer.wait()
         except OSError as error:
             self._run_log.warning("checkpoint", str(error))
-        self._settle()
+        self._complete()
         is_due = self.saved != self._trainer.position or any(
             each.changed() for each in self._components
         )
@@ -109,20 +107,16 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             self._announce(is_due)
         if is_due:
             # the other ranks take part only if it was announced
-            self._take(Shard() if self._announce is None else self._shard)
-            self._writer.wait()
-            if not self._settle():
+            self._shard = Shard() if self._announce is None else self._shard
+            if not self.take_and_wait():
                 raise OSError(f"the last checkpoint could not be written: {self.stats.last_error}")
         digest = read_manifest(self._store.entries()[-1].path)["state_sha256"]
         return None if digest is None else str(digest)
 
     def take(self) -> None:
         """Copy the state and start the write; all ranks that save together call this together."""
-        self._take(self._shard)
-
-    def _take(self, shard: Shard) -> None:
         start = time.monotonic()
-        checkpoint = Checkpoint({}, shard=shard)
+        checkpoint = Checkpoint({}, shard=self._shard)
         self._trainer.save_to(checkpoint)
         for each in self._components:
             each.save(checkpoint)
@@ -131,7 +125,13 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self._asked = False
         self._writer.submit(self._trainer.position, checkpoint)
 
-    def _settle(self) -> bool:
+    def take_and_wait(self) -> bool:
+        """Copy the state and write it; return whether it is on disk."""
+        self.take()
+        self._writer.wait()
+        return self._complete()
+
+    def _complete(self) -> bool:
         """Process the checkpoint in progress; return False if it was not written."""
         stats, is_pending = self.stats, self._is_pending
         self._is_pending = False

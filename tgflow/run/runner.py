@@ -127,8 +127,11 @@ class Runner:
         The request and memory of this rank are sent with the next micro-batch; all ranks act after
         that, or one later if rank 0 has to be asked first.
         """
-        wanted = Order.CHECKPOINT if self.checkpoints.after_step() else Order.NONE
-        wanted |= self.flow.request()
+        is_due = self.checkpoints.after_step()
+        if is_due and self.trainer.num_pending:  # every learned micro-batch must have its record
+            self.trainer.catch_up()
+            is_due = False
+        wanted = (Order.CHECKPOINT if is_due else Order.NONE) | self.flow.request()
         if self.control is None:
             return wanted
         # of a GPU's records the last one only, which all ranks have after the same micro-batch
