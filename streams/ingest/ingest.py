@@ -329,15 +329,15 @@ class Ingest:
         if broken is not None:
             raise broken
 
-    def _idle(self, heard: set[int]) -> list[int]:
+    def _idle(self, active: set[int]) -> list[int]:
         """Return the partitions that delay the others and have exceeded the idle timeout.
 
         Without a timeout there are none, and a warning names each that is silent for a minute.
-        Partitions in `heard` have delivered rows, or were not polled.
+        Partitions in `active` have delivered rows, or were not polled.
         """
         now, timeout = self._clock(), self._config.idle_timeout
-        self._silent_since |= dict.fromkeys(heard, now)
-        self._warned -= heard
+        self._silent_since |= dict.fromkeys(active, now)
+        self._warned -= active
         holding = [p for p in self._admission.holding() if not self.lag.get(p)]
         silent = {p: now - self._silent_since.setdefault(p, now) for p in holding}
         if timeout is not None:

@@ -476,7 +476,7 @@ class Poller:
         self._behind = connection.behind()
 
     def _read(self, connection: ConsumerConnection) -> None:
-        heard = self._clock.monotonic()
+        arrived = self._clock.monotonic()
         while not self._stop.is_set() and not self._rejoin:
             if all(cursor.ended for cursor in self._cursors.values()):
                 self._asked_at = None
@@ -484,9 +484,9 @@ class Poller:
                 return
             before = self._clock.monotonic()
             self._steer(connection)
-            idle = before - heard > self._policy.idle
-            if self._poll(connection) or (idle and self._is_well(connection, heard)):
-                heard = self._clock.monotonic()
+            idle = before - arrived > self._policy.idle
+            if self._poll(connection) or (idle and self._is_well(connection, arrived)):
+                arrived = self._clock.monotonic()
             self._update_ends(connection)
             if self._full:
                 self.paused_seconds += self._clock.monotonic() - before
@@ -499,8 +499,8 @@ class Poller:
             self._retry.note_contact()
         return bool(chunks)
 
-    def _is_well(self, connection: ConsumerConnection, heard: float) -> bool:
-        """Probe the broker; return False if records since `heard` have not arrived."""
+    def _is_well(self, connection: ConsumerConnection, arrived: float) -> bool:
+        """Probe the broker; return False if records since `arrived` have not arrived."""
         asked = self._clock.monotonic()
         connection.probe()
         starving = connection.starving()
@@ -508,8 +508,8 @@ class Poller:
         if not starving:
             self._retry.note_contact(asked if now - asked > self._policy.slow else None)
             return True
-        if now - heard > min(self._policy.starved, self._config.max_outage):
-            text = f"no record for {now - heard:.0f} s of partitions {sorted(starving)}"
+        if now - arrived > min(self._policy.starved, self._config.max_outage):
+            text = f"no record for {now - arrived:.0f} s of partitions {sorted(starving)}"
             way_out = "check its permissions and its brokers"
             raise TimeoutError(f"{text}, although the topic holds more; {way_out}")
         return False

@@ -140,7 +140,7 @@ def test_kill_between_two_requests_leaves_the_newest_whole_checkpoint(tmp_path, 
         except Killed:
             killed += 1
         run.remote.stop()  # the lease stays, as after a kill
-        run.remote._beating.join()
+        run.remote._renewing.join()
         assert (fetched(url, tmp_path / f"other-{step}") or 0) == done
         run.remote = run.opened()
     run.remote.release()
@@ -225,7 +225,7 @@ def test_second_writer_is_refused_while_the_first_one_lives(run, tmp_path):
 def test_silent_writer_is_replaced_and_then_refused(run, tmp_path):
     run.save(1)
     run.remote.stop()  # as if it was suspended: it renews its lease no longer
-    run.remote._beating.join()
+    run.remote._renewing.join()
     assert fetched(run.url, tmp_path / "other") == 1
     second = Run(tmp_path / "other", run.url)
     second.save(2)
@@ -250,7 +250,7 @@ def test_lasting_failure_is_reported_after_the_timeout(run, monkeypatch):
     def put(self, key, chunks):
         raise OSError("the cable is cut")
 
-    run.remote.warn, run.remote._patience = warned.append, 0.5
+    run.remote.warn, run.remote._retry_seconds = warned.append, 0.5
     monkeypatch.setattr(RemoteStore, "_put", put)
     with pytest.raises(StoreUnavailable, match="the cable is cut; once the store is there again"):
         run.save(2)
@@ -281,7 +281,7 @@ def test_server_with_lost_responses_slow_parts_and_stale_lists(s3, s3_run, tmp_p
 def test_server_that_refuses_ends_with_store_unavailable(s3, s3_run, tmp_path):
     s3_run.save(1)
     s3.faults.refuses = lambda method, path: method == "PUT"
-    s3_run.remote._patience = 0.1
+    s3_run.remote._retry_seconds = 0.1
     with pytest.raises(StoreUnavailable, match="failed for"):
         s3_run.save(2)
     s3.faults.clear()

@@ -12,7 +12,7 @@ import typer
 from helpers import faults
 from helpers.live_runs import SMALL, Killed, write_events
 from tgflow.cli import main
-from tgflow.report.compare.offline_saves import OfflineSaves
+from tgflow.report.compare.offline_results import OfflineResults
 
 made_once = functools.cache(typer.main.get_command)
 
@@ -74,14 +74,14 @@ def kill_after(monkeypatch):
     """
 
     def arm(epochs):
-        original, left = OfflineSaves.after_epoch, iter(range(epochs - 1))
+        original, left = OfflineResults.after_epoch, iter(range(epochs - 1))
 
         def killing(self, trainer):
             original(self, trainer)
             if next(left, None) is None:
-                monkeypatch.setattr(OfflineSaves, "after_epoch", original)
+                monkeypatch.setattr(OfflineResults, "after_epoch", original)
                 raise Killed
 
-        monkeypatch.setattr(OfflineSaves, "after_epoch", killing)
+        monkeypatch.setattr(OfflineResults, "after_epoch", killing)
 
     return arm

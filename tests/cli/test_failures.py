@@ -120,14 +120,29 @@ def test_one_failed_write_does_not_stop_the_training(run, made, fault):
     same_run(made / "whole", Path("out"))
 
 
-def test_three_failed_checkpoints_in_a_row_stop_the_training(run, monkeypatch):
+def fill_disk(monkeypatch, after):
+    """Let no checkpoint after the first few be written; return the steps of all."""
     save, calls = CheckpointStore.save, []
 
     def full(self, step, checkpoint):
         calls.append(step)
-        if len(calls) > 1:
+        if len(calls) > after:
             raise DiskFull("no room for a checkpoint", self.directory)
         return save(self, step, checkpoint)
+
+    monkeypatch.setattr(CheckpointStore, "save", full)
+    return calls
+
+
+def test_offline_training_continues_after_failed_checkpoints(tgflow, made, monkeypatch):
+    calls, flags = fill_disk(monkeypatch, 1), ("--epochs", 4, "--checkpoint-every", 1e-9, *SMALL)
+    ran = tgflow("train", "-s", made / "made.csv", "-o", "out", *flags)
+    assert (ran.code, len(calls), ran.err.count("training continues")) == (0, 5, 4)
+    assert "RuntimeWarning" not in ran.err
+
+
+def test_three_failed_checkpoints_in_a_row_stop_the_training(run, monkeypatch):
+    calls = fill_disk(monkeypatch, 1)
 
     def wait(writer):
         """Finish each checkpoint before the next micro-batch, on any disk."""
@@ -135,7 +150,6 @@ def test_three_failed_checkpoints_in_a_row_stop_the_training(run, monkeypatch):
             writer._thread.join()
         return False
 
-    monkeypatch.setattr(CheckpointStore, "save", full)
     monkeypatch.setattr(CheckpointWriter, "busy", property(wait))
     ran = run(*STEP, "--no-log")
     assert ran.code == 74

@@ -110,9 +110,9 @@ def at_backward(monkeypatch):
 
 def epoch(number):
     def arm(monkeypatch):
-        from tgflow.report.compare.offline_saves import OfflineSaves
+        from tgflow.report.compare.offline_results import OfflineResults
 
-        original, calls = OfflineSaves.after_epoch, []
+        original, calls = OfflineResults.after_epoch, []
 
         def killing(self, trainer):
             original(self, trainer)
@@ -120,7 +120,7 @@ def epoch(number):
             if len(calls) == number:
                 raise Killed
 
-        monkeypatch.setattr(OfflineSaves, "after_epoch", killing)
+        monkeypatch.setattr(OfflineResults, "after_epoch", killing)
 
     return arm
 

@@ -69,7 +69,7 @@ class Published:
     def steps(self):
         for step in self.trainer.steps(self.stream):
             self.states[step.stop] = copy.deepcopy(self.trainer.model.state_dict())
-            self.publisher.on_step({})
+            self.publisher.on_step(step)
             yield step.stop
 
     def engine(self, parameters: int) -> tg.Inference:

@@ -40,20 +40,20 @@ def assert_same(left, right):
 
 def test_events_are_scored_before_the_model_learns_them():
     events, trainer = made_events(100), trainer_of()
-    heard = []
+    kept = []
     before = [p.detach().clone() for p in trainer.model.parameters()]
 
-    def hear(seen, scores):
+    def keep(seen, scores):
         at = trainer.model.parameters()
-        if not heard:  # nothing was learned yet
+        if not kept:  # nothing was learned yet
             assert all(torch.equal(p, q) for p, q in zip(at, before, strict=True))
         assert trainer.position == scores.model_position == seen.begin
         assert torch.equal(seen.src, events.src[seen.begin : seen.end])
-        heard.append(scores)
+        kept.append(scores)
 
-    trainer.scorer.on_scores = hear
+    trainer.scorer.on_scores = keep
     records = list(trainer.steps([events]))
-    assert [r.scores for r in records] == heard
+    assert [r.scores for r in records] == kept
     assert torch.equal(torch.cat([r.eid for r in records]), torch.arange(100))
     assert [r.scores.model_position for r in records] == [r.start for r in records]
     for record in records:

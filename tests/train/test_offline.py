@@ -167,8 +167,8 @@ def test_best_epoch_is_restored_and_tested_with_its_own_memory(monkeypatch):
     trainer, recorder = trainer_of(epochs=50, patience=2)
     original, answers = trainer._evaluate, iter([0.9, 0.3, 0.2, 0.1])
 
-    def judged(stage, epoch, plan, *hear):
-        measured = original(stage, epoch, plan, *hear)
+    def judged(stage, epoch, plan, *on_scores):
+        measured = original(stage, epoch, plan, *on_scores)
         return measured | {"ap": next(answers)} if stage == "val" else measured
 
     monkeypatch.setattr(trainer, "_evaluate", judged)

@@ -4,9 +4,9 @@ A checkpoint is a directory with one `.safetensors` file per section and a `mani
 size and SHA-256 of each file and of itself. It is written beside its target and renamed into place;
 readers verify every digest before parsing. A checkpoint cannot execute code.
 
-`checkpoint.py` defines the contents, `parts.py` the parts for model, optimizer and ids,
-`directory.py` the files of one checkpoint, `store.py` the checkpoints of a run, `ranks.py` those of
-many ranks, `names.py` their names and errors, without torch.
+`checkpoint.py` defines the contents and `Component`, `sections.py` the components of model,
+optimizer and ids, `directory.py` the files of one checkpoint, `store.py` the checkpoints of a run,
+`remote.py` those at a URL, `names.py` their names and errors, without torch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tgflow.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tgflow.checkpoint.checkpoint import Checkpoint as Checkpoint
+    from tgflow.checkpoint.checkpoint import Component as Component
     from tgflow.checkpoint.checkpoint import Tensors as Tensors
     from tgflow.checkpoint.directory import load as load
     from tgflow.checkpoint.directory import read_manifest as read_manifest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ def part_section(name: str, part: int) -> str:
 class Checkpoint:
     """Contents of a checkpoint: tensors by section and name, and JSON metadata.
 
-    Parts save themselves to it and load from it (see `tgflow.checkpoint.sections`). While a
-    `CheckpointWriter` holds it, its tensors must not change.
+    Each `Component` saves itself to it. While a `CheckpointWriter` holds it, its tensors must not
+    change.
 
     Example:
         >>> sections = {"model": {"weight": torch.ones(2)}}
@@ -133,3 +133,36 @@ class Checkpoint:
         name = self.prefix + name
         make = self.sealed.get(name, self.unread.get(name))
         return self.sections[name] if make is None else make()
+
+
+class Component:
+    """Part of a training or of a run that checkpoints hold; the defaults do nothing.
+
+    Checkpoints call `changed`, `save` and `saved`. A run calls `report` after the last save, and
+    `close` at its end; its components that observe micro-batches are callbacks as well.
+    """
+
+    def changed(self) -> bool:
+        """Whether a checkpoint would differ from the newest one although no event arrived."""
+        return False
+
+    def save(self, writer: Checkpoint) -> None:
+        """Save the current state; later changes do not alter the saved copy."""
+
+    def saved(self) -> None:
+        """Called once the checkpoint of the latest `save` is on disk."""
+
+    def load(self, reader: Checkpoint) -> None:
+        """Restore the saved state, unless the component was opened with it.
+
+        Raises:
+            KeyError: If a section is missing.
+            ValueError: If the saved state is invalid, or of another kind.
+        """
+
+    def report(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return final reports by name; may write them too."""
+        return {}
+
+    def close(self) -> None:
+        """Release all resources."""

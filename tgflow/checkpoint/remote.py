@@ -12,8 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
-import socket
 import threading
 import time
 import uuid
@@ -27,7 +25,7 @@ from typing import Any, BinaryIO, TypeVar
 from tgflow.checkpoint.directory import MANIFEST, read_manifest
 from tgflow.checkpoint.durable.errors import Locked
 from tgflow.checkpoint.durable.fs import replace_file, sync_data
-from tgflow.checkpoint.durable.lock import read_token, this_machine
+from tgflow.checkpoint.durable.lock import holder, holder_note, read_token, this_machine
 from tgflow.checkpoint.durable.urls import open_url
 from tgflow.checkpoint.names import CheckpointDamaged, UntrustedCheckpoint
 from tgflow.checkpoint.store import kept_of
@@ -126,7 +124,7 @@ class RemoteStore:
         self._is_local = self._system.type_name == "local"
         self._keep, self._timeout, self._lease_seconds = keep, timeout, lease
         self.warn = warn
-        self._patience = min(timeout, START_SECONDS)
+        self._retry_seconds = min(timeout, START_SECONDS)
         self._token, self._number, self._id = 0, 0, uuid.uuid4().hex
         self._sent_bytes = 0
         self._lease: dict[str, Any] = {}
@@ -141,7 +139,7 @@ class RemoteStore:
         """Inodes of files, and their full pieces."""
         self._lost: BaseException | None = None
         self._stop = threading.Event()
-        self._beating: threading.Thread | None = None
+        self._renewing: threading.Thread | None = None
 
     @property
     def newest(self) -> StoredCheckpoint | None:
@@ -166,21 +164,13 @@ class RemoteStore:
             self._wait_for(held)
         root = self._read_root()
         self._token = max(int((held or {}).get("token", 0)), int(root["token"])) + 1
-        self._lease = {
-            "token": self._token,
-            "writer": self._id,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "place": place,
-            "beat": 0,
-            "open": True,
-        }
+        self._lease = holder_note(self._token, writer=self._id, place=place, renewals=0, open=True)
         self._write_json(_LEASE, self._lease)
         self._check_lease()
         self._load(root)
-        self._patience = self._timeout
-        self._beating = threading.Thread(target=self._beat, name="store-lease", daemon=True)
-        self._beating.start()
+        self._retry_seconds = self._timeout
+        self._renewing = threading.Thread(target=self._renew, name="store-lease", daemon=True)
+        self._renewing.start()
 
     @property
     def _prefix(self) -> str:
@@ -194,10 +184,10 @@ class RemoteStore:
     def release(self) -> None:
         """End the lease, so that another writer need not wait. Idempotent."""
         self.stop()
-        if self._beating is None:
+        if self._renewing is None:
             return
-        self._beating.join()
-        self._beating = None
+        self._renewing.join()
+        self._renewing = None
         with suppress(OSError, Locked):
             self._check_lease(attempts=1)
             self._put(_LEASE, [json.dumps(self._lease | {"open": False}).encode()])
@@ -212,20 +202,20 @@ class RemoteStore:
             if now is None or not now["open"]:
                 return
             raise Locked(
-                f"{self.url} is written by process {now['pid']} on {now['host']!s:.80}; wait for "
-                "it to end, stop it, or choose another --store"
+                f"{self.url} is written by {holder(now)}; wait for it to end, stop it, or choose "
+                "another --store"
             )
 
-    def _beat(self) -> None:
+    def _renew(self) -> None:
         while not self._stop.wait(self._lease_seconds / 3):
             try:
                 self._check_lease(attempts=1)
-                self._lease["beat"] += 1
+                self._lease["renewals"] += 1
                 self._put(_LEASE, [json.dumps(self._lease).encode()])
             except Locked as error:
                 self._lost = error
                 return
-            except OSError as error:  # repeated at the next beat
+            except OSError as error:  # repeated at the next renewal
                 self.warn(f"the lease of {self.url} was not renewed: {_first_line(error)}")
 
     def _check_lease(self, attempts: int | None = None) -> None:
@@ -235,8 +225,8 @@ class RemoteStore:
         held = self._read_json(_LEASE, attempts)
         if held is not None and held["writer"] != self._id and held["token"] >= self._token:
             raise Locked(
-                f"{self.url} is now written by process {held['pid']} on {held['host']!s:.80}, "
-                "which has replaced this one; stop one of them, or choose another --store"
+                f"{self.url} is now written by {holder(held)}, which has replaced this one; stop "
+                "one of them, or choose another --store"
             )
 
     # Saving
@@ -523,7 +513,7 @@ class RemoteStore:
 
     def _retried(self, request: Callable[[], _Result], what: str) -> _Result:
         """Return the result of a request, repeated with growing pauses until the timeout."""
-        until, pause = time.monotonic() + self._patience, 0.25
+        until, pause = time.monotonic() + self._retry_seconds, 0.25
         while True:
             try:
                 return request()
@@ -532,7 +522,7 @@ class RemoteStore:
             except OSError as error:
                 if time.monotonic() + pause > until or self._stop.is_set():
                     raise StoreUnavailable(
-                        f"{self.url}: {what} failed for {self._patience:g} s: "
+                        f"{self.url}: {what} failed for {self._retry_seconds:g} s: "
                         f"{_first_line(error)}; once the store is there again, resume the run"
                     ) from error
                 self.warn(f"{self.url}: {what} failed, and is repeated: {_first_line(error)}")

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint, with save and load."""
+"""Components of a trainer's state, and entries saved in chunks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tgflow.base.peers import PARTS
-from tgflow.checkpoint.checkpoint import Checkpoint, Tensors, part_section
+from tgflow.checkpoint.checkpoint import Checkpoint, Component, Tensors, part_section
 from tgflow.checkpoint.directory import SUFFIX, opened_section
 from tgflow.checkpoint.names import CheckpointError, UntrustedCheckpoint
 from tgflow.checkpoint.tensors import check_finite, check_like
@@ -26,26 +26,7 @@ ID_PIECE, ID_BYTES_PIECE = 1 << 20, 8 << 20
 _logger = logging.getLogger(__name__)
 
 
-class Part(Protocol):
-    """Part of a trainer's state that is stored in checkpoints."""
-
-    @property
-    def name(self) -> str:
-        """Its unique section name, or prefix of section names."""
-
-    def save(self, writer: Checkpoint) -> None:
-        """Save the current state; later changes do not alter the saved copy."""
-
-    def load(self, reader: Checkpoint) -> None:
-        """Restore the saved state; external files are truncated to it.
-
-        Raises:
-            KeyError: If a section is missing.
-            ValueError: If the saved state is invalid, or of another kind.
-        """
-
-
-class Parameters:
+class Parameters(Component):
     """Parameters and buffers of a module."""
 
     name = "model"
@@ -65,7 +46,7 @@ class Parameters:
         self._module.load_state_dict(found)
 
 
-class Optimizer:
+class Optimizer(Component):
     """An optimizer's state; its settings are in the trainer's configuration."""
 
     name = "optimizer"
@@ -113,7 +94,7 @@ class Optimizer:
         self._optimizer.load_state_dict({"state": state, "param_groups": settings})
 
 
-class Schedule:
+class Schedule(Component):
     """Learning rate schedule, and the optimizer settings that it changes."""
 
     name = "lr_scheduler"
@@ -159,7 +140,7 @@ def _shape(value: Any) -> Any:
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 
-class ModelState:
+class ModelState(Component):
     """Stream state of a model; empty for a stateless model.
 
     Args:
@@ -207,7 +188,7 @@ class ModelState:
             raise ValueError("the checkpoint has a node memory, but the model has none")
 
 
-class Ids:
+class Ids(Component):
     """Ids of a stream's nodes."""
 
     name = "ids"

@@ -272,10 +272,6 @@ def _content(manifest: Manifest) -> dict[str, Any]:
     return {"files": files, "meta": manifest["meta"]}
 
 
-MAX_FAILURES = 3
-"""Maximum consecutive failures; then the training stops, as its progress would be lost."""
-
-
 class Store(Protocol):
     """Target of a `CheckpointWriter`: `CheckpointStore`, or a store of many ranks."""
 
@@ -306,15 +302,16 @@ class WriterStats:
 class CheckpointWriter:
     """Saves to `store` in a background thread; at most one checkpoint is in progress.
 
-    A disk error is a warning and counted; after three in a row `submit` or `wait` raises the last
-    one. All other errors are raised at once.
+    A disk error is a warning and counted; after `max_failures` in a row `submit` or `wait` raises
+    the last one, as progress would be lost. All other errors are raised at once.
 
     Args:
         store: Target, for exclusive use.
+        max_failures: Number of consecutive failures that stop the training.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, *, max_failures: float = 3) -> None:
+        self._store, self._max_failures = store, max_failures
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.stats = WriterStats()
@@ -332,7 +329,7 @@ class CheckpointWriter:
             checkpoint: Its tensors must not change afterwards.
 
         Raises:
-            OSError: The error of the last save, if the last three have failed.
+            OSError: The error of the last save, if the last `max_failures` have failed.
         """
         if self.busy:
             return False
@@ -389,7 +386,7 @@ class CheckpointWriter:
                 failures_in_a_row=in_a_row,
                 last_error=str(error),
             )
-            if in_a_row >= MAX_FAILURES:
+            if in_a_row >= self._max_failures:
                 self._error = error
                 return
             text = f"no checkpoint at step {step}: {error}"

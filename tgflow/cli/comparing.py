@@ -41,7 +41,7 @@ from tgflow.run.gpu import execution_config
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.records import DamagedJson, RunFiles, read_figures, run_name, to_json
 from tgflow.run.rejections import print_stream
-from tgflow.run.restore import current_build, open_saves
+from tgflow.run.restore import current_build, open_results
 from tgflow.run.stream import FlowControl, StopSignals
 from tgflow.streams import EventSource, playback
 from tgflow.train.config import TrainingConfig
@@ -172,7 +172,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
             config.offline,
             execution=execution_config(config.model.precision, capture=config.run.capture),
             ids=source.ids,
-            saves=open_saves(directory, graph, "compare", build, run_log),
+            results=open_results(directory, graph, "compare", build, run_log),
             task=make_task(config.task),
             on_result=on_result,
         )

@@ -42,7 +42,7 @@ from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory, learn_again
 from tgflow.run.features import check_tables, scale_of
 from tgflow.run.gpu import describe_device, device_figures, use_device
-from tgflow.run.log import RunLog
+from tgflow.run.log import RunLog, library_messages
 from tgflow.run.loggers import check_loggers
 from tgflow.run.machine import describe, num_cores, peak_rss_bytes
 from tgflow.run.node_features import NodeFeatures
@@ -372,7 +372,8 @@ def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[
     with directory:
         run_log = RunLog(path / "run.log", directory.config.operate.log_format, printer(console))
         try:
-            yield run_log
+            with library_messages(run_log):
+                yield run_log
         except KeyboardInterrupt:
             console.print(f"stopped; resume with: {way_out}", markup=False, soft_wrap=True)
             raise

@@ -20,7 +20,7 @@ from rich.console import Console
 from tgflow.base.choices import METRIC_TITLES, Injection
 from tgflow.base.peers import Peers
 from tgflow.base.units import duration, ticks_per_unit
-from tgflow.checkpoint import Checkpoint, save
+from tgflow.checkpoint import Checkpoint, Component, save
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cli import inputs as assemble
@@ -32,7 +32,7 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
-from tgflow.report.compare.offline_saves import OfflineSaves, Trained
+from tgflow.report.compare.offline_results import OfflineResults, Trained
 from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import label_score, task_of
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
@@ -48,11 +48,11 @@ from tgflow.run.model_maker import make_model
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.page import offline_report
 from tgflow.run.records import SEEDS, RunFiles, read_records, run_name, to_json
-from tgflow.run.restore import current_build, open_saves
+from tgflow.run.restore import current_build, open_results
 from tgflow.streams import EventSource
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.node_property import PropertyLabels, asked_at_times, node_property_figures
-from tgflow.train.observe import BatchRecord, Callback, Component, EpochRecord
+from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split
@@ -150,16 +150,15 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
     graph, console = inputs.graph, Console(stderr=True)
     with assemble.logged(directory, COMMAND, console) as run_log:
         config, peers = directory.config, lead.peers
-        saves, seeds = OfflineSaves(), _SavedSeeds(num_seeds)
+        results, seeds = OfflineResults(), _SavedSeeds(num_seeds)
         if peers.world == 1:
             build = current_build(inputs.threads, inputs.device)
 
-            def parts(newest: Checkpoint | None) -> list[Component]:
+            def components(newest: Checkpoint | None) -> list[Component]:
                 seeds.load(newest)
                 return [SavedRecords(directory.files, newest, run_log), seeds]
 
-            saves = open_saves(directory, graph, COMMAND, build, run_log, parts)
-        results = []
+            results = open_results(directory, graph, COMMAND, build, run_log, components)
         epochs = EpochLog(console, config.offline, directory.files, features.HitRates(graph))
         bar: AbstractContextManager[Callback] = nullcontext(Callback())
         if console.is_terminal:
@@ -167,18 +166,15 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
         with bar as epochs.bar:
             for number in range(seeds.num):
                 epochs.seed = config.offline.seed + number
-                done = saves.find(number, str(epochs.seed))
-                if done is None:
+                if results.find(number, str(epochs.seed)) is None:
                     folder = Path(str(epochs.seed) if seeds.num > 1 else "")
-                    result = _fit(directory, inputs, peers, saves, epochs, folder)
-                    done = Trained(str(epochs.seed), np.empty((0, 3)), result)
-                    saves.add(done)
-                results.append(done.result)
+                    result = _fit(directory, inputs, peers, results, epochs, folder)
+                    results.add(Trained(str(epochs.seed), np.empty((0, 3)), result))
         metrics = {
             "command": COMMAND,
             "stream": config.stream.path,
             "model": config.model.name,
-            **average(results),
+            **average([each.result for each in results.trained]),
             **({"features": inputs.about_features} if inputs.about_features else {}),
             "tables": features.table_figures(graph),
             **assemble.machine_figures(inputs.threads, inputs.device),
@@ -329,7 +325,7 @@ def _fit(
     directory: RunDirectory,
     inputs: _Inputs,
     peers: Peers,
-    saves: OfflineSaves,
+    results: OfflineResults,
     epochs: EpochLog,
     folder: Path,
 ) -> dict[str, Any]:
@@ -349,14 +345,14 @@ def _fit(
         inputs.ids,
     )
     model = trainer.model
-    if not saves.resume(trainer) and config.task.freeze:  # learn links before labels alone
+    if not results.resume(trainer) and config.task.freeze:  # learn links before labels alone
         model.requires_grad_(True)
         links = OfflineTrainer(model, inputs.graph, trainer.config, epochs, execution=execution)
         links.fit(progress=False)
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path
     with closing(RunLoggers(config.operate.log_to, logs, trainer.num_epochs)) as epochs.loggers:
-        result = trainer.fit(partial(saves.after_epoch, trainer), progress=False)
+        result = trainer.fit(partial(results.after_epoch, trainer), progress=False)
     epochs.loggers = None
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()

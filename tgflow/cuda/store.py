@@ -211,7 +211,7 @@ class DeviceStore:
             MemoryError: As in `reserve`.
         """
         self._begin()
-        self._settle()
+        self._await_batches()
         self._reserve_relations(None if relations is None else self._upload([relations])[0])
         change, edits = self._change(), edits.held_by(self._shard)
         if len(edits.node) > 0:
@@ -229,7 +229,7 @@ class DeviceStore:
         As `reserve_edits`.
         """
         self._begin()
-        self._settle()
+        self._await_batches()
         change = self._change()
         change.forget(self._num_nodes, min_t, max_count)
         self._ready(change)
@@ -267,7 +267,7 @@ class DeviceStore:
             MemoryError: If there is no room; no retained entry is lost then.
         """
         self._begin()
-        self._settle()
+        self._await_batches()
         self.readers.wait()
         work = Compaction(self._gpu.kernels, self._view(), self._heads)
         work.forget_past()
@@ -336,7 +336,7 @@ class DeviceStore:
             if batch.slab == self._slabs.number:
                 self._slabs.used -= most.rooms - totals.rooms
 
-    def _settle(self) -> None:
+    def _await_batches(self) -> None:
         """Wait for all batches, so that counters are exact."""
         self._unread.wait()
         self._collect()
@@ -378,13 +378,13 @@ class DeviceStore:
             self.readers.wait()
 
     def _fresh(self) -> Fresh:
-        """Return the start of fresh memory, which is exact once batches are settled."""
+        """Return the start of fresh memory, which is exact once no batch is pending."""
         chunks = self.chunks
         return Fresh(chunks.cursor, chunks.stride, self._slabs.address, chunks.max_capacity)
 
     def _publish(self, position: int) -> None:
         """Move the snapshot and the cursor. Synchronizes."""
-        self._settle()
+        self._await_batches()
         cursor = FreshCursor(self.chunks.cursor, self._slabs.address, 0)
         self._cursor_slab = self._slabs.number
         where = ctypes.c_uint64(self.snapshot), ctypes.c_uint64(self._cursor.data_ptr())

@@ -72,7 +72,7 @@ class SliceReducer:
         """Return the sum of the leaves of all slices, the same bits on all ranks."""
         return leaves.total()
 
-    def settle(self, share: Share) -> None:
+    def flush(self, share: Share) -> None:
         """Complete the exchange of everything given so far; no more of the batch follows."""
 
     def agree(self, share: Share, error: Exception | None) -> None:
@@ -191,7 +191,7 @@ class RankReducer(SliceReducer):
         parcels = self._exchange(chunks, self._reduction.specs(chunks[0].dtype))
         return self._reduction.finish([parcel[GRADIENT] for parcel in parcels])
 
-    def settle(self, share: Share) -> None:
+    def flush(self, share: Share) -> None:
         """Send what is queued, if anything is."""
         if self._scores or self._stored is not None:
             self._exchange(None, ())

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tgflow.base.units import parse_seconds
-from tgflow.checkpoint import NoValidCheckpoint, RowsLost
+from tgflow.checkpoint import Component, NoValidCheckpoint, RowsLost
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.sections import Ids
 from tgflow.graph.events import EventBatch
@@ -45,7 +45,7 @@ from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.observe import Component, StepRecord
+from tgflow.train.observe import Callback, StepRecord
 
 
 def open_runner(run: RunContext) -> Runner:
@@ -101,7 +101,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         if (component := make(run)) is not None:
             opened.callback(close_quietly, component)
             components.append(component)
-    if uploads is not None:  # last, as a checkpoint is sent once all have settled it
+    if uploads is not None:  # last, as a checkpoint is sent once all have saved theirs
         components.append(uploads)
     checkpoints = Checkpoints(
         run.trainer,
@@ -109,7 +109,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         make_writer(run.peers, run.store),
         run_log,
         run.config.checkpoint,
-        parts=components,
+        components=components,
         saved=None if run.newest is None else position,
         shard=run.peers.shard,
         announce=partial(broadcast_json, run.peers) if run.trainer.is_spread else None,
@@ -239,21 +239,21 @@ def _uploads(run: RunContext) -> Component | None:
     return Uploads(remote, run.path, run.store, run.run_log)
 
 
-class RunFigures(Component):
+class RunFigures(Component, Callback):
     """Adds hit rates, elapsed time, memory and progress to records; reports features and ranks."""
 
     def __init__(self, run: RunContext) -> None:
         self._run, self._rates = run, HitRates(run.trainer.graph)
 
-    def figures(self, step: StepRecord) -> Mapping[str, Any]:
-        share = self._run.stream.share(step.stop)
-        return {
-            **self._rates.lately(),
-            "elapsed": self._run.settings.elapsed,
-            "rss_bytes": rss_bytes(),
+    def on_step(self, record: StepRecord) -> None:
+        share = self._run.stream.share(record.stop)
+        record.further.update(
+            self._rates.lately(),
+            elapsed=self._run.settings.elapsed,
+            rss_bytes=rss_bytes(),
             **device_figures(self._run.device),
             **({} if share is None else {"progress": share}),
-        }
+        )
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
         run, graph = self._run, self._run.trainer.graph
@@ -263,17 +263,17 @@ class RunFigures(Component):
 
 
 COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
+    RunFigures,
     _settings,
     lambda run: SavedRecords(run.directory.files, run.newest, run.run_log),
     SavedIngest,
     lambda run: RunLoggers(run.config.operate.log_to, run.path, run.trainer.position),
-    RunFigures,
     _shown,
     open_scores,
     _ends,
     _publisher,
 )
-"""Factories of the components, in the order in which these are called."""
+"""Factories of the components, called in this order: figures are added before they are written."""
 
 
 def _micro_batches(run: RunContext) -> Iterable[EventBatch]:

@@ -6,26 +6,35 @@ The state is copied between two micro-batches and written by a background thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 from tgflow.base.peers import Shard
-from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    CheckpointWriter,
+    Component,
+    read_manifest,
+)
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.report.compare.offline_results import OfflineResults
 from tgflow.run.config import flat, plain
 from tgflow.run.config.schema import CheckpointConfig
 from tgflow.run.directory import RunDirectory, fixed_settings
 from tgflow.run.log import RunLog
 from tgflow.run.records import RunFiles, RunNote, lost_records
-from tgflow.train.observe import Component
+from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
 
 
 class Checkpoints(AbstractContextManager["Checkpoints"]):
-    """Takes checkpoints by time and by micro-batches; a context manager that waits for the last.
+    """Takes checkpoints by time and by steps; a context manager that waits for the last.
+
+    A step is a micro-batch, or an epoch of an offline training.
 
     `announce` broadcasts whether the last checkpoint is taken, as all ranks must take part.
     `is_asked` returns whether one is requested beside the schedule.
@@ -33,13 +42,13 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
 
     def __init__(
         self,
-        trainer: StreamTrainer,
+        trainer: StreamTrainer | OfflineResults,
         store: CheckpointStore,
         writer: CheckpointWriter,
         run_log: RunLog,
         config: CheckpointConfig,
         *,
-        parts: Sequence[Component] = (),
+        components: Sequence[Component] = (),
         saved: int | None = None,
         shard: Shard | None = None,
         announce: Callable[[bool], object] | None = None,
@@ -47,7 +56,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     ) -> None:
         self._trainer, self._store, self._writer = trainer, store, writer
         self._is_asked, self._asked = is_asked, False
-        self._run_log, self._parts, self._announce = run_log, parts, announce
+        self._run_log, self._components, self._announce = run_log, components, announce
         self._config = config
         self._shard = Shard() if shard is None else shard
         self._taken_at = time.monotonic()
@@ -78,16 +87,11 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self._asked = self._is_asked() or self._asked
         if self._writer.busy:
             return False
-        self._settle()
+        self._complete()
         every, every_batches = self._config.checkpoint_every, self._config.checkpoint_batches
         by_time = every and time.monotonic() - self._taken_at >= every
         by_batches = every_batches and self._batches >= every_batches
-        if not (by_time or by_batches or self._asked):
-            return False
-        if self._trainer.num_pending:  # every learned micro-batch must have its record
-            self._trainer.catch_up()
-            return False
-        return True
+        return bool(by_time or by_batches or self._asked)
 
     def finish(self) -> str | None:
         """Save the final state, and return the digest of the state on disk."""
@@ -95,35 +99,39 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             self._writer.wait()
         except OSError as error:
             self._run_log.warning("checkpoint", str(error))
-        self._settle()
-        is_due = self.saved != self._trainer.position or any(p.changed() for p in self._parts)
+        self._complete()
+        is_due = self.saved != self._trainer.position or any(
+            each.changed() for each in self._components
+        )
         if self._announce is not None:
             self._announce(is_due)
         if is_due:
             # the other ranks take part only if it was announced
-            self._take(Shard() if self._announce is None else self._shard)
-            self._writer.wait()
-            if not self._settle():
+            self._shard = Shard() if self._announce is None else self._shard
+            if not self.take_and_wait():
                 raise OSError(f"the last checkpoint could not be written: {self.stats.last_error}")
         digest = read_manifest(self._store.entries()[-1].path)["state_sha256"]
         return None if digest is None else str(digest)
 
     def take(self) -> None:
         """Copy the state and start the write; all ranks that save together call this together."""
-        self._take(self._shard)
-
-    def _take(self, shard: Shard) -> None:
         start = time.monotonic()
-        checkpoint = Checkpoint({}, shard=shard)
+        checkpoint = Checkpoint({}, shard=self._shard)
         self._trainer.save_to(checkpoint)
-        for part in self._parts:
-            part.save(checkpoint)
+        for each in self._components:
+            each.save(checkpoint)
         self.copy_seconds = time.monotonic() - start
         self._taken_at, self._batches, self._is_pending = start, 0, True
         self._asked = False
         self._writer.submit(self._trainer.position, checkpoint)
 
-    def _settle(self) -> bool:
+    def take_and_wait(self) -> bool:
+        """Copy the state and write it; return whether it is on disk."""
+        self.take()
+        self._writer.wait()
+        return self._complete()
+
+    def _complete(self) -> bool:
         """Process the checkpoint in progress; return False if it was not written."""
         stats, is_pending = self.stats, self._is_pending
         self._is_pending = False
@@ -134,8 +142,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             self._run_log.warning("checkpoint", text)
             return False
         self.saved, self._saved_at = stats.last_step, self._taken_at
-        for part in self._parts:
-            part.saved()
+        for each in self._components:
+            each.saved()
         self._run_log.info(
             "checkpoint",
             f"checkpoint {stats.last_step} written",
@@ -179,7 +187,7 @@ class SavedSettings(Component):
         self._changed = False
 
 
-class SavedRecords(Component):
+class SavedRecords(Component, Callback):
     """The lines of metrics.jsonl: checkpoints store their number; newer ones are truncated."""
 
     def __init__(self, files: RunFiles, newest: Checkpoint | None, run_log: RunLog) -> None:
@@ -191,8 +199,8 @@ class SavedRecords(Component):
         if lost := lost_records(files.records, lines):
             run_log.warning("records", f"{lost}; the report lacks them, and the model does not")
 
-    def on_step(self, record: Mapping[str, Any]) -> None:
-        self._files.log(record)
+    def on_step(self, record: StepRecord) -> None:
+        self._files.log(record.to_json())
 
     def save(self, writer: Checkpoint) -> None:
         """Save the number of lines; they are on disk when this returns."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tgflow.base.units import INT64_MAX
-from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.checkpoint import Checkpoint, Component, UntrustedCheckpoint
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import DurableLog, LogPosition
@@ -24,7 +24,7 @@ from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.rows.row_batch import Stoppable
 from tgflow.streams.transports import find_transport, scheme_of
-from tgflow.train.observe import Component
+from tgflow.train.observe import Callback, StepRecord
 
 SEGMENT_BYTES = 16 << 20
 """Approximate segment size of the log; the log is removed segment by segment."""
@@ -144,7 +144,7 @@ def open_log(
     return log
 
 
-class SavedIngest(Component):
+class SavedIngest(Component, Callback):
     """Ingestion in checkpoints: ids, positions, buffered events; and stream.json."""
 
     def __init__(self, run: RunContext) -> None:
@@ -155,7 +155,7 @@ class SavedIngest(Component):
         self._saved = None if run.state is None else run.state.to_json()
         self._pending: IngestState | None = None
 
-    def on_step(self, record: Mapping[str, Any]) -> None:
+    def on_step(self, record: StepRecord) -> None:
         self._ingest.forget_before(self._trainer.position)
 
     def changed(self) -> bool:

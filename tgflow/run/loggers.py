@@ -7,12 +7,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from tgflow.checkpoint import Checkpoint
-from tgflow.report.callbacks import CSVLogger, Logger, TensorBoard, WandB
+from tgflow.checkpoint import Checkpoint, Component
+from tgflow.report.callbacks import CSVLogger, FigureCallback, Logger, TensorBoard, WandB
 from tgflow.report.callbacks.logger import package
 from tgflow.run.config.schema import LogTo
 from tgflow.run.records import LOGS
-from tgflow.train.observe import Component
 
 _MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {
     "csv": lambda path, step: CSVLogger(path / LOGS["csv"], step=step),
@@ -28,7 +27,7 @@ def check_loggers(kinds: Sequence[LogTo] | None) -> None:
             package(kind)
 
 
-class RunLoggers(Component):
+class RunLoggers(FigureCallback, Component):
     """The loggers of a run, flushed before each checkpoint."""
 
     def __init__(self, kinds: Sequence[LogTo] | None, path: Path, step: int) -> None:
@@ -41,9 +40,6 @@ class RunLoggers(Component):
     def log(self, step: int, record: Mapping[str, Any]) -> None:
         for each in self._loggers:
             each.log(step, record)
-
-    def on_step(self, record: Mapping[str, Any]) -> None:
-        self.log(record["stop"], record)
 
     def flush(self) -> None:
         for each in self._loggers:

@@ -253,12 +253,12 @@ class RunMetrics:
     def health(self) -> dict[str, Any]:
         """Return the contents of health.json except the state."""
         now, record, stats = time.monotonic(), self._status.record, self._checkpoints.stats
-        prequential = {"ap": None} | _group(record, "prequential")
+        prequential = {"ap": None} | ({} if record is None else record.prequential)
         return {
             "reason": self._status.reason or self._flow.signal,
             "uptime_seconds": now - self._started,
             "seconds_since_step": now - self._status.stepped_at,
-            "events_per_second": record.get("events_per_second"),
+            "events_per_second": None if record is None else record.events_per_second,
             **{f"prequential_{k}": v for k, v in prequential.items() if k.isidentifier()},
             "position": self._trainer.position,
             "tables": table_figures(self._trainer.graph),
@@ -289,8 +289,7 @@ class RunMetrics:
             busy["preparation"] = preparation
         out: dict[str, Any] = {
             "state": {name: float(name == self.state) for name in STATES},
-            **{key: record.get(key) for key in _RECORDED},
-            **{group: _group(record, group) for group in ("prequential", "running")},
+            **({} if record is None else {key: getattr(record, key) for key in _RECORDED}),
             "position": trainer.position,
             "num_nodes": trainer.graph.num_nodes,
             "memory_rows": trainer.memory_rows,
@@ -361,9 +360,4 @@ class RunMetrics:
         return out
 
 
-_RECORDED = ("events_per_second", "freshness_seconds", "forgetting")
-
-
-def _group(record: Mapping[str, Any], group: str) -> dict[str, Any]:
-    prefix = f"{group}."
-    return {k.removeprefix(prefix): v for k, v in record.items() if k.startswith(prefix)}
+_RECORDED = ("events_per_second", "freshness_seconds", "forgetting", "prequential", "running")

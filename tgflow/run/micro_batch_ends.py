@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.checkpoint import Checkpoint, CheckpointStore, Component
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.fs import AppendedFile
-from tgflow.train.observe import Component
 
 ENDS_FILE = "micro-batches.txt"
 MANY = 1 << 20

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
 
+from tgflow.checkpoint import Component
 from tgflow.report.display import SECONDS_PER_LINE, Display
 from tgflow.report.formatting import compact, score
 from tgflow.run.log import RunLog
@@ -18,7 +19,7 @@ from tgflow.run.machine import anonymous_bytes
 from tgflow.run.metrics import RunMetrics
 from tgflow.run.records import HEALTH_SECONDS, State, write_health
 from tgflow.run.stream import FlowControl, MemoryGuard, MemoryLimit
-from tgflow.train.observe import Component
+from tgflow.train.observe import Callback, StepRecord
 
 GRACE_SECONDS = 30.0
 """Seconds at the memory limit before the run stops."""
@@ -26,7 +27,7 @@ TICK_SECONDS = 0.25
 JOIN_SECONDS = 5.0
 
 
-class Shown(Component):
+class Shown(Component, Callback):
     """Shows progress on a console while entered; without one, logs it periodically."""
 
     def __init__(
@@ -50,16 +51,16 @@ class Shown(Component):
         if self._display is not None:
             self._display.__exit__(*error)
 
-    def on_step(self, record: Mapping[str, Any]) -> None:
+    def on_step(self, record: StepRecord) -> None:
         if self._display is not None:
-            self._display.update(record)
+            self._display.update(record.to_json())
         elif time.monotonic() - self._logged_at >= SECONDS_PER_LINE:
             self._logged_at = time.monotonic()
             text = (
-                f"{record['stop']:,} events, {compact(record['events_per_second'])} events/s, "
-                f"AP {score(record.get('running.ap') or float('nan'))}"
+                f"{record.stop:,} events, {compact(record.events_per_second)} events/s, "
+                f"AP {score(record.running.get('ap') or float('nan'))}"
             )
-            self._run_log.progress(text, **record)
+            self._run_log.progress(text, **record.to_json())
 
 
 @contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any, Literal
 
 import torch
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore, RowsLost
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, Component, RowsLost
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import DamagedFile, FeatureTable
@@ -18,8 +20,8 @@ from tgflow.nn import NodeMemory
 from tgflow.nn.model import TemporalModel
 from tgflow.ranks.memory import ShardedMemory
 from tgflow.report.compare.comparison import Comparison
-from tgflow.report.compare.offline_saves import OfflineSaves
-from tgflow.run.checkpoints import SavedSettings
+from tgflow.report.compare.offline_results import OfflineResults
+from tgflow.run.checkpoints import Checkpoints, SavedSettings
 from tgflow.run.config import ConfigError
 from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory
@@ -30,7 +32,6 @@ from tgflow.run.machine import describe
 from tgflow.run.records import RunNote, run_note
 from tgflow.streams.errors import SourceMismatch
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.observe import Component
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import (
@@ -243,27 +244,33 @@ class SavedEvents(Component):
         writer.note("node_x_sha256", self._of_nodes)
 
 
-def open_saves(
+def open_results(
     directory: RunDirectory,
     graph: TemporalGraph,
     command: Literal["compare", "train"],
     build: dict[str, Any],
     run_log: RunLog,
-    parts: Callable[[Checkpoint | None], list[Component]] = lambda newest: [],
-) -> OfflineSaves:
-    """Return the saved results of offline trainings, from the newest checkpoint."""
-    events = SavedEvents(graph)
+    components: Callable[[Checkpoint | None], list[Component]] = lambda newest: [],
+) -> OfflineResults:
+    """Return the results of offline trainings in the newest checkpoint, which saves further ones.
+
+    A checkpoint that cannot be written is reported, and training continues.
+    """
+    events, c = SavedEvents(graph), directory.config.checkpoint
     store, newest, note = open_newest(directory, build, run_log)
     if newest is not None:
         events.check(newest.meta, directory)
-    further = parts(newest)
+    further = components(newest)
     directory.accept_settings()
-    settings = SavedSettings(directory, build, note)
-    return OfflineSaves(
+    position = 0 if newest is None else store.entries()[-1].step
+    results = OfflineResults(newest, position, command)
+    checkpoints = Checkpoints(
+        results,
         store,
-        newest,
-        every=directory.config.checkpoint.checkpoint_every,
-        parts=[events, *further, settings],
-        command=command,
-        warn=lambda text: run_log.warning("checkpoint", text),
+        CheckpointWriter(store, max_failures=inf),
+        run_log,
+        replace(c, checkpoint_batches=None),
+        components=[events, *further, SavedSettings(directory, build, note)],
     )
+    results.is_due, results.take = checkpoints.after_step, checkpoints.take_and_wait
+    return results

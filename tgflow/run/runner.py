@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tgflow.checkpoint import Component
 from tgflow.graph.events import EventBatch
 from tgflow.ranks.broadcast import LeaderFailed
 from tgflow.ranks.control import Order, RankControl
@@ -17,7 +18,7 @@ from tgflow.run.machine import rss_bytes
 from tgflow.run.records import State
 from tgflow.run.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory, rank_at_limit
 from tgflow.streams.errors import StreamError
-from tgflow.train.observe import Component, StepRecord
+from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.stream_trainer import StreamTrainer
 
 
@@ -39,7 +40,7 @@ class RunStatus:
     """State of a run, written by its runner; any thread may read it."""
 
     state: State = "starting"
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: StepRecord | None = None
     """Record of the latest micro-batch."""
     stepped_at: float = field(default_factory=time.monotonic)
     reason: str | None = None
@@ -126,8 +127,11 @@ class Runner:
         The request and memory of this rank are sent with the next micro-batch; all ranks act after
         that, or one later if rank 0 has to be asked first.
         """
-        wanted = Order.CHECKPOINT if self.checkpoints.after_step() else Order.NONE
-        wanted |= self.flow.request()
+        is_due = self.checkpoints.after_step()
+        if is_due and self.trainer.num_pending:  # every learned micro-batch must have its record
+            self.trainer.catch_up()
+            is_due = False
+        wanted = (Order.CHECKPOINT if is_due else Order.NONE) | self.flow.request()
         if self.control is None:
             return wanted
         # of a GPU's records the last one only, which all ranks have after the same micro-batch
@@ -154,14 +158,12 @@ class Runner:
             self._record(step)
 
     def _record(self, step: StepRecord) -> None:
-        record = step.to_json()
-        for component in self.components:
-            record |= component.figures(step)
-        self.status.record, self.status.stepped_at = record, time.monotonic()
+        self.status.record, self.status.stepped_at = step, time.monotonic()
         if self.status.state == "recovering":
             self.status.state = "running"
         for component in self.components:
-            component.on_step(record)
+            if isinstance(component, Callback):
+                component.on_step(step)
 
     def _reports(self) -> dict[str, Mapping[str, Any]]:
         reports: dict[str, Mapping[str, Any]] = {}

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from torch import Tensor
 
 from tgflow.base.units import ticks_per_unit
-from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint import Checkpoint, Component
 from tgflow.checkpoint.durable.fs import AppendedFile
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
@@ -31,7 +31,6 @@ from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.streams.write import encode_rows, write_rows
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScores
-from tgflow.train.observe import Component
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.train.tasks.targets import NO_LABEL
 

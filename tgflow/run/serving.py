@@ -26,6 +26,7 @@ from torch import Tensor
 from tgflow.base.extras import install_command
 from tgflow.base.own_code import reference_of
 from tgflow.base.units import parse_bytes, parse_seconds
+from tgflow.checkpoint import Component
 from tgflow.graph.events import COLUMNS
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
@@ -35,7 +36,7 @@ from tgflow.run.config.schema import ServeConfig
 from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.observe import Component
+from tgflow.train.observe import Callback, StepRecord
 
 NICE = 5
 """Priority of a run beside replicas; 0 is usual, and 19 the lowest."""
@@ -71,7 +72,7 @@ def listed_hosts(serve: ServeConfig) -> list[str]:
     return [name.strip() for text in serve.hosts or () for name in text.split(",")]
 
 
-class FramePublisher(Component):
+class FramePublisher(Component, Callback):
     """Writes what each micro-batch has changed to a ring: events, ids, rows of memory, parameters.
 
     Copies in the trainer's thread, and never waits for readers.
@@ -138,7 +139,7 @@ class FramePublisher(Component):
             )
         return ring
 
-    def on_step(self, record: Mapping[str, Any]) -> None:
+    def on_step(self, record: StepRecord) -> None:
         """Publish the events learned since the last frame."""
         if self._trainer.position > self._position:
             self._publish()

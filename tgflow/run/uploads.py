@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tgflow.base.units import parse_seconds
-from tgflow.checkpoint import CheckpointStore, read_manifest
+from tgflow.checkpoint import CheckpointStore, Component, read_manifest
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.remote import RemoteStore, Sent
 from tgflow.run.config import ConfigError
@@ -20,7 +20,7 @@ from tgflow.run.log import RunLog
 from tgflow.run.micro_batch_ends import ENDS_FILE
 from tgflow.run.records import RunFiles
 from tgflow.run.scores import OWNER, ROWS
-from tgflow.train.observe import Component
+from tgflow.train.observe import Callback, StepRecord
 
 FILES = (
     *(SETTINGS, "metrics.jsonl", "metrics.csv", "log", DEAD_LETTERS, FILE, ENDS_FILE),
@@ -64,7 +64,7 @@ def fetch_run(c: StoreConfig, keep: int, run: RunConfig, warn: Callable[[str], N
         warn(f"fetched {found.name} from {remote.url} to {directory}")
 
 
-class Uploads(Component):
+class Uploads(Component, Callback):
     """Sends each checkpoint to the store, in a background thread; a late one is skipped.
 
     Raises:
@@ -116,7 +116,7 @@ class Uploads(Component):
             )
         return step > newest.step
 
-    def on_step(self, record: Mapping[str, Any]) -> None:
+    def on_step(self, record: StepRecord) -> None:
         """Raise the error that has ended the uploads."""
         self._raise()
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.checkpoint import Checkpoint, Component, UntrustedCheckpoint
 from tgflow.checkpoint.tensors import check_like
 
 Values: TypeAlias = NDArray[np.float64]
@@ -21,10 +21,10 @@ _REACH = 15.0
 """Bins have equal width in asinh(logit), from minus to plus this: logits of 1.6e6."""
 _CENTERS = np.sinh(np.linspace(-_REACH, _REACH, _NUM_BINS))
 _NEWTON_STEPS = 25
-_SETTLED = 1e-9
+_CONVERGED = 1e-9
 
 
-class Calibration:
+class Calibration(Component):
     """Histograms of the logits of events and of their negatives, with exponential decay.
 
     Probabilities are Platt's (1999): sigmoid(a * logit + b), with `a` and `b` fitted to the
@@ -114,9 +114,9 @@ def _fitted(counts: Values) -> tuple[float, float]:
         slope = x @ ((events + others) * p - events) + at - prior
         curve = (x * ((events + others) * p * (1 - p))) @ x.T + np.eye(2)
         step = np.linalg.solve(curve, slope)
-        while (then := cost(at - step)) > found and np.abs(step).max() > _SETTLED:
+        while (then := cost(at - step)) > found and np.abs(step).max() > _CONVERGED:
             step = step / 2
-        if then > found or np.abs(step).max() <= _SETTLED:
+        if then > found or np.abs(step).max() <= _CONVERGED:
             break
         at, found = at - step, then
     return float(at[0]), float(at[1])

@@ -221,7 +221,7 @@ class ContinualTrainer(StreamTrainer):
             writer.note("scores", True)
             self.scorer.calibration.save(writer)
         if self._figures is not None:
-            writer.put("task", self._figures.state_dict())
+            self._figures.save(writer)
 
     @classmethod
     def from_checkpoint(
@@ -266,7 +266,6 @@ class ContinualTrainer(StreamTrainer):
             CheckpointError: If it is not of a continual trainer, the model does not fit it, or a
                 feature file that it refers to has changed.
         """
-        from tgflow.checkpoint.tensors import check_like
         from tgflow.train.trainer_state import graph_of, load_learner
 
         meta = checkpoint.meta
@@ -287,8 +286,7 @@ class ContinualTrainer(StreamTrainer):
             if trainer.scorer is not None and "scores" in meta:
                 trainer.scorer.calibration.load(checkpoint)
             if trainer._figures is not None:
-                check_like("task", checkpoint.get("task"), trainer._figures.state_dict())
-                trainer._figures.load_state_dict(checkpoint.get("task"))
+                trainer._figures.load(checkpoint)
             trainer._stepper.keep_past()
             if model.state is not None:
                 kept = max(0, trainer.position - replay_past(saved))

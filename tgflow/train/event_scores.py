@@ -95,7 +95,7 @@ class EventScorer:
         self.on_scores(events, scores)
         return scores
 
-    def settle(self) -> None:
+    def calibrate(self) -> None:
         """Add the scores of the latest micro-batch, now learned and stored, to the calibration."""
         if self._latest is not None:
             positive, negative = (x.double().numpy() for x in self._latest)

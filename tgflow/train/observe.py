@@ -1,10 +1,10 @@
-"""Callbacks of a trainer, their records (one per batch, epoch or step), and parts of a run."""
+"""Callbacks of a trainer, and their records: one per batch, epoch or step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,6 @@ from tgflow.base.describe import described
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tgflow.checkpoint import Checkpoint
     from tgflow.train.event_scores import EventScores
 
 Stage = Literal["train", "val", "test"]
@@ -102,6 +101,8 @@ class StepRecord:
     scores: EventScores | None = None
     """Scores of each event before it was learned; None unless the trainer was made with
     `scores=True`, and on ranks other than 0."""
+    further: dict[str, Any] = field(default_factory=dict)
+    """Further figures: a run adds elapsed time, memory, progress and hit rates of caches."""
 
     @property
     def events_seen(self) -> int:
@@ -118,12 +119,12 @@ class StepRecord:
     def to_json(self) -> dict[str, Any]:
         """Return a flat, JSON-serializable dict, such as {"start": 0, "running.ap": 0.9, ...}.
 
-        Omits the per-event `scores`.
+        Includes `further`, and omits the per-event `scores`.
         """
-        return _flat(dict(zip(_STEP_FIELDS, _STEP_VALUES(self), strict=True)))
+        return _flat(dict(zip(_STEP_FIELDS, _STEP_VALUES(self), strict=True))) | self.further
 
 
-_STEP_FIELDS = [each.name for each in fields(StepRecord) if each.name != "scores"]
+_STEP_FIELDS = [each.name for each in fields(StepRecord) if each.name not in ("scores", "further")]
 _STEP_VALUES = attrgetter(*_STEP_FIELDS)
 
 
@@ -166,39 +167,6 @@ class Callback:
 
     def on_step(self, record: StepRecord) -> None:
         """Called after a micro-batch of `ContinualTrainer`."""
-
-
-class Component:
-    """Part of a run, or of an offline training, that observes it and is saved with it.
-
-    Subclasses override the hooks that they need; the defaults do nothing. The main loop calls
-    `figures` and `on_step` after each micro-batch, and `report` after the last save. Checkpoints
-    call `changed`, `save` and `saved`. `close` is called at the end of the run.
-    """
-
-    def figures(self, step: StepRecord) -> Mapping[str, Any]:
-        """Return the fields that the component adds to the record of a micro-batch."""
-        return {}
-
-    def on_step(self, record: Mapping[str, Any]) -> None:
-        """Process the record of a learned micro-batch."""
-
-    def changed(self) -> bool:
-        """Whether a checkpoint would differ from the newest one although no event arrived."""
-        return False
-
-    def save(self, writer: Checkpoint) -> None:
-        """Save the current state; later changes do not alter the saved copy."""
-
-    def saved(self) -> None:
-        """Called once the checkpoint of the latest `save` is on disk."""
-
-    def report(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return final reports by name; may write them too."""
-        return {}
-
-    def close(self) -> None:
-        """Release all resources."""
 
 
 class Callbacks:

@@ -21,8 +21,7 @@ from tgflow.base.locks import OneThread
 from tgflow.base.metrics import LinkMetrics, find_metrics
 from tgflow.base.peers import Peers
 from tgflow.base.slice_schedule import SliceSchedule
-from tgflow.checkpoint import Checkpoint, CheckpointError
-from tgflow.checkpoint.sections import Part
+from tgflow.checkpoint import Checkpoint, CheckpointError, Component
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import Device
@@ -100,7 +99,7 @@ class PassTotals:
             setattr(self, name, getattr(self, name) + value)
 
 
-class OfflineProgress:
+class OfflineProgress(Component):
     """State of a training beside its learner, between epochs, each of which begins empty."""
 
     name = "best"
@@ -248,7 +247,7 @@ class OfflineTrainer:
         """Plans of the events of new nodes alone, by the plan of all."""
         self._fitting = OneThread("two threads within fit would train one model with two epochs")
         self._progress, self._is_done = OfflineProgress(), False
-        self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
+        self._components = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
     def _labels_of(self, task: LabelTask) -> dict[TemporalGraph, EventLabels]:
         """Return the labels of the training graph, and of the whole graph, used in evaluation."""
@@ -411,8 +410,8 @@ class OfflineTrainer:
     def save_progress(self, writer: Checkpoint) -> None:
         """Save the state for `load_progress`; only within `fit`, see its `after_epoch`."""
         save_learner(writer, self._learner)
-        for part in self._parts:
-            part.save(writer)
+        for each in self._components:
+            each.save(writer)
 
     def load_progress(self, reader: Checkpoint) -> None:
         """Let `fit` continue after the saved epochs of another trainer, with the same bits.
@@ -424,8 +423,8 @@ class OfflineTrainer:
             CheckpointError: If it does not fit this model.
         """
         load_learner(self._learner, reader)
-        for part in self._parts:
-            part.load(reader)
+        for each in self._components:
+            each.load(reader)
 
     def checkpoint(self) -> Checkpoint:
         """Return model, memory, optimizer and events as they are; after `fit`, the best ones.
@@ -442,8 +441,8 @@ class OfflineTrainer:
         writer.note("config", asdict(self.config))
         is_under_way = self.num_epochs > 0 and not self._is_done
         writer.note("under_way", is_under_way)
-        for part in self._parts if is_under_way else ():
-            part.save(writer)
+        for each in self._components if is_under_way else ():
+            each.save(writer)
 
     @classmethod
     def from_checkpoint(

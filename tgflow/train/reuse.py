@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.base.units import parse_bytes
-from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint import Checkpoint, Component
 from tgflow.graph.batch import Batch, StepBatch
 from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
 from tgflow.nn.model import TemporalModel
@@ -49,7 +49,7 @@ class ReuseStats:
     """Whether the latest pass switched reuse off because too few rows recurred."""
 
 
-class TrainingReuse:
+class TrainingReuse(Component):
     """Embedding rings for all layers of a model but the top one, for batches of one plan."""
 
     name = "reuse"

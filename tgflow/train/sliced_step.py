@@ -68,9 +68,9 @@ class SlicedStep(TrainStep):
         self._part = torch.zeros((), dtype=dtype, device=self.device)
         """Factor of the loss of a captured slice."""
 
-    def settle(self, batch: StepBatch) -> None:
+    def flush(self, batch: StepBatch) -> None:
         if isinstance(batch, Share):
-            self.reducer.settle(batch)
+            self.reducer.flush(batch)
 
     def _predict(self, batch: StepBatch) -> StepScores:
         if not isinstance(batch, Share):
@@ -200,7 +200,7 @@ class SlicedStep(TrainStep):
         else:
             own = self._scores_of(batch) if scores is None else scores.own
             messages = self._messages(batch, own)
-        self.settle(batch)
+        self.flush(batch)
         with self.touching_state(), torch.no_grad():
             self.has_changed = True
             if messages is not None:

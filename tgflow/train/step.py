@@ -184,11 +184,11 @@ class TrainStep:
         assert isinstance(batch, Batch)
         self.check_batch(batch)
         key = self.key_of(batch)
-        scores, loss = self.run("learn", batch, self._descend, key=key)
+        scores, loss = self.run("learn", batch, self._training_step, key=key)
         self.has_changed |= self.learns  # a replay does not set it
         return StepResult(loss, scores)
 
-    def _descend(self, batch: Batch) -> tuple[Scores, Tensor]:
+    def _training_step(self, batch: Batch) -> tuple[Scores, Tensor]:
         """Score a batch, and take an optimizer step by the gradients of its loss."""
         self.set_mode(training=True)
         scores = self.model(batch)
@@ -235,7 +235,7 @@ class TrainStep:
         commit = partial(self.model.commit, found=found)
         calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
 
-    def settle(self, batch: StepBatch) -> None:
+    def flush(self, batch: StepBatch) -> None:
         """Complete the exchange of the scores of a batch with other ranks, if there are any."""
 
     def run(

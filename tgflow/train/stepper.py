@@ -211,7 +211,7 @@ class Stepper:
         """Return the scores of a micro-batch: on the host and finite, if they are requested."""
         scores = self.learner.predict(batch)
         if self._scorer is not None:
-            self.learner.settle(batch)
+            self.learner.flush(batch)
             self._on_host = {name: x.cpu() for name, x in scores.named().items()}
             if self._on_host:
                 self.learner.check_late(self._places[0], self._on_host)
@@ -246,7 +246,7 @@ class Stepper:
     def finish(self, of: MicroBatch) -> None:
         """Queue the micro-batch for its record."""
         if self._scorer is not None:
-            self._scorer.settle()
+            self._scorer.calibrate()
         ended = time.perf_counter()
         step = _Learned(
             of, self._places, self._num_fallbacks, ended, self._event_scores, self._ranked

@@ -23,6 +23,7 @@ from tgflow.base.peers import Peers, Shard
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointError,
+    Component,
     RowsLost,
     Tensors,
     UntrustedCheckpoint,
@@ -33,7 +34,6 @@ from tgflow.checkpoint.sections import (
     ModelState,
     Optimizer,
     Parameters,
-    Part,
     Schedule,
     map_pieces,
     pieces_of,
@@ -79,8 +79,8 @@ def save_state(
 
 def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = False) -> None:
     """Save model, its state and the optimizer, as `load_learner` takes them."""
-    for part in _learner_parts(learner, by_part=by_part):
-        part.save(writer)
+    for each in _learner_components(learner, by_part=by_part):
+        each.save(writer)
 
 
 def save_graph(
@@ -107,13 +107,13 @@ def save_graph(
             writer.put(key, scale.state_at(size))
 
 
-def _learner_parts(learner: TrainStep, *, by_part: bool = False) -> list[Part]:
-    optimizer: list[Part] = [] if learner.optimizer is None else [Optimizer(learner.optimizer)]
+def _learner_components(learner: TrainStep, *, by_part: bool = False) -> list[Component]:
+    optimizer: list[Component] = [] if learner.optimizer is None else [Optimizer(learner.optimizer)]
     schedule = [] if learner.lr_scheduler is None else [Schedule(learner.lr_scheduler)]
-    return [*_model_parts(learner.model, by_part=by_part), *optimizer, *schedule]
+    return [*_model_components(learner.model, by_part=by_part), *optimizer, *schedule]
 
 
-def _model_parts(model: TemporalModel, *, by_part: bool = False) -> list[Part]:
+def _model_components(model: TemporalModel, *, by_part: bool = False) -> list[Component]:
     return [Parameters(model), ModelState(model.state, by_part=by_part)]
 
 
@@ -283,7 +283,7 @@ def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoi
 
 
 def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
-    _load(_model_parts(model), checkpoint)
+    _load(_model_components(model), checkpoint)
 
 
 def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> None:
@@ -302,13 +302,13 @@ def load_learner(learner: TrainStep, checkpoint: Checkpoint) -> None:
         raise CheckpointError(
             "the checkpoint was made with an lr_scheduler: give the same one (--lr-scheduler)"
         )
-    _load(_learner_parts(learner), checkpoint)
+    _load(_learner_components(learner), checkpoint)
 
 
-def _load(parts: list[Part], checkpoint: Checkpoint) -> None:
+def _load(components: list[Component], checkpoint: Checkpoint) -> None:
     try:
-        for part in parts:
-            part.load(checkpoint)
+        for each in components:
+            each.load(checkpoint)
     except CheckpointError:
         raise
     except (KeyError, RuntimeError, ValueError) as error:

@@ -13,7 +13,7 @@ from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.graph import TemporalGraph
 from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.lineup import Entrant
-from tgflow.report.compare.offline_saves import OfflineSaves, Trained
+from tgflow.report.compare.offline_results import OfflineResults, Trained
 from tgflow.train.config import ContinualConfig
 from tgflow.train.offline import BestEpoch, OfflineProgress, PassTotals
 
@@ -67,9 +67,9 @@ def test_comparison_names_invalid_checkpoint_entries(compared, keys, value, said
 
 def offline(value=None, *keys):
     """Return the checkpoint of an offline comparison with one value replaced."""
-    saves = OfflineSaves()
-    saves.trained = [Trained("tgn/0", np.zeros((4, 3)), {"val.ap": 0.5})]
-    saved = saves._checkpoint(None)
+    results, saved = OfflineResults(), Checkpoint({})
+    results.trained = [Trained("tgn/0", np.zeros((4, 3)), {"val.ap": 0.5})]
+    results.save_to(saved)
     return spoiled(saved, keys, value) if keys else saved
 
 
@@ -86,14 +86,14 @@ def offline(value=None, *keys):
 )
 def test_offline_comparison_names_invalid_checkpoint_entries(keys, value, said):
     with pytest.raises(UntrustedCheckpoint, match=said):
-        OfflineSaves(newest=offline(value, *keys))
+        OfflineResults(newest=offline(value, *keys))
 
 
 def test_scores_of_another_shape_are_refused():
     found = offline()
     found.sealed["c000-scores"] = lambda: {"rows": torch.zeros(4, 2)}
     with pytest.raises(UntrustedCheckpoint, match="c000-scores has torch"):
-        OfflineSaves(newest=found)
+        OfflineResults(newest=found)
 
 
 @pytest.mark.parametrize("value", WRONG)

@@ -75,18 +75,12 @@ class RunLock(AbstractContextManager["RunLock"]):
         machine = note.get("machine")
         self.token = read_token(note)
         if machine not in (None, this_machine()):
-            say(f"{self.path.parent} was in use by {_holder(note)}; waiting {self._lease:g} s")
+            say(f"{self.path.parent} was in use by {holder(note)}; waiting {self._lease:g} s")
             self._wait_for_lease(note, is_mine)
             self.token += 1
         elif not is_mine:
             raise self._locked(note)
-        self._own = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "machine": this_machine(),
-            "since": datetime.now(UTC).isoformat(timespec="microseconds"),
-            "token": self.token,
-        }
+        self._own = holder_note(self.token, machine=this_machine())
         self._write(self._own)
         if machine not in (None, this_machine()):
             time.sleep(self._lease / _RENEWALS)  # another one may have waited as well
@@ -115,7 +109,7 @@ class RunLock(AbstractContextManager["RunLock"]):
 
     def _locked(self, note: dict[str, Any]) -> Locked:
         return Locked(
-            f"{self.path.parent} is in use by {_holder(note)}; wait for it to end, stop it, or "
+            f"{self.path.parent} is in use by {holder(note)}; wait for it to end, stop it, or "
             "choose another run directory"
         )
 
@@ -130,7 +124,7 @@ class RunLock(AbstractContextManager["RunLock"]):
         note = self._note()
         if "machine" in note and note != self._own and read_token(note) >= self.token:
             raise Fenced(
-                f"{self.path.parent} was taken over by {_holder(note)}, as this process did not "
+                f"{self.path.parent} was taken over by {holder(note)}, as this process did not "
                 f"renew its lock for {self._lease:g} s; nothing more is written"
             )
         self._checked_at = time.monotonic()
@@ -182,6 +176,17 @@ class RunLock(AbstractContextManager["RunLock"]):
         self.release()
 
 
+def holder_note(token: int, **more: Any) -> dict[str, Any]:
+    """Return the note of this process as the holder of a lease."""
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "token": token,
+        **more,
+    }
+
+
 def read_token(note: dict[str, Any]) -> int:
     """Return the token of a lock's note or of a checkpoint's manifest; 0 without one."""
     token = note.get("token")
@@ -196,7 +201,8 @@ def this_machine() -> str:
         return socket.gethostname()
 
 
-def _holder(note: dict[str, Any]) -> str:
+def holder(note: dict[str, Any]) -> str:
+    """Return who holds a lease, for messages."""
     try:
         pid, host, since = int(note["pid"]), note["host"], note["since"]
     except (ValueError, LookupError, TypeError):

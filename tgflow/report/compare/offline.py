@@ -15,7 +15,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
 from tgflow.report.compare.attributes import event_facts
 from tgflow.report.compare.lineup import Entrant
-from tgflow.report.compare.offline_saves import OfflineSaves, Trained
+from tgflow.report.compare.offline_results import OfflineResults, Trained
 from tgflow.report.compare.outcome import Outcome
 from tgflow.report.compare.score_log import COLUMNS
 from tgflow.train.config import ExecutionConfig, OfflineConfig
@@ -32,7 +32,7 @@ def compare_offline(
     *,
     execution: ExecutionConfig | None = None,
     ids: NodeIds | None = None,
-    saves: OfflineSaves | None = None,
+    results: OfflineResults | None = None,
     task: LabelTask | None = None,
     on_result: Callable[[str, Mapping[str, Any]], None] = lambda key, result: None,
 ) -> Outcome:
@@ -42,41 +42,43 @@ def compare_offline(
     entrant whose loss is not finite drops out; the others continue. With several kinds of negatives
     the first is compared. A task is learned by the models with its decoder.
     """
-    saves = OfflineSaves() if saves is None else saves
+    results = OfflineResults() if results is None else results
     labels = None if task is None else task.labels_of(graph)
     participants: dict[str, Any] = {}
     for number, entrant in enumerate(lineup):
-        trained = saves.find(number, entrant.key)
+        trained = results.find(number, entrant.key)
         if trained is None:
             own = replace(config, seed=entrant.seed, **entrant.learning)
             predicts = labels is not None and labels.are_predicted_by(entrant.model)
-            heard = _TestScores(config.test_negatives[0], labels, predicts=predicts)
+            scores = _TestScores(config.test_negatives[0], labels, predicts=predicts)
             trainer = OfflineTrainer(
                 entrant.model,
                 graph,
                 own,
-                heard,
+                scores,
                 execution=execution,
                 ids=ids,
                 task=task if predicts else None,
             )
-            trained = _trained(entrant.key, trainer, heard, saves)
+            trained = _trained(entrant.key, trainer, scores, results)
         participants[entrant.key] = _participant(entrant, trained)
         on_result(entrant.key, trained.result)
-    return _outcome(saves.trained, participants, graph, config.data_seed, labels)
+    return _outcome(results.trained, participants, graph, config.data_seed, labels)
 
 
-def _trained(key: str, trainer: OfflineTrainer, heard: _TestScores, saves: OfflineSaves) -> Trained:
+def _trained(
+    key: str, trainer: OfflineTrainer, scores: _TestScores, results: OfflineResults
+) -> Trained:
     """Train an entrant, resuming from its saved epoch, and store its result."""
-    saves.resume(trainer)
+    results.resume(trainer)
     result, failure = {}, None
     try:
-        result = trainer.fit(lambda: saves.after_epoch(trainer), progress=False)
+        result = trainer.fit(lambda: results.after_epoch(trainer), progress=False)
     except TrainingDiverged as error:
         failure = {"at": error.events[0], "reason": str(error)}
-    rows = heard.rows(trainer.split.test_start, trainer.graph.num_events)
+    rows = scores.rows(trainer.split.test_start, trainer.graph.num_events)
     trained = Trained(key, rows, result, failure)
-    saves.add(trained)
+    results.add(trained)
     return trained
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.tensors import check_like
+from tgflow.checkpoint import Checkpoint, Component
 from tgflow.checkpoint.typed import read_as
 from tgflow.cuda.clock import WorkClock, clock_of
 from tgflow.graph import TemporalGraph
@@ -30,7 +29,7 @@ from tgflow.train.tasks.labels import EventLabels
 from tgflow.train.trainer_state import load_learner, save_learner
 
 
-class Participant:
+class Participant(Component):
     """An entrant, with its own stepper, scores and clocks."""
 
     def __init__(
@@ -120,7 +119,8 @@ class Participant:
         load_learner(self.stepper.learner, held)
         self.stepper.keep_past()
         if self.figures is not None and origin.figures is not None:
-            self.figures.load_state_dict(origin.figures.state_dict())
+            origin.figures.save(held)
+            self.figures.load(held)
         self.stepper.progress = deepcopy(origin.stepper.progress)
         self.stepper.resume_clocks()
         self.scores.take_over(origin.scores)
@@ -161,7 +161,7 @@ class Participant:
         if self.is_active:
             save_learner(writer, self.stepper.learner)
         if self.figures is not None:
-            writer.put("task", self.figures.state_dict())
+            self.figures.save(writer)
         self.scores.save(writer)
 
     def load(self, reader: Checkpoint) -> None:
@@ -178,8 +178,7 @@ class Participant:
             load_learner(self.stepper.learner, reader)
             self.stepper.keep_past()
         if self.figures is not None:
-            check_like("task", reader.get("task"), self.figures.state_dict())
-            self.figures.load_state_dict(reader.get("task"))
+            self.figures.load(reader)
         self.scores.load(reader)
 
     def _keep_scores(

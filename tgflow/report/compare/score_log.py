@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.checkpoint import Checkpoint, Component, UntrustedCheckpoint
 from tgflow.checkpoint.sections import pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.train.stepper import MicroBatch
@@ -17,7 +17,7 @@ LABEL = "label"
 """Fourth column with a task: see `EventLabels.judged`; NaN: not predicted."""
 
 
-class ScoreLog:
+class ScoreLog(Component):
     """Reciprocal rank, positive score and first negative's score of each event from `start` on.
 
     With `labels`, also the values by which the predictions of labels are judged.

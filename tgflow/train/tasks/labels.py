@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from tgflow.base.describe import described
 from tgflow.base.units import parse_seconds
+from tgflow.checkpoint import Checkpoint, Component, check_like
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, HostEvents, Targets
 from tgflow.nn.label_decoder import LabelDecoder
@@ -243,8 +244,10 @@ def _with_targets(
     return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
 
 
-class EventFigures:
+class EventFigures(Component):
     """Figures of the predicted labels of a log's events, in order, and of heuristic baselines."""
+
+    name = "task"
 
     def __init__(
         self, task: LabelTask, graph: TemporalGraph, history: LabelHistory, *, pooled: bool
@@ -294,12 +297,17 @@ class EventFigures:
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {**self._own.state_dict(), "span": self._span.clone()}
+    def save(self, writer: Checkpoint) -> None:
+        writer.put(self.name, self._state())
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._own.load_state_dict(state)
-        self._span = state["span"].clone()
+    def load(self, reader: Checkpoint) -> None:
+        found = reader.get(self.name)
+        check_like(self.name, found, self._state())
+        self._own.load_state_dict(found)
+        self._span = found["span"].clone()
+
+    def _state(self) -> dict[str, Tensor]:
+        return {**self._own.state_dict(), "span": self._span.clone()}
 
 
 def make_task(config: TaskConfig) -> LabelTask | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -12,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tgflow.checkpoint import Checkpoint, CheckpointError, CheckpointStore, UntrustedCheckpoint
+from tgflow.checkpoint import Checkpoint, CheckpointError, UntrustedCheckpoint
 from tgflow.checkpoint.typed import read_as
-from tgflow.train.observe import Component
 from tgflow.train.offline import OfflineTrainer
 
 _NOW = "now-"
@@ -33,29 +31,32 @@ class Trained:
     failure: Mapping[str, Any] | None = None
 
 
-class OfflineSaves:
-    """Keeps the results of entrants, and the newest epoch of the one in training.
+class OfflineResults:
+    """Results of entrants, and the newest epoch of the one in training, which checkpoints hold.
 
-    A checkpoint is written when an entrant is done, and after an epoch if the last one was long
-    ago. A write failure is reported, and training continues.
+    One is taken when an entrant is done, and after an epoch if it `is_due`.
+
+    Args:
+        newest: Checkpoint to resume from.
+        position: Its number.
+        command: The command that trains.
     """
 
     def __init__(
         self,
-        store: CheckpointStore | None = None,
         newest: Checkpoint | None = None,
-        *,
-        every: float = 0.0,
-        parts: Sequence[Component] = (),
+        position: int = 0,
         command: Literal["compare", "train"] = "compare",
-        warn: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._store, self._every, self._parts, self._warn = store, every, parts, warn
         self._command = command
-        self._step = 0 if store is None or newest is None else store.entries()[-1].step
-        self._saved_at = time.monotonic()
+        self._trainer: OfflineTrainer | None = None
+        self.position = position
+        """Number of epochs and of results so far, resumes included; numbers the checkpoints."""
         self.trained = [] if newest is None else _trained_of(newest)
         """Finished entrants, in the order of the line-up."""
+        self.is_due: Callable[[], bool] = lambda: False
+        self.take: Callable[[], object] = lambda: None
+        """Takes a checkpoint."""
         self._under_way: Checkpoint | None = None
         if newest is not None:
             noted = read_as(dict[str, Any] | None, newest.meta.get("under_way"), "under_way")
@@ -82,46 +83,32 @@ class OfflineSaves:
 
     def after_epoch(self, trainer: OfflineTrainer) -> None:
         """Save the state of a training, if it is due."""
-        if self._every and time.monotonic() - self._saved_at >= self._every:
-            self._save(trainer)
+        self._trainer, self.position = trainer, self.position + 1
+        if self.is_due():
+            self.take()
 
     def add(self, trained: Trained) -> None:
         """Save the result of the next entrant."""
         self.trained.append(trained)
-        self._save(None)
+        self._trainer, self.position = None, self.position + 1
+        self.take()
 
-    def _save(self, trainer: OfflineTrainer | None) -> None:
-        if self._store is None:
-            return
-        self._step += 1
-        try:
-            self._store.save(self._step, self._checkpoint(trainer))
-        except OSError as error:
-            self._warn(f"no checkpoint was written, training continues: {error}")
-        else:
-            for part in self._parts:
-                part.saved()
-        self._saved_at = time.monotonic()
-
-    def _checkpoint(self, trainer: OfflineTrainer | None) -> Checkpoint:
-        checkpoint = Checkpoint({})
+    def save_to(self, writer: Checkpoint) -> None:
+        """Save the results, and the training whose epoch is done; later changes do not alter it."""
         under_way: dict[str, Any] | None = None
-        if trainer is not None:
+        if self._trainer is not None:
             under_way = {}
-            trainer.save_progress(checkpoint.prefixed(_NOW, under_way))
+            self._trainer.save_progress(writer.prefixed(_NOW, under_way))
         noted = [
             {"key": each.key, "result": dict(each.result), "failure": each.failure}
             for each in self.trained
         ]
         for number, each in enumerate(self.trained):
             rows = torch.from_numpy(each.rows)
-            checkpoint.put_sealed(_scores(number), partial(dict[str, Tensor], rows=rows))
-        checkpoint.note("trainer", self._command)
-        checkpoint.note("under_way", under_way)
-        checkpoint.note("trained", noted)
-        for part in self._parts:
-            part.save(checkpoint)
-        return checkpoint
+            writer.put_sealed(_scores(number), partial(dict[str, Tensor], rows=rows))
+        writer.note("trainer", self._command)
+        writer.note("under_way", under_way)
+        writer.note("trained", noted)
 
 
 def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
