@@ -26,7 +26,7 @@ from tgflow.base.choices import CountOf, PairGroup
 from tgflow.base.describe import described
 from tgflow.base.setting import check_ranges
 from tgflow.graph.batch import Batch
-from tgflow.graph.counts import MAX_DEPTH, TICK, Count, Number, where
+from tgflow.graph.counts import MAX_DEPTH, Count, Number, where
 from tgflow.nn.groups import PAIR_GROUPS, numbers_of, recency_weights
 from tgflow.nn.linear import Linear
 from tgflow.nn.model import Scores, TemporalModel, make_config
@@ -127,4 +127,4 @@ def _shares(c: SmoothedCountsConfig) -> Iterator[Number]:
         after, row = decayed("transition", k), decayed("transition_row", k)
         yield where(Count("src").num >= k, ((after + share) / (row + 1)).log(), 0.0)
     age = Count("pair").age
-    yield where(age >= 0, (-(age * TICK) / c.scale).exp(), 0.0)
+    yield where(age >= 0, (-age / c.scale).exp(), 0.0)

@@ -19,7 +19,6 @@ from annotated_types import Gt
 
 from tgflow.base.describe import described
 from tgflow.base.setting import check_ranges
-from tgflow.graph.counts import TICK
 from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
 from tgflow.nn.model import make_config
 
@@ -85,7 +84,7 @@ class EdgeBankTW(Heuristic):
         c = make_config(EdgeBankTWConfig, config, settings)
         windows = WINDOWS if c.window is None else [c.window]
         age = pair_age(c.direction)
-        super().__init__(windows, [(age >= 0) * (age <= seconds / TICK) for seconds in windows])
+        super().__init__(windows, [(age >= 0) * (age <= seconds) for seconds in windows])
 
     def figures(self) -> dict[str, Any]:
         """Return the `window` in use, in seconds."""

@@ -4,6 +4,7 @@ Differs from the paper:
     * All events before a query count, also those of its own batch. With `visibility="batch"` only
       those before the batch count.
     * Scores are also comparable between queries, as AP needs: they use ages, not times.
+    * Where ages lead, those less than 2^-10 s apart are ordered by both keys.
     * Events between two nodes count in either direction, unless `direction="forward"`.
     * By default, the best rule so far is used (see `Heuristic`); before a test, over validation.
 """
@@ -24,7 +25,8 @@ RULES: tuple[Rule, ...] = ("LR>GR", "LR>GP", "LR>LP", "GR", "GP")
 """Rules tried if none is given."""
 _NEVER = -(2.0**65)
 """The score of a pair without history, where others have scores below 0."""
-_UNIT = 2.0**-64  # brings ages in ticks below 1, without rounding
+_UNIT = 2.0**-64  # brings ages below 1, without rounding
+_TIE = 2.0**-10  # seconds: below a millisecond, so that the second key decides only between ties
 
 
 @described
@@ -76,7 +78,7 @@ def _score(rule: str, direction: PairDirection) -> Number:
 
 
 def _key(key: str, direction: PairDirection) -> tuple[Number, Number]:
-    """Return the age in ticks or the count of a key, and whether there is one."""
+    """Return the age in seconds or the count of a key, and whether there is one."""
     if key == "LR":
         age = pair_age(direction)
         return age, age >= 0
@@ -92,7 +94,7 @@ def _key(key: str, direction: PairDirection) -> tuple[Number, Number]:
 def _leading(key: str, value: Number, share: Number | float) -> Number:
     """Return scores from -1 to 0 that order by a key, and ties by a share below 1."""
     if key[1] == "R":
-        return (share - 1 - value) * _UNIT
+        return (share * _TIE - 1 - value) * _UNIT
     return -(1 / (1 + value + share))
 
 

@@ -196,6 +196,7 @@ class EventCounts:
         steps: list[tuple[Op, int, int, int, float]],
         results: list[int],
         finds_latest: bool = False,
+        seconds_per_tick: float = 1.0,
         max_keys: int = ...,
         first_part: int = 0,
         num_parts: int = ...,
@@ -470,6 +471,7 @@ class ReuseMap:
         staleness: int,
         refresh: float,
         key: int,
+        seconds_per_tick: float,
         order: Tensor,
         slot: Tensor,
     ) -> tuple[int, int, int, int]: ...

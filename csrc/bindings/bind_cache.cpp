@@ -148,13 +148,15 @@ ReuseMap* new_map(int64_t capacity) {
 std::tuple<int64_t, int64_t, int64_t, int64_t> decide(ReuseMap& map, int64_t batch, const TensorArg& nodes,
                                                       const TensorArg& t, const TensorArg& may_recur,
                                                       int64_t staleness, double refresh, uint64_t key,
-                                                      const TensorArg& order, const TensorArg& slot) {
+                                                      double seconds_per_tick, const TensorArg& order,
+                                                      const TensorArg& slot) {
   const auto node = nodes.vector<const int64_t>("nodes");
-  const auto counts = map.decide(batch,
-                                 {node.size, node.data, t.data<const int64_t>("t", {node.size}),
-                                  may_recur.data<const bool>("may_recur", {node.size})},
-                                 {staleness, refresh, key}, order.data<int64_t>("order", {node.size}),
-                                 slot.data<int64_t>("slot", {node.size}));
+  const auto counts =
+      map.decide(batch,
+                 {node.size, node.data, t.data<const int64_t>("t", {node.size}),
+                  may_recur.data<const bool>("may_recur", {node.size})},
+                 {staleness, refresh, key, checked_tick(seconds_per_tick)},
+                 order.data<int64_t>("order", {node.size}), slot.data<int64_t>("slot", {node.size}));
   return {counts.num_refreshed, counts.num_stored, counts.num_computed, counts.largest_lag};
 }
 
@@ -202,8 +204,8 @@ void bind_cache(py::module_& m) {
       .def_property_readonly("bytes", &ReuseMap::bytes)
       .def_readonly_static("SLOT_BYTES", &ReuseMap::kSlotBytes)
       .def("decide", &decide, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("may_recur"),
-           py::arg("staleness"), py::arg("refresh"), py::arg("key"), py::arg("order"), py::arg("slot"),
-           no_gil())
+           py::arg("staleness"), py::arg("refresh"), py::arg("key"), py::arg("seconds_per_tick"),
+           py::arg("order"), py::arg("slot"), no_gil())
       .def("restore", &restore_map, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("slot"),
            no_gil())
       .def("clear", &ReuseMap::clear, no_gil());

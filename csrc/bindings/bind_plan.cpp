@@ -150,7 +150,8 @@ int64_t expand_frontier(const TensorArg& node, const TensorArg& t, const Optiona
   const auto* times = neighbor_t.data<const tgflow::tick_t>("neighbor_t", {n, k});
   tgflow::RowIndex index;
   return tgflow::expand_frontier(
-      targets, {nodes, times, k}, seconds_per_tick, room(out_node, out_t, out_position, product(n, k + 1)),
+      targets, {nodes, times, k}, checked_tick(seconds_per_tick),
+      room(out_node, out_t, out_position, product(n, k + 1)),
       {target.data<int64_t>("target", {n}), neighbor.data<int64_t>("neighbor", {n, k}),
        mask.data<bool>("mask", {n, k}), dt.data<float>("dt", {n, k})},
       index);

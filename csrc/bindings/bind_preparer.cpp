@@ -82,7 +82,7 @@ std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pa
   rules.sees_all_before = sees_all_before;
   rules.with_memory = with_memory;
   rules.with_nodes = with_nodes;
-  rules.seconds_per_tick = seconds_per_tick;
+  rules.seconds_per_tick = checked_tick(seconds_per_tick);
   rules.num_negatives = num_negatives;
   rules.draws_pairs = draws_pairs;
   rules.cut = cut;

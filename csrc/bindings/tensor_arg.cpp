@@ -3,6 +3,7 @@
 #include <pybind11/gil_safe_call_once.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <stdexcept>
@@ -250,6 +251,12 @@ void check_number(const char* name, int64_t value, int64_t low, int64_t high) {
                                 ? "at least " + std::to_string(low)
                                 : "from " + std::to_string(low) + " to " + std::to_string(high);
   throw std::invalid_argument(std::string(name) + " must be " + range + ", got " + std::to_string(value));
+}
+
+double checked_tick(double seconds_per_tick) {
+  if (seconds_per_tick >= 1e-9 && !std::isinf(seconds_per_tick)) return seconds_per_tick;
+  throw py::value_error("seconds_per_tick must be finite and at least 1e-9, got " +
+                        std::to_string(seconds_per_tick));
 }
 
 int64_t product(int64_t a, int64_t b) {

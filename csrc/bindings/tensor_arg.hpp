@@ -179,6 +179,9 @@ void check_range(const char* name, Span<const int64_t> values, int64_t low, int6
 /// Raises ValueError unless low <= value <= high.
 void check_number(const char* name, int64_t value, int64_t low, int64_t high = INT64_MAX);
 
+/// Returns the length of a tick; throws ValueError unless it is at least a nanosecond.
+double checked_tick(double seconds_per_tick);
+
 /// a * b, or ValueError if it exceeds 64 bits.
 int64_t product(int64_t a, int64_t b);
 

@@ -112,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(256)
   const int64_t slot = i - items.num_targets;
   if (slot < 0 || rows.mask == nullptr) return;
   rows.mask[slot] = is_there;
-  rows.dt[slot] =
-      is_there ? seconds_between(items.slot_t[slot], items.t[slot / items.k], rows.seconds_per_tick) : 0.0F;
+  rows.dt[slot] = is_there ? static_cast<float>(seconds_between(items.slot_t[slot], items.t[slot / items.k],
+                                                                rows.seconds_per_tick))
+                           : 0.0F;
 }

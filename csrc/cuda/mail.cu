@@ -153,12 +153,12 @@ extern "C" __global__ void __launch_bounds__(256) mail_made_by_1(NewMail mail) {
 /// Per element: the encoding of the seconds from the last update of a row's memory to its mail. `clock` is
 /// [., kClockWidth], `out` [size / width, width].
 extern "C" __global__ void __launch_bounds__(256)
-    mail_age(const int64_t* clock, float seconds_per_tick, const float* frequency, int64_t width,
+    mail_age(const int64_t* clock, double seconds_per_tick, const float* frequency, int64_t width,
              int64_t size, float* out) {
   const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
   for (int64_t i = thread_index(); i < size; i += step) {
     const int64_t* row = clock + i / width * kClockWidth;
-    out[i] =
-        cosine(frequency[i % width], static_cast<float>(row[kMailT] - row[kLastUpdate]) * seconds_per_tick);
+    const double seconds = seconds_of(row[kMailT] - row[kLastUpdate], seconds_per_tick);
+    out[i] = cosine(frequency[i % width], static_cast<float>(seconds));
   }
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <limits>
 #include <shared_mutex>
 #include <stdexcept>
 #include <utility>
@@ -17,11 +16,6 @@ namespace {
 
 constexpr int64_t kGroup = 16;   // pairs whose lists are prefetched together
 constexpr int64_t kGrain = 128;  // blocks worth another thread: fewer are for a batch of one, beside a model
-
-int64_t age_of(tick_t earlier, tick_t t) {
-  const uint64_t age = static_cast<uint64_t>(t) - static_cast<uint64_t>(earlier);
-  return static_cast<int64_t>(std::min<uint64_t>(age, std::numeric_limits<int64_t>::max()));
-}
 
 /// A node sent as a number by another rank.
 node_t node_of(double value) {
@@ -351,7 +345,7 @@ void EventCounts::load(const Lookup& lookup, const Asked& asked, double* columns
         if (load.op == Op::kNum) {
           column[place] = static_cast<double>(events.num);
         } else if (load.op == Op::kAge) {
-          column[place] = static_cast<double>(age_of(log_.t()[events.last], pair.t));
+          column[place] = seconds_between(log_.t()[events.last], pair.t, seconds_per_tick_);
         } else if (load.op == Op::kSince) {
           column[place] = static_cast<double>(source_age[static_cast<size_t>(i)] - 1);
         } else if (load.op == Op::kRank) {

@@ -75,8 +75,12 @@ const EventCounts::Kind& EventCounts::kind_of(CountOf of) {
 }
 
 EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula, bool finds_latest,
-                         int64_t max_keys, Shard shard)
-    : log_(log), counts_(std::move(counts)), formula_(std::move(formula)), shard_(shard) {
+                         double seconds_per_tick, int64_t max_keys, Shard shard)
+    : log_(log),
+      counts_(std::move(counts)),
+      formula_(std::move(formula)),
+      seconds_per_tick_(seconds_per_tick),
+      shard_(shard) {
   std::array<std::vector<Decay>, kNumLists> decays;
   std::array<bool, kNumLists> is_needed{};
   std::vector<size_t> decay;
@@ -156,8 +160,9 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
   for (size_t list = 0; list < kNumLists; ++list) {
     if (!is_needed[list]) continue;
     const bool is_derived = list != kPairs && list != kSources && list != kDestinations;
-    lists_[list] = std::make_unique<EventLists>(log_, lists_[kSources], decays[list], arena_,
-                                                is_derived ? max_keys : std::numeric_limits<int64_t>::max());
+    lists_[list] =
+        std::make_unique<EventLists>(log_, lists_[kSources], decays[list], seconds_per_tick_, arena_,
+                                     is_derived ? max_keys : std::numeric_limits<int64_t>::max());
   }
 }
 

@@ -9,11 +9,6 @@
 namespace tgflow {
 namespace {
 
-/// later - earlier, which may exceed int64.
-double elapsed(int64_t earlier, int64_t later) {
-  return static_cast<double>(static_cast<uint64_t>(later) - static_cast<uint64_t>(earlier));
-}
-
 double sum_at(const int64_t* entry, size_t decay) {
   double sum;
   std::memcpy(&sum, entry + 1 + decay, sizeof sum);
@@ -88,17 +83,17 @@ int64_t EventLists::append(uint64_t key, int64_t part, eid_t eid) {
 
 /// Age of an earlier event with the same source, or of any unless by a source's events, at the time of `eid`.
 double EventLists::age_at(Clock clock, eid_t earlier, eid_t eid) const {
-  if (clock == Clock::kTicks) return elapsed(log_.clocks()[earlier], log_.clocks()[eid]);
-  if (clock == Clock::kEvents) return elapsed(earlier, eid);
+  if (clock == Clock::kSeconds) return seconds(log_.clocks()[earlier], log_.clocks()[eid]);
+  if (clock == Clock::kEvents) return static_cast<double>(eid - earlier);
   const int32_t number = sources_->find(static_cast<uint64_t>(log_.src()[eid]));
-  return elapsed(sources_->prefix(number, earlier).num, sources_->prefix(number, eid).num);
+  return static_cast<double>(sources_->prefix(number, eid).num - sources_->prefix(number, earlier).num);
 }
 
 /// Weight of an event in a sum, as of the log's clock after it.
 double EventLists::weight(size_t decay, eid_t eid) const {
   const Decay& how = decays_[decay];
   const tick_t t = log_.t()[eid], clock = log_.clocks()[eid];
-  return how.clock != Clock::kTicks || t == clock ? 1.0 : std::exp2(-elapsed(t, clock) / how.half_life);
+  return how.clock != Clock::kSeconds || t == clock ? 1.0 : std::exp2(-seconds(t, clock) / how.half_life);
 }
 
 void EventLists::write(int64_t* entry, const int64_t* before, eid_t eid) {
@@ -141,8 +136,8 @@ EventLists::Prefix EventLists::prefix(int32_t number, eid_t cut) const {
 double EventLists::decayed(const Prefix& prefix, size_t decay, const Moment& moment) const {
   const Decay& how = decays_[decay];
   const double sum = prefix.entry == nullptr ? weight(decay, prefix.last) : sum_at(prefix.entry, decay);
-  const double age = how.clock == Clock::kTicks    ? elapsed(log_.clocks()[prefix.last], moment.t)
-                     : how.clock == Clock::kEvents ? elapsed(prefix.last, moment.cut)
+  const double age = how.clock == Clock::kSeconds  ? seconds(log_.clocks()[prefix.last], moment.t)
+                     : how.clock == Clock::kEvents ? static_cast<double>(moment.cut - prefix.last)
                                                    : static_cast<double>(moment.source_age);
   return sum * std::exp2(-age / how.half_life);
 }

@@ -62,7 +62,9 @@ int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors,
       block.mask[slot] = present;
       block.neighbor[slot] =
           present ? frontier.add(neighbors.node[slot], neighbors.t[slot], targets.position_of(i)) : 0;
-      block.dt[slot] = present ? seconds_between(neighbors.t[slot], targets.t[i], seconds_per_tick) : 0.0F;
+      block.dt[slot] =
+          present ? static_cast<float>(seconds_between(neighbors.t[slot], targets.t[i], seconds_per_tick))
+                  : 0.0F;
     }
   }
   return frontier.size();

@@ -7,8 +7,17 @@
 namespace tgflow {
 namespace {
 
+/// The same number for the same time in any unit.
+uint64_t moment_of(tick_t t, double seconds_per_tick) {
+  if (seconds_per_tick >= 1) return static_cast<uint64_t>(t) * static_cast<uint64_t>(seconds_per_tick);
+  const auto per_second = static_cast<int64_t>(1 / seconds_per_tick + 0.5);
+  const int64_t nanoseconds = t % per_second * (1'000'000'000 / per_second);
+  return static_cast<uint64_t>(t / per_second) ^ mix64(static_cast<uint64_t>(nanoseconds));  // of 0: 0
+}
+
 bool is_drawn(const ReuseRule& rule, node_t node, tick_t t) {
-  const uint64_t bits = random_bits(rule.key, static_cast<uint64_t>(node), static_cast<uint64_t>(t));
+  const uint64_t moment = moment_of(t, rule.seconds_per_tick);
+  const uint64_t bits = random_bits(rule.key, static_cast<uint64_t>(node), moment);
   return static_cast<double>(bits >> 11) * 0x1p-53 < rule.refresh;
 }
 

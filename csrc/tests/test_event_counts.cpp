@@ -12,14 +12,14 @@
 namespace tgflow {
 namespace {
 
-constexpr Decay kNone{0, Clock::kTicks};
+constexpr Decay kNone{0, Clock::kSeconds};
 
 const std::vector<Count>& every_list() {
   static const std::vector<Count> counts = [] {
     std::vector<Count> all;
     for (int of = 0; of <= static_cast<int>(CountOf::kAll); ++of) {
       all.push_back({static_cast<CountOf>(of), 1, kNone});
-      all.push_back({static_cast<CountOf>(of), 1, {20.0, of % 2 == 0 ? Clock::kEvents : Clock::kTicks}});
+      all.push_back({static_cast<CountOf>(of), 1, {20.0, of % 2 == 0 ? Clock::kEvents : Clock::kSeconds}});
     }
     all.push_back({CountOf::kWindow, 3, kNone});
     return all;

@@ -61,7 +61,7 @@ USAGE = [
     ("compare made.csv --protocol dyglib/1 --frozen-at 0.5", "--frozen-at: --protocol dyglib/1 tr"),
     ("info pay.csv --node-columns age", "--node-columns requires --node-features"),
     # Sampling
-    ("run made.csv --strategy window", "strategy window needs a span: its width in ticks"),
+    ("run made.csv --strategy window", "strategy window needs a span: its width"),
     ("run made.csv --set learning.span=5", "strategy recent takes no span, got 5"),
     # Scores and serving
     ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has an unsupported ending; use .pa"),

@@ -68,7 +68,7 @@ def rows_of(memory, projection=EXACT, position=10**6):
     nodes = torch.arange(NODES)
     rows = memory.read(nodes, torch.full((NODES,), position))
     base = identity(nodes) if projection.base else random_signs(nodes, projection.dim)
-    return WalkRows(base, rows, projection.decay)
+    return WalkRows(base, rows, projection.decay, 1.0)
 
 
 def decayed_walks(rows, end):

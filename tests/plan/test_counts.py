@@ -20,7 +20,7 @@ from helpers.strategies import event_lists, graph_events, skewed_events
 from tgflow import _core
 from tgflow.base.choices import CountOf, PairGroup, Visibility
 from tgflow.graph import TemporalGraph
-from tgflow.graph.counts import LOOP, MAX_RANK, TICK, Count, Number, number
+from tgflow.graph.counts import LOOP, MAX_RANK, Count, Number, number
 from tgflow.graph.events import NO_NODE, EventBatch
 from tgflow.nn.groups import numbers_of as numbers_of_groups
 from tgflow.plan import ExperienceReplay, NegativeSampler
@@ -34,8 +34,8 @@ IN_MS = [
     for count in EVERY_LIST
 ]
 
-Answer = tuple[int, int, float]
-"""Number of events, age of the last one or -1, decayed sum (0.0 without a half-life)."""
+Answer = tuple[int, float, float]
+"""Number of events, age of the last one in seconds or -1, decayed sum (0.0 without a half-life)."""
 
 
 def count_events(
@@ -46,7 +46,7 @@ def count_events(
     t: int,
     limit: int,
     *,
-    seconds_per_tick: float = 1.0,
+    per_second: int = 1,
     window_depth: int = 1,
     covisit_depth: int = 3,
     relation: int = 0,
@@ -55,6 +55,10 @@ def count_events(
     relations = torch.zeros_like(events.t) if events.relation is None else events.relation
     columns = events.src, events.dst, events.t, relations
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def seconds(ticks: int) -> float:
+        return ticks // per_second + ticks % per_second / per_second
+
     clock, cut = -(2**63), 0
     while cut < limit and (clock := max(clock, rows[cut][2])) < t:
         cut += 1
@@ -68,10 +72,10 @@ def count_events(
             age = {
                 "events": cut - eid,
                 "source": sum(row[0] == src for row in past[eid:]),
-                "seconds": (t - past[eid][2]) * seconds_per_tick,
+                "seconds": seconds(t - past[eid][2]),
             }[count.clock]
             decayed += 2.0 ** (-age / count.half_life)
-    return len(eids), t - past[eids[-1]][2], decayed
+    return len(eids), seconds(t - past[eids[-1]][2]), decayed
 
 
 def _counted(
@@ -160,7 +164,7 @@ def check(
     for count, found in zip(counts, answers(history, pairs, limit), strict=True):
         for src, dst, answer in zip(pairs.src.tolist(), pairs.dst.tolist(), found, strict=True):
             expected = count_events(
-                events, count, src, dst, t, limit, seconds_per_tick=1e-3, window_depth=3,
+                events, count, src, dst, t, limit, per_second=1000, window_depth=3,
                 relation=relation,
             )  # fmt: skip
             assert tuple(answer[:2]) == expected[:2], (count, src, dst)
@@ -364,7 +368,7 @@ def value_of(each: Number, known: Mapping[Number, float]) -> float:
         return float(OPERATIONS[each.op](*(value_of(part, known) for part in each.args)))
 
 
-LEAVES = [TICK, LOOP, *numbers_of([Count("pair"), Count("dst", half_life=3.0)])]
+LEAVES = [LOOP, *numbers_of([Count("pair"), Count("dst", half_life=3.0)])]
 NUMBERS = st.recursive(
     st.sampled_from(LEAVES) | st.floats(-3, 3).map(lambda x: number(x + 0.0)),  # no -0.0
     lambda inner: st.builds(

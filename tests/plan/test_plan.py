@@ -180,7 +180,7 @@ def test_batch_index_out_of_range_is_an_error() -> None:
         ({"batch_size": 0}, "batch_size must be at least 1 event, got 0"),
         ({"fanouts": (3, 0)}, r"at least 1 neighbor each, got \(3, 0\)"),
         ({"strategy": "last"}, "window, decayed, got 'last'"),
-        ({"strategy": "window"}, "strategy window needs a span: its width in ticks"),
+        ({"strategy": "window"}, "strategy window needs a span: its width"),
         ({"span": 5}, "strategy recent takes no span, got 5"),
         ({"visibility": "all"}, "event or batch, got 'all'"),
         ({"with_nodes": False}, r"fanouts are neighbors of nodes, got \(3,\)"),

@@ -169,7 +169,7 @@ def test_gradient_of_refreshed_rows_is_unbiased():
     held = (torch.zeros(size, dtype=torch.int64), nodes, nodes, nodes)
     for draw in range(10_000):
         row_map.restore(*held)
-        refreshed, *_ = row_map.decide(1, nodes, nodes, may, 1, share, draw, order, slot)
+        refreshed, *_ = row_map.decide(1, nodes, nodes, may, 1, share, draw, 1.0, order, slot)
         total += x[order[:refreshed]].sum(0) / share
     deviation = (x.square().sum(0) * (1 - share) / share / 10_000).sqrt()
     assert ((total / 10_000 - x.sum(0)).abs() < 4 * deviation).all()

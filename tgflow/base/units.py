@@ -8,7 +8,10 @@ import re
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Number
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NANOSECONDS = {
     "ns": 1,
@@ -39,6 +42,20 @@ def seconds_per_tick(unit: str) -> float:
     """
     check_unit(unit)
     return 1.0 if unit == "tick" else _NANOSECONDS[unit] / 10**9
+
+
+def seconds_of(ticks: Tensor, seconds_per_tick: float) -> Tensor:
+    """Return int64 differences of times in seconds, float64; does not synchronize.
+
+    The same bits in every unit that can hold them, and as `seconds_of` of the core: whole seconds
+    are divided off first, as a product with 1e-9, or a quotient of more than 2**53 ticks, would be
+    rounded by the unit.
+    """
+    if seconds_per_tick >= 1:
+        return ticks.double() * seconds_per_tick
+    per_second = ticks.new_full((), round(1 / seconds_per_tick))  # CUDA multiplies for a number
+    whole = ticks.div(per_second, rounding_mode="trunc")
+    return whole.double() + (ticks - whole * per_second).double() / per_second.double()
 
 
 def ticks_per_unit(unit: str, tick: str) -> Fraction:
@@ -118,7 +135,7 @@ def parse_seconds(span: float | str) -> float:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*", span)
         seconds = 0.0
         if match is not None:
-            seconds = float(match[1]) * seconds_per_tick(match[2] or "s")
+            seconds = float(Fraction(match[1]) * ticks_per_unit(match[2] or "s", "s"))
     else:
         seconds = float(span)
     if not 0 < seconds < float("inf"):
@@ -126,6 +143,12 @@ def parse_seconds(span: float | str) -> float:
             f"a span of time is more than 0, such as '500ms', '1s' or '2m', got {span!r}"
         )
     return seconds
+
+
+def ticks_in(span: float | str, unit: str) -> Fraction:
+    """Return a duration, as in `parse_seconds`, in ticks of 1 `unit`, exactly."""
+    seconds = Fraction(repr(parse_seconds(span)))  # as written: 0.1 is 100 ms
+    return seconds if unit == "tick" else seconds * ticks_per_unit("s", unit)
 
 
 def duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from tgflow.base.units import parse_seconds, ticks_per_unit
+from tgflow.base.units import ticks_in
 from tgflow.cli.errors import NO_INPUT, USAGE, CliError
 from tgflow.cli.options import Json
 from tgflow.cli.predict import RunPath
@@ -128,7 +128,7 @@ def _last(scores: pa.Table, run: Path, span: str) -> pa.Table:
 
     c = load_config(run / "config.toml").stream
     try:
-        length = parse_seconds(span) * float(ticks_per_unit("s", c.unit))
+        length = float(ticks_in(span, c.unit))
     except ValueError as error:
         raise CliError(f"--last: {error}", USAGE) from None
     times = scores["t"]

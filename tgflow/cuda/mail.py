@@ -192,7 +192,7 @@ def mail_age(kernels: Kernels, clock: Tensor, seconds_per_tick: float, frequency
             min(-(-out.numel() // _THREADS), _MOST_BLOCKS),
             _THREADS,
             _word(at_clock),
-            ctypes.c_float(seconds_per_tick),
+            ctypes.c_double(seconds_per_tick),
             _word(at_frequency),
             _number(len(frequency)),
             _number(out.numel()),

@@ -108,7 +108,7 @@ class Count:
 
     @property
     def age(self) -> Number:
-        """Ticks from the log's latest counted event to the pair's time, above 0; -1 for none."""
+        """Seconds from the log's latest counted event to the pair's time, above 0; -1 for none."""
         return Number("age", count=self)
 
     @property
@@ -222,8 +222,6 @@ class Number:
 
 
 Operand: TypeAlias = Number | float
-TICK = Number("tick")
-"""Length of a tick in seconds."""
 LOOP = Number("loop")
 """1 for the pair of a node with itself, else 0."""
 
@@ -260,7 +258,7 @@ def leaves(numbers: Sequence[Number]) -> tuple[Number, ...]:
     found: dict[Number, None] = {}
 
     def visit(each: Number) -> None:
-        if not each.args and each.op not in ("constant", "tick"):
+        if not each.args and each.op != "constant":
             found.setdefault(each)
         for operand in each.args:
             visit(operand)
@@ -277,7 +275,7 @@ def evaluated(numbers: Sequence[Number], values: Mapping[Number, Any]) -> Values
 
     Args:
         numbers: `C` numbers.
-        values: Value of each of the `leaves`, float64 `[N]`; and of `TICK`.
+        values: Value of each of the `leaves`, float64 `[N]`.
     """
     known = {each: np.asarray(value, np.float64) for each, value in values.items()}
 

@@ -55,7 +55,7 @@ class Sampler:
             if self.span is not None:
                 raise ValueError(f"strategy {self.strategy} takes no span, got {self.span}")
         elif self.span is None:
-            raise ValueError(f"strategy {self.strategy} needs a span: its {name} in ticks")
+            raise ValueError(f"strategy {self.strategy} needs a span: its {name}")
         elif not 1 <= self.span < 2**63:
             raise ValueError(f"{name} must be at least 1 tick, got {self.span}")
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import get_args
 
 from tgflow.base.choices import CountClock, CountOf, PairGroup
-from tgflow.graph.counts import TICK, Count, Number, latest, number, where
+from tgflow.graph.counts import Count, Number, latest, number, where
 
 HOUR, DAY = 3600.0, 86_400.0
 WEEK, MONTH = 7 * DAY, 30 * DAY
@@ -45,7 +45,7 @@ def _recency() -> Iterator[Number]:
         (pair.num + reverse.num, latest(pair.age, reverse.age)),
         (dst.num, dst.age),
     ):
-        seen, seconds = num >= 1, age.maximum(0) * TICK
+        seen, seconds = num >= 1, age.maximum(0)
         yield seen
         yield num.log1p()
         yield seconds.log1p() * _LOG_SCALE
@@ -165,7 +165,7 @@ def _relations() -> Iterator[Number]:
         yield _log(each.num)
         yield _log_age(each.age)
         for scale in (2 * DAY, WEEK, MONTH):
-            yield where(each.age >= 0, (-(each.age * TICK) / scale).exp(), 0)
+            yield where(each.age >= 0, (-each.age / scale).exp(), 0)
 
 
 def _decayed(
@@ -179,7 +179,7 @@ def _log(num: Number) -> Number:
 
 
 def _log_age(age: Number) -> Number:
-    return where(age >= 0, (age.maximum(0) * TICK).log1p() * _LOG_SCALE, _NEVER)
+    return where(age >= 0, age.maximum(0).log1p() * _LOG_SCALE, _NEVER)
 
 
 _GROUPS = {

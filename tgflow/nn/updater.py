@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from tgflow.base.units import seconds_of
 from tgflow.cuda.device import device_of, has_device
 from tgflow.nn._native import gru_step
 from tgflow.nn.linear import Linear
@@ -78,8 +79,8 @@ class MemoryUpdater(nn.Module):
 
             age = mail_age(device_of(state.device).kernels, clock, seconds_per_tick, frequency)
         else:
-            dt = (rows.mail_t - rows.last_update).to(state.dtype) * seconds_per_tick
-            age = self.time(dt)
+            dt = seconds_of(rows.mail_t - rows.last_update, seconds_per_tick)
+            age = self.time(dt.to(state.dtype))
         given = self.time_proj(age, prior=self.state_proj(state))
         has_mail = clock[:, HAS_MAIL : HAS_MAIL + 1]
         if self.memory_proj is None:

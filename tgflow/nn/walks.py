@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tgflow.base.units import seconds_of
 from tgflow.graph.batch import Batch
 from tgflow.nn.mail import aggregate, input_rows
 from tgflow.nn.memory import MemoryRows, NodeMemory
@@ -59,7 +60,8 @@ class WalkRows(NamedTuple):
     memory: MemoryRows
     """Walks of 1, ..., `hops` events, as of their last update: float32 `[U, hops * dim]`."""
     decay: float
-    """Decay of a walk per event and tick."""
+    """Decay of a walk per event and second."""
+    seconds_per_tick: float
 
     @property
     def hops(self) -> int:
@@ -93,7 +95,12 @@ class WalkRows(NamedTuple):
 
     def left(self, row: Tensor, t: Tensor) -> Tensor:
         """Return the share at `t` of walks of one event left in the given rows, float32 `[P]`."""
-        return _left(t - self.memory.last_update.index_select(0, row), self.decay)
+        return self.left_after(t - self.memory.last_update.index_select(0, row))
+
+    def left_after(self, ticks: Tensor) -> Tensor:
+        """Return the share of walks of one event left after some time, float32 `[P]`."""
+        seconds = seconds_of(ticks.clamp(min=0), self.seconds_per_tick)
+        return torch.exp(seconds.to(torch.float32) * -self.decay)
 
 
 def near_features(
@@ -152,7 +159,7 @@ class WalkProjection:
         nodes = batch.nodes
         base = random_signs(nodes, self.dim) if self.base is None else self.base(nodes)
         rows = memory.read(nodes, batch.position)
-        return WalkRows(base, rows, self.decay * batch.seconds_per_tick)
+        return WalkRows(base, rows, self.decay, batch.seconds_per_tick)
 
     def messages(self, batch: Batch, rows: WalkRows) -> Messages:
         """Return the walks created by the batch's new events, as of the last of them, for `write`.
@@ -163,7 +170,7 @@ class WalkProjection:
         t, other = batch.t[:n].repeat_interleave(2), row.view(n, 2).flip(1).flatten()
         walks = rows.walks()
         then = powers(rows.left(other, t), self.hops)
-        now = powers(_left(end - t, rows.decay), self.hops)
+        now = powers(rows.left_after(end - t), self.hops)
         longer = walks[other, :-1] * then[:, :-1] * now[:, 1:]
         kept = walks[row, 1:] * powers(rows.left(row, end), self.hops)[:, 1:]
         return Messages((longer.flatten(1), kept.flatten(1)), per_event=2)
@@ -219,7 +226,3 @@ def powers(left: Tensor, hops: int) -> Tensor:
     for _ in range(hops):
         found.append(found[-1] * left)
     return torch.stack(found, dim=1).unsqueeze(-1)
-
-
-def _left(ticks: Tensor, decay: float) -> Tensor:
-    return torch.exp(ticks.clamp(min=0).to(torch.float32) * -decay)

@@ -50,7 +50,8 @@ class CountHistory:
         parts = graph.shard.parts
         self.native = EventCounts(
             graph.backend.log,
-            *_compiled(self.asked, graph.seconds_per_tick),
+            *_compiled(self.asked),
+            seconds_per_tick=graph.seconds_per_tick,
             first_part=parts.start,
             num_parts=len(parts),
         )
@@ -156,7 +157,7 @@ _StepArg: TypeAlias = tuple[Op, int, int, int, float]
 
 
 def _compiled(
-    numbers: Sequence[Number], seconds_per_tick: float
+    numbers: Sequence[Number],
 ) -> tuple[list[_CountArg], list[_StepArg], list[int]]:
     """Return the core's counts, the steps that compute numbers, and the step of each number."""
     counts: dict[Count, int] = {}
@@ -169,15 +170,14 @@ def _compiled(
         of = [place(operand) for operand in each.args]
         if each.count is not None:
             of = [counts.setdefault(each.count, len(counts))]
-        is_tick = each.op == "tick"
-        op: Op = Op.constant if is_tick else getattr(Op, each.op)
+        op: Op = getattr(Op, each.op)
         a, b, c = (*of, 0, 0, 0)[:3]
-        steps.append((op, a, b, c, seconds_per_tick if is_tick else each.constant))
+        steps.append((op, a, b, c, each.constant))
         places[each] = len(steps) - 1
         return places[each]
 
     results = [place(each) for each in numbers]
-    return [_native_count(count, seconds_per_tick) for count in counts], steps, results
+    return [*map(_native_count, counts)], steps, results
 
 
 def _is_of_relation(each: Number) -> bool:
@@ -185,10 +185,7 @@ def _is_of_relation(each: Number) -> bool:
     return is_own or any(map(_is_of_relation, each.args))
 
 
-def _native_count(count: Count, seconds_per_tick: float) -> _CountArg:
-    """Return the core's arguments of a count: its half-life in ticks or events, 0 for none."""
-    half_life = count.half_life or 0.0
-    if count.clock == "seconds":
-        half_life /= seconds_per_tick
+def _native_count(count: Count) -> _CountArg:
+    """Return the core's arguments of a count: its half-life is 0 for none."""
     of: CountOf = getattr(CountOf, count.of)
-    return of, count.depth, half_life, getattr(Clock, count.clock)
+    return of, count.depth, count.half_life or 0.0, getattr(Clock, count.clock)

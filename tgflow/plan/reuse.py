@@ -167,8 +167,9 @@ class HopReuse:
         if limit > 0:  # no event is appended before a time that the log has reached
             torch.le(t, self._plan.graph.log.gather(torch.tensor([limit - 1])).t, out=may_recur)
         counts = self._map.decide(
-            number, nodes, t, may_recur, rule.staleness, rule.refresh, key, order, slot
-        )
+            number, nodes, t, may_recur, rule.staleness, rule.refresh, key,
+            self._plan.graph.seconds_per_tick, order, slot,
+        )  # fmt: skip
         refreshed, stored, computed, lag = counts
         assert lag <= rule.staleness
         reused = num_used - computed

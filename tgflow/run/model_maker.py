@@ -12,6 +12,7 @@ import torch
 
 from tgflow.base.metrics import find_metrics
 from tgflow.base.own_code import CodeNotGiven, find
+from tgflow.base.units import parse_seconds
 from tgflow.graph.sampling import Sampler
 from tgflow.models import MODELS
 from tgflow.nn.model import TemporalModel
@@ -73,8 +74,9 @@ def make_model(
                 learned.add_decoder(built, edge_x_dim)
             if task.freeze:
                 freeze(built)
-    with _refusing("{}; --strategy and --set learning.span=N go together"):
-        Sampler(training.strategy or built.strategy, training.span)
+    with _refusing("{}; --strategy and --set learning.span=1h go together"):
+        span = None if training.span is None else max(1, round(parse_seconds(training.span)))
+        Sampler(training.strategy or built.strategy, span)
     with _refusing("{}"):
         check_sliceable(built, training.slices)
     return built.to(device)

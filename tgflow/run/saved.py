@@ -53,6 +53,7 @@ from tgflow.train.config import TrainingConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.inference import Inference
 from tgflow.train.observe import StepRecord
+from tgflow.train.plans import sampler_span
 from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import graph_of, load_model
 
@@ -210,7 +211,7 @@ class Run(Predictor):
 
 def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:
     """Return an engine that predicts as a trainer with these settings does."""
-    return Inference(model, graph, strategy=config.strategy, span=config.span, seed=config.seed)
+    return Inference(model, graph, strategy=config.strategy, span=sampler_span(graph, config), seed=config.seed)
 
 
 @overload

@@ -16,7 +16,7 @@ from tgflow.base.choices import CountOf
 from tgflow.base.describe import described
 from tgflow.base.units import duration, seconds_per_tick
 from tgflow.graph import TemporalGraph
-from tgflow.graph.counts import TICK, Number, Values, evaluated, leaves, number
+from tgflow.graph.counts import Number, Values, evaluated, leaves, number
 from tgflow.graph.events import EventBatch
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.train.inference import Inference, check_reach, checked_positions, checked_times
@@ -325,7 +325,6 @@ class _Past:
     def scores(self, values: Values, without: Sequence[Tensor | Literal["all"]]) -> Values:
         """Return the logits of changed histories, `[V]`, with leaves `[V, L]`."""
         columns: dict[Number, Any] = dict(zip(self._leaves, values.T, strict=True))
-        columns[TICK] = np.full(len(values), self._engine.graph.seconds_per_tick)
         counts = torch.from_numpy(evaluated(self._numbers, columns)) if self._numbers else None
         logits = self._engine.score_without(
             *self._pair, without, counts, as_of=self._cut, relation=self._relation

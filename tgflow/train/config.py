@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from tgflow.base.choices import ListKind, Loss, NegativeKind, Precision, Strategy, Visibility
 from tgflow.base.describe import described
-from tgflow.base.setting import EXPERT, Parsed, Setting, Size, check_ranges
+from tgflow.base.setting import EXPERT, Duration, Parsed, Setting, Size, check_ranges
 
 OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop", "adagrad": "Adagrad"}
@@ -141,8 +141,8 @@ class TrainingConfig:
     """Events visible to a query: all earlier events, or only those before its batch."""
     strategy: Strategy | None = None
     """Neighbor sampling strategy; unset: as in the model's paper."""
-    span: Annotated[int, Ge(1), EXPERT] | None = None
-    """Width of strategy window, or half-life of decayed, in ticks."""
+    span: Annotated[Duration | None, EXPERT] = None
+    """Width of strategy window, or half-life of decayed: seconds, or text such as 1h."""
     num_threads: Annotated[
         Annotated[int, Ge(0)] | None, Setting(flags=("--workers",), resume="any_time")
     ] = None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tgflow.base.keys import derive_key
 from tgflow.base.peers import Peers
+from tgflow.base.units import ticks_in
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
@@ -134,6 +135,19 @@ def loader_threads(config: TrainingConfig, peers: Peers) -> int:
     return 0 if peers.world > 1 and torch.get_num_threads() == 1 else 1
 
 
+def sampler_span(graph: TemporalGraph, config: TrainingConfig) -> int | None:
+    """Return the span of the sampling strategy in ticks of a graph."""
+    if config.span is None:
+        return None
+    ticks = ticks_in(config.span, graph.time_unit)
+    if ticks.denominator != 1:
+        raise ValueError(
+            f"span is {config.span!r}, between two ticks of 1 {graph.time_unit}; give whole ticks, "
+            "or store times in a finer unit (--tick-unit)"
+        )
+    return int(ticks)
+
+
 def make_plan(
     graph: TemporalGraph,
     model: TemporalModel,
@@ -155,7 +169,7 @@ def make_plan(
         seed=derive_key(seed, start),
         visibility=config.visibility,
         negatives=negatives,
-        span=config.span,
+        span=sampler_span(graph, config),
         start=start,
         slices=config.slices,
         **options,

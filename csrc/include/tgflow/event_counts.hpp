@@ -75,7 +75,7 @@ class EventCounts {
   /// std::invalid_argument if a step of it is of no count, of a sum of one without decay, or of a rank or a
   /// source's events where the count has none.
   EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula, bool finds_latest = false,
-              int64_t max_keys = kMaxKeys, Shard shard = {});
+              double seconds_per_tick = 1, int64_t max_keys = kMaxKeys, Shard shard = {});
 
   /// Number of events read.
   int64_t size() const { return size_.load(std::memory_order_acquire); }
@@ -121,7 +121,7 @@ class EventCounts {
   };
 
   /// Writes the results of the formula for every pair, `out[size, 1 + m, width()]`. Counts the events before
-  /// the limit and earlier than the time; the age of the last one is in ticks, -1 if there is none.
+  /// the limit and earlier than the time; the age of the last one is in seconds, -1 if there is none.
   void answer(const Pairs& pairs, double* out) const;
 
   /// Queried pairs one by one, in columns of `size`: each as `Pairs`.
@@ -284,6 +284,7 @@ class EventCounts {
   const EventLog& log_;
   std::vector<Count> counts_;
   Formula formula_;
+  double seconds_per_tick_;
   std::vector<Lookup> lookups_;
   const Shard shard_;
   int64_t num_own_lookups_ = 0, num_own_loads_ = 0;

@@ -16,7 +16,7 @@ namespace tgflow {
 
 /// What the age of an event is measured in.
 enum class Clock : uint8_t {
-  kTicks,
+  kSeconds,
   kEvents,  ///< Positions of the log.
   kSource,  ///< Events of its source.
 };
@@ -41,8 +41,13 @@ class EventLists {
   /// of each source, if they go by a source's events. Their blocks are in `arena`. After `max_keys` keys of a
   /// part, events of its other keys are dropped.
   EventLists(const EventLog& log, const std::unique_ptr<EventLists>& sources, std::vector<Decay> decays,
-             Arena& arena, int64_t max_keys)
-      : log_(log), sources_(sources), decays_(std::move(decays)), arena_(arena), max_keys_(max_keys) {}
+             double seconds_per_tick, Arena& arena, int64_t max_keys)
+      : log_(log),
+        sources_(sources),
+        decays_(std::move(decays)),
+        seconds_per_tick_(seconds_per_tick),
+        arena_(arena),
+        max_keys_(max_keys) {}
 
   /// Adds an event to the list of `key` of a part, below `kParts`, in the order of the log. Returns the
   /// number of events in the list before, -1 if the event was dropped.
@@ -163,10 +168,14 @@ class EventLists {
   void write(int64_t* entry, const int64_t* before, eid_t eid);
   double age_at(Clock clock, eid_t earlier, eid_t eid) const;
   double weight(size_t decay, eid_t eid) const;
+  double seconds(tick_t earlier, tick_t later) const {
+    return seconds_between(earlier, later, seconds_per_tick_);
+  }
 
   const EventLog& log_;
   const std::unique_ptr<EventLists>& sources_;
   std::vector<Decay> decays_;
+  double seconds_per_tick_;
   DenseIndex index_;
   std::vector<std::unique_ptr<List[]>> chunks_;
   int32_t num_lists_ = 0;

@@ -26,6 +26,7 @@ struct ReuseRule {
   int64_t staleness;  ///< Staleness bound: rows computed at most this many batches before are reused.
   double refresh;     ///< Share of these that is recomputed.
   uint64_t key;       ///< Key of the draws by (node, time).
+  double seconds_per_tick;
 };
 
 /// Numbers of a batch's rows of each kind, in the order in which `decide` lists them.

@@ -31,4 +31,20 @@ constexpr tick_t kEarliest = -0x7fffffffffffffff - 1;
 constexpr node_t kMaxNode = 0x7ffffffe;     ///< The largest dense node id.
 constexpr int64_t kNumRelations = 1 << 16;  ///< Relations are in [0, kNumRelations).
 
+/// A difference of times in seconds: the same bits in every unit that can hold it. Whole seconds are divided
+/// off first, as a product with 1e-9 or a quotient of more than 2^53 ticks would be rounded by the unit. A
+/// second is a whole number of ticks, or a tick of seconds.
+template <typename Ticks>
+TGFLOW_HD inline double seconds_of(Ticks ticks, double seconds_per_tick) {
+  if (seconds_per_tick >= 1) return static_cast<double>(ticks) * seconds_per_tick;
+  const auto per_second = static_cast<Ticks>(1 / seconds_per_tick + 0.5);
+  return static_cast<double>(ticks / per_second) +
+         static_cast<double>(ticks % per_second) / static_cast<double>(per_second);
+}
+
+/// later - earlier in seconds; the difference of any two ticks fits 64 bits without a sign.
+TGFLOW_HD inline double seconds_between(tick_t earlier, tick_t later, double seconds_per_tick) {
+  return seconds_of(static_cast<uint64_t>(later) - static_cast<uint64_t>(earlier), seconds_per_tick);
+}
+
 }  // namespace tgflow

@@ -328,7 +328,8 @@ def expand_frontier() -> Call:
         "mask": slots.bool(),
         "dt": slots.float(),
     }
-    return Call(_core.expand_frontier, arguments, optional=NOT_NEEDED)
+    ticks = {"seconds_per_tick": [0.0, float("nan")]}
+    return Call(_core.expand_frontier, arguments, numbers=ticks, optional=NOT_NEEDED)
 
 
 def unique_events() -> Call:
@@ -390,6 +391,7 @@ def new_preparer() -> Call:
         "span": [0, -1],
         "num_negatives": [0, -1, INT64_MAX],
         "cut": [-2, 2**40],
+        "seconds_per_tick": [0.0, float("nan")],
         "half_life": [0.0, -1.0, float("nan")],
     }
     return Call(_core.Preparer, arguments, numbers=numbers, optional={"counts"})

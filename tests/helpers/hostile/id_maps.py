@@ -76,10 +76,11 @@ def decide_reuse() -> Call:
         "staleness": 2,
         "refresh": 0.5,
         "key": 1,
+        "seconds_per_tick": 1.0,
         "order": ids(0, 0, 0),
         "slot": ids(0, 0, 0),
     }
-    return Call(_core.ReuseMap(4).decide, arguments, numbers={"key": [-1]})
+    return Call(_core.ReuseMap(4).decide, arguments, numbers={"key": [-1], "seconds_per_tick": [0.0]})
 
 
 def restore_reuse() -> Call:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tgflow.base.describe import described
+from tgflow.base.units import seconds_of
 from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors
 from tgflow.graph.batch import Block
@@ -127,10 +128,9 @@ def chain(frontier: Frontier, neighbors: Neighbors, seconds_per_tick: float) -> 
     num, k = neighbors.nodes.shape
     row = torch.arange(num * (k + 1), device=neighbors.nodes.device)
     mask = neighbors.mask
-    ticks = torch.empty(mask.shape, dtype=torch.float64, device=mask.device)
-    torch.sub(frontier.t.unsqueeze(1), neighbors.t, out=ticks)
-    ticks = torch.where(ticks < 0, ticks + _TWO_TO_64, ticks)  # more than int64 holds
-    dt = ticks.mul_(seconds_per_tick).to(torch.float32).mul_(mask)
+    dt = seconds_of(frontier.t.unsqueeze(1) - neighbors.t, seconds_per_tick)
+    dt = torch.where(dt < 0, dt + _TWO_TO_64 * seconds_per_tick, dt)  # more than int64 holds
+    dt = dt.to(torch.float32).mul_(mask)
     return Block(row[:num], row[num:].view(num, k), mask, dt, neighbors.eid)
 
 

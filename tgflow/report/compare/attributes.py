@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from tgflow.graph import TemporalGraph
-from tgflow.graph.counts import TICK, Count, latest, where
+from tgflow.graph.counts import Count, latest, where
 from tgflow.graph.events import EventBatch
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.train.tasks.labels import EventLabels
@@ -22,7 +22,7 @@ _ASKED = (
     _REVERSE.num,
     Count("src").num + Count("src_as_dst").num,
     Count("dst").num + Count("dst_as_src").num,
-    where(_AGE >= 0, _AGE * TICK, -1),
+    _AGE,
 )
 _AT_ONCE = 1 << 16
 

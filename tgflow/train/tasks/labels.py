@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tgflow.base.describe import described
-from tgflow.base.units import parse_seconds
+from tgflow.base.units import seconds_of, ticks_in
 from tgflow.checkpoint import Checkpoint, Component, check_like
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, HostEvents, Targets
@@ -159,8 +159,8 @@ class EventLabels:
     ) -> None:
         self.task, self._graph, self._known_at = task, graph, known_at
         delay = task.config.label_delay
-        ticks = 0.0 if delay is None else parse_seconds(delay) / graph.seconds_per_tick
-        self._delay = math.ceil(ticks)
+        # rounded down: a label is visible after the delay, so of whole ticks from the next one on
+        self._delay = 0 if delay is None else math.floor(ticks_in(delay, graph.time_unit))
         codes = None if like is None else like.history.codes
         self.history: LabelHistory = LabelHistory(graph, task.num_classes, self._delay, codes)
 
@@ -239,7 +239,7 @@ class EventLabels:
 def _with_targets(
     batch: Batch, label: Tensor, is_known: Tensor, past: Tensor, ages: Tensor
 ) -> Batch:
-    seconds = ages.clamp(min=0).double() * batch.seconds_per_tick
+    seconds = seconds_of(ages.clamp(min=0), batch.seconds_per_tick)
     columns = label, is_known, past, seconds.log1p().float()
     return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
 

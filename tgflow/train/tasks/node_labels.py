@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tgflow.base.keys import derive_key
+from tgflow.base.units import seconds_of
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.ids import NodeIds
 from tgflow.nn.model import TemporalModel
@@ -126,7 +127,7 @@ def _history(log: EventLog, nodes: Tensor, seconds_per_tick: float) -> tuple[Ten
     first, last = (
         none.scatter_reduce(0, both, t, how, include_self=False)[nodes] for how in ("amin", "amax")
     )
-    age = (last - first).double() * seconds_per_tick
+    age = seconds_of(last - first, seconds_per_tick)
     return last, torch.stack([each.double().log1p() for each in (*degrees, age)], dim=1)
 
 

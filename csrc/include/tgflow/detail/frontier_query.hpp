@@ -23,10 +23,4 @@ TGFLOW_HD inline uint64_t hash_of(const FrontierQuery& query) {
   return mix64(seed ^ static_cast<uint64_t>(query.node));
 }
 
-/// later - earlier in seconds; the difference of any two ticks fits 64 bits without a sign.
-TGFLOW_HD inline float seconds_between(tick_t earlier, tick_t later, double seconds_per_tick) {
-  const uint64_t ticks = static_cast<uint64_t>(later) - static_cast<uint64_t>(earlier);
-  return static_cast<float>(static_cast<double>(ticks) * seconds_per_tick);
-}
-
 }  // namespace tgflow
