@@ -10,6 +10,7 @@ from torch import Tensor
 
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
+from tgflow.base.units import seconds_of
 from tgflow.cuda import mail
 from tgflow.cuda.mail import LastMessages, mail_age, new_mail
 from tgflow.nn import TimeEncoding, aggregate
@@ -105,10 +106,15 @@ def test_new_mail_has_the_memory_of_both_ends_and_features(dim, x_dim, stride, i
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_age_of_mail_is_encoded_as_on_the_cpu(order):
+@pytest.mark.parametrize("per_second", [1, 1000, 10**6, 10**9])
+def test_age_of_mail_is_encoded_as_on_the_cpu(per_second, order):
     clock, time = some_clock(40), TimeEncoding(7)
-    found = mail_age(Emulator(order=order), clock, 0.5, time.frequency)
-    torch.testing.assert_close(found, time((clock[:, 1] - clock[:, 0]).float() * 0.5))
+    clock[:20, 1] += 20_000_001  # more seconds than float32 counts singly
+    ages = (clock[:, 1] - clock[:, 0]).float()
+    clock[:, :2] *= per_second
+    found = mail_age(Emulator(order=order), clock, 1 / per_second, time.frequency)
+    torch.testing.assert_close(found, time(ages))
+    assert torch.equal(seconds_of(clock[:, 1] - clock[:, 0], 1 / per_second).float(), ages)
 
 
 def test_without_events_no_mail_is_made():

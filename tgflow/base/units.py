@@ -58,6 +58,13 @@ def seconds_of(ticks: Tensor, seconds_per_tick: float) -> Tensor:
     return whole.double() + (ticks - whole * per_second).double() / per_second.double()
 
 
+def seconds_in(ticks: int, seconds_per_tick: float) -> float:
+    """Return the seconds in a number of ticks, rounded once: the same in every unit."""
+    if seconds_per_tick >= 1:
+        return ticks * seconds_per_tick
+    return ticks / round(1 / seconds_per_tick)
+
+
 def ticks_per_unit(unit: str, tick: str) -> Fraction:
     """Return the number of ticks of unit `tick` in one `unit`, exactly.
 

@@ -156,9 +156,7 @@ _CountArg: TypeAlias = tuple[CountOf, int, float, Clock]
 _StepArg: TypeAlias = tuple[Op, int, int, int, float]
 
 
-def _compiled(
-    numbers: Sequence[Number],
-) -> tuple[list[_CountArg], list[_StepArg], list[int]]:
+def _compiled(numbers: Sequence[Number]) -> tuple[list[_CountArg], list[_StepArg], list[int]]:
     """Return the core's counts, the steps that compute numbers, and the step of each number."""
     counts: dict[Count, int] = {}
     steps: list[_StepArg] = []

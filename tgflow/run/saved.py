@@ -211,7 +211,9 @@ class Run(Predictor):
 
 def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:
     """Return an engine that predicts as a trainer with these settings does."""
-    return Inference(model, graph, strategy=config.strategy, span=sampler_span(graph, config), seed=config.seed)
+    return Inference(
+        model, graph, strategy=config.strategy, span=sampler_span(graph, config), seed=config.seed
+    )
 
 
 @overload

@@ -15,6 +15,7 @@ from tgflow.base.describe import described
 from tgflow.base.locks import OneThread
 from tgflow.base.peers import Peers
 from tgflow.base.slice_schedule import SliceSchedule
+from tgflow.base.units import seconds_in
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
@@ -441,7 +442,7 @@ class StreamTrainer(ABC):
             stop=self.position,
             t=t,
             lag_events=self.graph.num_events - self.position,
-            lag_seconds=(t_last - t) * self.graph.seconds_per_tick,
+            lag_seconds=seconds_in(t_last - t, self.graph.seconds_per_tick),
             arrived=feeder.arrivals.popleft(),
         )
 

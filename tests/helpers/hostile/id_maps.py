@@ -80,7 +80,9 @@ def decide_reuse() -> Call:
         "order": ids(0, 0, 0),
         "slot": ids(0, 0, 0),
     }
-    return Call(_core.ReuseMap(4).decide, arguments, numbers={"key": [-1], "seconds_per_tick": [0.0]})
+    return Call(
+        _core.ReuseMap(4).decide, arguments, numbers={"key": [-1], "seconds_per_tick": [0.0]}
+    )
 
 
 def restore_reuse() -> Call:

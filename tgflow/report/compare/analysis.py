@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgflow.base.resampling import RESAMPLES, Interval, Resampling, Values
+from tgflow.base.units import seconds_in
 from tgflow.report.compare.outcome import Outcome
 from tgflow.report.compare.significance import (
     Significance,
@@ -248,7 +249,8 @@ class Analysis:
             "new nodes": [float(new[w].mean()) for w in windows],
             "ties": [float(facts["tied"][w].mean()) for w in windows],
         }
-        days = [(facts["t"][w][-1] - facts["t"][w][0]) * seconds_per_tick / 86_400 for w in windows]
+        spans = [int(facts["t"][w][-1] - facts["t"][w][0]) for w in windows]
+        days = [seconds_in(span, seconds_per_tick) / 86_400 for span in spans]
         sizes = [w.stop - w.start for w in windows]
         out["events a day"] = [
             n / max(d, 1e-9) if d > 0 else np.nan for n, d in zip(sizes, days, strict=True)

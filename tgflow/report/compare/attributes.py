@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from tgflow.graph import TemporalGraph
-from tgflow.graph.counts import Count, latest, where
+from tgflow.graph.counts import Count, latest
 from tgflow.graph.events import EventBatch
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.train.tasks.labels import EventLabels

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from tgflow.base.units import seconds_in
 from tgflow.graph.events import EventBatch
 
 Family = Literal["discrete", "sparse", "recommendation", "repeat"]
@@ -83,7 +84,7 @@ def measure(events: EventBatch, seconds_per_tick: float) -> StreamFacts:
         new=float((_ranks(ends) == 0).reshape(-1, 2).any(1).double().mean()) if num else 0.0,
         bipartite=not bool(torch.isin(events.src, events.dst).any()),
         median_history=int(history.median()) if num else 0,
-        step_seconds=span * seconds_per_tick / max(times - 1, 1),
+        step_seconds=seconds_in(span, seconds_per_tick) / max(times - 1, 1),
     )
 
 
