@@ -9,12 +9,13 @@ from helpers.effort import cases
 from helpers.live_runs import state_of, untimed
 from helpers.made_models import NAMES, made_model
 from helpers.made_streams import taking_turns
+from tgflow.base.units import ticks_per_unit
 from tgflow.graph import TemporalGraph
 from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer, Reuse
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import LabelTask
 
-UNITS = ("s", "ms", "us", "ns")
+UNITS = ("d", "s", "ms", "us", "ns")
 MONTHS = 20_000_001
 """More seconds than float32 counts singly."""
 
@@ -25,13 +26,13 @@ def moments(base: str):
     g = torch.Generator().manual_seed(5)
     gap = 10.0 ** (torch.rand(240, generator=g) * 6 - 1)
     gap[::7], gap[60::60] = 0.0, MONTHS
-    per = 1000 ** UNITS.index(base)
-    return replace(events, t=(1_600_000_000 + gap.double().cumsum(0)).mul(per).long())
+    seconds = 1_600_000_000 + gap.double().cumsum(0)
+    return replace(events, t=seconds.mul(float(ticks_per_unit("s", base))).long())
 
 
 def seen(name: str, base: str, unit: str, delay=None, epochs=0, **settings):
     """Return every batch's tensors and scores, the results and the state at the end."""
-    events, tick = moments(base), 1000 ** (UNITS.index(unit) - UNITS.index(base))
+    events, tick = moments(base), int(ticks_per_unit(base, unit))
     graph, found, task = TemporalGraph("undirected", 2, time_unit=unit), [], None
     model = made_model(name)
     if delay is not None:
@@ -79,7 +80,7 @@ def assert_same_bits(name, base="s", **settings):
             assert same, (unit, key)
 
 
-@pytest.mark.parametrize("base", cases(["s", "ms"], ["s"]))
+@pytest.mark.parametrize("base", cases(["d", "s", "ms"], ["s"]))
 @pytest.mark.parametrize("name", NAMES)
 def test_unit_changes_no_bit_of_a_continual_run(name, base):
     assert_same_bits(name, base, replay_ratio=0.5)
