@@ -98,14 +98,13 @@ double EventLists::weight(size_t decay, eid_t eid) const {
 
 void EventLists::write(int64_t* entry, const int64_t* before, eid_t eid) {
   entry[0] = eid;
-  double source_age = -1;  // found once: the sums by a source's events differ in the half-life alone
+  double ages[] = {-1, -1, -1};  // by clock, found once: sums by one clock differ in the half-life alone
   for (size_t d = 0; d < decays_.size(); ++d) {
     const Decay& how = decays_[d];
     double sum = weight(d, eid);
     if (before != nullptr) {
-      const bool is_known = how.clock == Clock::kSource && source_age >= 0;
-      const double age = is_known ? source_age : age_at(how.clock, before[0], eid);
-      if (how.clock == Clock::kSource) source_age = age;
+      double& age = ages[static_cast<size_t>(how.clock)];
+      if (age < 0) age = age_at(how.clock, before[0], eid);
       sum += sum_at(before, d) * std::exp2(-age / how.half_life);
     }
     std::memcpy(entry + 1 + d, &sum, sizeof sum);
