@@ -143,7 +143,6 @@ class TrainingConfig:
     """Neighbor sampling strategy; unset: as in the model's paper."""
     span: Annotated[Duration | None, EXPERT] = None
     """Width of strategy window, or half-life of decayed: seconds, or text such as 1h."""
-    """Width of strategy window, or half-life of decayed: seconds, or text such as 1h."""
     num_threads: Annotated[
         Annotated[int, Ge(0)] | None, Setting(flags=("--workers",), resume="any_time")
     ] = None
