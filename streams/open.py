@@ -46,6 +46,8 @@ class EventSource:
         """Settings detected from the first rows, one sentence each."""
         self.columns: Mapping[str, str] = reader.columns
         """Columns that were found by their usual names, by role: "src", "dst", "t"."""
+        self.id_kind, self.id_note = reader.id_kind, reader.id_note
+        """Kind of the ids, "int" or "string", and a sentence on it."""
         self.num_events = reader.num_events
         self.x_dim = reader.x_dim
         self.feature_names: Sequence[str] = reader.feature_names

@@ -75,7 +75,8 @@ class StreamOptions(ColumnNames, TextLayout):
     """Format of times that are texts, as in Python's strptime, such as %m/%d/%Y; unset: ISO 8601 or
     SQL, as 2024-05-01 12:00:00."""
     id_kind: IdKind | None = None
-    """Type of the node ids; unset: as in the first row."""
+    """Type of the node ids; unset: int if all ids of the first 100 rows (of stdin and followed
+    files: the first row) are integers written as such; 007, +7, 7.0 and texts make ids text."""
     max_file_bytes: Annotated[Size | None, Setting(resume="any_time", expert=True)] = None
     """Maximum bytes that a compressed file may unpack to, such as 20GiB; unset: 200 times its own
     size, at least 1GiB."""

@@ -11,6 +11,7 @@ from typing import Any
 from tgflow.base.secret import check_url
 from tgflow.streams.files.urls import FILE_SCHEMES
 from tgflow.streams.rows.row_batch import PartitionedSource
+from tgflow.streams.rows.schema import IdKind
 
 SCHEMES = {"kafka": "tgflow.streams.kafka"}
 """Module of each URL scheme, which exports `TRANSPORT`. A new transport is one such line."""
@@ -35,6 +36,8 @@ class Transport:
             the address, the `NodeIds` of the events, and the keywords codec, records, partition_by,
             options and connect_timeout. Raises `ValueError` if these are inconsistent. None if the
             transport is read-only.
+        id_kind: Returns the kind of the ids in the first records for a `config`, and the reason;
+            None: the kind is a setting.
         topic: Returns a writer of arbitrary records to an address, with `send(value, partition,
             key)`, `flush()` and `close()`, which raise `OSError` if records are rejected. It takes
             the address and the options of the scheme's section. None if the transport is
@@ -46,6 +49,7 @@ class Transport:
     ends: bool = False
     publish: Callable[..., Any] | None = None
     topic: Callable[[str, Any], Any] | None = None
+    id_kind: Callable[[Any], tuple[IdKind, str]] | None = None
 
 
 def scheme_of(address: str) -> str | None:

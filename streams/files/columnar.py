@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import zipfile
 import zlib
@@ -33,7 +34,7 @@ from tgflow.streams.files.decoder import (
 from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Origin, Position, RowBatch
 from tgflow.streams.rows.schema import Columns
-from tgflow.streams.rows.validate import RowSchema, validate
+from tgflow.streams.rows.validate import RowSchema, text_of, validate
 
 BATCH_ROWS = 1 << 15
 """Elements torch checks at once; above this it uses threads, which are slow on a busy machine."""
@@ -321,21 +322,43 @@ def as_table(data: Any) -> pa.Table | None:
     if isinstance(data, tuple) and len(data) in (3, 4) and not isinstance(data[0], Mapping):
         data = dict(zip(("src", "dst", "t", "x"), data, strict=False))
     if isinstance(data, Mapping):
-        return pa.table({name: array_of(column) for name, column in data.items()})
+        return _table_of(data)
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
+        try:
+            return pa.table(data)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # a column of several types
+            return _table_of({name: data[name].tolist() for name in data.columns})
     rows = [*data] if isinstance(data, Iterable) else []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         return None
     names = dict.fromkeys(chain.from_iterable(rows))
-    return pa.table({name: [row.get(name) for row in rows] for name in names})
+    return _table_of({name: [row.get(name) for row in rows] for name in names})
+
+
+def _table_of(columns: Mapping[str, Any]) -> pa.Table:
+    arrays = {name: array_of(column) for name, column in columns.items()}
+    if len({*map(len, arrays.values())}) > 1:
+        sizes = ", ".join(f"{name} has {len(each)} rows" for name, each in arrays.items())
+        raise StreamError("table", "schema", f"its columns differ in length: {sizes:.200}")
+    return pa.table(arrays)
+
+
+def _scalar_text(value: Any) -> str | None:
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return None if is_missing else str(text_of(value))
 
 
 def array_of(column: Any) -> Any:
-    """Convert a column to an Arrow array; a 2-d column becomes an array of lists."""
-    if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple):
+    """Convert a column to an Arrow array; a 2-d column becomes an array of lists.
+
+    Values of several types become texts, which are read as the values that they are the texts of.
+    """
+    if isinstance(column, pa.Array | pa.ChunkedArray):
         return column
-    values = np.asarray(column)
-    if values.ndim != 2:
-        return pa.array(values)
+    values = column if isinstance(column, list | tuple) else np.asarray(column)
+    if isinstance(values, list | tuple) or values.ndim != 2:
+        try:
+            return pa.array(values, from_pandas=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            return pa.array([_scalar_text(value) for value in values], pa.string())
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])

@@ -22,15 +22,15 @@ import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, takewhile
+from itertools import takewhile
 from statistics import mode
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
+from tgflow.graph.id_columns import canonical, ids_of_kind
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.text import (
     BLOCK_BYTES,
@@ -47,26 +47,16 @@ from tgflow.streams.files.urls import FilePath
 from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import Fault
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.validate import (
-    FILLED,
-    RowSchema,
-    has_too_many_decimals,
-    id_fault,
-    number_fault,
-    time_fault,
-    time_type,
-)
+from tgflow.streams.rows.validate import MISSING, RowSchema, has_too_many_decimals, time_type
 
 SPACE, TAB = "space", "tab"
 UNREAD = "_"
 """Name of an ignored column; may be repeated."""
-MISSING = ("", "nan", "NaN", "NA", "N/A", "null", "NULL", "None")
-"""Feature values treated as missing when `fill_missing` is set."""
 MAX_COMMENTS, HEAD_BYTES = 10_000, 8 << 20
 """Maximum leading comment lines of a file, and about how many bytes are searched for them."""
 JODIE_HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
-_MAY_BE_NUMBER = re.compile(r"\s*[-+]?[0-9.iInN]")
+_OTHER = re.compile(rb"0[0-9xX]|[ \t-]")
 _SPACES = re.compile(rb"[ \t]+")
 
 
@@ -181,7 +171,9 @@ class CsvDecoder(TextDecoder):
             is_row = not line.startswith(self.comments) and undecodable(line) is None
             values = split_values(line, self._delimiter) if is_row else []
             if len(values) == len(names):
-                rows.append({n: _typed(v) for n, v in zip(names, values, strict=True)})
+                row = {n: _typed(v) for n, v in zip(names, values, strict=True)}
+                texts = dict(zip(names, values, strict=True))
+                rows.append(row | {n: typed_id(texts[n]) for n in (columns.src, columns.dst)})
         return rows
 
     def parser(self, schema: RowSchema) -> Parser:
@@ -288,62 +280,80 @@ def csv_parser(
     """Return the parser of lines; times are parsed as decimals, never as floats."""
     names = list(names)
     reading = pa.csv.ReadOptions(column_names=names)
-    parsing = pa.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
+    parsing = pa.csv.ParseOptions(delimiter=delimiter)
     types = _types(columns, ids, time)
-    fills = columns.fill_missing is not None
-    converting = _strict(types, MISSING if fills else ())
-    as_text = _strict(dict.fromkeys([columns.src, columns.dst], pa.string()))
-
-    def table(lines: Text, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
-        table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
-        return table.combine_chunks().to_batches()[0]
-
+    converting = _strict(types, ("", *MISSING) if columns.fill_missing is not None else ())
+    as_text = _strict(dict.fromkeys(types, pa.string()))
+    as_ids = _strict(dict.fromkeys([columns.src, columns.dst], pa.string()))
     decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
-    others = {name for name, kind in types.items() if kind != pa.string()}
-    others -= set(columns.features if fills else ())
-    numbers = [place for place, name in enumerate(names) if name in others]
 
-    between = re.escape(delimiter.encode())
-    # Neighbors of one kind share a pattern: one for each of many columns takes minutes to compile.
-    first, *rest = (_plain(types.get(name), between) for name in names)
-    runs = (b"(?:%b%b){%d}" % (between, each, len([*run])) for each, run in groupby(rest))
-    plain = re.compile(first + b"".join(runs) + rb"\r?\n?")
+    def table(lines: Text, options: pa.csv.ConvertOptions, num_lines: int) -> pa.RecordBatch:
+        table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
+        if len(table) != num_lines:
+            raise pa.ArrowInvalid("a value holds a line end")
+        return table.combine_chunks().to_batches()[0]
 
     def is_tiny(line: Text) -> bool:
         values = split_values(line, delimiter)
         return len(values) < len(names) or any(has_too_many_decimals(values[i]) for i in decimals)
 
-    def parse(lines: Text, num_lines: int) -> pa.RecordBatch:
+    def checked(lines: Text, num_lines: int) -> Text:
         lines = tidy(lines)
-        if num_lines == 1 and undecodable(lines) is None:  # Arrow takes 30x as long
-            values = split_values(lines, delimiter)
-            if len(values) != len(names) or not all(
-                _MAY_BE_NUMBER.match(values[i]) for i in numbers
-            ):
-                raise pa.ArrowInvalid("not as many values, or text for a number")
         if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
             raise pa.ArrowInvalid("a line end of another kind")
         if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
             raise pa.ArrowInvalid("a byte order mark")  # Arrow would skip a leading one
         if b'"' in lines and not encloses_values(lines, delimiter):
             raise pa.ArrowInvalid("text after a closing quote")  # Arrow appends it
-        refuse_tiny(lines, is_tiny)
         reading.block_size = parser_block(lines, num_lines)
-        batch = table(lines, converting)
-        if len(batch) != num_lines:
-            raise pa.ArrowInvalid("a value holds a line end")
-        if ids == "int" and (b"x" in lines or b"X" in lines):
-            for column in table(lines, as_text).columns:  # Arrow accepts hexadecimal numbers
-                if pc.any(pc.match_substring_regex(column, r"^\s*0[xX]")).as_py():
-                    raise pa.ArrowInvalid("a hexadecimal id")
+        return lines
+
+    def typed(lines: Text, num_lines: int) -> pa.RecordBatch:
+        lines = checked(lines, num_lines)
+        refuse_tiny(lines, is_tiny)
+        batch = table(lines, converting, num_lines)
+        if ids == "int" and may_be_other_integers(lines, delimiter):
+            for column in table(lines, as_ids, num_lines).columns:
+                if ids_of_kind(column, "integers")[1].any():
+                    raise pa.ArrowInvalid("an id such as 007, which Arrow reads as 7")
         return batch
 
-    def explain(line: Text) -> Fault | None:
-        if plain.fullmatch(line):  # 10 times faster than the checks below
-            return None
-        return _fault(tidy(line), names, delimiter, columns, ids, time)
+    def texts(lines: Text, num_lines: int) -> pa.RecordBatch:
+        return table(checked(lines, num_lines), as_text, num_lines)
 
-    return Parser(parse, explain, pa.schema(list(types.items())), listed(names))
+    def explain(line: Text) -> Fault | None:
+        return _fault(tidy(line), names, delimiter)
+
+    schema = pa.schema(dict.fromkeys(types, pa.string()))
+    return Parser(typed, texts, explain, schema, listed(list(types)))
+
+
+def may_be_other_integers(lines: Text, delimiter: str) -> bool:
+    """Return whether a value may begin with 0 and go on, or have a space or `-0` or `x` in it.
+
+    Arrow reads such values as integers, too. Rarely wrong.
+    """
+    data, marks = np.frombuffer(lines, dtype=np.uint8), f'{delimiter}\n"'.encode()
+    if b"x" in lines or b"X" in lines or _OTHER.match(lines):
+        return True
+    for mark in marks if b'"' in lines else marks[:2]:
+        for start in (0, 1):  # pairs of bytes at even places, and at odd ones; fast
+            pairs = data[start : len(data) - (len(data) - start) % 2].view("<u2")
+            found = pairs == mark + (ord("0") << 8)
+            if found.any():
+                after = np.minimum(2 * np.flatnonzero(found) + start + 2, len(data) - 1)
+                if (data[after] - ord("0") < 10).any():
+                    return True
+    for other in b" \t-".replace(delimiter.encode(), b""):
+        if other in lines:
+            places = np.flatnonzero(data == other)
+            before, after = data[places - 1], data[np.minimum(places + 1, len(data) - 1)]
+            if other == ord("-"):
+                if (np.isin(before, [*marks]) & (after == ord("0"))).any():
+                    return True
+            elif np.isin([before, after], [*marks, ord("\r")]).any():
+                return True
+    return False
 
 
 def split_values(line: Text, delimiter: str) -> list[str]:
@@ -394,9 +404,7 @@ def _quote_fault(line: Text, delimiter: str) -> tuple[str, str]:
     return "text follows a closing quote", "write quotes within quotes twice"
 
 
-def _fault(
-    line: Text, names: Sequence[str], delimiter: str, columns: Columns, ids: IdKind, time: Scale
-) -> Fault | None:
+def _fault(line: Text, names: Sequence[str], delimiter: str) -> Fault | None:
     if fault := undecodable(line):
         return fault
     plain = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
@@ -412,22 +420,6 @@ def _fault(
             way_out = "the file ends within this line: fetch it again, or remove the line"
             return "schema", f"{text}; {way_out}"
         return "schema", f"{text}; fix or remove the line"
-    row = dict(zip(names, values, strict=True))
-    for name in (columns.src, columns.dst) if ids == "int" else ():
-        number = as_integer(row[name])
-        if fault := id_fault(name, row[name] if number is None else number):
-            return fault
-    if fault := time_fault(columns.t, row[columns.t], time):
-        return fault
-    for name in columns.single(int):
-        if name not in columns.texts and (fault := number_fault(name, row[name], UNSCALED)):
-            return fault
-    for name in columns.numbers:
-        is_filled = columns.fill_missing is not None and row[name] in MISSING
-        if not (is_filled or _is_number(row[name])):
-            if row[name] in MISSING and name in columns.features:
-                return "null", f"{name} is {row[name] or 'empty'}; {FILLED}"
-            return "type", f"{name} is {shown(row[name])}, expected a number"
     return None
 
 
@@ -453,13 +445,10 @@ def _strict(types: Mapping[str, pa.DataType], missing: Sequence[str] = ()) -> pa
     )
 
 
-def _plain(kind: pa.DataType | None, delimiter: bytes) -> bytes:
-    """Return a pattern that matches only valid values."""
-    if kind == pa.int64():
-        return rb"[0-9]{1,18}"
-    if kind is not None and (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
-        return rb"-?[0-9]{1,15}(?:\.[0-9]{1,15})?" if kind == pa.float32() else rb"-?[0-9]{1,18}"
-    return rb'[^"\r\n\x80-\xff' + delimiter + rb"]+"
+def typed_id(value: str) -> int | str:
+    """Return an id of a file without types: an integer, or a text, as `canonical`."""
+    number = canonical(value)
+    return value if number is None else number
 
 
 def _typed(value: str) -> int | float | str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tgflow.streams.errors import StreamError
-from tgflow.streams.files.csv import CsvDecoder, as_integer, csv_parser, split_values
+from tgflow.streams.files.csv import CsvDecoder, as_integer, csv_parser, split_values, typed_id
 from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, Parser, Text
 from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault
@@ -59,7 +59,7 @@ class DyglibDecoder(CsvDecoder):
             ends = [as_integer(value) for value in values[1:3]]
             if len(values) == len(_NAMES) and None not in ends:
                 row: dict[str, Any] = dict(zip(_NAMES, values, strict=True))
-                row |= {"src": ends[0], "dst": ends[1]}
+                row |= {"src": typed_id(values[1]), "dst": typed_id(values[2])}
                 rows = self._rows_of_x
                 if rows is not None and (number := _row_number(row[INDEX], len(rows))) is not None:
                     row[FEATURES] = rows[number].tolist()
@@ -82,7 +82,8 @@ class DyglibDecoder(CsvDecoder):
         no_rows = pa.RecordBatch.from_pylist([], inner.schema)
         return replace(
             inner,
-            parse=lambda *lines: _with_features(inner.parse(*lines), rows, keeps_index),
+            typed=lambda *lines: _with_features(inner.typed(*lines), rows, keeps_index),
+            texts=lambda *lines: _with_features(inner.texts(*lines), rows, keeps_index),
             explain=lambda line: inner.explain(line) or _index_fault(line, len(rows)),
             schema=_with_features(no_rows, rows, keeps_index).schema,
         )

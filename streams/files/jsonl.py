@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,9 +29,7 @@ from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.validate import (
     RowSchema,
     has_too_many_decimals,
-    id_fault,
-    number_fault,
-    time_fault,
+    text_of,
     time_type,
     usual_value,
 )
@@ -72,75 +69,117 @@ class JsonlDecoder(TextDecoder):
 
     def parser(self, schema: RowSchema) -> Parser:
         """Return the parser of lines."""
-        rows, columns, time = self._objects, schema.columns, schema.time
+        rows, columns = self._objects, schema.columns
         usual = {name: usual_value(row.get(name) for row in rows) for name in columns.names}
-        types = json_types(columns, schema.ids, time, usual)
-        return json_parser(types, columns, time)
+        return json_parser(columns, schema.ids, schema.time, usual)
 
     @cached_property
     def _objects(self) -> list[dict[str, Any]]:
         return [value for value, fault in map(parse_object, self.head()) if fault is None]
 
 
-def json_parser(types: Mapping[str, pa.DataType], columns: Columns, time: Scale) -> Parser:
-    """Return the parser of lines; times are parsed as decimals, never as floats."""
-    schema = pa.schema(list(types.items()))
-    reading = pa.json.ReadOptions()
-    parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+def json_parser(columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]) -> Parser:
+    """Return the parser of lines with `usual` values; times are decimals, never floats.
 
-    decimals = [name for name, kind in types.items() if pa.types.is_decimal(kind)]
+    Where the values have other types, those of the first line are tried, and then texts.
+    """
+    types = json_types(columns, ids, time, usual)
+    lists = {name for name, kind in types.items() if pa.types.is_list(kind)}
+    text = {name: pa.list_(pa.string()) if name in lists else pa.string() for name in types}
+    schema, current = pa.schema(text), types
 
-    def is_tiny(line: Text) -> bool:
-        row, fault = parse_object(line)
-        return fault is not None or any(has_too_many_decimals(row.get(name)) for name in decimals)
+    def table(lines: Text, num_lines: int, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+        decimals = [name for name, kind in types.items() if pa.types.is_decimal(kind)]
 
-    def parse(lines: Text, num_lines: int) -> pa.RecordBatch:
-        _refuse_other_lines(lines, num_lines)
+        def is_tiny(line: Text) -> bool:
+            row, fault = parse_object(line)
+            return fault is not None or any(has_too_many_decimals(row.get(n)) for n in decimals)
+
         refuse_tiny(lines, is_tiny)
-        reading.block_size = parser_block(lines, num_lines)
-        table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
-        if len(table) != num_lines:
+        batch = pa.json.read_json(
+            pa.BufferReader(lines),
+            pa.json.ReadOptions(block_size=parser_block(lines, num_lines)),
+            pa.json.ParseOptions(
+                explicit_schema=pa.schema(types), unexpected_field_behavior="ignore"
+            ),
+        ).combine_chunks()
+        if len(batch) != num_lines:
             raise pa.ArrowInvalid("not one object a line")
-        batch = table.combine_chunks().to_batches()[0]
+        [batch] = batch.to_batches()
         batch.validate(full=True)  # strings may contain bytes that are not UTF-8
         return batch
 
-    def explain(line: Text) -> Fault | None:
-        return _fault(line, types, columns, time)
+    def typed(lines: Text, num_lines: int) -> pa.RecordBatch:
+        nonlocal current
+        _refuse_other_lines(lines, num_lines)
+        try:
+            return table(lines, num_lines, current)
+        except pa.ArrowInvalid:
+            first, fault = parse_object(lines.lstrip(b" \t").partition(b"\n")[0])
+            found = json_types(columns, ids, time, {n: [] for n in lists} | first)
+            if fault or found == current or {n for n in found if found[n] in _LISTS} != lists:
+                raise
+            batch = table(lines, num_lines, found)
+            current = found
+            return batch
 
-    return Parser(parse, explain, schema, listed(schema.names))
+    def texts(lines: Text, num_lines: int) -> pa.RecordBatch:
+        rows = [parse_object(line) for line in lines.split(b"\n")[:num_lines]]
+        if len(rows) != num_lines or any(fault or _misfit(row, types) for row, fault in rows):
+            raise pa.ArrowInvalid("not one object a line, or values that are no plain ones")
+        values = {name: [text_of(row.get(name)) for row, _ in rows] for name in types}
+        return pa.RecordBatch.from_pydict(values, schema)
+
+    def explain(line: Text) -> Fault | None:
+        row, fault = parse_object(line)
+        return fault or _misfit(row, types)
+
+    return Parser(typed, texts, explain, schema, listed(schema.names))
+
+
+_LISTS = [pa.list_(pa.float32())]
+
+
+def _misfit(row: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Fault | None:
+    """Return the fault of a list or an object in place of a value, or the reverse."""
+    for name, kind in types.items():
+        value = row.get(name)
+        items = value if isinstance(value, list) else [value]
+        is_list = isinstance(value, list) or value is None
+        if is_list < pa.types.is_list(kind) or any(isinstance(x, list | dict) for x in items):
+            return "type", f"{name} is {shown(_plain(value))}, expected a list of numbers"
+        if isinstance(value, list) and not pa.types.is_list(kind):
+            return "type", f"{name} is {shown(_plain(value))}, expected one value"
+    return None
 
 
 def json_types(
     columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]
 ) -> dict[str, pa.DataType]:
-    """Return the column types: features and ids as in `usual`, the others by column."""
-    types = {}
-    for name in columns.categorical:
-        kind = type(usual.get(name))
-        types[name] = {int: pa.int64(), bool: pa.bool_()}.get(kind, pa.string())
-    for name in columns.numbers:
-        is_list = isinstance(usual.get(name), list)
-        types[name] = pa.list_(pa.float32()) if is_list else pa.float32()
-    for name in (columns.src, columns.dst):
-        is_number = ids == "int" or isinstance(usual.get(name), int)
-        types[name] = pa.int64() if is_number else pa.string()
+    """Return the column types: as in `usual`, or those of numbers that the columns hold."""
+    number = time_type(UNSCALED)
+    types: dict[str, pa.DataType] = dict.fromkeys(columns.categorical, pa.string())
+    types |= dict.fromkeys(columns.numbers, pa.float32())
+    ends = columns.src, columns.dst
+    types |= dict.fromkeys(ends, pa.int64() if ids == "int" else pa.string())
     types[columns.t] = time_type(time)
     for name in columns.single(int):
-        number = pa.bool_() if isinstance(usual.get(name), bool) else time_type(UNSCALED)
         types[name] = pa.string() if name in columns.texts else number
     if columns.event_id:
-        is_number = isinstance(usual.get(columns.event_id), int)
-        types.setdefault(columns.event_id, pa.int64() if is_number else pa.string())
+        types.setdefault(columns.event_id, pa.string())
+    for name in types:
+        value = usual.get(name)
+        if isinstance(value, str):
+            types[name] = pa.string()
+        elif isinstance(value, bool):
+            types[name] = types[name] if name in (*ends, columns.t) else pa.bool_()
+        elif isinstance(value, int) and types[name] == pa.string():
+            types[name] = number if name in (columns.t, *columns.single(int)) else pa.int64()
+        elif isinstance(value, list) and name in columns.numbers:
+            types[name] = _LISTS[0]
     return types
 
 
-_CLASSES = {
-    pa.string(): (str, "text as in the first rows"),
-    pa.bool_(): (bool, "true or false as in the first rows"),
-}
-_EVENT_IDS = {pa.int64(): (int, "an integer"), pa.string(): (str, "a string")}
-"""Python type and name in messages, by Arrow type, for columns other than times."""
 _AFTER_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n{},\]]")
 
 
@@ -163,7 +202,9 @@ def parse_object(line: Text) -> tuple[dict[str, Any], Fault | None]:
     if fault := undecodable(line):
         return {}, fault
     try:
-        value = json.loads(line.rstrip(b"\r\n"), parse_float=Decimal, object_pairs_hook=_unique)
+        value = json.loads(
+            line.rstrip(b"\r\n").decode(), parse_float=Decimal, object_pairs_hook=_unique
+        )
     except json.JSONDecodeError as error:
         what = f"not JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
         return {}, ("syntax", f"{what}; write one object per line")
@@ -196,63 +237,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _fault(
-    line: Text, types: Mapping[str, pa.DataType], columns: Columns, time: Scale
-) -> Fault | None:
-    row, fault = parse_object(line)
-    if fault is not None:
-        return fault
-    for name in (columns.src, columns.dst):
-        value = row.get(name)
-        if types[name] == pa.string() and value is not None and not isinstance(value, str):
-            return "type", f"{name} is {shown(value)}, expected a string"
-        if types[name] == pa.int64() and (fault := id_fault(name, _plain(value))):
-            return fault
-    if fault := time_fault(columns.t, row.get(columns.t), time):
-        return fault
-    for name in columns.single(int):
-        kind, value = _CLASSES.get(types[name]), row.get(name)
-        if kind is not None and value is not None:
-            fault = _kind_fault(name, value, *kind)
-        else:
-            fault = number_fault(name, value, UNSCALED)
-        if fault:
-            return fault
-    if columns.event_id and row.get(columns.event_id) is not None:
-        kind = _EVENT_IDS.get(types[columns.event_id])
-        if kind and (fault := _kind_fault(columns.event_id, row[columns.event_id], *kind)):
-            return fault
-    for name in columns.categorical:
-        kind, value = (_EVENT_IDS | _CLASSES).get(types[name]), row.get(name)
-        if kind and value is not None and (fault := _kind_fault(name, value, *kind)):
-            return fault
-    for name in columns.numbers:
-        is_list = pa.types.is_list(types[name])
-        if columns.fill_missing is not None and row.get(name) is None:
-            continue
-        value = _plain(row.get(name, 0))
-        if not _is_number(value, is_list):
-            expected = "a list of numbers" if is_list else "a number"
-            return "type", f"{name} is {shown(value)}, expected {expected}"
-        if any(map(math.isinf, value if isinstance(value, list) else [value])):
-            return "inf", f"{name} is {shown(value)} in float32; features must be finite"
-    return None
-
-
-def _kind_fault(name: str, value: object, kind: type, expected: str) -> Fault | None:
-    if isinstance(value, kind):
-        return None
-    return "type", f"{name} is {shown(_plain(value))}, expected {expected}"
-
-
 def _plain(value: object) -> object:
     """Convert a parsed value for display in a message."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return float(value) if isinstance(value, Decimal) else value
-
-
-def _is_number(value: object, is_list: bool) -> bool:
-    if is_list:
-        return isinstance(value, list) and all(_is_number(v, False) for v in value)
-    return isinstance(value, int | float) and not isinstance(value, bool)

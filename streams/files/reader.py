@@ -22,26 +22,34 @@ from threading import Event
 from typing import IO, Any, TypeGuard
 
 from tgflow.base.iso_time import formats_of, iso_seconds
-from tgflow.base.units import parse_bytes
+from tgflow.base.units import exact_decimal, parse_bytes
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
 from tgflow.streams.files.columnar import as_table, table_decoder
-from tgflow.streams.files.csv import MISSING, SNAP, names_of
-from tgflow.streams.files.decoder import Decoder
+from tgflow.streams.files.csv import SNAP, names_of
+from tgflow.streams.files.decoder import SAMPLES, Decoder
 from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
 from tgflow.streams.files.text import COMPRESSION, TextDecoder
 from tgflow.streams.files.urls import FilePath, UrlPath, file_path
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.prefetch import Ended, Prefetcher
-from tgflow.streams.rows.row_batch import PartitionedSource, Position, RowBatch
-from tgflow.streams.rows.schema import OPTIONAL, Checks, Columns, IdKind, Times, listed
+from tgflow.streams.rows.row_batch import (
+    Fault,
+    PartitionedSource,
+    Position,
+    RowBatch,
+    warn_of_first_time,
+)
+from tgflow.streams.rows.schema import ID_KINDS, OPTIONAL, Checks, Columns, IdKind, Times, listed
 from tgflow.streams.rows.validate import (
-    AS_TEXT,
+    BOOLEANS,
+    MISSING,
     MOST,
     RowSchema,
     TextClasses,
     feature_names,
     first_classes,
+    first_id_kind,
     saved_classes,
     time_fault,
     usual_value,
@@ -352,11 +360,14 @@ class Reader:
         self, files: Files, options: StreamOptions, event_id: str | None, checks: Checks
     ) -> None:
         self._files = files
+        self.is_pipe = isinstance(files.growth, Spool)
         self._event_id = event_id
         self._options, self.columns = _with_usual_names(files, options, event_id)
         self._checks = checks
         times = Times(options.time_unit, options.tick_unit, options.time_format)
         self.id_kind: IdKind = options.id_kind or "int"
+        self.id_note = f"ids are {ID_KINDS[self.id_kind]}"
+        """The kind of the ids, and why: that of the first `SAMPLES` rows, or as given."""
         self.widths: tuple[int, ...] = ()
         """Numbers in each feature column that is not categorical."""
         self.x_dim = 0
@@ -497,16 +508,27 @@ class Reader:
                 continue
             self.refusal = _text_feature(decoder, columns, samples)
             found = [*decoder.notes()]
-            if self._options.id_kind is None:
-                both = columns.src, columns.dst
-                needed = columns.features if columns.fill_missing is None else ()
-                whole = [r for r in samples if all(r.get(n) is not None for n in (*both, *needed))]
-                good = [row for row in whole if all(_is_id(row[name]) for name in both)]
-                row = [*good, *whole, *samples][0]
-                first = {name: row.get(name) for name in both}
-                self.id_kind = _id_kind(decoder.first_place, first)
-                found += _text_among_numbers(first, whole)
             self.time, note = times.scale(row.get(columns.t) for row in samples)
+            needed = [columns.src, columns.dst, columns.t]
+            needed += columns.features if columns.fill_missing is None else ()
+            whole = [
+                row
+                for row in samples[:SAMPLES]
+                if all(row.get(name) is not None for name in needed)
+                and not self._time_fault(columns.t, row[columns.t])
+            ]
+            ends = [(name, row.get(name)) for row in whole or samples for name in needed[:2]]
+            if self._options.id_kind is None:
+                is_whole = len(whole) == len(samples[:SAMPLES])
+                self.id_kind, reason = first_id_kind(
+                    decoder.first_place if is_whole else decoder.name,
+                    ends,
+                    has_missing=not is_whole,
+                )
+                self.id_note = f"ids are {ID_KINDS[self.id_kind]}{reason}"
+            spaced = [v for _, v in ends if isinstance(v, str) and v != v.strip(" ")]
+            if spaced and self.id_kind == "string":
+                self.id_note += f"; spaces around ids are kept, as in {shown(spaced[0])}"
             if not decoder.is_growing:
                 self.refusal = self.refusal or self._no_time(decoder, columns, samples)
             found += [] if note is None else [note]
@@ -521,6 +543,10 @@ class Reader:
             self.notes += [f"{decoder.name}: {each}" for each in found]
             return
 
+    def _time_fault(self, name: str, value: object) -> Fault | None:
+        is_moment = isinstance(value, date | timedelta)
+        return None if is_moment else time_fault(name, value, self.time)
+
     def _no_time(
         self, decoder: Decoder, columns: Columns, samples: Sequence[Mapping[str, Any]]
     ) -> StreamError | None:
@@ -530,11 +556,7 @@ class Reader:
         if self.time.format is not None:
             there = [str(value) if isinstance(value, int) else value for value in there]
         texts = [value for value in there if isinstance(value, str)]
-        faults = (
-            time_fault(columns.t, value, self.time)
-            for value in there
-            if not isinstance(value, date | timedelta)
-        )
+        faults = (self._time_fault(columns.t, value) for value in there)
         first = [fault for fault in faults if fault is not None]
         if not texts or len(first) < len(there) or first[0][0] != "time_type":
             return None
@@ -552,11 +574,15 @@ def _text_feature(
     """Return an error of the first row if all samples of a feature are texts."""
     for name in columns.features:
         there = [row.get(name) for row in samples if row.get(name) not in (None, *MISSING)]
-        if there and all(isinstance(value, str) for value in there):
+        if there and all(isinstance(v, str) and not _is_number(v) for v in there):
             text = f"{name} is {shown(there[0])}, expected a number; pass categorical={name!r} to "
             text += "encode its categories, or leave it out of the features"
             return StreamError(decoder.first_place, "type", text)
     return None
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().lower() in BOOLEANS or exact_decimal(text) is not None
 
 
 def _require(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> None:
@@ -627,34 +653,6 @@ def _is_value(name: str) -> bool:
     return True
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool)
-
-
-def _id_kind(where: str, first: dict[str, object]) -> IdKind:
-    """Return "int" if all ids of a row are integers, "string" if one is a string."""
-    for column, value in first.items():
-        if value is not None and not _is_id(value):
-            text = f"{column} is {shown(value)}, expected an integer or a string"
-            raise StreamError(where, "type", f"{text}; {AS_TEXT}")
-    return "string" if any(isinstance(value, str) for value in first.values()) else "int"
-
-
-def _text_among_numbers(
-    first: Mapping[str, object], rows: Sequence[Mapping[str, Any]]
-) -> Iterator[str]:
-    """Yield a note if the id of the first row is text and most others of its column are numbers."""
-    for column, value in first.items():
-        if isinstance(value, str):
-            numbers = [row for row in rows if isinstance(row[column], int)]
-            if 2 * len(numbers) >= len(rows):
-                yield (
-                    f"all ids are read as text, as {column} of the first row is {shown(value)}; "
-                    "id_kind='int' reads integers"
-                )
-                return
-
-
 class FileSource(PartitionedSource):
     """Source of files in sequence, or of a table, as a single partition 0.
 
@@ -676,7 +674,7 @@ class FileSource(PartitionedSource):
         self.refusal = reader.refusal
         """Error of the first row, if none of the first rows can be read."""
         self.x_dim = reader.x_dim
-        self.id_kind = reader.id_kind
+        self.id_kind, self.id_note = reader.id_kind, reader.id_note
         self.ids = ids
         self.num_events = reader.num_events
         self._reader = reader
@@ -684,11 +682,13 @@ class FileSource(PartitionedSource):
         self._progress = 0.0
         self._stop = Event()
         self._has_ended = False
+        self._has_checked_time = True
 
     def start(self, positions: Mapping[int, Position]) -> None:
         """Start or resume at `positions[0]`; without it, read from the beginning."""
         self.close()
         self._stop = Event()
+        self._has_checked_time = bool(positions) or not self._reader.is_pipe
         rows = self._reader.read(positions.get(PARTITION), self._stop)
         self._progress, self._has_ended = 0.0, False
         self._ahead = Prefetcher(rows, DEPTH)
@@ -709,6 +709,8 @@ class FileSource(PartitionedSource):
         if read is None:
             return []
         rows, self._progress = read
+        if not self._has_checked_time:
+            self._has_checked_time = warn_of_first_time(_log, [rows], self.unit)
         return [rows]
 
     def ended(self) -> Set[int]:

@@ -246,17 +246,21 @@ def head_of(
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """Parser of lines of one format.
+    """Parser of lines of one format, to one row per line.
+
+    Both ways raise `pa.ArrowInvalid` unless all lines are rows, and `validate` reads the same
+    values from both.
 
     Args:
-        parse: Returns one row per line, or raises `pa.ArrowInvalid`. Lines parsed together give the
-            same rows as lines parsed one by one.
-        explain: Returns the apparent fault of a line, None if there is none.
-        schema: The columns of the rows.
+        typed: Parses lines whose values have the usual types; fast.
+        texts: Parses any rows to columns of texts, or of lists of texts.
+        explain: Returns the fault of a line that is not a row, None if there is none.
+        schema: The columns of `texts`.
         columns: Their names in messages.
     """
 
-    parse: Callable[[Text, int], pa.RecordBatch]
+    typed: Callable[[Text, int], pa.RecordBatch]
+    texts: Callable[[Text, int], pa.RecordBatch]
     explain: Callable[[Text], Fault | None]
     schema: pa.Schema
     columns: str
@@ -279,63 +283,70 @@ def refuse_tiny(lines: Text, is_tiny: Callable[[Text], bool]) -> None:
 
 def parse_lines(
     lines: Text, num_lines: int, parser: Parser, longest: int, left_out: int = 0
-) -> tuple[pa.RecordBatch, Int64s | None, list[RowFault]]:
-    """Return the rows, the line number of each (None if all lines are valid), and the faults.
+) -> tuple[list[pa.RecordBatch], Int64s | None, list[RowFault]]:
+    """Return the rows, the line number of each (None if all lines are rows), and the faults.
 
-    Lines are parsed in 16 chunks; in a failing chunk, suspicious lines are parsed individually, and
-    the others together.
+    Lines are parsed in 16 chunks: as typed values, or else as texts. Of a chunk with lines that are
+    no rows, suspicious lines are parsed individually, and the others together.
     """
-    taken = [(np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], parser.schema))]
+    batches = [pa.RecordBatch.from_pylist([], parser.schema)]
     if not num_lines:
-        return taken[0][1], None, []
+        return batches, None, []
     ends = _line_ends(lines)
     starts = np.append(0, ends[:-1])
     sizes = ends - starts + left_out
     fits = sizes <= longest
     faults: dict[int, Fault] = {}
-
-    def line(row: int) -> bytes:
-        return bytes(lines[starts[row] : ends[row]])
-
-    def takes(rows: Int64s) -> bool:
-        if len(rows) == 0:
-            return True
-        batch = _parse(_selected(lines, starts, ends, rows), len(rows), parser)
-        if batch is not None:
-            taken.append((rows, batch))
-        return batch is not None
-
     for row in np.flatnonzero(~fits).tolist():
         text = f"the line has {sizes[row]:,} bytes, more than max_record_bytes={longest}"
         faults[row] = "too_large", text
-    likely: list[int] = []
-    for piece in np.array_split(np.flatnonzero(fits), _NUM_PIECES):
-        for row in [] if takes(piece) else piece.tolist():
-            fault = parser.explain(line(row))
-            if fault is None:
-                likely.append(row)
-            elif not takes(np.array([row])):
-                faults[row] = fault
-    waiting = [np.array(likely, dtype=np.int64)]
+    index = [np.empty(0, dtype=np.int64)]
+    for piece in filter(len, np.array_split(np.flatnonzero(fits), _NUM_PIECES)):
+        batch, rows = _parsed(_selected(lines, starts, ends, piece), len(piece), parser), piece
+        if batch is None:
+            found = {row: bytes(lines[starts[row] : ends[row]]) for row in piece.tolist()}
+            batch, rows = _apart(found, parser, faults)
+        batches.append(batch)
+        index.append(rows)
+    bad = [RowFault(row, *faults[row]) for row in sorted(faults)]
+    return batches, np.concatenate(index) if faults else None, bad
+
+
+def _apart(
+    lines: Mapping[int, bytes], parser: Parser, faults: dict[int, Fault]
+) -> tuple[pa.RecordBatch, Int64s]:
+    """Return the rows among some lines and their numbers; add the faults of the others."""
+    explained = {row: parser.explain(line) for row, line in lines.items()}
+    taken = [(pa.RecordBatch.from_pylist([], parser.schema), np.empty(0, dtype=np.int64))]
+    waiting = [np.array([row for row, fault in explained.items() if fault is None], np.int64)]
+    waiting += [np.array([row]) for row, fault in explained.items() if fault is not None]
     while waiting:
         rows = waiting.pop()
-        if takes(rows):
-            continue
-        if len(rows) > 1:  # no line looks wrong, yet together they fail
+        batch = _parse(parser.texts, b"".join(lines[row] for row in rows.tolist()), len(rows))
+        if batch is not None:
+            taken.append((batch, rows))
+        elif len(rows) > 1:  # no line looks wrong, yet together they fail
             waiting += np.array_split(rows, 2)
-            continue
-        text = shown(line(rows[0]).decode(errors="replace").rstrip("\r\n"))
-        faults[int(rows[0])] = "syntax", f"the line is not a row of {parser.columns}: {text}"
-    index = np.concatenate([rows for rows, _ in taken])
-    batch = pa.concat_batches([batch for _, batch in taken])
+        elif len(rows):
+            text = shown(lines[row := int(rows[0])].decode(errors="replace").rstrip("\r\n"))
+            other = "syntax", f"the line is not a row of {parser.columns}: {text}"
+            faults[row] = explained[row] or other
+    index = np.concatenate([rows for _, rows in taken])
     order = np.argsort(index)
-    found = [RowFault(row, *faults[row]) for row in sorted(faults)]
-    return batch.take(pa.array(order)), index[order] if faults else None, found
+    return pa.concat_batches([batch for batch, _ in taken]).take(pa.array(order)), index[order]
 
 
-def _parse(lines: Text, num_lines: int, parser: Parser) -> pa.RecordBatch | None:
+def _parsed(lines: Text, num_lines: int, parser: Parser) -> pa.RecordBatch | None:
+    """Return the rows of lines as typed values, or else as texts; None if a line is not a row."""
+    typed = _parse(parser.typed, lines, num_lines)
+    return _parse(parser.texts, lines, num_lines) if typed is None else typed
+
+
+def _parse(
+    parse: Callable[[Text, int], pa.RecordBatch], lines: Text, num_lines: int
+) -> pa.RecordBatch | None:
     try:
-        return parser.parse(lines, num_lines)
+        return parse(lines, num_lines) if num_lines else None
     except pa.ArrowInvalid:
         return None
 
@@ -428,7 +439,7 @@ class TextDecoder(Decoder):
         is_long = len(lines) + block.left_out > longest and (
             block.left_out or np.diff(_line_ends(lines), prepend=0).max() > longest
         )
-        batch = None if is_long or not lines.strip() else _parse(lines, num_lines, parser)
+        batch = None if is_long or not lines.strip() else _parsed(lines, num_lines, parser)
         if batch is None:
             return None
         locate = self._locator(block, rows, longest)
@@ -445,12 +456,12 @@ class TextDecoder(Decoder):
             is_blank = np.logical_and.reduceat(is_space, starts)[rows]
             rows, blank = rows[~is_blank], int(np.count_nonzero(is_blank))
         lines = _selected(block.data, starts, ends, rows)
-        batch, index, faults = parse_lines(lines, len(rows), parser, longest, block.left_out)
+        batches, index, faults = parse_lines(lines, len(rows), parser, longest, block.left_out)
         locate = self._locator(block, rows, longest)
         found = validate(
-            batch, schema, index=index, faults=faults, locate=locate, position=block.position
+            batches, schema, index=index, faults=faults, locate=locate, position=block.position
         )
-        return replace(found, counts={BLANK_LINE: blank} if blank else {})
+        return replace(found, counts={**found.counts, BLANK_LINE: blank}) if blank else found
 
     def _rows_among(self, block: TextBlock) -> Int64s | None:
         """Return the numbers of lines other than header and comments; None if all are."""

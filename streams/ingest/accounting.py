@@ -11,7 +11,7 @@ from tgflow.streams.errors import MAX_MESSAGE, TooManyBadRecords
 from tgflow.streams.ingest.admission import Admitted
 from tgflow.streams.ingest.ingest_state import Counts
 from tgflow.streams.ingest.ordering import per_partition
-from tgflow.streams.rows.row_batch import BadRow, Int64s, RowBatch
+from tgflow.streams.rows.row_batch import BadRow, Int64s, Origin, RowBatch
 
 NUM_EXAMPLES = 3
 WINDOW = 10_000
@@ -72,7 +72,8 @@ class RowAccounting:
         num_bad, num_rows = found["malformed"], found["read"]
         if not self._allows(num_bad, num_rows):
             total = f" {num_rows:,}" if num_bad < num_rows else ""
-            raise self._broken(f"{num_bad:,} of all{total} rows are bad{self._limit}")
+            text = f"{num_bad:,} of all{total} rows are bad{self._limit}"
+            raise self._broken(text, self._most_frequent())
 
     def changes(self) -> dict[str, Any]:
         """Return the counts of the partitions that have changed since the last call."""
@@ -99,9 +100,9 @@ class RowAccounting:
             num_bad = len(recent) - start
             if not self._allows(num_bad, WINDOW):
                 rows = f"the last {min(number + 1, WINDOW):,} rows are bad"
-                raise self._broken(f"{num_bad:,} of {rows}{self._limit}", bad, row)
+                raise self._broken(f"{num_bad:,} of {rows}{self._limit}", _usual(bad), row)
             if num_bad == number + 1 == FIRST:
-                raise self._broken(f"the first {FIRST:,} rows are all bad", bad, row)
+                raise self._broken(f"the first {FIRST:,} rows are all bad", _usual(bad), row)
         counts["recent_bad"] = recent[start:]
 
     def _allows(self, num_bad: int, num_rows: int) -> bool:
@@ -112,15 +113,28 @@ class RowAccounting:
     def _limit(self) -> str:
         return f", more than max_bad_ratio={self._max_bad_ratio:g}"
 
-    def _broken(
-        self, text: str, bad: Sequence[BadRow] = (), row: BadRow | None = None
-    ) -> TooManyBadRecords:
-        if bad:
-            code, _ = Counter(row.code for row in bad).most_common(1)[0]
-            example = printable(next(row.text for row in bad if row.code == code), MAX_MESSAGE)
-            text += f", most of them lately by {code!r} (as: {example})"
+    def _most_frequent(self) -> str:
+        """Return the most frequent fault of all rows, with an example and its place."""
+        seen = [each for entry in self.counts.values() for each in entry["refused"].items()]
+        most: Counter[str] = Counter()
+        for code, found in seen:
+            most[code] += found["count"] if code != "late" else 0
+        [(code, count)] = most.most_common(1)
+        example = next(found for other, found in seen if other == code)
+        place = Origin(example["first"], b"").where
+        return f", {count:,} of them by {code!r} (as {place}: {example['examples'][0]})"
+
+    def _broken(self, text: str, fault: str, row: BadRow | None = None) -> TooManyBadRecords:
         way_out = "is the schema right? the dead letters hold the rows; else raise max_bad_ratio"
-        return TooManyBadRecords(self._name, "schema", f"{text}; {way_out}", row)
+        return TooManyBadRecords(self._name, "schema", f"{text}{fault}; {way_out}", row)
+
+
+def _usual(bad: Sequence[BadRow]) -> str:
+    """Return the most frequent fault of rows, with an example and its place."""
+    [(code, _)] = Counter(row.code for row in bad).most_common(1)
+    example = next(row for row in bad if row.code == code)
+    text = printable(f"{example.origin.where}: {example.text}", MAX_MESSAGE)
+    return f", most of them lately by {code!r} (as {text})"
 
 
 def _none() -> dict[str, Any]:

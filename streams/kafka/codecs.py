@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.streams.errors import RowFault
-from tgflow.streams.files.csv import csv_parser
-from tgflow.streams.files.jsonl import json_parser, json_types, parse_object
-from tgflow.streams.files.text import Parser, Text, parse_lines
+from tgflow.streams.files.csv import csv_parser, typed_id
+from tgflow.streams.files.decoder import SAMPLES
+from tgflow.streams.files.jsonl import json_parser, parse_object
+from tgflow.streams.files.text import Parser, parse_lines
 from tgflow.streams.ingest.ordering import no_rows
 from tgflow.streams.kafka.config import CodecName, KafkaConfig
 from tgflow.streams.kafka.consumer import Chunk
-from tgflow.streams.rows.row_batch import EventColumns, Fault, Int64s, Origin, RowBatch
+from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, RowBatch
 from tgflow.streams.rows.schema import listed
 from tgflow.streams.rows.validate import RowSchema, validate
 
@@ -74,15 +75,9 @@ class JsonCodec:
 
     def __init__(self, schema: RowSchema) -> None:
         self.schema = schema
-        columns, time = schema.columns, schema.time
-        widths = zip(columns.features, schema.widths, strict=True)
-        first: dict[str, Any] = {name: [] for name, width in widths if width > 1}
-        types = json_types(columns, schema.ids, time, first)
-        self._parser = json_parser(types, columns, time)
-        if columns.event_id is not None:
-            types = json_types(columns, schema.ids, time, {**first, columns.event_id: 0})
-            numbers = json_parser(types, columns, time)
-            self._parser = _either(numbers, self._parser)
+        widths = zip(schema.columns.features, schema.widths, strict=True)
+        lists: dict[str, Any] = {name: [] for name, width in widths if width > 1}
+        self._parser = json_parser(schema.columns, schema.ids, schema.time, lists)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
         """Return one row for each record."""
@@ -101,8 +96,8 @@ def _parsed(records: Sequence[bytes], num_rows: Int64s, parser: Parser) -> Decod
     if not records:
         return Decoded([], num_rows, {})
     lines = b"\n".join([*records, b""])
-    batch, _, faults = parse_lines(lines, int(num_rows.sum()), parser, len(lines))
-    return Decoded([batch], num_rows, {fault.row: (fault.code, fault.text) for fault in faults})
+    batches, _, faults = parse_lines(lines, int(num_rows.sum()), parser, len(lines))
+    return Decoded(batches, num_rows, {fault.row: (fault.code, fault.text) for fault in faults})
 
 
 def _is_plain(records: Sequence[bytes]) -> bool:
@@ -124,18 +119,6 @@ def _make_plain(records: list[bytes]) -> dict[int, Fault]:
             faults[i] = fault
         records[i] = b"" if fault else record.replace(b"\n", b" ")
     return faults
-
-
-def _either(first: Parser, second: Parser) -> Parser:
-    """Return a parser that tries `first`, then `second`; rows have the types of `second`."""
-
-    def parse(lines: Text, num_lines: int) -> pa.RecordBatch:
-        try:
-            return first.parse(lines, num_lines).cast(second.schema)
-        except pa.ArrowInvalid:
-            return second.parse(lines, num_lines)
-
-    return replace(second, parse=parse)
 
 
 _UNREADABLE = (pa.ArrowException, ValueError, OSError, EOFError, StopIteration, struct.error)
@@ -337,6 +320,19 @@ class RecordDecoder:
         """Return one row of a record unchanged, or as JSON if the record is binary."""
         return self._codec.raw(value, row)
 
+    def first_ids(self, values: Sequence[bytes]) -> list[tuple[str, object]]:
+        """Return the ids in some records, as numbers or texts, each with its column."""
+        columns = self._codec.schema.columns
+        ends = [columns.src, columns.dst]
+        if isinstance(self._codec, JsonCodec):
+            rows = [parse_object(value)[0] for value in values]
+        else:
+            batches = self._codec.decode(values).batches
+            rows = [row for batch in batches for row in batch.select(ends).to_pylist()]
+        found = [(name, row.get(name)) for row in rows[:SAMPLES] for name in ends]
+        has_types = not isinstance(self._codec, CsvCodec)
+        return found if has_types else [(name, typed_id(str(value))) for name, value in found]
+
     def decode(self, chunk: Chunk) -> RowBatch:
         """Return the rows of `chunk`, possibly none."""
         counts, limit = dict(chunk.counts), self._limit
@@ -359,11 +355,11 @@ class RecordDecoder:
         whole = [record.value for record in records]
         origins = RecordOrigins(chunk.partition, offsets, decoded.num_rows, whole, self)
         return replace(
-            self._validated(decoded.batches, int(decoded.num_rows.sum()), faults),
+            rows := self._validated(decoded.batches, int(decoded.num_rows.sum()), faults),
             locate=origins,
             position=asdict(chunk.cursor),
             partition=chunk.partition,
-            counts=counts,
+            counts={**counts, **rows.counts},
             gaps=chunk.gaps,
         )
 
@@ -372,20 +368,9 @@ class RecordDecoder:
     ) -> RowBatch:
         """Return all rows with the decodable ones validated, numbered over all rows."""
         schema = self._codec.schema
-        numbers = np.delete(np.arange(num_rows), list(found))
+        numbers = np.delete(np.arange(num_rows), list(found)) if found else None
         faults = [RowFault(row, *fault) for row, fault in found.items()]
-        parts: list[RowBatch] = []
-        done = 0
-        for batch in batches:
-            part = validate(batch, schema, index=numbers[done : done + len(batch)])
-            done += len(batch)
-            faults += part.faults
-            parts.append(part)
-        index = [numbers[:0], *(part.index for part in parts if part.index is not None)]
-        events = [part.events for part in parts] or [no_rows(schema.ids, sum(schema.widths))]
-        return RowBatch(
-            EventColumns.concat(events),
-            np.concatenate(index) if faults else None,
-            sorted(faults, key=lambda fault: fault.row),
-            num_rows,
-        )
+        if batches:
+            return validate(batches, schema, index=numbers, faults=faults)
+        none = no_rows(schema.ids, sum(schema.widths))
+        return RowBatch(none, numbers, faults, num_rows)

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 
 from tgflow.base.extras import install_command
+from tgflow.base.iso_time import check_format
 from tgflow.base.secret import check_options, check_url, resolve
 from tgflow.base.setting import EXPERT, Setting, check_ranges
 from tgflow.streams.rows.schema import Checks, ColumnNames, Columns, IdKind, Scale
@@ -111,6 +112,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         id_kind: Type of the node ids.
         bipartite: Whether sources and destinations are separate name spaces.
         time_unit, tick_unit: Units of the times and of the stream's ticks; no tick: `time_unit`.
+        time_format: Format of times that are texts, as in `strptime`; None: ISO 8601.
         checks: Limits on records and values.
         until_end: Stop at the topic's end as of the start of the run, also after a crash and a
             resume; after a completed stop, a resume reads up to the end as of then. Otherwise the
@@ -128,6 +130,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
     bipartite: bool = False
     time_unit: str = "s"
     tick_unit: str | None = None
+    time_format: str | None = None
     checks: Checks = field(default_factory=Checks)
     until_end: bool = False
 
@@ -156,6 +159,9 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         names = tuple(name for name, _ in features)
         columns = Columns.of(self, features=names, event_id=self.event_id)
         time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
+        if self.time_format is not None:
+            check_format(self.time_format)
+            time = replace(time, is_text=True, format=self.time_format)
         return RowSchema(columns, self.id_kind, time, widths, self.checks)
 
     def client_options(self) -> dict[str, Any]:

@@ -7,22 +7,27 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceUnavailable
+from tgflow.streams.files.decoder import SAMPLES
+from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
 from tgflow.streams.kafka.consumer import Cursor
 from tgflow.streams.kafka.processes import ReaderProcesses
 from tgflow.streams.kafka.publish import Publisher, Topic
 from tgflow.streams.kafka.reader import PartitionReader
 from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy
-from tgflow.streams.rows.row_batch import Position, RowBatch
+from tgflow.streams.rows.row_batch import Position, RowBatch, warn_of_first_time
+from tgflow.streams.rows.schema import IdKind
+from tgflow.streams.rows.validate import first_id_kind
 from tgflow.streams.transports import Transport
 
 COMMIT_MS = 10_000
+FIRST_SECONDS = 5.0
 STOP_CHECK_SECONDS = 0.2
 """Interval in seconds at which waits check `stop`."""
 
@@ -72,7 +77,7 @@ class KafkaSource:
         self._cursors: dict[int, Cursor] = {}
         self._starts: dict[int, int] = {}
         self._unreported: set[int] = set()
-        self._has_warned = False
+        self._has_warned = self._has_checked_time = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
         """Start or resume at `positions`; a partition without one is read from its beginning.
@@ -85,6 +90,7 @@ class KafkaSource:
         includes new partitions.
         """
         given = {p: Cursor.from_position(position) for p, position in positions.items()}
+        self._has_checked_time = bool(given)
         self._halt()
         fixed = self._config.until_end
         if all(cursor.ended for cursor in given.values()):
@@ -144,6 +150,8 @@ class KafkaSource:
             arrived = self._live().take(wanted, min(STOP_CHECK_SECONDS, left))
             if left <= STOP_CHECK_SECONDS:
                 break
+        if not self._has_checked_time:
+            self._has_checked_time = warn_of_first_time(_log, arrived, self.unit)
         for rows in arrived:
             self._cursors[rows.partition] = Cursor.from_position(rows.position)
             self._unreported.discard(rows.partition)
@@ -233,4 +241,38 @@ class KafkaSource:
         return self._reader
 
 
-TRANSPORT = Transport(KafkaConfig, KafkaSource, publish=Publisher, topic=Topic)
+def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
+    """Return the kind of ids in the first records of each partition, and why.
+
+    They are integers if there is no record, or none can be read in `FIRST_SECONDS`.
+
+    Raises:
+        StreamError: If the records hold other values than ids.
+    """
+    kafka = kafka_client()
+    found: dict[Any, list[Any]] = {}
+    with suppress(kafka.errors.KafkaError, TimeoutError), ExitStack() as opened:
+        limit = {"bootstrap_timeout_ms": round(1000 * FIRST_SECONDS)}
+        consumer = kafka.KafkaConsumer(**limit | config.client_options())
+        opened.callback(consumer.close, autocommit=False, timeout_ms=1000)
+        numbers = sorted(consumer.partitions_for_topic(config.topic) or ())
+        partitions = [kafka.TopicPartition(config.topic, p) for p in numbers]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        starts = consumer.beginning_offsets(partitions)
+        consumer.seek_to_beginning(*partitions)
+        waiting = {p for p in partitions if starts[p] < ends[p]}
+        deadline = time.monotonic() + FIRST_SECONDS
+        while waiting - found.keys() and time.monotonic() < deadline:
+            for partition, records in consumer.poll(timeout_ms=500).items():
+                found.setdefault(partition, records)
+    values = [r.value for p in sorted(found) for r in found[p][:SAMPLES] if r.value is not None]
+    if not values:
+        return "int", ", as there is no record yet; --id-kind string takes text"
+    ids = RecordDecoder(replace(config, id_kind="string")).first_ids(values)
+    return first_id_kind(f"topic {config.topic}", ids)
+
+
+TRANSPORT = Transport(
+    KafkaConfig, KafkaSource, publish=Publisher, topic=Topic, id_kind=first_id_kind_of
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -14,7 +15,7 @@ import torch
 from tgflow.graph.events import COLUMNS, EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import RowFault
-from tgflow.streams.rows.schema import IdKind
+from tgflow.streams.rows.schema import IdKind, time_guard
 
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
@@ -170,6 +171,16 @@ class RowBatch:
     def bad(self) -> list[BadRow]:
         """Return the bad rows with their origins."""
         return [BadRow(f.row, f.code, f.text, self.locate(f.row)) for f in self.faults]
+
+
+def warn_of_first_time(log: logging.Logger, arrived: Sequence[RowBatch], unit: str) -> bool:
+    """Return whether there is an event; warn if the time of the first one is implausible."""
+    for rows in arrived:
+        if len(rows.events):
+            if text := time_guard(int(rows.events.t[0]), unit):
+                log.warning("%s", text)
+            return True
+    return False
 
 
 class PartitionedSource(Protocol):

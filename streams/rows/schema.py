@@ -13,12 +13,25 @@ from annotated_types import Ge, Le
 from tgflow.base.iso_time import has_zone, time_seconds
 from tgflow.base.setting import EXPERT, Setting, Size, check_ranges
 from tgflow.base.text import printable
-from tgflow.base.units import INT64_MAX, check_unit, exact_number, parse_bytes, ticks_per_unit
+from tgflow.base.units import (
+    INT64_MAX,
+    check_unit,
+    exact_number,
+    parse_bytes,
+    seconds_per_tick,
+    ticks_per_unit,
+)
 
 IdKind = Literal["int", "string"]
+ID_KINDS: Mapping[IdKind, str] = {"int": "integers", "string": "text"}
+"""Words for the kinds of ids in messages."""
 
 YEARS = (date(1980, 1, 1), date(2100, 1, 1))
 """Range of dates in which ms, us and ns since 1970 are recognized by magnitude."""
+
+_OTHER_UNITS = ("s", "ms", "us", "ns")
+_FIRST_SECOND, _LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in YEARS)
+"""Range since 1970; a first time outside of it is likely misread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +147,21 @@ def _unit_of(values: Sequence[object]) -> str | None:
         if _are_most([n for n in numbers if low <= n / per_second < high], values):
             return unit
     return None
+
+
+def time_guard(first: int, unit: str) -> str | None:
+    """Return a warning for a first time in ticks before 1980 or after 2100, except 0."""
+
+    def is_recent(unit: str) -> bool:
+        return _FIRST_SECOND <= first * seconds_per_tick(unit) < _LAST_SECOND
+
+    if unit == "tick" or first == 0 or is_recent(unit):
+        return None
+    others = (u for u in _OTHER_UNITS if u != unit and is_recent(u))
+    meant = next((f"--time-unit {u}?" for u in others), "is --t the right column?")
+    is_early = first * seconds_per_tick(unit) < _FIRST_SECOND
+    side = "before 1980" if is_early else "after 2100"
+    return f"the first time, {first:,} {unit}, is {side} if it counts from 1970: {meant}"
 
 
 def _numbers(values: Sequence[object]) -> list[Fraction]:

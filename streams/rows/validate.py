@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from tgflow.base.iso_time import CLOCK, DAY, EXAMPLE, time_seconds
 from tgflow.base.units import INT64_MAX, INT64_MIN, exact_decimal, ticks_per_unit
 from tgflow.graph.events import NUM_RELATIONS
-from tgflow.streams.errors import RowFault, shown
+from tgflow.graph.id_columns import canonical, ids_of_kind
+from tgflow.streams.errors import RowFault, StreamError, shown
 from tgflow.streams.rows.row_batch import (
     EventColumns,
     Fault,
@@ -53,7 +54,7 @@ class RowSchema:
 
 
 def validate(
-    batch: pa.RecordBatch,
+    batches: pa.RecordBatch | Sequence[pa.RecordBatch],
     schema: RowSchema,
     *,
     index: Int64s | None = None,
@@ -64,32 +65,54 @@ def validate(
     """Return the events among decoded rows, and the faults of the others.
 
     A bad row gets its first fault, in the order src, dst, t, relation, label, features, weight,
-    event id. The result for a row depends on that row alone, not on its neighbors. A batch without
+    event id. The result for a row depends on that row alone, not on its neighbors, and a value that
+    is a text is read as the number, time or boolean that it is the text of. A batch without
     bad rows is checked once, column by column; others once more for each kind of fault in them.
 
     Args:
-        batch: Decoded rows with at least the columns of `schema`, of any Arrow types, untrusted:
+        batches: Decoded rows with at least the columns of `schema`, of any Arrow types, untrusted:
             invalid UTF-8 and offsets beyond the buffers make bad rows. (Batches with wrong buffer
-            sizes are rejected by `pa.ipc.open_stream`.)
+            sizes are rejected by `pa.ipc.open_stream`.) Types may differ between batches.
         schema: Schema of the rows.
         index: Number of each decoded row, increasing; None if all rows could be decoded.
         faults: Faults of the rows that could not be decoded, by number.
         locate: Returns the origin of a row, by number.
         position: Resume position after these rows.
     """
-    num_rows = len(batch) + len(faults)
-    events, kept, found = _checked(batch, schema)
-    if events.event_id is not None:
-        hashes = map(_hash, events.event_id.to_pylist())
-        found_ids = np.fromiter(hashes, dtype=np.int64, count=len(events))
-        events = replace(events, event_id_hash=found_ids)
-    if index is not None:
-        found = [RowFault(int(index[fault.row]), fault.code, fault.text) for fault in found]
-        index = index if kept is None else index[kept]
-    else:
-        index = kept
-    found = sorted([*faults, *found], key=lambda fault: fault.row)
-    return RowBatch(events, index, found, num_rows, locate, position or {})
+    batches = [batches] if isinstance(batches, pa.RecordBatch) else batches
+    num_rows = sum(map(len, batches))
+    numbers = np.arange(num_rows) if index is None else index
+    events: list[EventColumns] = []
+    kept: list[Int64s] = []
+    found, done = [*faults], 0
+    for batch in batches:
+        part, rows, bad = _checked(batch, schema)
+        own = numbers[done : done + len(batch)]
+        events.append(part)
+        kept.append(own if rows is None else own[rows])
+        found += [RowFault(int(own[fault.row]), fault.code, fault.text) for fault in bad]
+        done += len(batch)
+    whole = EventColumns.concat(events)
+    if whole.event_id is not None:
+        hashes = map(_hash, whole.event_id.to_pylist())
+        whole = replace(whole, event_id_hash=np.fromiter(hashes, dtype=np.int64, count=len(whole)))
+    found.sort(key=lambda fault: fault.row)
+    good = np.concatenate(kept) if found or index is not None else None
+    counts = {SPACED: spaced} if (spaced := _num_spaced(whole)) else {}
+    num_rows += len(faults)
+    return RowBatch(whole, good, found, num_rows, locate, position or {}, counts=counts)
+
+
+SPACED = "id_with_spaces_around"
+"""Name of the number of ids that begin or end with a space, among `RowBatch.counts`."""
+
+
+def _num_spaced(events: EventColumns) -> int:
+    found = 0
+    for ids in (events.src, events.dst) if pa.types.is_string(events.src.type) else ():
+        if (np.frombuffer(ids.buffers()[2] or b"", dtype=np.uint8) == ord(" ")).any():
+            found += pc.sum(pc.or_(pc.starts_with(ids, " "), pc.ends_with(ids, " "))).as_py() or 0
+    return found
 
 
 class BadRows(Exception):
@@ -175,8 +198,9 @@ def _whole_numbers(
     name = getattr(schema.columns, role)
     if not name:
         return None
-    if role in schema.classes and is_text(_plain_type(batch[name].type)):
-        values = schema.classes[role].encode(batch[name], name)
+    texts = schema.classes.get(role)
+    if texts is not None and not texts.are_booleans and is_text(_plain_type(batch[name].type)):
+        values = texts.encode(batch[name], name)
     else:
         values = _tick_column(batch[name], name, UNSCALED)
     bad = (values < least) | (values > most)
@@ -240,43 +264,51 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 # Node ids and event ids.
 
 
+def text_of(value: object) -> Any:
+    """Return the text of a value, None for null; of a list, those of its items."""
+    if isinstance(value, list):
+        return [text_of(item) for item in value]
+    if value is None or isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Array:
-    """Return node ids as int64 in `[0, max_id]`, or as non-empty strings."""
+    """Return node ids as int64 in `[0, max_id]`, or as non-empty strings; see `ids_of_kind`."""
 
     def fault(row: int) -> Fault:
-        return id_fault(name, array[row].as_py(), max_id) or ("type", name)
+        return id_fault(name, array[row].as_py(), max_id) or ("null", f"{name} is empty; {_BOTH}")
 
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    _refuse_nulls(array, name)
-    if pa.types.is_integer(array.type):
-        if kind == "string":
-            return array.cast(pa.string())
+    if kind == "int" and pa.types.is_integer(array.type) and not array.null_count:
         values = array.to_numpy(zero_copy_only=False)
         if values.dtype != np.uint64:
             values = np.asarray(values, dtype=np.int64)
         _refuse(values.view(np.uint64) > np.uint64(max_id), fault)  # negative ones wrap to huge
         return pa.array(values.view(np.int64))
-    if not is_text(array.type):
+    try:
+        ids, bad = ids_of_kind(array, "integers" if kind == "int" else "strings")
+    except TypeError:
         text = f"{name} is of type {array.type}; ids are integers or strings"
         _refuse_all(len(array), "type", text)
-    elif kind == "int":  # a quoted number is not an integer
-        _refuse(np.ones(len(array), dtype=np.bool_), fault)
-    else:
-        empty = pc.equal(pc.binary_length(array.cast(pa.large_string())), 0)
-        text = f"{name} is empty; {_BOTH}"
-        _refuse(empty.to_numpy(zero_copy_only=False), lambda _: ("null", text))
-        return array.cast(pa.string())
-    return pa.array([], pa.int64() if kind == "int" else pa.string())
+        return pa.array([], pa.int64() if kind == "int" else pa.string())
+    if kind == "int":
+        bad |= ids.to_numpy().view(np.uint64) > np.uint64(max_id)
+    _refuse(bad, fault)
+    return ids
 
 
 def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
     """Return the fault of `value` as an integer id, None if it is valid."""
-    if value is None or value == "":
+    if value in (None, "") or str(value) == "nan":
         return "null", f"{name} is empty; {_BOTH}"
+    if isinstance(value, str | Decimal) and _INTEGER.fullmatch(str(value)):
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        text = f"{name} is {shown(value)}, expected an integer; write it as one, or {AS_TEXT}"
-        return "type", text
+        number = exact_decimal(str(value))
+        is_whole = number is not None and abs(number.adjusted()) < 19 and number % 1 == 0
+        example = f" such as {int(number)}" if is_whole and number is not None else ""
+        text = f"{name} is {shown(value)}, expected an integer{example}; write it as one, or "
+        return "type", text + AS_TEXT
     if value < 0:
         return "negative_id", f"{name} is {shown(value)}; integer ids start at 0: {AS_TEXT}"
     if value > INT64_MAX:
@@ -284,6 +316,33 @@ def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
     if value > max_id:
         return "huge_id", f"{name} is {value}, larger than max_node_id={max_id}"
     return None
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int | str | Decimal) and not isinstance(value, bool)
+
+
+def first_id_kind(
+    where: str, ends: Sequence[tuple[str, object]], *, has_missing: bool = False
+) -> tuple[IdKind, str]:
+    """Return the kind of ids in the first rows, given with their columns, and the reason if text.
+
+    Ids are integers if all are, as `canonical`; they are text if one is a text or a number that
+    is written in another way, such as 007 or 12.0. `has_missing` explains numbers with decimals.
+    """
+    for name in dict.fromkeys(name for name, _ in ends):
+        there = [v for other, v in ends if other == name and v is not None]
+        if there and not any(map(_is_id, there)):
+            text = f"{name} is {shown(there[0])}, expected an integer or a string; "
+            if has_missing:
+                text += (
+                    "a column with missing values holds such numbers: drop them, convert it, or "
+                )
+            raise StreamError(where, "type", text + AS_TEXT)
+    for name, value in ends:
+        if _is_id(value) and (isinstance(value, str) or canonical(str(value)) is None):
+            return "string", f", as {name} of the first rows is {shown(value)}"
+    return "int", ""
 
 
 def _event_ids(array: pa.Array, name: str) -> pa.Array:
@@ -307,6 +366,12 @@ def _hash(value: str) -> int:
 # Times, relations and labels: exact conversion of numbers of any type to int64 ticks.
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,99}")  # int() refuses thousands of digits
+BOOLEANS = ("false", "true")
+MISSING = ("", "NA", "N/A", "null", "NULL", "None")
+"""Texts of missing features, beside `nan`."""
+_FLOAT = r"^[+-]?([0-9]+[.]?[0-9]*([eE][+-]?[0-9]+)?|[.][0-9]+([eE][+-]?[0-9]+)?|nan|inf|infinity)$"
+_IS_FLOAT = re.compile(_FLOAT, re.IGNORECASE)
 PRECISION = 22  # maximum digits of a decimal in a text file: 19 of an int64, and spare ones
 MOST_DECIMALS = 38
 """Maximum decimals of a number that Arrow parses from text; with more it reads out of bounds."""
@@ -342,6 +407,8 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers. Columns are converted as a
     whole; values that this may not convert exactly are converted one by one.
     """
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
     _refuse_nulls(array, name)
     kind = array.type
     is_moment = pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind)
@@ -357,14 +424,16 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     elif pa.types.is_integer(kind) or (pa.types.is_boolean(kind) and not scale.is_time):
         numbers = array.cast(pa.int8()) if pa.types.is_boolean(kind) else array
         found = _scaled(numbers.to_numpy(zero_copy_only=False), Fraction(scale.per_unit))
-    elif is_text(kind) and scale.is_time:
-        if scale.format is None and (ticks := plain_ticks(array, scale.tick)) is not None:
-            return ticks
-        found = np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
+    elif is_text(kind):
+        is_plain = scale.is_time and scale.format is None
+        if is_plain and (moments := plain_ticks(array, scale.tick)) is not None:
+            return moments
+        array = array if scale.is_time else _unified(array)
+        found = _text_ticks(array, scale)
     if found is None:
         _refuse_all(len(array), scale.code("type"), f"{name} is of type {kind}, expected numbers")
         return np.empty(0, dtype=np.int64)
-    (ticks, is_sure), scale = found, replace(scale, is_text=is_text(kind))
+    (ticks, is_sure), scale = found, replace(scale, is_text=is_text(kind) and scale.is_time)
     faults: dict[int, Fault] = {}
     for row in np.flatnonzero(~is_sure).tolist():
         value = array[row].as_py()
@@ -381,6 +450,26 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     bad[list(faults)] = True
     _refuse(bad, faults.__getitem__)
     return ticks
+
+
+def _unified(texts: pa.Array) -> pa.Array:
+    """Return texts without spaces around them, `true` and `false` as 1 and 0."""
+    texts = pc.utf8_trim(texts.cast(pa.string()), " \t")
+    small = pc.utf8_lower(texts)
+    for number, word in enumerate(BOOLEANS):
+        texts = pc.if_else(pc.equal(small, word), str(number), texts)
+    return texts
+
+
+def _text_ticks(texts: pa.Array, scale: Scale) -> tuple[Int64s, Bools]:
+    """Convert the texts that are plain integers."""
+    ticks, is_sure = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
+    if scale.format is None:
+        is_whole = pc.match_substring_regex(texts, f"^{_WHOLE.pattern}$")
+        numbers = texts.filter(is_whole).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        rows = is_whole.to_numpy(zero_copy_only=False)
+        ticks[rows], is_sure[rows] = _scaled(numbers, Fraction(scale.per_unit))
+    return ticks, is_sure
 
 
 def _scaled(values: npt.NDArray[np.integer[Any]], step: Fraction) -> tuple[Int64s, Bools]:
@@ -470,17 +559,14 @@ def _exact(value: Decimal | str, scale: Scale) -> Fraction:
 
 
 def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
-    """Return the fault of a time in a file, None if it is valid; see `number_fault`."""
-    if not scale.is_text:
+    """Return the fault of a time, None if it is valid: a text of a time, or a number."""
+    if not scale.is_time or not isinstance(value, str):
         return number_fault(name, value, scale)
-    if value and scale.format is not None and time_seconds(str(value), scale.format) is None:
-        text = f"{name} is {shown(value)}, expected a time of time_format={scale.format!r}"
-        return scale.code("type"), text
-    if value is not None and not isinstance(value, str):
-        text = f"{name} is {shown(value)}, expected text such as {EXAMPLE} as in the first rows"
-        return scale.code("type"), text
-    seconds = None if value is None else time_seconds(value, scale.format)
-    if value is None or seconds is None:
+    seconds = time_seconds(value, scale.format)
+    if seconds is None:
+        if value and scale.format is not None:
+            text = f"{name} is {shown(value)}, expected a time of time_format={scale.format!r}"
+            return scale.code("type"), text
         return number_fault(name, value, scale)
     if scale.tick == "tick":
         text = f"{name} is {value}, and ticks have no known length; pass time_unit='s'"
@@ -536,7 +622,6 @@ def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scal
 
 MOST: Mapping[str, int] = {"relation": NUM_RELATIONS, "label": 1_000}
 """Maximum number of classes by column: one with more labels is not one of labels."""
-BOOLEANS = ("false", "true")
 
 
 class TextClasses:
@@ -561,7 +646,8 @@ class TextClasses:
         self._role = role
         self._most = MOST[role] if most is None else most
         self._numbers = {n: i for i, n in enumerate(first if names is None else names)}
-        self._are_booleans = [*first] == [*BOOLEANS]
+        self.are_booleans = [*first] == [*BOOLEANS]
+        """Whether the texts are `true` and `false`, which are read as 1 and 0."""
 
     @property
     def names(self) -> list[str]:
@@ -572,9 +658,6 @@ class TextClasses:
         """Return the classes of texts, int64 `[B]`; new texts get the next numbers."""
         _refuse_nulls(array, name)
         texts = array.cast(pa.string())
-        if self._are_booleans:
-            small = pc.utf8_lower(texts)
-            texts = pc.if_else(pc.is_in(small, pa.array(BOOLEANS)), small, texts)
         empty = pc.equal(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
         _refuse(empty, lambda _: ("null", f"{name} is empty; every event needs a value"))
         classes = self._classes(texts)
@@ -694,7 +777,7 @@ def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> Non
         if width != 1:
             text = f"{name} is of type {array.type}, expected lists as in most of the first rows"
             _refuse_all(len(x), "width", text)
-        _copy(x, array, name)
+        _copy(x, array, name, missing)
         return
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
     text = f"{name} has {{}} values, expected {width} as in most of the first rows"
@@ -703,18 +786,39 @@ def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> Non
     if flat.null_count and missing is None:
         gone = flat.is_null().to_numpy(zero_copy_only=False).reshape(x.shape).any(axis=1)
         _refuse(gone, lambda _: ("null", f"{name} holds an empty value; features must be finite"))
-    _copy(x, flat, name)
+    _copy(x, flat, name, missing)
 
 
-def _copy(x: Float32s, values: pa.Array, name: str) -> None:
-    kind = values.type
-    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+def _copy(x: Float32s, values: pa.Array, name: str, missing: float | None) -> None:
+    kind = _plain_type(values.type)
+    if is_text(kind):
+        values = _floats(values, name, x.shape, missing)
+    elif pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         values = values.cast(pa.float64())  # otherwise NumPy makes an object array
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
         _refuse_all(len(x), "type", f"{name} is of type {kind}, expected numbers")
         return
     with np.errstate(over="ignore"):
         x[:] = values.to_numpy(zero_copy_only=False).reshape(x.shape)
+
+
+def _floats(texts: pa.Array, name: str, shape: tuple[int, ...], missing: float | None) -> pa.Array:
+    """Return the numbers in texts as float32, null for missing ones if these are filled."""
+    found = _unified(texts)
+    is_number = pc.fill_null(pc.match_substring_regex(found, _FLOAT, ignore_case=True), False)
+    allowed = is_number
+    if missing is not None:
+        allowed = pc.or_(is_number, pc.fill_null(pc.is_in(found, pa.array(MISSING)), True))
+
+    def fault(row: int) -> Fault:
+        values = found[row * shape[1] : (row + 1) * shape[1]].to_pylist()
+        value = next(v for v in values if v is not None and not _IS_FLOAT.match(v))
+        if value in MISSING:
+            return "null", f"{name} is {value or 'empty'}; {FILLED}"
+        return "type", f"{name} is {shown(value)}, expected a number"
+
+    _refuse(~allowed.to_numpy(zero_copy_only=False).reshape(shape).all(axis=1), fault)
+    return pc.if_else(is_number, found, None).cast(pa.float32())
 
 
 def usual_value(values: Iterable[Any]) -> Any:

@@ -15,8 +15,8 @@ import pytest
 from helpers.effort import slow
 from helpers.live_runs import SMALL
 from tgflow.cli import main
-from tgflow.cli.inputs import time_guard
 from tgflow.run.config import load_config
+from tgflow.streams.rows.schema import time_guard
 
 NOW = 1_714_564_800
 CHEAP = ("-m", "recency", "--batch-size", 50, "--threads", 1)

@@ -161,7 +161,9 @@ def test_ids_of_a_text_file_are_parsed_like_those_of_the_stream(tmp_path):
     (tmp_path / "n.csv").write_text("id,age\n007,1\n7,2\n8,3\n")
     nodes = tg.NodeFeatures(tmp_path / "n.csv")
     assert rows_of(appended(nodes, tg.open_stream((["7"], ["007"], [0])))) == [[2.0], [1.0]]
-    with pytest.raises(StreamError, match="id 7 has two rows, 0 and 1"):
+    with pytest.raises(
+        StreamError, match="row 0: '007' is no id: those of the stream are integers"
+    ):
         appended(nodes, tg.open_stream(([7], [8], [0])))
     (tmp_path / "m.csv").write_text("id,age\nbob,1\n")
     with pytest.raises(StreamError, match="ids are numbers such as 7, and here one is none"):
@@ -185,7 +187,7 @@ def test_rows_of_a_tensor_are_indexed_by_integer_id():
     assert found == [[4.0], [2.0], [1.0]]
     with pytest.raises(StreamError, match="there is no row for node 5 of the stream"):
         appended(nodes, tg.open_stream(([4], [5], [0])))
-    with pytest.raises(StreamError, match="texts such as 'a', and row i of an array is of"):
+    with pytest.raises(StreamError, match="ids are texts, and row i of an array is of"):
         appended(tg.NodeFeatures(np.zeros((5, 2)), fill_missing=0.0), tg.open_stream(STREAM))
 
 

@@ -25,12 +25,14 @@ from tgflow.run.config import Config, StreamConfig, load_config, plain
 from tgflow.run.config.schema import GraphConfig
 from tgflow.run.records import DamagedJson, lost_records, read_figures, read_health, read_records
 from tgflow.run.rejections import print_stream
+from tgflow.streams.rows.schema import ID_KINDS
 from tgflow.train.tasks.config import TaskConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from tgflow.graph.events import EventBatch
+    from tgflow.streams import EventSource
 
 SETTINGS = (*STREAM_OF_FILES, "graph")
 HEADLINES = (
@@ -180,6 +182,8 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [(key, _shown(metrics[key])) for key in keys if metrics.get(key) is not None]
     if found["checkpoint"]:
         rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
+    if (kind := found["config"]["stream"]["id_kind"]) is not None:
+        rows.append(("ids", ID_KINDS[kind]))
     tables = metrics.get("tables") or health.get("tables") or {}
     rows += [(TITLES[name], printable(describe_table(figures))) for name, figures in tables.items()]
     ranks = health.get("ranks") or {}
@@ -254,11 +258,12 @@ def _read_stream(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> 
 
     source = assemble.open_source(stream, graph, task)
     events = concat(list(playback(source, limit=stream.limit)))
-    nodes = assemble.open_node_features(graph, source.ids, stream.fill_missing)
+    nodes = assemble.open_node_features(graph, source, stream.fill_missing)
     num_nodes = 1 + int(max(events.src.max(), events.dst.max())) if len(events) else 0
     assemble.warn(events, source, is_scaled=graph.feature_scale != "none")
     return {
         "path": stream.path,
+        "ids": _ids(source),
         "unit": source.unit,
         "bipartite": source.ids.bipartite,
         "x_dim": source.x_dim,
@@ -267,6 +272,16 @@ def _read_stream(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> 
         "classes": source.classes,
         "family": measure(events, seconds_per_tick(source.unit)).line() if len(events) else None,
     }
+
+
+def _ids(source: EventSource) -> str:
+    """Return the kind of ids, why, and how many of them have spaces around."""
+    import torch
+
+    names = source.ids.decode(torch.arange(len(source.ids) if source.id_kind == "string" else 0))
+    num = sum(1 for name in names if str(name) != str(name).strip(" "))
+    kind = source.id_note.removeprefix("ids are ").partition("; spaces")[0]
+    return f"{kind}; {num:,} with spaces around, which are kept" if num else kind
 
 
 def _facts(events: EventBatch) -> dict[str, Any]:
@@ -308,6 +323,7 @@ def _stream_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("events", f"{found['num_events']:,}"),
         ("nodes", f"{found['num_nodes']:,}  ({sides})"),
+        ("ids", found["ids"]),
         ("distinct pairs", f"{found['num_pairs']:,}"),
     ]
     if found["num_events"]:

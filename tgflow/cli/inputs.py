@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from tgflow.base.choices import Direction
 from tgflow.base.peers import Peers
-from tgflow.base.units import seconds_per_tick
 from tgflow.cli.errors import (
     DATA,
     IO,
@@ -33,7 +32,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch, concat, with_inverses
 from tgflow.graph.feature_scale import FREEZE_AT
-from tgflow.graph.ids import NodeIds
+from tgflow.graph.id_columns import Kind
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
 from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
@@ -55,13 +54,14 @@ from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
-from tgflow.streams.rows.schema import YEARS
+from tgflow.streams.rows.schema import ID_KINDS, IdKind, time_guard
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.config import OfflineConfig
 from tgflow.train.split import training_end
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import count_classes
 
+_KINDS: Mapping[IdKind, Kind] = {"int": "integers", "string": "strings"}
 _Source = TypeVar("_Source", EventSource, FileSource)
 _Inputs = TypeVar("_Inputs", EventSource, PartitionedSource)
 
@@ -84,7 +84,7 @@ def _opened(
     if not c.path:
         raise CliError("no stream given; name a file of events: --stream events.csv", NO_INPUT)
     try:
-        source = opened(
+        source: _Source = opened(
             c.path,
             bipartite=True if graph.direction == "bipartite" else None,
             **{each.name: getattr(c, each.name) for each in fields(StreamOptions)},
@@ -105,19 +105,26 @@ def _opened(
     return source
 
 
-def inferred(source: object, time_unit: str | None) -> dict[str, object]:
-    """Return the settings of columns and units of time that a source has found in its rows."""
+def say_id_kind(source: PartitionedSource | EventSource) -> None:
+    """Print the kind of the ids of files, and why."""
+    if isinstance(source, FileSource | EventSource):
+        hint(in_flags(source.id_note))
+
+
+def inferred(source: PartitionedSource | EventSource, c: StreamConfig) -> dict[str, object]:
+    """Return the settings of ids, columns and units of time that a source found in its rows."""
+    found: dict[str, object] = {"stream.id_kind": source.id_kind}
     if not isinstance(source, FileSource | EventSource):
-        return {}
-    found: dict[str, object] = {f"stream.{role}": name for role, name in source.columns.items()}
-    if time_unit is None:
+        return found
+    found |= {f"stream.{role}": name for role, name in source.columns.items()}
+    if c.time_unit is None:
         tick = None if source.unit == source.time_unit else source.unit
         found |= {"stream.time_unit": source.time_unit, "stream.tick_unit": tick}
     return found
 
 
 def open_node_features(
-    c: GraphConfig, ids: NodeIds, fill_missing: float | None
+    c: GraphConfig, source: PartitionedSource | EventSource, fill_missing: float | None
 ) -> NodeFeatures | None:
     """Read the configured node features, keyed by the stream's ids; None without."""
     if c.node_features is None:
@@ -130,7 +137,8 @@ def open_node_features(
             side=c.node_side,
             fill_missing=fill_missing,
         )
-        nodes.check_sides(bipartite=ids.bipartite)
+        nodes.check_sides(bipartite=source.ids.bipartite)
+        nodes.use(_KINDS[source.id_kind])
         return nodes
     except FileNotFoundError as error:
         text = f"{error}; --node-features takes a path from {os.getcwd()}"
@@ -150,6 +158,7 @@ def open_node_types(directory: RunDirectory) -> NodeTypes | None:
     if c.node_types is not None:
         try:
             types = NodeTypes(c.node_types)
+            types.use(_KINDS[directory.config.stream.id_kind or "int"])
         except FileNotFoundError as error:
             text = f"{error}; --node-types takes a path from {os.getcwd()}"
             raise CliError(text, NO_INPUT) from None
@@ -176,8 +185,17 @@ def open_partitioned(config: Config) -> PartitionedSource:
             values = {f.name: getattr(each, f.name) for f in fields(each)} | values
     known = {field.name for field in fields(transport.config)}
     taken = {k: v for k, v in values.items() if k in known and v is not None}
+    if c.time_format is not None and "time_format" not in known:
+        raise ConfigError("--time-format is for files; convert times before they are published")
     try:
-        return transport.open(transport.config(**taken))
+        settings = transport.config(**taken)
+        if c.id_kind is None and transport.id_kind is not None:
+            kind, reason = transport.id_kind(settings)
+            settings = replace(settings, id_kind=kind)
+            hint(f"ids are {ID_KINDS[kind]}{reason}")
+        return transport.open(settings)
+    except StreamError:
+        raise
     except ValueError as error:
         raise ConfigError(f"[stream] and [{scheme}] are inconsistent: {error}") from None
 
@@ -327,10 +345,11 @@ def _open_inputs(
     c = directory.config
     device = use_device(c.run.device, c.model.precision)
     threads, source = use_threads(c.run.threads, c.serve), opened()
-    found = inferred(source, c.stream.time_unit) | {"run.threads": threads}
+    say_id_kind(source)
+    found = inferred(source, c.stream) | {"run.threads": threads}
     directory.config = c = replaced(c, found)
     check_tables(c.tables, c.placement, source.x_dim, world)
-    return source, open_node_features(c.graph, source.ids, c.stream.fill_missing), device, threads
+    return source, open_node_features(c.graph, source, c.stream.fill_missing), device, threads
 
 
 def use_threads(threads: int | None, serve: ServeConfig) -> int:
@@ -397,9 +416,6 @@ HUGE = 1_000.0
 """Absolute value at which a feature dominates the others."""
 UNEQUAL = 3
 """Ratio of the numbers of ids on both sides that suggests two kinds, such as users and items."""
-OTHER_UNITS = ("s", "ms", "us", "ns")
-FIRST_SECOND, LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in YEARS)
-"""Range since 1970; a first time outside of it is likely misread."""
 
 
 def warn_of_first(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> None:
@@ -428,21 +444,6 @@ def warn(events: EventBatch, source: EventSource, *, is_scaled: bool) -> None:
         found += [constant_guard(events.x, names)] if len(events) > 1 else []
     for text in filter(None, found):
         hint(text, "yellow")
-
-
-def time_guard(first: int, unit: str) -> str | None:
-    """Return a warning for a first time in ticks before 1980 or after 2100, except 0."""
-
-    def is_recent(unit: str) -> bool:
-        return FIRST_SECOND <= first * seconds_per_tick(unit) < LAST_SECOND
-
-    if unit == "tick" or first == 0 or is_recent(unit):
-        return None
-    others = (u for u in OTHER_UNITS if u != unit and is_recent(u))
-    meant = next((f"--time-unit {u}?" for u in others), "is --t the right column?")
-    is_early = first * seconds_per_tick(unit) < FIRST_SECOND
-    side = "before 1980" if is_early else "after 2100"
-    return f"the first time, {first:,} {unit}, is {side} if it counts from 1970: {meant}"
 
 
 def sides_guard(src: Tensor, dst: Tensor) -> str | None:

@@ -50,6 +50,7 @@ from tgflow.run.page import offline_report
 from tgflow.run.records import SEEDS, RunFiles, read_records, run_name, to_json
 from tgflow.run.restore import current_build, open_results
 from tgflow.streams import EventSource
+from tgflow.streams.files.formats import read_table
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.node_property import PropertyLabels, asked_at_times, node_property_figures
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
@@ -59,7 +60,7 @@ from tgflow.train.split import chronological_split
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.injection import inject
 from tgflow.train.tasks.labels import freeze, make_task
-from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures, read_table
+from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures
 
 COMMAND: Final = "train"
 """Name of the trainer in checkpoints."""
@@ -274,8 +275,8 @@ def _read_labels(
     path: str, kind: str, per_unit: int, ids: NodeIds
 ) -> LabeledNodes | PropertyLabels:
     if kind == "node":
-        return LabeledNodes.of(read_table(path), ids, path)
-    return PropertyLabels.of(read_table(path), ids, per_unit, path)
+        return LabeledNodes.of(read_table(path, ["node"])[1], ids, path)
+    return PropertyLabels.of(read_table(path, ["node"])[1], ids, per_unit, path)
 
 
 def _with_anomalies(

@@ -13,10 +13,11 @@ from rich.console import Console
 
 from tgflow.base.iso_time import EXAMPLE, iso_seconds
 from tgflow.base.units import exact_number
-from tgflow.cli.errors import USAGE, CliError
+from tgflow.cli.errors import DATA, USAGE, CliError
 from tgflow.cli.options import Json, OwnModel, given_model
 from tgflow.report.formatting import score
 from tgflow.report.table_text import print_table
+from tgflow.run.config import in_flags
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -218,14 +219,13 @@ def _opened(path: Path, model: str | None) -> Run:
 
 def _ids(run: Run, texts: Sequence[str]) -> list[Any]:
     """Return ids in the stream's type: numbers, if those of the run are."""
-    import torch
+    import pyarrow as pa
 
-    if not len(run.ids) or isinstance(run.ids.decode(torch.zeros(1).long())[0], str):
-        return [*texts]
     try:
-        return [int(text) for text in texts]
+        found: list[Any] = run.ids.read(pa.array(texts)).to_pylist()
     except ValueError as error:
-        raise CliError(f"ids of this run are whole numbers: {error}", USAGE) from None
+        raise CliError(in_flags(str(error)), USAGE) from None
+    return found
 
 
 def _relation(run: Run, text: str | None) -> str | int | None:
@@ -246,14 +246,20 @@ def _checked_time(text: str | None) -> str | None:
 
 
 def _read_pairs(path: Path, run: Run) -> pa.Table:
-    """Return the columns of a file of pairs; texts in text files get the run's types."""
+    """Return the columns of a file of pairs, with ids and relations of the run's types."""
     from tgflow.streams.files.formats import read_table
 
-    c, has_texts = run.config.stream, isinstance(_ids(run, ["0"])[0], str)
-    texts = [c.src, c.dst] if has_texts else []
-    if c.relation is not None and run.relations():
-        texts.append(c.relation)
-    return read_table(path, texts)[1]
+    c = run.config.stream
+    texts = [c.src, c.dst, *([c.relation] if c.relation is not None and run.relations() else [])]
+    table = read_table(path, texts)[1]
+    for name in {c.src, c.dst} & {*table.column_names}:
+        try:
+            ids = run.ids.read(table[name])
+        except ValueError as error:
+            text = f"--pairs: {path}, column {name}, {in_flags(str(error))}"
+            raise CliError(text, DATA) from None
+        table = table.set_column(table.column_names.index(name), name, ids)
+    return table
 
 
 def _write(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:

@@ -146,7 +146,7 @@ def _grouped(scores: pa.Table, side: str, groups: Path) -> pa.Table:
     from tgflow.streams.files.formats import read_table
 
     try:
-        found: Any = read_table(groups)[1]
+        found: Any = read_table(groups, read_table(groups)[1].column_names)[1]  # 007 is not 7
     except FileNotFoundError as error:
         raise CliError(f"--groups: {error}", NO_INPUT) from None
     if found.num_columns != 2:

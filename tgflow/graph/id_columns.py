@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -20,6 +23,8 @@ Array: TypeAlias = "Tensor | Buffer | np.ndarray[Any, Any]"
 Kind: TypeAlias = Literal["integers", "strings"]
 
 _INT64_MAX = torch.iinfo(torch.int64).max
+_CANONICAL = re.compile("0|-?[1-9][0-9]{0,18}")
+_SURELY = "^(0|[1-9][0-9]{0,17})$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,73 @@ def id_column(ids: Ids, name: str) -> IdColumn:
     if _is_string(array.type):
         return _string_column(array)
     raise _not_ids(name, str(array.type))
+
+
+def canonical(text: str) -> int | None:
+    """Return the int64 that a text is, None for any other: for `007`, `+7`, `7.0` and ` 7`, too.
+
+    A number and its text are the same id, in whatever column they are; other texts never are.
+    """
+    number = int(text) if _CANONICAL.fullmatch(text) else None
+    return number if number is not None and abs(number) <= _INT64_MAX else None
+
+
+def ids_of_kind(ids: pa.Array, kind: Kind) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Return ids of any type as int64 or strings, and the rows that hold no id of that kind.
+
+    Integers are as `canonical`. As strings, numbers and booleans are their text; the empty string,
+    a null and NaN are no ids.
+
+    Raises:
+        TypeError: If a type holds neither texts nor numbers; the message is the type.
+    """
+    texts = _texts(ids)
+    if kind == "strings":
+        empty = pc.fill_null(pc.equal(pc.binary_length(texts), 0), True)
+        return texts, empty.to_numpy(zero_copy_only=False)
+    is_sure = pc.fill_null(pc.match_substring_regex(texts, _SURELY), False)
+    sure = is_sure.to_numpy(zero_copy_only=False)
+    numbers, bad = np.zeros(len(texts), dtype=np.int64), ~sure
+    numbers[sure] = texts.filter(is_sure).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(bad).tolist():
+        number = canonical(texts[row].as_py() or "")
+        if number is not None:
+            numbers[row], bad[row] = number, False
+    return pa.array(numbers), bad
+
+
+def read_ids(column: Any, kind: Kind) -> pa.Array:
+    """Return an Arrow column of ids as integers or strings; see `ids_of_kind`.
+
+    Raises:
+        ValueError: If a value is no id of that kind; the message has the first row.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    try:
+        found, bad = ids_of_kind(array, kind)
+    except TypeError as error:
+        raise ValueError(f"ids are integers or strings, got {error}") from None
+    if bad.any():
+        value = array[row := int(bad.argmax())].as_py()
+        text = f"row {row}: {value!r} is no id: those of the stream are {kind}"
+        if kind == "integers" and value is not None:
+            text += ", and 7 is not 007, +7 or 7.0; a run with id_kind='string' takes text"
+        raise ValueError(text)
+    return found
+
+
+def _texts(ids: pa.Array) -> pa.Array:
+    """Return the text of each id, null for NaN."""
+    kind = ids.type
+    if pa.types.is_dictionary(kind):
+        return _texts(ids.dictionary_decode())
+    if pa.types.is_floating(kind):
+        values = ids.to_numpy(zero_copy_only=False)
+        return pa.array([None if np.isnan(x) else str(x) for x in values], pa.string())
+    is_number = pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    if not (is_number or _is_string(kind) or pa.types.is_null(kind)):
+        raise TypeError(str(kind))
+    return ids.cast(pa.string())
 
 
 def list_array(ids: Sequence[Any], strings: pa.DataType | None = None) -> pa.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from tgflow.base import _native
 from tgflow.base.choices import Side
 from tgflow.base.describe import described
-from tgflow.graph.id_columns import IdColumn, Ids, Kind, id_column
+from tgflow.graph.id_columns import IdColumn, Ids, Kind, id_column, read_ids
 
 
 class UnknownNode(LookupError):
@@ -86,6 +87,10 @@ class NodeIds:
             self._map = maps(self.bipartite)
         self._map.encode(sources.parts, targets.parts, src_out, dst_out)
         return src_out, dst_out
+
+    def read(self, column: Any) -> pa.Array:
+        """Return a file's column of ids in the kind of the map; see `read_ids`."""
+        return read_ids(column, self._kind() or "strings")
 
     def find(self, ids: Ids, side: Side = "src") -> Tensor:
         """Return the dense id of each id, or -1 for an unseen one; does not change the map.

@@ -16,6 +16,7 @@ from tgflow.base.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.graph.event_stream import EventStream
 from tgflow.graph.events import EventBatch, NewNodes
+from tgflow.graph.id_columns import Kind, read_ids
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceMismatch, StreamError
 from tgflow.streams.files.formats import read_table
@@ -100,7 +101,7 @@ class NodeFeatures:
         kind = self._column.type
         if not (is_text(kind) or pa.types.is_integer(kind)):
             raise self._error("type", f"ids are numbers without decimals or texts, got {kind}")
-        self._build(self._column, str if is_text(kind) else int)
+        self._build(self._column, "strings" if is_text(kind) else "integers")
         self._x = self._features(found, found[id])
 
     def __len__(self) -> int:
@@ -200,31 +201,34 @@ class NodeFeatures:
         if not len(nodes):
             return nodes
         names: Any = ids.decode(nodes)
-        self._use(type(names[0]), names[0])
+        self.use("strings" if isinstance(names[0], str) else "integers")
         found = []
         for own, rows in self._maps:
             place = own.find(names)
             found.append(rows[place.clamp(min=0)].where(place >= 0, -1) if len(rows) else place)
         return found[0] if is_dst is None else torch.where(is_dst, found[1], found[0])
 
-    def _use(self, kind: type, example: object) -> None:
-        """Compare ids as numbers or texts, as in the stream."""
-        if kind is self._kind:
+    def use(self, kind: Kind) -> None:
+        """Read the ids as integers or strings, as the stream's are.
+
+        Raises:
+            StreamError: If one is not of that kind.
+        """
+        if kind == self._kind:
             return
         if self._by_number:
             text = (
-                f"the stream's ids are texts such as {example!r}, and row i of an array is of the "
-                'node whose id is the number i; give ids, too: NodeFeatures({"id": ids, "x": x})'
+                "the stream's ids are texts, and row i of an array is of the node whose id is the "
+                'number i; give ids, too: NodeFeatures({"id": ids, "x": x})'
             )
             raise self._error("type", text)
         try:
-            column = self._column.cast(pa.string() if kind is str else pa.int64())
-        except pa.ArrowInvalid as error:
-            text = f"the stream's ids are numbers such as {example}, and here one is none: {error}"
-            raise self._error("type", text) from None
+            column = read_ids(self._column, kind)
+        except ValueError as error:
+            raise self._error("type", str(error)) from None
         self._build(column, kind)
 
-    def _build(self, column: pa.Array, kind: type) -> None:
+    def _build(self, column: pa.Array, kind: Kind) -> None:
         """Map ids to rows, separately for sources and destinations if there are sides."""
         rows, is_dst = torch.arange(len(column)), self._is_dst
         self._kind = kind

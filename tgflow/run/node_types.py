@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from tgflow.graph.id_columns import Kind
 from tgflow.graph.ids import NodeIds
 from tgflow.run.node_features import NodeFeatures
 from tgflow.streams.errors import StreamError
@@ -62,10 +63,15 @@ class NodeTypes:
             raise StreamError(self.name, "range", text)
         numbers = pc.add(types.indices, 1)
         self._rows = NodeFeatures({"id": found["id"], "type": numbers}, fill_missing=0.0)
+        self._rows.name = self.name
         ids = found["id"].cast(pa.string()).to_pylist()
         rows = sorted(zip(ids, column.to_pylist(), strict=True))
         self.digest = blake2b(repr(rows).encode(), digest_size=16).hexdigest()
         """Digest of the ids and types, in any order."""
+
+    def use(self, kind: Kind) -> None:
+        """Read the ids as integers or strings; see `NodeFeatures.use`."""
+        self._rows.use(kind)
 
     def of(self, ids: NodeIds, nodes: Tensor) -> Tensor:
         """Return the types of nodes, int64 `[N]` of dense ids `[N]`; 0 for nodes without a row."""

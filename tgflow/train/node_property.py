@@ -67,7 +67,7 @@ class PropertyLabels:
         for name in COLUMNS:
             if table[name].null_count:
                 raise ValueError(f"{path}: {table[name].null_count} values of {name} are missing")
-        nodes = found_nodes(ids, table["node"].combine_chunks())
+        nodes = found_nodes(ids, table["node"], path)
         t = torch.from_numpy(table["t"].to_numpy().astype(np.int64)) * ticks_per_unit
         weight = torch.from_numpy(table["weight"].to_numpy().astype(np.float32))
         if not bool((weight >= 0).all()):

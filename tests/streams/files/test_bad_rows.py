@@ -25,13 +25,20 @@ FILLED = "every event needs a value: fix or drop it, or pass fill_missing=0"
 OPEN_QUOTE = "a quote is not closed on its line; values must not contain line ends"
 CLOSED_QUOTE = "text follows a closing quote on its line; write quotes within quotes twice"
 NO_INTEGER = f"expected an integer; write it as one, or {AS_TEXT}"
+SUCH_AS = f"expected an integer such as {{}}; write it as one, or {AS_TEXT}"
+NO_TIME = "expected a number of s, or a time such as 2024-05-01 12:00:00"
 
 CSV_ROWS = {
     b"1,2,3": ("schema", f"3 values, expected 5 (src, dst, t, f0, label); {MEND}"),
     b"1,2,3,0.5,0,9": ("schema", f"6 values, expected 5 (src, dst, t, f0, label); {MEND}"),
-    b"12.0,2,3,0,0": ("type", f"src is '12.0', {NO_INTEGER}"),
+    b"12.0,2,3,0,0": ("type", f"src is '12.0', {SUCH_AS.format(12)}"),
+    b"007,2,3,0,0": ("type", f"src is '007', {SUCH_AS.format(7)}"),
+    b"+7,2,3,0,0": ("type", f"src is '+7', {SUCH_AS.format(7)}"),
+    b"1, 2,3,0,0": ("type", f"dst is ' 2', {SUCH_AS.format(2)}"),
+    b'1,"2 ",3,0,0': ("type", f"dst is '2 ', {SUCH_AS.format(2)}"),
+    b"1,-0,3,0,0": ("type", f"dst is '-0', {SUCH_AS.format(0)}"),
     b"true,2,3,0,0": ("type", f"src is 'true', {NO_INTEGER}"),
-    b"1,1e3,3,0,0": ("type", f"dst is '1e3', {NO_INTEGER}"),
+    b"1,1e3,3,0,0": ("type", f"dst is '1e3', {SUCH_AS.format(1000)}"),
     b"1,0x10,3,0,0": ("type", f"dst is '0x10', {NO_INTEGER}"),
     b"0x10,2,3,0,0": ("type", f"src is '0x10', {NO_INTEGER}"),
     b"1_000,2,3,0,0": ("type", f"src is '1_000', {NO_INTEGER}"),
@@ -44,15 +51,15 @@ CSV_ROWS = {
         "encoding",
         "byte 3 of the line (0xff) is not UTF-8; write the file as UTF-8",
     ),
-    b"1,2,,0,0": ("null", "t is empty, expected a number of s"),
-    b"1,2,soon,0,0": ("time_type", "t is 'soon', expected a number of s"),
-    b"1,2,nan,0,0": ("time_type", "t is 'nan', expected a number of s"),
-    b"1,2,0x10,0,0": ("time_type", "t is '0x10', expected a number of s"),
-    b"1,2,2026-01-01,0,0": ("time_type", "t is '2026-01-01', expected a number of s"),
+    b"1,2,,0,0": ("null", f"t is empty, {NO_TIME}"),
+    b"1,2,soon,0,0": ("time_type", f"t is 'soon', {NO_TIME}"),
+    b"1,2,nan,0,0": ("time_type", f"t is 'nan', {NO_TIME}"),
+    b"1,2,0x10,0,0": ("time_type", f"t is '0x10', {NO_TIME}"),
+    b"1,2,2026-13-01,0,0": ("time_type", f"t is '2026-13-01', {NO_TIME}"),
     b"1,2,4.5,0,0": ("time_precision", f"t is 4.5, between two ticks of 1 s; {FINER}"),
     b"1,2,4e-30,0,0": (
         "time_precision",
-        "t is 4e-30, between two ticks of 1 s; write times as whole numbers",
+        "t is 4e-30, between two ticks of 1 s; write fewer decimals",
     ),
     b"1,2,9223372036854775808,0,0": ("time_range", f"t is {2**63}, beyond int64 ticks of 1 s"),
     b"1,2,-9223372036854775808,0,0": ("time_range", f"t is -{2**63}, beyond int64 ticks of 1 s"),
@@ -92,16 +99,17 @@ JSON_ROWS = {
     b"7": ("syntax", f"7 is not an object; {ONE}"),
     b"null": ("syntax", f"None is not an object; {ONE}"),  # Arrow reads out of bounds
     JSON_GOOD + b" null {}": ("syntax", f"not JSON: extra data at character 55; {ONE}"),
-    json_row(src="1.0"): ("type", f"src is 1.0, {NO_INTEGER}"),
-    json_row(src='"7"'): ("type", f"src is '7', {NO_INTEGER}"),
-    json_row(src="true"): ("type", f"src is True, {NO_INTEGER}"),
-    json_row(src="null"): ("null", "src is missing; every event needs a value"),
-    json_row(dst=None): ("null", "dst is missing; every event needs a value"),
+    json_row(src="1.0"): ("type", f"src is '1.0', {SUCH_AS.format(1)}"),
+    json_row(src='"07"'): ("type", f"src is '07', {SUCH_AS.format(7)}"),
+    json_row(src="true"): ("type", f"src is 'true', {NO_INTEGER}"),
+    json_row(src="[1]"): ("type", "src is [1], expected one value"),
+    json_row(src="null"): ("null", "src is empty; every event needs both its nodes"),
+    json_row(dst=None): ("null", "dst is empty; every event needs both its nodes"),
     json_row(src=str(2**63)): ("huge_id", f"src is {2**63}, beyond int64; {AS_TEXT}"),
     json_row(src="-3"): ("negative_id", f"src is -3; integer ids start at 0: {AS_TEXT}"),
     json_row(t="3.5"): ("time_precision", f"t is 3.5, between two ticks of 1 s; {FINER}"),
-    json_row(t="true"): ("time_type", "t is True, expected a number of s"),
-    json_row(t='"now"'): ("time_type", "t is 'now', expected a number of s"),
+    json_row(t="true"): ("time_type", f"t is 'true', {NO_TIME}"),
+    json_row(t='"now"'): ("time_type", f"t is 'now', {NO_TIME}"),
     json_row(t=str(2**63)): ("time_range", f"t is {2**63}, beyond int64 ticks of 1 s"),
     json_row(label="0.5"): ("type", "label is 0.5, expected a whole number"),
     json_row(x="[1]"): ("width", f"x has 1 values, {WIDTH}"),
@@ -109,7 +117,7 @@ JSON_ROWS = {
     json_row(x="[1, NaN]"): ("nan", f"x[1] is nan {NO_NAN}"),
     json_row(x="[1e39, 0]"): ("inf", f"x[0] is inf {FINITE}"),
     json_row(x="[1, null]"): ("null", "x holds an empty value; features must be finite"),
-    json_row(x='[1, "2"]'): ("type", "x is [1, '2'], expected a list of numbers"),
+    json_row(x='[1, "two"]'): ("type", "x is 'two', expected a number"),
     json_row(x="null"): ("null", "x is missing; every event needs a value"),
     b'{"src": 1, "src": 1, "dst": 2, "t": 3}': ("schema", "the key 'src' is repeated; keep one"),
     b'{"src": \xff1}': (
@@ -138,7 +146,7 @@ def test_each_bad_row_is_isolated_with_its_location_and_message(
         offsets[row] = len(data)
         data += row + b"\n"
     path.write_bytes(data + good)
-    polls = read(open_files(path, **schema))
+    polls = read(open_files(path, id_kind="int", **schema))
     events, bad = flat(polls)
     assert len(events) == num_good * len(rows) + 1
     found = [row for poll in polls for row in poll.bad()]
@@ -202,8 +210,8 @@ def test_strict_stream_yields_the_rows_before_the_first_bad_one(tmp_path):
     cut = "2 values, expected 5 (src, dst, t, f0, label); the file ends within this line: fetch it"
     assert strict(path) == ([3], f"{path}, line 3: {cut} again, or remove the line")
     path.write_bytes(b"src,dst,t\n12.0,2,3\n")
-    first = f"src is 12.0, expected an integer or a string; {AS_TEXT}"
-    assert strict(path) == ([], f"{path}, line 2: {first}")
+    first = f"src is '12.0', {SUCH_AS.format(12)}"
+    assert strict(path, id_kind="int") == ([], f"{path}, line 2: {first}")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +246,7 @@ def test_deeply_nested_json_row_is_a_bad_row(tmp_path, row):
 
 
 TABLES = {
-    "null id": ({"src": [1, None]}, "src is missing; every event needs a value"),
+    "null id": ({"src": [1, None]}, "src is empty; every event needs both its nodes"),
     "null time": ({"t": [1, None]}, "t is missing; every event needs a value"),
     "negative id": ({"dst": [1, -5]}, f"dst is -5; integer ids start at 0: {AS_TEXT}"),
     "uint64 id": (
@@ -279,9 +287,10 @@ def test_columnar_formats_isolate_each_row_by_its_number(tmp_path, case, ending)
         name = str(source)
         write = pa.parquet.write_table if ending == "parquet" else pa.feather.write_feather
         write(table, source)
-    times, error = strict(source, **SCHEMA)
+    kind = "string" if case == "bad text" else "int"
+    times, error = strict(source, id_kind=kind, **SCHEMA)
     assert (len(times), error) == (1, f"{name}, row 1: {text}")
-    ((row, code, place, raw),) = flat(read(open_files(source, **SCHEMA)))[1]
+    ((row, code, place, raw),) = flat(read(open_files(source, id_kind=kind, **SCHEMA)))[1]
     assert (row, place["row"], code in CODES) == (1, 1, True)
     assert json.loads(raw).keys() == rows.keys()
 
@@ -297,7 +306,7 @@ def test_columnar_formats_isolate_each_row_by_its_number(tmp_path, case, ending)
             "table, row 0: f0 is 'big', expected a number; pass categorical='f0' to encode its "
             "categories, or leave it out of the features",
         ),
-        ({"label": ["7"]}, "table, row 0: label is of type string, expected numbers"),
+        ({"label": [[7]]}, "table, row 0: label is of type list<item: int64>, expected numbers"),
     ],
 )
 def test_column_of_a_wrong_type_is_refused(columns, text):
@@ -344,7 +353,9 @@ def test_record_at_the_size_limit_is_accepted_for_any_block_size(tmp_path):
 def test_origin_gives_location_and_bytes_of_good_rows(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"\xef\xbb\xbfsrc,dst,t\r\n1,2,3\r\nx,2,3\r\n4,5,6")
-    origins = [p.origin(i) for p in read(open_files(path)) for i in range(len(p.events))]
+    origins = [
+        p.origin(i) for p in read(open_files(path, id_kind="int")) for i in range(len(p.events))
+    ]
     assert [origin.raw for origin in origins] == [b"1,2,3", b"4,5,6"]
     assert [origin.place["byte"] for origin in origins] == [14, 28]
     assert path.read_bytes()[28:] == b"4,5,6"
@@ -366,17 +377,6 @@ def test_damaged_gzip_yields_whole_lines_then_an_error(tmp_path, cut):
             poll_on(source, polls)
         source.close()
         assert len(polls) > 1
-
-
-@pytest.mark.parametrize(("first", "is_noted"), [("1_000", True), ("null", True), ("7", False)])
-def test_text_that_makes_all_ids_text_is_noted(tmp_path, first, is_noted):
-    path = tmp_path / "events.csv"
-    path.write_text("src,dst,t\n" + f"{first},2,0\n" + "".join(f"{i},2,{i}\n" for i in range(9)))
-    note = f"all ids are read as text, as src of the first row is {first!r}; id_kind='int' reads"
-    assert any(note in each for each in open_stream(path).notes) == is_noted
-    assert not any("as text" in each for each in open_stream(path, id_kind="string").notes)
-    path.write_text("src,dst,t\nann,1,0\nbob,2,1\n")
-    assert not any("as text" in each for each in open_stream(path).notes)
 
 
 def test_all_missing_columns_are_named_with_usual_names(tmp_path):

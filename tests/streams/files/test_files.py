@@ -159,7 +159,7 @@ def test_closing_stops_the_thread(tmp_path):
 
 def test_bad_first_row_does_not_set_the_schema(tmp_path):
     path = tmp_path / "events.csv"
-    path.write_bytes(b"src,dst,t\n12.0,1,2\n1,2\n\xff\n1,2,3\n")
+    path.write_bytes(b"src,dst,t\nx,y,z\n1,2\n\xff\n1,2,3\n")
     source = open_files(path)
     assert source.id_kind == "int"
     assert [code for _, code, _, _ in flat(read(source))[1]] == ["type", "schema", "encoding"]

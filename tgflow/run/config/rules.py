@@ -71,8 +71,6 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "event far in the future would make all after it late: ticks, or none for any"),
     ("transport", lambda c, by: c.stream.categorical is not None,
      "--categorical is for files; convert the values before they are published"),
-    ("transport", lambda c, by: c.stream.time_format is not None,
-     "--time-format is for files; convert the values before they are published"),
     ("live", lambda c, by: c.stream.path and not by.transport and c.kafka.dead_letter_topic,
      "--set kafka.dead_letter_topic requires a Kafka stream"),
     # Features and their tables

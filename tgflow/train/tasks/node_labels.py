@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import torch
@@ -40,7 +38,7 @@ class LabeledNodes:
         column = table["label"].combine_chunks()
         if column.null_count:
             raise ValueError(f"{path}: {column.null_count} labels are missing")
-        nodes = found_nodes(ids, table["node"].combine_chunks())
+        nodes = found_nodes(ids, table["node"], path)
         known = nodes >= 0
         values = column.to_pylist()
         order = {value: code for code, value in enumerate(sorted(set(values)))}
@@ -48,17 +46,6 @@ class LabeledNodes:
         nodes = nodes[known]
         _check(path, nodes, label, len(order))
         return cls(nodes, label, len(order), int((~known).sum()))
-
-
-def read_table(path: str) -> pa.Table:
-    """Read a CSV (also .gz) or Parquet file; ValueError if Arrow cannot parse it."""
-    from pyarrow import csv, parquet
-
-    read: Any = parquet.read_table if Path(path).suffix == ".parquet" else csv.read_csv
-    try:
-        return read(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def check_columns(table: pa.Table, names: Sequence[str], path: str) -> None:
@@ -69,14 +56,14 @@ def check_columns(table: pa.Table, names: Sequence[str], path: str) -> None:
             raise ValueError(f"{path} has no column {name!r}; the columns are {listed}")
 
 
-def found_nodes(ids: NodeIds, column: pa.Array) -> Tensor:
+def found_nodes(ids: NodeIds, column: pa.ChunkedArray, path: str) -> Tensor:
     """Return dense ids, -1 for unknown nodes; in a bipartite stream sources come first."""
     try:
-        found = ids.find(column)
-    except TypeError:  # numbers in the file, texts in the stream
-        found = ids.find(column.cast(pa.string()))
-        column = column.cast(pa.string())
-    return found.where(found >= 0, ids.find(column, "dst")) if ids.bipartite else found
+        known = ids.read(column)
+    except ValueError as error:
+        raise ValueError(f"{path}, column node, {error}") from None
+    found = ids.find(known)
+    return found.where(found >= 0, ids.find(known, "dst")) if ids.bipartite else found
 
 
 def _check(path: str, nodes: Tensor, label: Tensor, num_classes: int) -> None:
