@@ -65,6 +65,35 @@ def test_groups_of_a_file_are_ranked_in_a_table(rows, tgflow):
     assert "anomaly of" in ran.out
 
 
+def test_ids_with_leading_zeros_are_other_nodes_in_every_table(tgflow, tmp_path):
+    rows = "".join(f"{('007', '7', '12')[i % 3]},{('0012', '12')[i % 2]},{i}\n" for i in range(90))
+    Path("zeros.csv").write_text("src,dst,t\n" + rows)
+    Path("kinds.csv").write_text("node,type\n007,a\n7,b\n12,c\n0012,d\n")
+    Path("types.csv").write_text(Path("kinds.csv").read_text().replace("node", "id"))
+    flags = ["-s", "zeros.csv", "-m", "recency", "--batch-size", 20, "--scores", "s.csv"]
+    ran = tgflow("run", *flags, "-o", "r", "--time-unit", "s", "--node-types", "types.csv")
+    assert (ran.code, "ids are text, as src of the first rows is '007'" in ran.err) == (0, True)
+    assert json.loads(tgflow("info", "zeros.csv", "--json").out)["num_nodes"] == 4
+    for shown in (tgflow("info", "r"), tgflow("info", "zeros.csv", "--time-unit", "s")):
+        assert any("ids" in line and "text" in line for line in shown.out.splitlines())
+    found = json.loads(tgflow("score", "r", "--groups", "kinds.csv", "--json").out)
+    assert {row["group"] for row in found} == {"a", "b", "c"}
+    Path("pairs.csv").write_text("src,dst\n007,0012\n7,12\n")
+    pairs = json.loads(tgflow("predict", "r", "--pairs", "pairs.csv", "--json").out)
+    assert [(row["src"], row["dst"]) for row in pairs] == [("007", "0012"), ("7", "12")]
+    Path("plain.csv").write_text("src,dst,t\n" + "".join(f"7,12,{i}\n" for i in range(90)))
+    ran = tgflow("run", "-s", "plain.csv", "-m", "recency", "-o", "q", "--time-unit", "s")
+    assert (ran.code, "ids are integers" in ran.err) == (0, True)
+    assert 'id_kind = "int"' in Path("q/config.toml").read_text()
+    for words, code in (
+        (["predict", "q", "--pairs", "pairs.csv"], 65),
+        (["predict", "q", "--src", "007"], 2),
+        (["run", *flags[2:], "-s", "plain.csv", "-o", "n", "--node-types", "types.csv"], 65),
+    ):
+        ran = tgflow(*words)
+        assert (ran.code, "'007' is no id: those of the stream are" in ran.err) == (code, True)
+
+
 REFUSED = [
     (["nowhere"], 66, "nowhere is not the directory of a run"),
     (["r", "--by", "node"], 2, "--by: node; choose src, dst, or both"),

@@ -166,7 +166,7 @@ def test_ids_of_a_text_file_are_parsed_like_those_of_the_stream(tmp_path):
     ):
         appended(nodes, tg.open_stream(([7], [8], [0])))
     (tmp_path / "m.csv").write_text("id,age\nbob,1\n")
-    with pytest.raises(StreamError, match="ids are numbers such as 7, and here one is none"):
+    with pytest.raises(StreamError, match="row 0: 'bob' is no id"):
         appended(tg.NodeFeatures(tmp_path / "m.csv"), tg.open_stream(([7], [8], [0])))
 
 

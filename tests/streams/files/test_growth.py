@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +34,17 @@ def times(source, count):
 def start_and_read(source, position):
     source.start({0: position})
     return times(source, 1)
+
+
+def test_implausible_first_time_of_a_pipe_is_reported(monkeypatch, caplog):
+    data = io.BytesIO((HEADER + "1,2,1600000000000\n").encode())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=data))
+    with closing(open_files("-", time_unit="s")) as source:
+        source.start({})
+        assert times(source, 1) == [1600000000000]
+    assert caplog.messages == [
+        "the first time, 1,600,000,000,000 s, is after 2100 if it counts from 1970: --time-unit ms?"
+    ]
 
 
 def append(path, text):

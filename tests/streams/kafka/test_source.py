@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.kafka_io import (
+    FAST,
     PATIENT,
     QUICK,
     SMALL,
     Reading,
     after,
+    edge,
     edges,
     fill,
     first_position,
@@ -32,9 +34,27 @@ from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import FIXED_OPTIONS, client_values, parse_url
 from tgflow.streams.kafka.consumer import ConsumerConnection, Cursor
+from tgflow.streams.kafka.source import first_id_kind_of
 from tgflow.testing.broker import OFFSET_COMMIT
 
 pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.mark.parametrize("ids", [["u1", "7"], ["7", "8"], [7, "08"], [7, 8]])
+def test_first_records_give_the_kind_of_ids_and_a_warning_of_times(broker, topic, ids, caplog):
+    options = FAST | {"api_version": broker.api_version}
+    url = f"kafka://{','.join(broker.servers)}/{topic}"
+    config = KafkaConfig(url=url, options=options, until_end=True)
+    broker.create(topic, 2)
+    assert first_id_kind_of(config)[1] == ", as there is no record yet; --id-kind string takes text"
+    for partition, src in enumerate(ids):
+        publish(broker, topic, [edge(src, t=1_600_000_000_000)], partition)
+    kind = "int" if ids == [7, 8] else "string"
+    assert first_id_kind_of(config)[0] == kind
+    assert read_all(broker, topic, id_kind=kind).codes == []
+    assert caplog.messages == [
+        "the first time, 1,600,000,000,000 s, is after 2100 if it counts from 1970: --time-unit ms?"
+    ]
 
 
 def test_resumed_run_stops_at_the_original_end(shared_broker, topic):
