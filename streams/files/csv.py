@@ -9,9 +9,8 @@ into the same values:
   `5"x` is `5"x`.
 * Blank lines are bad rows, and a row has as many values as the header. Text is UTF-8; the file may
   start with a byte order mark. NUL is an ordinary character.
-* Spaces and tabs around numbers are ignored; around text and in ids they are kept. Numbers are
-  decimal, with or without a point and an exponent; `nan`, `inf`, `1_000` and `0x10` are not numbers.
-  Ids are as `tgflow.graph.id_columns.canonical`.
+* Spaces and tabs around numbers are ignored; around text and ids they are kept. Numbers are
+  decimal, with or without point and exponent; `nan`, `inf`, `1_000` and `0x10` are not numbers.
 
 The parse of a row depends on its own line alone.
 """

@@ -211,7 +211,7 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("run", FOLLOW, SORT), ("run", FOLLOW, ENDLESS), ("run", ENDLESS, SORT),
     ("run", SORT, {"order.late": "drop"}), ("compare", {}, {"order.dedup_window": 5}),
     ("run", {}, KAFKA), ("run", ENDLESS, {"stream.categorical": ["x"]}),
-    ("run", ENDLESS, {"stream.time_format": "%Y"}), ("run", {}, {"kafka.dead_letter_topic": "x"}),
+    ("run", {}, {"kafka.dead_letter_topic": "x"}),
     ("info", {}, {"graph.node_columns": ["x"]}), ("info", {}, {"graph.node_side": "x"}),
     ("train", GPU, {"graph.device_budget": "8GB", "run.device": "cpu"}),
     ("train", DISK, {"tables.edge_budget": 5}), ("train", {}, {"tables.edge_path": "x"}),
