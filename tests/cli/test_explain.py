@@ -105,7 +105,7 @@ def test_page_is_self_contained_and_draws_the_events(tgflow, made):
         (("--src", "3"), "Missing option '--dst'"),
         ((*PAIR, "--out", "x.pdf"), "--out: x.pdf must end in .html"),
         ((*PAIR, "--at", "soon"), "--at: 'soon' is not a time"),
-        (("--src", "ann", "--dst", "3"), "ids of this run are whole numbers"),
+        (("--src", "ann", "--dst", "3"), "is no id: those of the stream are integers"),
     ],
 )
 def test_invalid_flags_exit_with_2(tgflow, made, flags, message):

@@ -105,12 +105,6 @@ def _opened(
     return source
 
 
-def say_id_kind(source: PartitionedSource | EventSource) -> None:
-    """Print the kind of the ids of files, and why."""
-    if isinstance(source, FileSource | EventSource):
-        hint(in_flags(source.id_note))
-
-
 def inferred(source: PartitionedSource | EventSource, c: StreamConfig) -> dict[str, object]:
     """Return the settings of ids, columns and units of time that a source found in its rows."""
     found: dict[str, object] = {"stream.id_kind": source.id_kind}
@@ -192,7 +186,8 @@ def open_partitioned(config: Config) -> PartitionedSource:
         if c.id_kind is None and transport.id_kind is not None:
             kind, reason = transport.id_kind(settings)
             settings = replace(settings, id_kind=kind)
-            hint(f"ids are {ID_KINDS[kind]}{reason}")
+            if config.operate.log_format != "json":
+                hint(f"ids are {ID_KINDS[kind]}{reason}")
         return transport.open(settings)
     except StreamError:
         raise
@@ -345,7 +340,8 @@ def _open_inputs(
     c = directory.config
     device = use_device(c.run.device, c.model.precision)
     threads, source = use_threads(c.run.threads, c.serve), opened()
-    say_id_kind(source)
+    if isinstance(source, FileSource | EventSource) and c.operate.log_format != "json":
+        hint(in_flags(source.id_note))
     found = inferred(source, c.stream) | {"run.threads": threads}
     directory.config = c = replaced(c, found)
     check_tables(c.tables, c.placement, source.x_dim, world)
@@ -390,6 +386,8 @@ def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[
     path, way_out = directory.path, f"tgflow {command} --resume --out {directory.path}"
     with directory:
         run_log = RunLog(path / "run.log", directory.config.operate.log_format, printer(console))
+        if kind := directory.config.stream.id_kind:
+            run_log.info("ids", f"ids are {ID_KINDS[kind]}")
         try:
             with library_messages(run_log):
                 yield run_log

@@ -224,7 +224,7 @@ def _ids(run: Run, texts: Sequence[str]) -> list[Any]:
     try:
         found: list[Any] = run.ids.read(pa.array(texts)).to_pylist()
     except ValueError as error:
-        raise CliError(in_flags(str(error)), USAGE) from None
+        raise CliError(in_flags(str(error).partition(": ")[2]), USAGE) from None
     return found
 
 
