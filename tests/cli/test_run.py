@@ -203,6 +203,7 @@ def test_stderr_can_be_only_json(tgflow, events_csv, monkeypatch):
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-format", "json", "--json", *SMALL)
     entries = [json.loads(line) for line in ran.err.splitlines()]
     assert [e["event"] for e in entries if e["event"] != "progress"] == [
+        "ids",
         "start",
         "checkpoint",
         "end",
