@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from tgflow.graph.id_columns import canonical, ids_of_kind
@@ -55,7 +56,7 @@ MAX_COMMENTS, HEAD_BYTES = 10_000, 8 << 20
 """Maximum leading comment lines of a file, and about how many bytes are searched for them."""
 JODIE_HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
-_OTHER = re.compile(rb"0[0-9xX]|[ \t-]")
+_OTHER = re.compile(rb"0[0-9]|[ \t]")
 _SPACES = re.compile(rb"[ \t]+")
 
 
@@ -311,7 +312,10 @@ def csv_parser(
         lines = checked(lines, num_lines)
         refuse_tiny(lines, is_tiny)
         batch = table(lines, converting, num_lines)
-        if ids == "int" and may_be_other_integers(lines, delimiter):
+        ends = [batch[columns.src], batch[columns.dst]] if ids == "int" else []
+        if any(pc.any(pc.less(column, 0)).as_py() for column in ends):
+            raise pa.ArrowInvalid("a negative id, such as -007")
+        if ends and may_be_other_integers(lines, delimiter):
             for column in table(lines, as_ids, num_lines).columns:
                 if ids_of_kind(column, "integers")[1].any():
                     raise pa.ArrowInvalid("an id such as 007, which Arrow reads as 7")
@@ -328,7 +332,7 @@ def csv_parser(
 
 
 def may_be_other_integers(lines: Text, delimiter: str) -> bool:
-    """Return whether a value may begin with 0 and go on, or have a space or `-0` or `x` in it.
+    """Return whether a value may begin with 0 and go on, or have a space around or an `x` in it.
 
     Arrow reads such values as integers, too. Rarely wrong.
     """
@@ -343,14 +347,11 @@ def may_be_other_integers(lines: Text, delimiter: str) -> bool:
                 after = np.minimum(2 * np.flatnonzero(found) + start + 2, len(data) - 1)
                 if (data[after] - ord("0") < 10).any():
                     return True
-    for other in b" \t-".replace(delimiter.encode(), b""):
-        if other in lines:
-            places = np.flatnonzero(data == other)
-            before, after = data[places - 1], data[np.minimum(places + 1, len(data) - 1)]
-            if other == ord("-"):
-                if (np.isin(before, [*marks]) & (after == ord("0"))).any():
-                    return True
-            elif np.isin([before, after], [*marks, ord("\r")]).any():
+    for space in b" \t".replace(delimiter.encode(), b""):
+        if space in lines:
+            places = np.flatnonzero(data == space)
+            beside = [data[places - 1], data[np.minimum(places + 1, len(data) - 1)]]
+            if np.isin(beside, [*marks, ord("\r")]).any():
                 return True
     return False
 

@@ -366,7 +366,7 @@ def _hash(value: str) -> int:
 # Times, relations and labels: exact conversion of numbers of any type to int64 ticks.
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,99}")  # int() refuses thousands of digits
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})")  # int() refuses thousands of digits
 BOOLEANS = ("false", "true")
 MISSING = ("", "NA", "N/A", "null", "NULL", "None")
 """Texts of missing features, beside `nan`."""

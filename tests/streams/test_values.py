@@ -25,7 +25,7 @@ DAY = 1_714_521_600
 """2024-05-01 in seconds."""
 IDS = {
     7: 7, "7": 7, BIG: BIG, str(2**63 - 1): 2**63 - 1, "007": "type", "+7": "type", " 7": "type",
-    "7 ": "type", "12.0": "type", 12.0: "type", "-0": "type", "0x7": "type", "x": "type",
+    "7 ": "type", "12.0": "type", 12.0: "type", "-0": 0, "-07": "type", "0x7": "type", "x": "type",
     True: "type", -1: "negative_id", "-1": "negative_id", 2**63: "huge_id",
     "9" * 20: "huge_id", "": "null", None: "null",
 }  # fmt: skip

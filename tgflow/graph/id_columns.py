@@ -23,7 +23,7 @@ Array: TypeAlias = "Tensor | Buffer | np.ndarray[Any, Any]"
 Kind: TypeAlias = Literal["integers", "strings"]
 
 _INT64_MAX = torch.iinfo(torch.int64).max
-_CANONICAL = re.compile("0|-?[1-9][0-9]{0,18}")
+_CANONICAL = re.compile("-?(?:0|[1-9][0-9]{0,18})")
 _SURELY = "^(0|[1-9][0-9]{0,17})$"
 
 

@@ -36,7 +36,7 @@ CSV_ROWS = {
     b"+7,2,3,0,0": ("type", f"src is '+7', {SUCH_AS.format(7)}"),
     b"1, 2,3,0,0": ("type", f"dst is ' 2', {SUCH_AS.format(2)}"),
     b'1,"2 ",3,0,0': ("type", f"dst is '2 ', {SUCH_AS.format(2)}"),
-    b"1,-0,3,0,0": ("type", f"dst is '-0', {SUCH_AS.format(0)}"),
+    b"1,-02,3,0,0": ("type", f"dst is '-02', {SUCH_AS.format(-2)}"),
     b"true,2,3,0,0": ("type", f"src is 'true', {NO_INTEGER}"),
     b"1,1e3,3,0,0": ("type", f"dst is '1e3', {SUCH_AS.format(1000)}"),
     b"1,0x10,3,0,0": ("type", f"dst is '0x10', {NO_INTEGER}"),

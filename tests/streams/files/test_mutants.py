@@ -28,7 +28,7 @@ from tgflow.streams import open_files
 MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 20)))
 ROWS, FIRST = 12, 13
 """Rows that may be damaged; good rows of a table before them."""
-INTEGER = re.compile(r"(0|[1-9][0-9]*)")
+INTEGER = re.compile(r"(-?0|[1-9][0-9]*)")
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 NUMBER = re.compile(rf"[ \t]*([+-]?{_NUMBER})[ \t]*")
 MOST_DIGITS = 22
