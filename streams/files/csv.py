@@ -447,8 +447,7 @@ def _strict(types: Mapping[str, pa.DataType], missing: Sequence[str] = ()) -> pa
 
 def typed_id(value: str) -> int | str:
     """Return an id of a file without types: an integer, or a text, as `canonical`."""
-    number = canonical(value)
-    return value if number is None else number
+    return value if (number := canonical(value)) is None else number
 
 
 def _typed(value: str) -> int | float | str:

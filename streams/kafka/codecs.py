@@ -322,16 +322,15 @@ class RecordDecoder:
 
     def first_ids(self, values: Sequence[bytes]) -> list[tuple[str, object]]:
         """Return the ids in some records, as numbers or texts, each with its column."""
-        columns = self._codec.schema.columns
-        ends = [columns.src, columns.dst]
+        ends = [self._codec.schema.columns.src, self._codec.schema.columns.dst]
         if isinstance(self._codec, JsonCodec):
             rows = [parse_object(value)[0] for value in values]
         else:
             batches = self._codec.decode(values).batches
             rows = [row for batch in batches for row in batch.select(ends).to_pylist()]
         found = [(name, row.get(name)) for row in rows[:SAMPLES] for name in ends]
-        has_types = not isinstance(self._codec, CsvCodec)
-        return found if has_types else [(name, typed_id(str(value))) for name, value in found]
+        is_csv = isinstance(self._codec, CsvCodec)
+        return [(name, typed_id(str(value)) if is_csv else value) for name, value in found]
 
     def decode(self, chunk: Chunk) -> RowBatch:
         """Return the rows of `chunk`, possibly none."""

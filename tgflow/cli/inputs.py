@@ -386,8 +386,7 @@ def logged(directory: RunDirectory, command: str, console: Console) -> Iterator[
     path, way_out = directory.path, f"tgflow {command} --resume --out {directory.path}"
     with directory:
         run_log = RunLog(path / "run.log", directory.config.operate.log_format, printer(console))
-        if kind := directory.config.stream.id_kind:
-            run_log.info("ids", f"ids are {ID_KINDS[kind]}")
+        run_log.info("ids", f"ids are {ID_KINDS[directory.config.stream.id_kind or 'int']}")
         try:
             with library_messages(run_log):
                 yield run_log
