@@ -85,34 +85,55 @@ class RecentIds:
 
 
 class BoundedWindow:
-    """A partition's events at or after its watermark, bounded in number and in bytes."""
+    """A partition's events at or after its watermark, bounded in number and in bytes.
+
+    Those of the latest tick are never evicted: events of this tick may always follow.
+    """
 
     def __init__(self, parts: Iterable[EventColumns], most_rows: int, most_bytes: int) -> None:
         self.most_rows, self.most_bytes = most_rows, most_bytes
-        self._heap = [row for part in parts for row in _sized(part.t, sizes_of(part))]
-        heapq.heapify(self._heap)
-        self.num_bytes = sum(size for _, size in self._heap)
+        self.num_bytes = self._num_rows = 0
+        self._latest = BEFORE_ALL
+        self._ticks: list[int] = []  # a heap
+        self._sizes: dict[int, list[int]] = {}
+        """Rows and bytes of each tick."""
+        for part in parts:
+            for t, size in _sized(part.t, sizes_of(part)):
+                self._enter(t, size)
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return self._num_rows
 
     def add(self, t: int, size: int, watermark: int) -> int | None:
         """Add an event; evict those before the watermark and, above a bound, the earliest.
 
         Returns the watermark forced by evictions above a bound; None if there were none.
         """
-        heapq.heappush(self._heap, (t, size))
-        self.num_bytes += size
+        self._enter(t, size)
         self._leave(watermark)
         forced = None
-        while len(self._heap) > self.most_rows or self.num_bytes > self.most_bytes:
-            forced = self._heap[0][0] + 1
+        while (self._num_rows > self.most_rows or self.num_bytes > self.most_bytes) and self._ticks[
+            0
+        ] < self._latest:
+            forced = self._ticks[0] + 1
             self._leave(forced)
         return forced
 
+    def _enter(self, t: int, size: int) -> None:
+        if t not in self._sizes:
+            heapq.heappush(self._ticks, t)
+            self._latest = max(self._latest, t)
+        of_tick = self._sizes.setdefault(t, [0, 0])
+        of_tick[0] += 1
+        of_tick[1] += size
+        self._num_rows += 1
+        self.num_bytes += size
+
     def _leave(self, watermark: int) -> None:
-        while self._heap and self._heap[0][0] < watermark:
-            self.num_bytes -= heapq.heappop(self._heap)[1]
+        while self._ticks and self._ticks[0] < watermark:
+            num_rows, num_bytes = self._sizes.pop(heapq.heappop(self._ticks))
+            self._num_rows -= num_rows
+            self.num_bytes -= num_bytes
 
 
 def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
@@ -150,7 +171,7 @@ def classify(
     least = max(state.floor, released)
     late = (t < least) | ((t < before) & (_distance(before, t) > lateness))
     rejected = [
-        _late(row, int(t[row]), max(least, int(before[row]) - lateness), lateness)
+        _late(row, int(t[row]), max(least, int(before[row]) - lateness), lateness, state.floor)
         for row in np.flatnonzero(late).tolist()
     ]
     return replace(state, max_t=max(int(before[-1]), int(t[-1]))), rejected, 0
@@ -181,7 +202,7 @@ def _classify_each(
             text = f"t is {at}, {at - max_t} ticks after the latest so far, {max_t}"
             rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump}"))
         elif at < watermark:
-            rejected.append(_late(row, at, watermark, lateness))
+            rejected.append(_late(row, at, watermark, lateness, floor))
         else:
             max_t = max(max_t, at)
             if window is not None and (to := window.add(at, size, max_t - lateness)) is not None:
@@ -189,11 +210,12 @@ def _classify_each(
     return replace(state, max_t=max_t, floor=floor), rejected, forced
 
 
-def _late(row: int, t: int, watermark: int, lateness: int) -> RowFault:
-    text = (
-        f"t is {t}, {watermark - t} ticks before the watermark {watermark}; allowed_lateness is "
-        f"{lateness}, raise it to wait longer for such events"
-    )
+def _late(row: int, t: int, watermark: int, lateness: int, floor: int) -> RowFault:
+    text = f"t is {t}, {watermark - t} ticks before the watermark {watermark}; allowed_lateness is "
+    text += f"{lateness}, raise it to wait longer for such events"
+    if watermark == floor:  # forced by evictions
+        text = f"t is {t}, {watermark - t} ticks before the watermark {watermark}, as the reorder "
+        text += "buffer was full; raise buffer_events and buffer_bytes"
     return RowFault(row, "late", text)
 
 

@@ -37,9 +37,9 @@ class OrderConfig:
     idle_timeout: Annotated[float, Gt(0), EXPERT] | None = None
     """Seconds after which a silent partition no longer delays the others; unset: never."""
     buffer_events: Annotated[int, Ge(1), EXPERT] = 1_000_000
-    """Maximum events in the reorder buffer, over all partitions."""
+    """Maximum events in the reorder buffer, over all partitions; more of the latest tick stay."""
     buffer_bytes: Annotated[Size, EXPERT] = "256MiB"
-    """Maximum memory of the reorder buffer, over all partitions."""
+    """Maximum memory of the reorder buffer, likewise."""
     dedup_window: Annotated[int, Ge(0), Le(INT64_MAX), EXPERT] = 0
     """Rows of a partition among which repeated event ids are found; 100000 with event_id."""
 

@@ -223,7 +223,7 @@ def judge_rows(
                 while True:
                     least = max(floor, max_t - config.allowed_lateness)
                     held = [rows[s].t for s in out.accepted if rows[s].t >= least]
-                    if len(held) <= share:
+                    if len(held) <= share or min(held) == max_t:
                         break
                     floor = min(held) + 1
                 out.forced += floor != floor_before

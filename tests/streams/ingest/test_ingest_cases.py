@@ -19,7 +19,7 @@ from helpers.ingestion import (
     made_partitions,
 )
 from tgflow.checkpoint.durable.errors import DiskFull
-from tgflow.streams.errors import TooManyBadRecords
+from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.ingest import ingest as ingest_module
 from tgflow.streams.ingest.accounting import Unbalanced
 from tgflow.streams.ingest.config import OrderConfig
@@ -95,6 +95,23 @@ def test_events_of_a_joining_partition_before_the_watermark_are_late():
     assert [t for batch in events for t in batch.t.tolist()] == [30, 30, 35, 40]
     counts = ingest.report()["counts"]["partitions"]["1"]
     assert counts["refused"]["late"]["count"] == 3
+
+
+@pytest.mark.parametrize("late", ["error", "dead_letter"])
+@pytest.mark.parametrize("bound", [{"buffer_events": 10}, {"buffer_bytes": 400}])
+def test_equal_times_are_never_late_however_many(late, bound):
+    ticks = [7] * 50 + [8] * 50
+    ingest = Ingest(
+        ListSource({0: rows_at(ticks)}, poll_sizes=(3,)), OrderConfig(late=late, **bound)
+    )
+    assert times(ingest) == ticks
+
+
+def test_event_that_is_late_as_the_buffer_was_full_names_its_bounds():
+    config = OrderConfig(late="error", allowed_lateness=100, buffer_events=2)
+    ingest = Ingest(ListSource({0: rows_at([1, 2, 3, 4, 1])}, poll_sizes=(9,)), config)
+    with pytest.raises(LateEvent, match="buffer was full; raise buffer_events and buffer_bytes"):
+        times(ingest)
 
 
 def test_silent_partition_is_waited_for_in_bounded_memory(caplog):
