@@ -128,12 +128,13 @@ def same_run(left: Path, right: Path) -> None:
 
 
 def signal_at(monkeypatch, position, number) -> None:
-    """Send a signal to this process once the run has learned `position` events."""
+    """Send a signal to this process, and at once again, when it has learned `position` events."""
     record = runner.Runner._record
 
     def recording(self, step):
         record(self, step)
         if step.stop == position:
             os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)  # as GNU timeout
 
     monkeypatch.setattr(runner.Runner, "_record", recording)

@@ -159,6 +159,7 @@ BOTH = ["ready-0", "ready-1"]
 def test_sigterm_is_forwarded_to_rank_0_which_ends_all(run, tmp_path):
     script = ready("note(f'stop-{rank}')") + "wait_for('stop-0')"
     when_there_are(BOTH, tmp_path, terminate_this)
+    when_there_are(BOTH, tmp_path, terminate_this)
     assert run(script) == 0
     assert starts(tmp_path) == 1
     assert not (tmp_path / "stop-1").exists()
@@ -175,7 +176,8 @@ def test_signal_ends_all_ranks_without_checkpoints_and_sets_the_exit_code(run, t
     assert starts(tmp_path) == 1
 
 
-def test_second_sigterm_kills_all_ranks(run, tmp_path):
+def test_second_sigterm_kills_all_ranks(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "TOGETHER_SECONDS", 0.0)
     script = ready("note('asked')") + "time.sleep(60)"
     when_there_are(BOTH, tmp_path, terminate_this)
     when_there_are(["asked"], tmp_path, terminate_this)

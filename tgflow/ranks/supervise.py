@@ -228,6 +228,10 @@ def _precedence(code: int | None) -> int:
     return 0 if code < 0 else 3 if code == UNREACHABLE else 1
 
 
+TOGETHER_SECONDS = 1.0
+"""Signals this close count as one: GNU timeout signals its child, and then the process group."""
+
+
 class _Stop:
     """Context manager that passes on the first SIGTERM or SIGINT, and kills on a second one."""
 
@@ -236,7 +240,8 @@ class _Stop:
         self.asked = 0
         """The first signal, or 0."""
         self.insists = False
-        """Whether there was a second one."""
+        """Whether there was a second one, after more than `TOGETHER_SECONDS`."""
+        self._asked_at = 0.0
         self._was_forwarded = False
         self._before: dict[int, Any] = {}
 
@@ -250,10 +255,10 @@ class _Stop:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            self.insists = True
-        else:
-            self.asked = number
+        now = time.monotonic()
+        if not self.asked:
+            self.asked, self._asked_at = number, now
+        self.insists = now - self._asked_at > TOGETHER_SECONDS
 
     def forward(self, ranks: RankProcesses) -> None:
         """Forward the first signal once."""

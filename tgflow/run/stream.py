@@ -15,6 +15,7 @@ from torch import OutOfMemoryError
 
 from tgflow.plan.in_order import BatchError
 from tgflow.ranks.control import Order
+from tgflow.ranks.supervise import TOGETHER_SECONDS
 from tgflow.report.formatting import num_bytes
 
 
@@ -108,13 +109,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignals:
     """While entered, the first of the signals calls `ask`; a second one ends the process at once.
 
-    The exit code is then 130 or 143, as in a shell; the files on disk stay valid, as after a crash.
+    Those within `TOGETHER_SECONDS` of the first count as one with it. The exit code is 130 or 143,
+    as in a shell; the files on disk stay valid, as after a crash.
     Outside the main thread it does nothing.
     """
 
     def __init__(self, ask: Callable[[str], None]) -> None:
         self._ask = ask
-        self._asked = False
+        self._asked_at: float | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -128,10 +130,11 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._ask(signal.Signals(number).name)
+        elif time.monotonic() - self._asked_at > TOGETHER_SECONDS:
             os._exit(128 + number)
-        self._asked = True
-        self._ask(signal.Signals(number).name)
 
 
 PAUSE_SHARE = 0.95
