@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tgflow.checkpoint.durable.fs import replacing
+from tgflow.checkpoint.durable.fs import replacing, writing
 from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.files.text import COMPRESSION
 from tgflow.streams.open import EventSource
@@ -77,7 +77,8 @@ def write_rows(
             "end it in .csv, .csv.gz, .tsv, .jsonl, .parquet or .arrow"
         )
     with replacing(target) as partial, ExitStack() as open_files:
-        sink = open_files.enter_context(pa.OSFile(str(partial), "wb"))
+        with writing():
+            sink = open_files.enter_context(pa.OSFile(str(partial), "wb"))
         if compression:
             sink = open_files.enter_context(pa.CompressedOutputStream(sink, compression))
         for batch in rows:

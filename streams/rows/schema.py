@@ -29,7 +29,7 @@ ID_KINDS: Mapping[IdKind, str] = {"int": "integers", "string": "text"}
 YEARS = (date(1980, 1, 1), date(2100, 1, 1))
 """Range of dates in which ms, us and ns since 1970 are recognized by magnitude."""
 
-_OTHER_UNITS = ("s", "ms", "us", "ns")
+_OTHER_UNITS = ("s", "ms", "us", "ns", "d")
 _FIRST_SECOND, _LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in YEARS)
 """Range since 1970; a first time outside of it is likely misread."""
 
@@ -160,6 +160,8 @@ def time_guard(first: int, unit: str) -> str | None:
     others = (u for u in _OTHER_UNITS if u != unit and is_recent(u))
     meant = next((f"--time-unit {u}?" for u in others), "is --t the right column?")
     is_early = first * seconds_per_tick(unit) < _FIRST_SECOND
+    if is_early and seconds_per_tick(unit) > 1:  # days, hours or minutes are counted from a start
+        return None
     side = "before 1980" if is_early else "after 2100"
     return f"the first time, {first:,} {unit}, is {side} if it counts from 1970: {meant}"
 

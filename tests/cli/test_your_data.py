@@ -181,6 +181,8 @@ def test_info_shows_classes_of_labels(tgflow, tmp_path):
         (-NOW, "s", "is before 1980 if it counts from 1970: is --t the right column?"),
         (NOW * 1000, "s", "is after 2100 if it counts from 1970: --time-unit ms?"),
         (NOW * 10**6, "s", "is after 2100 if it counts from 1970: --time-unit us?"),
+        (NOW // 86_400, "s", "is before 1980 if it counts from 1970: --time-unit d?"),
+        (1, "d", None),
         (NOW, "ms", "is before 1980 if it counts from 1970: --time-unit s?"),
         (2**62, "s", "is after 2100 if it counts from 1970: is --t the right column?"),
         (NOW * 10**9, "s", "is after 2100 if it counts from 1970: --time-unit ns?"),

@@ -189,7 +189,8 @@ def test_columns_are_chosen_by_name(tmp_path):
         ({}, "there is no column 'src' or 'dst'; the columns are a, b, t, t: choose with src=..."),
         (
             {"src": "a", "dst": "b"},
-            "2 columns are named 't'; the columns are a, b, t, t: choose with t=...",
+            "2 columns are named 't'; give them names of their own: header=True "
+            "columns='a,b,t,t.1', and choose with t=...",
         ),
         (
             {"src": "a", "dst": "b", "t": "b", "features": "f"},

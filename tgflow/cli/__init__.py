@@ -24,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in args or bool(os.environ.get("TGFLOW_TRACEBACK"))
     args = [arg for arg in args if arg != "--traceback"]
+    for arg in args:
+        if any("\udc80" <= character <= "\udcff" for character in arg):
+            text = f"{arg!r} has bytes that are not UTF-8, which no name may have; rename it"
+            return errors.report(errors.CliError(text, errors.USAGE))
     restore_threads, umask = _thread_restorer(), os.umask(0o077)
     os.umask(umask)  # which cannot be read otherwise
     try:

@@ -44,6 +44,7 @@ from tgflow.run.rejections import print_stream
 from tgflow.run.restore import current_build, open_results
 from tgflow.run.stream import FlowControl, StopSignals
 from tgflow.streams import EventSource, playback
+from tgflow.streams.files.reader import is_pipe
 from tgflow.train.config import TrainingConfig
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import embeds, make_task
@@ -65,11 +66,14 @@ FILES = {
 def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_json: bool) -> None:
     if quick:
         config = replace(config, compare=replace(config.compare, models=("quick",)))
-    name = run_name(config.stream.path, "compare")
+    path, compare = config.stream.path, config.compare
+    if path and is_pipe(path) and (compare.preset != "none" or compare.frozen_at is not None):
+        raise ConfigError("compare reads the stream twice: write the pipe to a file first")
+    name = run_name(path, "compare")
     directory = RunDirectory.find(config, name, options, "compare")
     try:
-        compare = _compare_offline if directory.config.is_offline else _compare_continual
-        analysis, stream = compare(directory)
+        run = _compare_offline if directory.config.is_offline else _compare_continual
+        analysis, stream = run(directory)
     finally:
         directory.release()
     summary = analysis.outcome.summary

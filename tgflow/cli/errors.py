@@ -136,7 +136,9 @@ def explain(error: BaseException) -> str:
         return text
     from tgflow.run.config import in_flags
 
-    return in_flags(text)
+    place = f"{getattr(error, 'where', None) or getattr(error, 'filename', None)}: "
+    place = place if text.startswith(place) else ""  # a file's name may look like a setting
+    return place + in_flags(text.removeprefix(place))
 
 
 def cause_of(error: BaseException) -> BaseException:

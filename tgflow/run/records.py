@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tgflow.checkpoint.durable.errors import LogCorrupt
-from tgflow.checkpoint.durable.fs import AppendedFile, replace_file, replacing
+from tgflow.checkpoint.durable.fs import AppendedFile, replace_file, replacing, writing
 from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.run.config.schema import RunConfig
@@ -208,7 +208,8 @@ class RunFiles:
     def make(self, run: RunConfig) -> None:
         """Create the directory; private unless the run shares its files, as all files are then."""
         keep_private(run)
-        self.path.mkdir(parents=True, exist_ok=True)
+        with writing():
+            self.path.mkdir(parents=True, exist_ok=True)
         if not run.share_files:
             with suppress(OSError):  # of another user's directory
                 self.path.chmod(0o700)
@@ -342,7 +343,8 @@ def _is_free(path: Path) -> bool:
 
 def _names(path: Path) -> set[str]:
     """Return the names of a directory's files, but for `OWN`; none if it does not exist."""
-    return {_whole(each.name) for each in path.iterdir()} - OWN if path.exists() else set()
+    with writing():  # a file in its place
+        return {_whole(each.name) for each in path.iterdir()} - OWN if path.exists() else set()
 
 
 def _whole(name: str) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tgflow.base.units import ticks_per_unit
 from tgflow.checkpoint import Checkpoint, Component
-from tgflow.checkpoint.durable.fs import AppendedFile
+from tgflow.checkpoint.durable.fs import AppendedFile, writing
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
 from tgflow.graph.id_columns import list_array
@@ -324,7 +324,8 @@ def open_scores(run: RunContext) -> SavedScores | None:
         owner = directory.files.read_json(OWNER) or {}
     arrows, is_file = directory.path / ROWS, scheme_of(to) is None
     if is_file:
-        Path(to).absolute().parent.mkdir(parents=True, exist_ok=True)
+        with writing():
+            Path(to).absolute().parent.mkdir(parents=True, exist_ok=True)
     to = str(Path(to).absolute()) if is_file else to
     owned = owner.get("to", None if noted is None else noted.to)
     if noted is not None and owned == noted.to != to and scheme_of(noted.to) is None:

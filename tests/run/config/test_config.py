@@ -178,6 +178,7 @@ def choices(key):
         ("set late to dead_letter or drop", "set late to dead_letter or drop"),
         ("the column 'time_unit' of a.csv", "the column 'time_unit' of a.csv"),
         ("--time-unit ms; x=3, some_name=4", "--time-unit ms; x=3, some_name=4"),
+        ("no file 'src=4.csv'; pass src='a'", "no file 'src=4.csv'; pass --src a"),
         ("table.gather_rows(ids) failed", "table.gather_rows(ids) failed"),
         ("rank 1 has --seed=1, rank 0 --seed=0", "rank 1 has --seed=1, rank 0 --seed=0"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -93,6 +93,16 @@ def make_directories(fs: RealFs, path: Path) -> None:
 
 
 @contextmanager
+def writing() -> Iterator[None]:
+    """Give an OSError of the block the exit code of a write error, also for a missing folder."""
+    try:
+        yield
+    except OSError as error:
+        vars(error)["exit_code"] = os.EX_IOERR
+        raise
+
+
+@contextmanager
 def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path, which replaces `path` when the block exits.
 
@@ -114,7 +124,8 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
                 sync_data(written.fileno())
         partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        with suppress(NotADirectoryError):
+            partial.unlink(missing_ok=True)
         raise
 
 
@@ -198,5 +209,6 @@ class AppendedFile:
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            self._file = self.path.open("ab")
+            with writing():
+                self._file = self.path.open("ab")
         return self._file

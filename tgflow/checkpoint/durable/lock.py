@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tgflow.checkpoint.durable.errors import Fenced, Locked
+from tgflow.checkpoint.durable.fs import writing
 
 MAX_NOTE_BYTES = 4096
 _NOTE_BYTES = 512
@@ -60,7 +61,8 @@ class RunLock(AbstractContextManager["RunLock"]):
         self._own: dict[str, Any] = {}
         self._end = threading.Event()
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd: int | None = os.open(self.path, flags, 0o644)
+        with writing():
+            self._fd: int | None = os.open(self.path, flags, 0o644)
         try:
             self._take(say)
         except BaseException:

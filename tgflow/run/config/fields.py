@@ -182,7 +182,10 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
 
 
-_VALUE = re.compile(r"(?<![-\w])([a-z]\w*)=(?:'([^']*)'|\"([^\"]*)\"|(True)\b|(\.\.\.)|(\w+))")
+_QUOTED = r"(?<![-\w])'[^']*'(?!\w)"
+_VALUE = re.compile(
+    _QUOTED + r"|(?<![-\w])([a-z]\w*)=(?:'([^']*)'|\"([^\"]*)\"|(True)\b|(\.\.\.)|(\w+))"
+)
 _NAME = re.compile(r"(?<![-\w.'\"])[a-z]+(?:_[a-z]+)+(?![-\w.'\"=(])")
 
 
@@ -190,7 +193,7 @@ def in_flags(text: str) -> str:
     """Return a message with settings as flags: `id_kind='string'` becomes `--id-kind string`.
 
     Values are quoted for a shell. `False` becomes `--no-NAME`. Single words count as settings only
-    before a value; other words stay.
+    before a value; other words stay, and so does all in quotes.
     """
     return _NAME.sub(_name, _VALUE.sub(_assignment, text))
 
