@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
@@ -40,6 +41,18 @@ BATCH_ROWS = 1 << 15
 """Elements torch checks at once; above this it uses threads, which are slow on a busy machine."""
 _ARROW_MAGIC = b"ARROW1"
 _DAMAGE = (pa.ArrowException, OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError)
+
+
+def _without_runs(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Decode the run-end-encoded columns of a batch."""
+    has_runs = [pa.types.is_run_end_encoded(field.type) for field in batch.schema]
+    if not any(has_runs):
+        return batch
+    columns = [
+        pc.run_end_decode(column) if is_encoded else column
+        for column, is_encoded in zip(batch.columns, has_runs, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 class ColumnarDecoder(Decoder):
@@ -90,7 +103,7 @@ class ColumnarDecoder(Decoder):
         """
         done = 0
         try:
-            for batch in self._load(names):
+            for batch in map(_without_runs, self._load(names)):
                 for start in range(min(max(first - done, 0), len(batch)), len(batch), num_rows):
                     yield batch.slice(start, num_rows)
                 done += len(batch)

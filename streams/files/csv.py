@@ -3,24 +3,23 @@ r"""Delimited text with or without a header line, in one dialect.
 Rows follow RFC 4180 with the exceptions below; Python's `csv` with `strict=True` splits lines
 into the same values:
 
-* A row is a line that ends in `\n` or `\r\n`; quoted values contain neither, nor a lone `\r`.
-* Quoted values may contain the delimiter and doubled quotes. Nothing may stand between the closing
-  quote and the next delimiter. A quote that opens within a value is an ordinary character:
-  `5"x` is `5"x`.
+* A row ends in `\n` or `\r\n`; a lone `\r` outside quotes makes it bad. Quoted values may contain
+  the delimiter, line ends and doubled quotes. Nothing may stand between the closing quote and the
+  next delimiter. A quote that opens within a value is an ordinary character: `5"x` is `5"x`.
 * Blank lines are bad rows, and a row has as many values as the header. Text is UTF-8; the file may
   start with a byte order mark. NUL is an ordinary character.
 * Spaces and tabs around numbers are ignored; around text and ids they are kept. Numbers are
   decimal, with or without point and exponent; `nan`, `inf`, `1_000` and `0x10` are not numbers.
 
-The parse of a row depends on its own line alone.
+The parse of a row depends on its own text alone.
 """
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import takewhile
 from statistics import mode
 from typing import Any
@@ -32,12 +31,13 @@ import pyarrow.csv
 
 from tgflow.graph.id_columns import canonical, ids_of_kind
 from tgflow.streams.errors import StreamError, shown
+from tgflow.streams.files.quotes import Quotes, Text
 from tgflow.streams.files.text import (
     BLOCK_BYTES,
     BOM,
     Parser,
-    Text,
     TextDecoder,
+    count_lines,
     head_of,
     parser_block,
     refuse_tiny,
@@ -45,7 +45,7 @@ from tgflow.streams.files.text import (
 )
 from tgflow.streams.files.urls import FilePath
 from tgflow.streams.options import TextLayout
-from tgflow.streams.rows.row_batch import Fault
+from tgflow.streams.rows.row_batch import Fault, Int64s
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.validate import MISSING, RowSchema, has_too_many_decimals, time_type
 
@@ -137,8 +137,10 @@ class CsvDecoder(TextDecoder):
         self._header = layout.header
         if self._header is None:
             self._header = dialect.has_header and layout.columns is None
+        blanks = self._blanks if self._delimiter == " " else b""
+        self.quotes: Quotes = Quotes(self._delimiter.encode() + blanks, self.comments)
         self.num_header_lines = len(head_comments) + self._header
-        self.first_place = f"{self.name}, line {self.num_header_lines + 1}"
+        self.first_place = f"{self.name}, line {self.first_line()}"
         self._check_width()
 
     def names(self) -> Sequence[str] | None:
@@ -179,7 +181,9 @@ class CsvDecoder(TextDecoder):
     def parser(self, schema: RowSchema) -> Parser:
         """Return the parser of lines."""
         names, columns = self.names() or (), schema.columns
-        return csv_parser(names, self._delimiter, columns, schema.ids, schema.time, self._tidy)
+        return csv_parser(
+            names, self._delimiter, columns, schema.ids, schema.time, self.quotes, self._tidy
+        )
 
     def refuse_first_row(self) -> None:
         """Raise `StreamError` if the line where the format has its header begins with integers."""
@@ -195,6 +199,12 @@ class CsvDecoder(TextDecoder):
         if not lines:
             raise StreamError(self.name, "schema", "the file is empty, expected a header line")
         where = f"{self.name}, line {self.num_header_lines}"
+        if b"\0" in lines[0]:
+            text = "the header has NUL bytes: it is not CSV in UTF-8, or a copy that was cut short"
+            raise StreamError(where, "encoding", f"{text}; fetch or convert the file again")
+        if len(_lone_returns(lines[0])) and b'"' not in lines[0]:
+            text = r"lines end in \r alone; convert them: tr '\r' '\n' < FILE > NEW_FILE"
+            raise StreamError(where, "syntax", text)
         if fault := undecodable(lines[0]):
             raise StreamError(where, *fault)
         if len(lines[0]) >= BLOCK_BYTES:
@@ -202,7 +212,7 @@ class CsvDecoder(TextDecoder):
             raise StreamError(where, "too_large", text)
         names = split_values(lines[0], self._delimiter)
         if not names:
-            what, _ = _quote_fault(lines[0], self._delimiter)
+            what, _ = _quote_fault(lines[0], self.quotes)
             text = f"{what} in the header {shown(lines[0].decode())}; fix the header"
             raise StreamError(where, "syntax", text)
         return [name.strip() for name in names]
@@ -239,13 +249,24 @@ class CsvDecoder(TextDecoder):
         """Return space-delimited lines with single separators and no surrounding spaces."""
         if self._delimiter != " ":
             return lines
-        found = lines.translate(bytes.maketrans(self._blanks, b" " * len(self._blanks)))
+        parts, at = [], 0
+        values = self.quotes.find_each(lines) if b'"' in lines else None
+        spans = (
+            [] if values is None else zip(values.starts.tolist(), values.ends.tolist(), strict=True)
+        )
+        for start, end in spans:
+            parts += [self._tidied(lines[at:start]), lines[start:end]]
+            at = end
+        return b"".join([*parts, self._tidied(lines[at:])]).strip(b" ")
+
+    def _tidied(self, text: Text) -> Text:
+        found = text.translate(bytes.maketrans(self._blanks, b" " * len(self._blanks)))
         if b"  " in found:
             found = _SPACES.sub(b" ", found)
         for wide, plain in ((b" \n", b"\n"), (b" \r\n", b"\r\n"), (b"\n ", b"\n")):
             if wide in found:
                 found = found.replace(wide, plain)
-        return found.strip(b" ")
+        return found
 
 
 class JodieDecoder(CsvDecoder):
@@ -275,12 +296,14 @@ def csv_parser(
     columns: Columns,
     ids: IdKind,
     time: Scale,
+    quotes: Quotes,
     tidy: Callable[[Text], Text] = lambda lines: lines,
 ) -> Parser:
     """Return the parser of lines; times are parsed as decimals, never as floats."""
     names = list(names)
     reading = pa.csv.ReadOptions(column_names=names)
     parsing = pa.csv.ParseOptions(delimiter=delimiter)
+    with_line_ends = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     types = _types(columns, ids, time)
     converting = _strict(types, ("", *MISSING) if columns.fill_missing is not None else ())
     as_text = _strict(dict.fromkeys(types, pa.string()))
@@ -288,9 +311,11 @@ def csv_parser(
     decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
 
     def table(lines: Text, options: pa.csv.ConvertOptions, num_lines: int) -> pa.RecordBatch:
-        table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
+        is_plain = count_lines(lines) == num_lines and not len(_lone_returns(lines))
+        layout = parsing if is_plain else with_line_ends
+        table = pa.csv.read_csv(pa.BufferReader(lines), reading, layout, options)
         if len(table) != num_lines:
-            raise pa.ArrowInvalid("a value holds a line end")
+            raise pa.ArrowInvalid("not one row a line")
         return table.combine_chunks().to_batches()[0]
 
     def is_tiny(line: Text) -> bool:
@@ -299,18 +324,20 @@ def csv_parser(
 
     def checked(lines: Text, num_lines: int) -> Text:
         lines = tidy(lines)
-        if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
+        found = quotes.find(lines) if b'"' in lines else None
+        if found is not None and (found.is_open or not found.is_sound):
+            raise pa.ArrowInvalid("an open quote, or text after a closing one")  # Arrow appends it
+        returns = _lone_returns(lines)
+        if len(returns) and (found is None or not found.hold(returns).all()):
             raise pa.ArrowInvalid("a line end of another kind")
         if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
             raise pa.ArrowInvalid("a byte order mark")  # Arrow would skip a leading one
-        if b'"' in lines and not encloses_values(lines, delimiter):
-            raise pa.ArrowInvalid("text after a closing quote")  # Arrow appends it
         reading.block_size = parser_block(lines, num_lines)
         return lines
 
     def typed(lines: Text, num_lines: int) -> pa.RecordBatch:
         lines = checked(lines, num_lines)
-        refuse_tiny(lines, is_tiny)
+        refuse_tiny(lines, is_tiny, quotes.row_ends)
         batch = table(lines, converting, num_lines)
         ends = [batch[columns.src], batch[columns.dst]] if ids == "int" else []
         if any(pc.any(pc.less(column, 0)).as_py() for column in ends):
@@ -325,7 +352,7 @@ def csv_parser(
         return table(checked(lines, num_lines), as_text, num_lines)
 
     def explain(line: Text) -> Fault | None:
-        return _fault(tidy(line), names, delimiter)
+        return _fault(tidy(line), names, delimiter, quotes)
 
     schema = pa.schema(dict.fromkeys(types, pa.string()))
     return Parser(typed, texts, explain, schema, listed(list(types)))
@@ -356,12 +383,29 @@ def may_be_other_integers(lines: Text, delimiter: str) -> bool:
     return False
 
 
-def split_values(line: Text, delimiter: str) -> list[str]:
-    """Split a line into values; empty if it is blank, not UTF-8, or wrongly quoted."""
+def split_values(row: Text, delimiter: str) -> list[str]:
+    """Split a row into values; empty if it is blank, not UTF-8, or wrongly quoted."""
     try:
-        return next(csv.reader([line.decode()], delimiter=delimiter, strict=True))
-    except (csv.Error, UnicodeDecodeError):
+        text = row.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
         return []
+    if '"' not in text:
+        return text.split(delimiter) if text and "\r" not in text and "\n" not in text else []
+    values, at, pattern = [], 0, _value_of(delimiter)
+    while (value := pattern.match(text, at)) is not None:
+        values.append(value[2] if value[1] is None else value[1].replace('""', '"'))
+        at = value.end()
+        if at == len(text):
+            return values
+        at += 1
+    return []
+
+
+@cache
+def _value_of(delimiter: str) -> re.Pattern[str]:
+    """Return the pattern of a value up to the delimiter after it."""
+    end = re.escape(delimiter)
+    return re.compile(rf'(?:"((?:[^"]++|"")*+)"|(?!")([^{end}\r\n]*+))(?={end}|\Z)')
 
 
 def as_integer(value: str) -> int | None:
@@ -369,51 +413,33 @@ def as_integer(value: str) -> int | None:
     return int(value) if _INTEGER.fullmatch(value) else None
 
 
-def encloses_values(lines: Text, delimiter: str) -> bool:
-    r"""Return whether each value with an opening quote is closed, and its inner quotes are doubled.
-
-    A quote that opens within a value is an ordinary character. A quoted value that contains a
-    line end may pass; the row count detects it.
-    """
+def _lone_returns(lines: Text) -> Int64s:
+    r"""Return the offsets of each `\r` without `\n`."""
+    if b"\r" not in lines or lines.count(b"\r") == lines.count(b"\r\n"):
+        return np.empty(0, np.int64)
     data = np.frombuffer(lines, dtype=np.uint8)
-    quotes = np.flatnonzero(data == ord('"'))
-    if len(quotes) % 2 == 0:  # quotes open and close alternately; a doubled quote does both
-        opening, closing = quotes[::2], quotes[1::2]
-        before, after = data[opening - 1], data[np.minimum(closing + 1, len(data) - 1)]
-        opens = (opening == 0) | np.isin(before, [*f'{delimiter}\n"'.encode()])
-        closes = np.isin(after, [*f'{delimiter}\n\r"'.encode()])  # itself at the very end
-        if opens.all() and closes.all():
-            return True
-    quoted = (line for line in bytes(lines).splitlines() if b'"' in line)
-    return all(_quote_error(line, delimiter) is None for line in quoted)  # exact, and slow
+    return np.flatnonzero((data == ord("\r")) & (np.append(data[1:], 0) != ord("\n")))
 
 
-def _quote_error(line: Text, delimiter: str) -> str | None:
-    """Describe the quoting error of a line, None if there is none; bytes need not be UTF-8."""
-    try:
-        next(csv.reader([line.decode("latin-1")], delimiter=delimiter, strict=True), None)
-    except csv.Error as error:
-        return str(error)
-    return None
-
-
-def _quote_fault(line: Text, delimiter: str) -> tuple[str, str]:
-    """Return the quoting error of a line without values, and the fix."""
-    if "unexpected end" in (_quote_error(line, delimiter) or ""):
-        return "a quote is not closed", "values must not contain line ends"
+def _quote_fault(row: Text, quotes: Quotes) -> tuple[str, str]:
+    """Return the quoting error of a row without values, and the fix."""
+    if quotes.find(row).is_open:
+        return "a quote is not closed", "close it"
     return "text follows a closing quote", "write quotes within quotes twice"
 
 
-def _fault(line: Text, names: Sequence[str], delimiter: str) -> Fault | None:
+def _fault(line: Text, names: Sequence[str], delimiter: str, quotes: Quotes) -> Fault | None:
     if fault := undecodable(line):
         return fault
     plain = line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
-    if b"\r" in plain:
+    if not quotes.find(plain).hold(_lone_returns(plain)).all():
         return "syntax", r"a \r within the line; end lines with \n or \r\n"
     values = split_values(plain, delimiter)
     if not values:
-        what, way_out = _quote_fault(plain, delimiter)
-        return "syntax", f"{what} on its line; {way_out}"
+        what, way_out = _quote_fault(plain, quotes)
+        if num_ends := plain.count(b"\n"):
+            what += f", in a row of {num_ends + 1:,} lines"
+        return "syntax", f"{what}; {way_out}"
     if len(values) != len(names):
         text = f"{len(values)} values, expected {len(names)} ({listed(names)})"
         if len(values) < len(names) and not line.endswith(b"\n"):

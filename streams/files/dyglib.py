@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.csv import CsvDecoder, as_integer, csv_parser, split_values, typed_id
-from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, Parser, Text
+from tgflow.streams.files.quotes import Text
+from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, Parser
 from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault
 from tgflow.streams.rows.schema import Columns
@@ -70,13 +71,18 @@ class DyglibDecoder(CsvDecoder):
         """Return the parser of lines, features included."""
         rows, columns = self._rows_of_x, schema.columns
         if rows is None or FEATURES not in columns.features:
-            return csv_parser(_NAMES, ",", columns, schema.ids, schema.time)
+            return csv_parser(_NAMES, ",", columns, schema.ids, schema.time, self.quotes)
         if columns.event_id not in (None, INDEX):
             text = f"event_id={columns.event_id!r}: beside features only {INDEX!r} can be one"
             raise StreamError(self.name, "schema", text)
         others = tuple(name for name in columns.features if name != FEATURES)
         inner = csv_parser(
-            _NAMES, ",", replace(columns, features=others, event_id=INDEX), schema.ids, schema.time
+            _NAMES,
+            ",",
+            replace(columns, features=others, event_id=INDEX),
+            schema.ids,
+            schema.time,
+            self.quotes,
         )
         keeps_index = columns.event_id is not None
         no_rows = pa.RecordBatch.from_pylist([], inner.schema)

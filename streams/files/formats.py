@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -30,11 +31,11 @@ from tgflow.streams.files.csv import (
     Dialect,
     JodieDecoder,
 )
-from tgflow.streams.files.decoder import Decoder, most_unpacked
+from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.dyglib import HEADER as DYGLIB_HEADER
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
-from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, head_of
+from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, TextFile, head_of
 from tgflow.streams.files.urls import FilePath, file_path
 from tgflow.streams.options import TextLayout
 
@@ -152,23 +153,16 @@ def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
     return name, table.combine_chunks()
 
 
-def _whole_text(path: FilePath) -> pa.BufferReader:
-    """Return the text of a file; StreamError if it unpacks to too much."""
-    compression, most = COMPRESSION.get(path.suffix), most_unpacked(path.stat().st_size)
-    with path.open("rb") as file, pa.input_stream(file, compression=compression) as text:
-        data = text.read() if compression is None else text.read(most + 1)
-    if compression is not None and len(data) > most:
-        raise StreamError(str(path), "too_large", f"it unpacks to more than {most:,} bytes")
-    return pa.BufferReader(data)
-
-
 def _read_file(path: FilePath, texts: Sequence[str]) -> pa.Table:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
+    if isinstance(path, Path) and path.is_fifo():
+        text = "a table cannot be read from a named pipe; write it to a file first"
+        raise StreamError(str(path), "schema", text)
     kind = format_of(path)
     try:
         if kind in ("csv", "tsv", "jsonl"):
-            with _whole_text(path) as text:
+            with pa.BufferReader(TextFile(path).read()) as text:
                 if kind == "jsonl":
                     return pa.json.read_json(text)
                 delimiter = "," if kind == "csv" else "\t"

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.json
 
 from tgflow.streams.errors import StreamError, shown
+from tgflow.streams.files.quotes import Text
 from tgflow.streams.files.text import (
     Parser,
-    Text,
     TextDecoder,
     head_of,
     parser_block,

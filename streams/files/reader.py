@@ -16,6 +16,7 @@ from dataclasses import replace
 from datetime import date, timedelta
 from difflib import get_close_matches
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -26,10 +27,10 @@ from tgflow.base.units import exact_decimal, parse_bytes
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
 from tgflow.streams.files.columnar import as_table, table_decoder
-from tgflow.streams.files.csv import SNAP, names_of
+from tgflow.streams.files.csv import SNAP, CsvDecoder, names_of
 from tgflow.streams.files.decoder import SAMPLES, Decoder
 from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
-from tgflow.streams.files.text import COMPRESSION, TextDecoder
+from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, OpenQuote, TextDecoder
 from tgflow.streams.files.urls import FilePath, UrlPath, file_path
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.prefetch import Ended, Prefetcher
@@ -309,7 +310,7 @@ def _of_paths(
                 "follow=True is for local text files that are not compressed, and for folders that "
                 f"files are moved to; {last} is neither"
             )
-        _wait_for_rows(last, growth, comments)
+        _wait_for_rows(last, growth, comments, open_file)
     decoders = [open_file(path) for path in paths]
     if growth is not None and isinstance(decoders[-1], TextDecoder):
         decoders[-1].let_grow()
@@ -327,10 +328,10 @@ def _of_pipe(
     ending = next((end for end, kind in EXTENSIONS.items() if kind == format), ".csv")
     known = format_of(Path(name))
     spool = Spool(pipe, name if known else name + ending)
-    _wait_for_rows(spool.path, spool, comments)
     format = format or known
     if format in FORMATS and not FORMATS[format].is_text:
-        spool.ended.wait()
+        comments = (b"",)  # its lines are no rows: wait for the end
+    _wait_for_rows(spool.path, spool, comments, open_file)
     decoder = open_file(spool.path)
     decoder.first_place = decoder.first_place.replace(decoder.name, name)
     decoder.name = name
@@ -339,18 +340,35 @@ def _of_pipe(
     return Files([decoder], [name if isinstance(pipe, Path) else STDIN], spool)
 
 
-def _wait_for_rows(path: Path, growth: FileTail, comments: tuple[bytes, ...]) -> None:
+def _wait_for_rows(
+    path: Path, growth: FileTail, comments: tuple[bytes, ...], open_file: OpenFile
+) -> None:
     """Wait until a growing file holds a header and a row, or is complete."""
     forever, notice = Event(), time.monotonic() + NOTICE_SECONDS
     while not growth.is_complete and growth.wait(forever):
         with path.open("rb") as file:
             lines = (line for line in file if line.endswith(b"\n"))
             rows = (line for line in lines if not line.startswith(comments))
-            if sum(1 for _, _ in zip(rows, range(ENOUGH_LINES), strict=False)) == ENOUGH_LINES:
-                return
+            has_lines = sum(1 for _ in islice(rows, ENOUGH_LINES)) == ENOUGH_LINES
+        if has_lines and _has_rows(path, comments, open_file):
+            return
         if time.monotonic() > notice:
             notice = math.inf
             _log.warning("%s: waiting for a writer, a header and a row", path.name)
+
+
+def _has_rows(path: Path, comments: tuple[bytes, ...], open_file: OpenFile) -> bool:
+    """Return whether a file has enough whole rows, whose quotes are all closed."""
+    try:
+        decoder = open_file(path)
+        if not isinstance(decoder, TextDecoder):
+            return True
+        decoder.let_grow()
+        return sum(not row.startswith(comments) for row in decoder.head()) >= ENOUGH_LINES
+    except OpenQuote:
+        if path.stat().st_size > BLOCK_BYTES:
+            raise
+        return False
 
 
 class Reader:
@@ -455,7 +473,8 @@ class Reader:
         where, options = decoder.name, self._options
         roles = {role: getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
         wanted = {k: name for k, name in (roles | {"event_id": self._event_id}).items() if name}
-        _require(where, names, wanted)
+        is_text = isinstance(decoder, CsvDecoder)
+        _require(where, names, wanted, is_text)
         features = options.features
         match features:
             case [prefix] if prefix.endswith("*"):
@@ -473,7 +492,7 @@ class Reader:
         for role, given in (("features", features), ("categorical", categorical)):
             for name in given:
                 if counts[name] != 1:
-                    _require(where, names, {role: name})
+                    _require(where, names, {role: name}, is_text)
         return Columns.of(
             options,
             features=tuple(name for name in features if name not in categorical),
@@ -585,7 +604,7 @@ def _is_number(text: str) -> bool:
     return text.strip().lower() in BOOLEANS or exact_decimal(text) is not None
 
 
-def _require(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> None:
+def _require(where: str, names: Sequence[str], wanted: Mapping[str, str], is_text: bool) -> None:
     """Raise StreamError unless there is one column of each wanted name, given by role."""
     if not names:
         raise StreamError(where, "schema", "there is no row among its first lines")
@@ -595,6 +614,12 @@ def _require(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> Non
     role, name = next(iter(missing.items()))
     if count := names.count(name):
         text = f"{count} columns are named {name!r}"
+        if is_text:
+            earlier = [names[:i].count(each) for i, each in enumerate(names)]
+            apart = [each + f".{n}" * (n > 0) for each, n in zip(names, earlier, strict=True)]
+            apart = [each.replace(",", "").replace("'", "") or "_" for each in apart]
+            text += f"; give them names of their own: header=True columns='{','.join(apart)}'"
+            raise StreamError(where, "schema", f"{text}, and choose with {role}=...")
     else:
         absent = [repr(each) for each in missing.values() if each not in names]
         text = f"there is no column {' or '.join(absent)}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
-from typing import Any, TypeAlias
+from gzip import GzipFile
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +33,7 @@ from tgflow.streams.files.decoder import (
     most_unpacked,
     too_much,
 )
+from tgflow.streams.files.quotes import Quotes, Text
 from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, Position, RowBatch
 from tgflow.streams.rows.validate import RowSchema, may_be_tiny, validate
@@ -45,8 +48,6 @@ BLANK_LINE = "blank_line"
 """Name of skipped lines among `RowBatch.counts`."""
 _IS_SPACE = np.isin(np.arange(256), [*b" \t\n\r\v\f"])
 
-Text: TypeAlias = bytes | bytearray
-
 
 def _line_ends(lines: Text) -> Int64s:
     """Return the offset after each line, including a last one without line end."""
@@ -54,44 +55,60 @@ def _line_ends(lines: Text) -> Int64s:
     return ends if lines.endswith(b"\n") else np.append(ends, len(lines))
 
 
-def _count_lines(lines: Text) -> int:
+def count_lines(lines: Text) -> int:
     """Return the number of lines, including a last one without line end."""
     ends = np.frombuffer(lines, dtype=np.uint8) == ord("\n")  # 5x faster than bytes.count
     return int(np.count_nonzero(ends)) + (not lines.endswith(b"\n"))
 
 
+class OpenQuote(StreamError):
+    """Raised when a quoted value does not end: its rest would hide all rows that follow."""
+
+    def __init__(self, name: str, line: int, longest: int) -> None:
+        text = f"a quote opens here that is not closed within max_record_bytes={longest}"
+        text += " or to the end of the file; close it, or raise the limit"
+        super().__init__(f"{name}, line {line}", "syntax", text)
+
+
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Whole lines of a file."""
+    """Whole rows of a file, each a line unless line ends are quoted."""
 
     data: Text
     line: int
     offset: int
-    num_lines: int
+    num_rows: int
     left_out: int
-    """Bytes left out of `data`; only for a single line that is too long to keep."""
+    """Bytes left out of `data`; only for a single row that is too long to keep."""
     position: Position
-    """Position after these lines."""
+    """Position after these rows."""
     before: bytes
-    """The end of the text before these lines, for the anchors of positions within them."""
+    """The end of the text before these rows, for the anchors of positions within them."""
+    row_ends: Int64s | None = None
+    """Offset after each row; None: after each line."""
+
+    def ends(self) -> Int64s:
+        """Return the offset after each row."""
+        return _line_ends(self.data) if self.row_ends is None else self.row_ends
 
     def pieces(self, num: int) -> Iterator[TextBlock]:
-        """Yield the lines in about `num` blocks, each with its own position."""
-        ends = _line_ends(self.data)
+        """Yield the rows in about `num` blocks, each with its own position."""
         line, start = self.line, 0
         if self.left_out or num == 1:
             yield self
             return
-        for cut in np.array_split(ends, min(num, len(ends))):
+        for cut in np.array_split(self.ends(), min(num, self.num_rows)):
             data, end = self.data[start : cut[-1]], int(cut[-1])
             before = (self.before + self.data[:start])[-ANCHOR_BYTES:]
+            next_line = line + count_lines(data)
             position = self.position | {
                 "byte": self.offset + end,
-                "line": line + len(cut),
+                "line": next_line,
                 "sha256": digest(before + data),
             }
-            yield TextBlock(data, line, self.offset + start, len(cut), 0, position, before)
-            line, start = line + len(cut), end
+            at = self.offset + start
+            yield TextBlock(data, line, at, len(cut), 0, position, before, cut - start)
+            line, start = next_line, end
 
 
 class TextFile:
@@ -111,7 +128,7 @@ class TextFile:
         self, path: FilePath, max_bytes: int | None = None, start: Mapping[str, Any] | None = None
     ) -> None:
         self.name, self.size = str(path), path.stat().st_size
-        compression = COMPRESSION.get(path.suffix) if self.size else None
+        self._compression = compression = COMPRESSION.get(path.suffix) if self.size else None
         self._raw: Any = (
             pa.PythonFile(path.open(), "r") if isinstance(path, UrlPath) else pa.OSFile(self.name)
         )
@@ -136,6 +153,11 @@ class TextFile:
         check_digest(self.name, self._tail, start, f"byte {end}")
         self._line = start["line"]
 
+    def read(self) -> bytes:
+        """Return the rest of the text, and close the file."""
+        with closing(self._raw), closing(self._stream):
+            return b"".join(iter(lambda: bytes(self._read(BLOCK_BYTES)), b""))
+
     def progress(self) -> float:
         """Return the share of the file's bytes read so far."""
         if not self.size:
@@ -143,13 +165,21 @@ class TextFile:
         return 1.0 if self._raw.closed else float(self._raw.tell() / self.size)
 
     def blocks(
-        self, block_bytes: int, longest: int = BLOCK_BYTES, whole_lines: bool = False
+        self,
+        block_bytes: int,
+        longest: int = BLOCK_BYTES,
+        whole_lines: bool = False,
+        quotes: Quotes | None = None,
     ) -> Iterator[TextBlock]:
         """Yield blocks of about `block_bytes`, and close the file.
 
-        A line longer than `longest` that does not fit into a block is yielded alone, truncated to
-        that length, so memory is bounded. With `whole_lines`, a last line without line end is left
-        for later.
+        A row longer than `longest` that does not fit into a block is yielded alone, truncated to
+        that length, so memory is bounded. With `whole_lines`, a last row without line end is left
+        for later. With `quotes`, rows may have line ends in quoted values.
+
+        Raises:
+            OpenQuote: If a quote is not closed within `longest` bytes, or hides later lines up to
+                the end of the file.
         """
         with closing(self._raw), closing(self._stream):
             offset, line = self._num_read, self._line
@@ -159,39 +189,84 @@ class TextFile:
             more, offset = bool(buffer), offset + skipped
             del buffer[:skipped]
             while more or buffer:
-                cut = buffer.rfind(b"\n") + 1 if more or whole_lines else len(buffer)
+                is_last, ends = not (more or whole_lines), None
+                if quotes is not None and b'"' in buffer:
+                    ends = quotes.row_ends(buffer, is_whole=is_last)
+                    ends = self._before_open_quote(buffer, ends, quotes, longest, line, is_last)
+                    cut = int(ends[-1]) if len(ends) else 0
+                else:
+                    cut = len(buffer) if is_last else buffer.rfind(b"\n") + 1
                 if not (cut or more):
                     return
                 rest, left_out, before = buffer[cut:], 0, self._tail
                 del buffer[cut:]
+                num_lines = count_lines(buffer) if buffer else 0
                 if buffer:
                     self._passed(buffer)
                 elif len(rest) > longest:
-                    buffer, left_out, rest = self._long_line(rest, longest, block_bytes)
+                    buffer, left_out, num_lines, rest = self._long_row(
+                        rest, longest, block_bytes, quotes, line
+                    )
+                    ends = np.array([len(buffer)])
                 if buffer:
-                    num_lines = 1 if left_out else _count_lines(buffer)
                     end = offset + len(buffer) + left_out
                     position: Position = {"byte": end, "line": line + num_lines}
                     position |= {"size": self.size, "sha256": digest(self._tail)}
-                    yield TextBlock(buffer, line, offset, num_lines, left_out, position, before)
+                    num_rows = num_lines if ends is None else len(ends)
+                    yield TextBlock(
+                        buffer, line, offset, num_rows, left_out, position, before, ends
+                    )
                     line, offset = line + num_lines, end
-                buffer = self._read(block_bytes, rest) if more else rest
+                size = block_bytes if buffer else max(block_bytes, len(rest))
+                buffer = self._read(size, rest) if more else rest
                 more = len(buffer) > len(rest)
 
-    def _long_line(
-        self, start: bytearray, longest: int, block_bytes: int
-    ) -> tuple[bytearray, int, bytearray]:
-        """Return the start of a long line, the number of bytes left out, and the data after it."""
-        size, rest = len(start), bytearray()
-        self._passed(start)
-        while data := self._read(block_bytes):
-            end = data.find(b"\n") + 1 or len(data)
-            self._passed(data[:end])
-            size += end
-            rest = data[end:]
-            if data[end - 1] == ord("\n"):
-                break
-        return start[:longest], size - longest, rest
+    def _before_open_quote(
+        self, rows: Text, ends: Int64s, quotes: Quotes, longest: int, line: int, is_last: bool
+    ) -> Int64s:
+        """Return the ends of the rows before the first open quote; raise OpenQuote in the first."""
+        starts = np.append(0, ends[:-1])
+        doubtful = np.flatnonzero(ends - starts > longest).tolist()
+        if is_last and quotes.find(rows).is_open:
+            doubtful.append(len(ends) - 1)
+        for row in doubtful:
+            text = rows[starts[row] : ends[row]]
+            opened = quotes.endless(text, longest, is_last and row == len(ends) - 1)
+            if opened is not None and row:
+                return ends[:row]
+            if opened is not None:
+                raise OpenQuote(self.name, line + text.count(b"\n", 0, opened), longest)
+        return ends
+
+    def _long_row(
+        self, start: bytearray, longest: int, block_bytes: int, quotes: Quotes | None, line: int
+    ) -> tuple[bytearray, int, int, bytearray]:
+        """Return the start of a long row, the bytes left out, its lines, and the data after it."""
+        data, size, first, at, is_last = start, 0, line, 0, False
+        if quotes is not None and start.startswith(quotes.comments):
+            quotes = None
+        while True:
+            found = None if quotes is None or b'"' not in data else quotes.find_each(data, at)
+            ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
+            if found is not None:
+                ends = ends[~found.hold(ends - 1)]
+            end = int(ends[0]) if len(ends) else len(data)
+            if found is not None and quotes is not None:
+                opened = quotes.endless(data[:end], longest, is_last, at)
+                if opened is not None:
+                    raise OpenQuote(self.name, line + data.count(b"\n", 0, opened), longest)
+            is_over = is_last or bool(len(ends))
+            kept = end if is_over else len(data) - 1  # the last byte may be a separator
+            if not is_over and found is not None and len(found.ends) and found.ends[-1] == end:
+                kept = int(found.starts[-1])  # not closed, or the next quote doubles its last one
+            self._passed(data[:kept])
+            size, line, rest = size + kept, line + data.count(b"\n", 0, kept), data[kept:]
+            if is_over:
+                num_lines = line - first + (is_last and not data.endswith(b"\n"))
+                return start[:longest], size - longest, num_lines, rest
+            at = int(kept == len(data) - 1)
+            data = self._read(max(block_bytes, len(rest)), rest)
+            is_last = len(data) == len(rest)
 
     def _num_skipped(self, head: Text) -> int:
         """Return the length of the byte order mark or of the missing line end in `head`."""
@@ -213,7 +288,16 @@ class TextFile:
         try:
             with memoryview(buffer) as view:
                 num_read = int(self._stream.readinto(view[start:]))
-        except OSError as error:
+        except (OSError, EOFError, zlib.error) as error:
+            if self._compression == "gzip" and not isinstance(self._stream, GzipFile):
+                self._first_stream = self._stream  # which closes the file once it is freed
+                self._raw.seek(0)
+                self._stream = GzipFile(fileobj=self._raw)  # ignores padding, as gzip(1)
+                try:
+                    self._stream.seek(self._num_read)
+                    return self._read(size, before)
+                except (OSError, EOFError, zlib.error):
+                    pass
             text = (
                 f"the compressed data is damaged or cut short after {self._num_read} bytes of text "
                 f"({error}); fetch the file again"
@@ -232,16 +316,28 @@ class TextFile:
 
 
 def head_of(
-    path: FilePath, num_lines: int, num_bytes: int | None = None, max_bytes: int | None = None
+    path: FilePath,
+    num_rows: int,
+    num_bytes: int = sys.maxsize,
+    max_bytes: int | None = None,
+    quotes: Quotes | None = None,
+    whole_lines: bool = False,
 ) -> list[bytes]:
-    """Return the first lines of a file without line ends; stop after `num_bytes` of text."""
-    data = b""
-    for block in TextFile(path, max_bytes).blocks(1 << 16):
-        data += block.data
-        is_enough = num_bytes is not None and len(data) >= num_bytes
-        if is_enough or block.line + block.num_lines > num_lines:
-            break
-    return [line.rstrip(b"\r\n") for line in islice(data.splitlines(keepends=True), num_lines)]
+    """Return the first rows of a file without line ends; stop after `num_bytes` of text."""
+    rows: list[bytes] = []
+    try:
+        for block in TextFile(path, max_bytes).blocks(
+            1 << 16, whole_lines=whole_lines, quotes=quotes
+        ):
+            ends = block.ends()[: num_rows - len(rows)].tolist()
+            rows += (bytes(block.data[i:j]) for i, j in zip([0, *ends], ends, strict=False))
+            num_bytes -= len(block.data)
+            if num_bytes <= 0 or len(rows) == num_rows:
+                break
+    except OpenQuote:
+        if not rows:
+            raise
+    return [row.removesuffix(b"\n").removesuffix(b"\r") for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,24 +371,29 @@ def parser_block(lines: Text, num_lines: int) -> int:
     return _PARSER_BYTES if num_lines > _FEW_LINES else len(lines) + 1
 
 
-def refuse_tiny(lines: Text, is_tiny: Callable[[Text], bool]) -> None:
+def refuse_tiny(
+    text: Text, is_tiny: Callable[[Text], bool], ends_of: Callable[[Text], Int64s] = _line_ends
+) -> None:
     """Raise `pa.ArrowInvalid` if a whole number has more decimals than Arrow can read."""
-    if may_be_tiny(lines) and any(map(is_tiny, filter(may_be_tiny, lines.splitlines()))):
+    if not may_be_tiny(text):
+        return
+    ends = ends_of(text).tolist()
+    rows = (text[start:end] for start, end in zip([0, *ends], ends, strict=False))
+    if any(map(is_tiny, filter(may_be_tiny, rows))):
         raise pa.ArrowInvalid("a number with too many decimals")
 
 
-def parse_lines(
-    lines: Text, num_lines: int, parser: Parser, longest: int, left_out: int = 0
+def parse_rows(
+    lines: Text, ends: Int64s, parser: Parser, longest: int, left_out: int = 0
 ) -> tuple[list[pa.RecordBatch], Int64s | None, list[RowFault]]:
-    """Return the rows, the line number of each (None if all lines are rows), and the faults.
+    """Return the rows, the number of each (None if all are rows), and the faults.
 
-    Lines are parsed in 16 chunks: as typed values, or else as texts. Of a chunk with lines that are
-    no rows, suspicious lines are parsed individually, and the others together.
+    Rows are parsed in 16 chunks: as typed values, or else as texts. Of a chunk with lines that are
+    no rows, suspicious ones are parsed individually, and the others together.
     """
     batches = [pa.RecordBatch.from_pylist([], parser.schema)]
-    if not num_lines:
+    if not len(ends):
         return batches, None, []
-    ends = _line_ends(lines)
     starts = np.append(0, ends[:-1])
     sizes = ends - starts + left_out
     fits = sizes <= longest
@@ -367,6 +468,8 @@ class TextDecoder(Decoder):
 
     comments: tuple[bytes, ...] = ()
     """Prefixes of comment lines."""
+    quotes: Quotes | None = None
+    """Finds quoted values, in formats in which they may have line ends."""
     whole_lines = False
     """Whether to leave a last line without line end unread, as the file may grow."""
 
@@ -380,9 +483,11 @@ class TextDecoder(Decoder):
         size = path.stat().st_size
         super().__init__(str(path), size, None, f"{path}, line {num_header_lines + 1}")
         self.num_header_lines = num_header_lines
+        """Number of rows before the first event: comments and the header."""
         self._path, self._max_bytes, self._block_bytes = path, max_bytes, block_bytes
         self._file: TextFile | None = None
         self._head: list[bytes] | None = None
+        self._first_line = 1
 
     @abstractmethod
     def parser(self, schema: RowSchema) -> Parser:
@@ -397,7 +502,18 @@ class TextDecoder(Decoder):
     def read_head(self) -> list[bytes]:
         """Read the header and the lines used to detect columns and types."""
         num_lines = self.num_header_lines + (1 if self.is_growing else SAMPLES)
-        return head_of(self._path, num_lines, max_bytes=self._max_bytes)
+        return head_of(
+            self._path,
+            num_lines,
+            max_bytes=self._max_bytes,
+            quotes=self.quotes,
+            whole_lines=self.whole_lines,
+        )
+
+    def first_line(self) -> int:
+        """Return the line number of the first row after the header."""
+        header = self.head()[: self.num_header_lines]
+        return 1 + sum(1 + row.count(b"\n") for row in header)
 
     def let_grow(self) -> None:
         """Read whole lines only, and detect columns and types from the first row alone."""
@@ -411,7 +527,10 @@ class TextDecoder(Decoder):
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows, block after block, from line `start` on."""
         self._file = TextFile(self._path, self._max_bytes, start)
-        blocks = self._file.blocks(self._block_bytes, schema.checks.max_bytes, self.whole_lines)
+        self._first_line = self.first_line()
+        blocks = self._file.blocks(
+            self._block_bytes, schema.checks.max_bytes, self.whole_lines, self.quotes
+        )
         return self._rows(blocks, self.parser(schema), schema)
 
     def _rows(
@@ -431,15 +550,16 @@ class TextDecoder(Decoder):
 
     def _whole(self, block: TextBlock, parser: Parser, schema: RowSchema) -> RowBatch | None:
         """Return the rows of a block; None if it has none, or a line that is not one."""
-        lines, num_lines, longest = block.data, block.num_lines, schema.checks.max_bytes
+        lines, num_rows, longest = block.data, block.num_rows, schema.checks.max_bytes
         rows = self._rows_among(block)
-        if rows is not None:
-            ends, num_lines = _line_ends(lines), len(rows)
+        sizes = None
+        if rows is not None or len(lines) + block.left_out > longest:
+            sizes = np.diff(block.ends(), prepend=0)
+        if rows is not None and sizes is not None:
+            ends, num_rows, sizes = block.ends(), len(rows), sizes[rows]
             lines = _selected(lines, np.append(0, ends[:-1]), ends, rows)
-        is_long = len(lines) + block.left_out > longest and (
-            block.left_out or np.diff(_line_ends(lines), prepend=0).max() > longest
-        )
-        batch = None if is_long or not lines.strip() else _parsed(lines, num_lines, parser)
+        is_long = block.left_out or (sizes is not None and sizes.max(initial=0) > longest)
+        batch = None if is_long or not lines.strip() else _parsed(lines, num_rows, parser)
         if batch is None:
             return None
         locate = self._locator(block, rows, longest)
@@ -448,15 +568,16 @@ class TextDecoder(Decoder):
     def _in_part(self, block: TextBlock, parser: Parser, schema: RowSchema) -> RowBatch:
         """Return the rows of a block apart from its blank lines, which are counted."""
         longest, rows, blank = schema.checks.max_bytes, self._rows_among(block), 0
-        rows = np.arange(block.num_lines) if rows is None else rows
-        ends = _line_ends(block.data)
+        rows = np.arange(block.num_rows) if rows is None else rows
+        ends = block.ends()
         starts = np.append(0, ends[:-1])
         if not block.left_out:
             is_space = _IS_SPACE[np.frombuffer(block.data, dtype=np.uint8)]
             is_blank = np.logical_and.reduceat(is_space, starts)[rows]
             rows, blank = rows[~is_blank], int(np.count_nonzero(is_blank))
         lines = _selected(block.data, starts, ends, rows)
-        batches, index, faults = parse_lines(lines, len(rows), parser, longest, block.left_out)
+        ends = np.cumsum((ends - starts)[rows])
+        batches, index, faults = parse_rows(lines, ends, parser, longest, block.left_out)
         locate = self._locator(block, rows, longest)
         found = validate(
             batches, schema, index=index, faults=faults, locate=locate, position=block.position
@@ -464,32 +585,38 @@ class TextDecoder(Decoder):
         return replace(found, counts={**found.counts, BLANK_LINE: blank}) if blank else found
 
     def _rows_among(self, block: TextBlock) -> Int64s | None:
-        """Return the numbers of lines other than header and comments; None if all are."""
-        lines, starts_with = block.data, self.comments
-        num_header_lines = max(0, self.num_header_lines + 1 - block.line)
+        """Return the numbers of rows other than header and comments; None if all are."""
+        lines, starts_with, line = block.data, self.comments, block.line
+        num_left = max(0, self._first_line - line)  # lines of the header
         has_comments = any(
             lines.startswith(start) or b"\n" + start in lines for start in starts_with
         )
-        if not num_header_lines and not has_comments:
+        if not num_left and not has_comments:
             return None
-        starts = np.append(0, _line_ends(lines)[:-1])
+        ends = block.ends()
+        starts = np.append(0, ends[:-1])
         is_row = np.ones(len(starts), dtype=bool)
         if has_comments:
             is_row[:] = [not lines.startswith(starts_with, at) for at in starts.tolist()]
-        is_row[:num_header_lines] = False
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            if num_left <= 0:
+                break
+            is_row[starts == start] = False
+            num_left -= count_lines(lines[start:end])
         return np.flatnonzero(is_row)
 
     def _locator(
         self, block: TextBlock, rows: Int64s | None, longest: int
     ) -> Callable[[int], Origin]:
         """Return a function from row to origin; an oversized line is represented by its start."""
-        ends = cache(lambda: _line_ends(block.data))
+        ends = cache(block.ends)
 
         def locate(row: int) -> Origin:
             number = row if rows is None else int(rows[row])
             start, end = int(ends()[number - 1]) if number else 0, int(ends()[number])
             raw = bytes(block.data[start : min(end, start + longest)])
-            place = {"byte": block.offset + start, "line": block.line + number}
+            line = number if block.row_ends is None else block.data.count(b"\n", 0, start)
+            place = {"byte": block.offset + start, "line": block.line + line}
             return Origin({"file": self.name, **place}, raw.removesuffix(b"\n").removesuffix(b"\r"))
 
         return locate

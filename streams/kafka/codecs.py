@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,8 @@ from tgflow.streams.errors import RowFault
 from tgflow.streams.files.csv import csv_parser, typed_id
 from tgflow.streams.files.decoder import SAMPLES
 from tgflow.streams.files.jsonl import json_parser, parse_object
-from tgflow.streams.files.text import Parser, parse_lines
+from tgflow.streams.files.quotes import Quotes
+from tgflow.streams.files.text import Parser, parse_rows
 from tgflow.streams.ingest.ordering import no_rows
 from tgflow.streams.kafka.config import CodecName, KafkaConfig
 from tgflow.streams.kafka.consumer import Chunk
@@ -27,6 +28,8 @@ from tgflow.streams.rows.validate import RowSchema, validate
 
 MAX_RECORD_ROWS = 1 << 20
 """Maximum rows of an Arrow record."""
+_QUOTES = Quotes(b",")
+_OPEN_QUOTE = "syntax", "a quote is not closed; close it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +60,31 @@ class CsvCodec:
         self.schema = replace(schema, columns=columns, widths=(1,) * len(features))
         first = [columns.src, columns.dst, columns.t, *columns.single(int, float), *features]
         names = list(dict.fromkeys([*first, columns.event_id] if columns.event_id else first))
-        self._parser = csv_parser(names, ",", columns, schema.ids, schema.time)
+        self._parser = csv_parser(names, ",", columns, schema.ids, schema.time, _QUOTES)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
-        """Return one row for each line; a record has at least one."""
+        """Return one row for each line, or quoted lines; a record has at least one."""
         records = [value.removesuffix(b"\n") for value in values]
-        num_rows = np.fromiter((record.count(b"\n") + 1 for record in records), dtype=np.int64)
-        return _parsed(records, num_rows, self._parser)
+        sizes = [[len(line) + 1 for line in record.split(b"\n")] for record in records]
+        open_quotes = []
+        for i, record in enumerate(records):
+            if b'"' in record:
+                ends = _QUOTES.row_ends(record + b"\n")
+                sizes[i] = np.diff(ends, prepend=0).tolist()
+                if _QUOTES.find(record).is_open:  # it would hide the next record
+                    records[i] = record[: len(record) + 1 - sizes[i][-1]]
+                    open_quotes.append(i)
+                    sizes[i][-1] = 1
+        num_rows = np.array([len(each) for each in sizes], dtype=np.int64)
+        decoded = _parsed(records, num_rows, self._parser, np.cumsum([*chain.from_iterable(sizes)]))
+        last = np.cumsum(num_rows) - 1
+        faults = {int(last[i]): _OPEN_QUOTE for i in open_quotes}
+        return replace(decoded, faults={**decoded.faults, **faults})
 
     def raw(self, value: bytes, row: int) -> bytes:
-        """Return the line."""
-        return value.split(b"\n")[row]
+        """Return the row."""
+        ends = _QUOTES.row_ends(value)
+        return value[ends[row - 1] if row else 0 : ends[row]].removesuffix(b"\n")
 
 
 class JsonCodec:
@@ -91,12 +108,15 @@ class JsonCodec:
         return value
 
 
-def _parsed(records: Sequence[bytes], num_rows: Int64s, parser: Parser) -> Decoded:
-    """Return the rows of records that consist of lines of text."""
+def _parsed(
+    records: Sequence[bytes], num_rows: Int64s, parser: Parser, ends: Int64s | None = None
+) -> Decoded:
+    """Return the rows of records that consist of lines of text, or of rows with these `ends`."""
     if not records:
         return Decoded([], num_rows, {})
     lines = b"\n".join([*records, b""])
-    batches, _, faults = parse_lines(lines, int(num_rows.sum()), parser, len(lines))
+    ends = np.cumsum([len(each) + 1 for each in records]) if ends is None else ends
+    batches, _, faults = parse_rows(lines, ends, parser, len(lines))
     return Decoded(batches, num_rows, {fault.row: (fault.code, fault.text) for fault in faults})
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -35,6 +36,21 @@ def test_columns_of_usual_names_are_found_and_noted(tmp_path, names, found):
     assert source.ids.decode(batch.src) == [1 + place["src"], 4 + place["src"]]
     assert source.ids.decode(batch.dst) == [1 + place["dst"], 4 + place["dst"]]
     assert any("by their usual names" in note for note in source.notes) == bool(found)
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_run_end_encoded_columns_are_read(tmp_path, is_file):
+    runs = {
+        name: pc.run_end_encode(pa.array(v)) for name, v in (("src", [1, 1, 2]), ("t", [5] * 3))
+    }
+    table, path = pa.table(runs | {"dst": [7, 8, 9]}), tmp_path / "events.arrow"
+    if is_file:
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    source = open_stream(path if is_file else table)
+    [batch] = source
+    assert source.ids.decode(batch.src) == [1, 1, 2]
+    assert batch.t.tolist() == [5, 5, 5]
 
 
 def test_column_in_use_is_not_found_by_its_name(tmp_path):

@@ -6,6 +6,8 @@ import gzip
 import io
 import os
 import sys
+import threading
+import time
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -62,6 +64,27 @@ def test_whole_lines_are_read_as_they_arrive(tmp_path):
     assert source.ended() == set()
     append(path, "1\n0,1,12\n")
     assert times(source, 2) == [11, 12]
+    source.close()
+
+
+@pytest.mark.parametrize("num_rows", [0, 1])
+def test_quoted_line_ends_of_a_growing_file_are_never_rows(tmp_path, num_rows):
+    path, row = tmp_path / "a.csv", b'a,b,10,"x"\n'
+    whole = b'src,dst,t,"no\nte"\n' + row * num_rows + b'a,"b\nEVIL,VICTIM,7,x\nc",11,x\n'
+    path.write_bytes(whole[:17])
+
+    def write():
+        for byte in whole[17:]:
+            time.sleep(0.004)
+            with path.open("ab") as file:
+                file.write(bytes([byte]))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    source = open_files(path, follow=True)
+    source.start({})
+    assert times(source, num_rows + 1) == [10] * num_rows + [11]
+    thread.join()
     source.close()
 
 

@@ -102,6 +102,8 @@ def test_json_record_does_not_depend_on_its_neighbors(texts):
 
 @given(st.lists(st.lists(st.sampled_from(list(CSV)), min_size=1)))
 def test_csv_record_of_several_lines_gives_one_row_per_line(records):
+    end = '1,2,3,1,"2'  # further lines would be in its quotes
+    records = [each[: [*each, end].index(end) + 1] for each in records]
     lines = [line for record in records for line in record]
     reading = decode(["\n".join([*record, ""]).encode() for record in records], "csv")
     assert reading.codes == [CSV[line] for line in lines if CSV[line]]
