@@ -9,10 +9,11 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from tgflow.base.choices import OfflineProtocol
 from tgflow.base.secret import check_url
 from tgflow.base.setting import field_hints
 from tgflow.base.text import shortened
@@ -117,7 +118,7 @@ def _add_protocol_settings(table: dict[str, Any]) -> None:
     if not isinstance(name, str) or name not in PROTOCOLS:
         return
     table["learning"] = {**PROTOCOLS[name], **table["learning"]}
-    if not name.startswith("prequential") and isinstance(graph, dict):  # as they were published
+    if name in get_args(OfflineProtocol) and isinstance(graph, dict):  # as they were published
         graph.setdefault("feature_scale", "none")
 
 
