@@ -10,7 +10,7 @@ import torch
 
 from helpers.live_runs import write_events
 from tgflow.cli import main
-from tgflow.cli.comparing import chosen, preset_line
+from tgflow.cli.model_choices import chosen, preset_line
 from tgflow.graph.events import EventBatch
 from tgflow.models import MODELS
 from tgflow.report.compare.outcome import Outcome

@@ -12,8 +12,8 @@ from helpers.devices import needs_apart, place_of
 from helpers.effort import slow
 from helpers.live_runs import write_features
 from tgflow.cli import inputs as assemble
-from tgflow.cli import offline
 from tgflow.cli import rank_setup as ranks
+from tgflow.cli import train_seeds
 from tgflow.cuda.device import device_of
 from tgflow.run import restore
 
@@ -32,7 +32,7 @@ def gpu(monkeypatch):
     def use_device(name, *settings):
         return torch.device("cpu") if name == "cpu" else place
 
-    for command in (assemble, offline, ranks):
+    for command in (assemble, ranks, train_seeds):
         monkeypatch.setattr(command, "use_device", use_device)
     monkeypatch.setattr(
         restore, "describe_device", lambda device: {} if device.type == "cpu" else {"gpu": "H200"}

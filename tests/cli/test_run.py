@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import sys
 import urllib.request
@@ -50,7 +51,11 @@ def test_run_writes_all_documented_files_and_can_be_repeated(tgflow, events_csv,
     Ids(ids).load(checkpoint)
     assert sorted(ids.decode(checkpoint.sections["events"]["src"].unique())) == list(range(20))
     assert checkpoint.meta["model"]["name"] == "tgn+pairs"
-    again = tgflow("run", "--config", "out/config.toml", "-o", "b", "--json")
+    once, pipe = os.pipe()
+    os.write(pipe, (out / "config.toml").read_bytes())
+    os.close(pipe)
+    again = tgflow("run", "--config", f"/dev/fd/{once}", "-o", "b", "--json")
+    os.close(once)
     assert load_config(tmp_path / "out/config.toml") == load_config(tmp_path / "b/config.toml")
     assert again.json["state_sha256"] == metrics["state_sha256"]
 

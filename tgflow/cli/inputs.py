@@ -304,7 +304,7 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     """Validate the settings of a run together with its stream, and open its inputs."""
     config, peers = directory.config, Peers() if peers is None else peers
     check_scores(config.scores.to)
-    check_serving(config.serve)
+    served_at = check_serving(config.serve)
     check_loggers(config.operate.log_to)
     check_own(directory)
     source, nodes, device, threads = _open_inputs(
@@ -320,6 +320,7 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
         direction=direction_of(config.graph, source),
         nodes=nodes,
         types=types,
+        served_at=served_at,
     )
     run.device, run.threads, run.source = device, threads, source
     return run

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 from tgflow.base.own_code import forget, give, load
 from tgflow.base.secret import check_url
 from tgflow.base.setting import alternatives
-from tgflow.run.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
+from tgflow.run.config import ConfigError, Field, fields, is_unset, load_config
 
 STREAM_OF_FILES, RANKS_IN_STEP = (
     tuple(
@@ -115,9 +115,11 @@ def with_config(
                     text = f"; did you mean {meant[0]}?" if meant else ""
                     raise ConfigError(f"--set: there is no setting {key!r} here{text}")
                 flags[key] = value
+            stated: dict[str, Any] = {}
+            found = load_config(config, flags, stated=stated)
             if "stated" in signature.parameters:
-                values["stated"] = stated_settings(config, flags)
-            command(config=load_config(config, flags), **values)
+                values["stated"] = stated
+            command(config=found, **values)
 
         config_file = typer.Option(
             "--config", "-c", help="TOML file of settings; flags override it.",

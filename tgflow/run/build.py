@@ -39,7 +39,7 @@ from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
 from tgflow.run.saved import find_initial, start_of
 from tgflow.run.scores import open_scores
-from tgflow.run.serving import FramePublisher, Replicas, check_serving, listed_hosts
+from tgflow.run.serving import FramePublisher, Replicas, listed_hosts
 from tgflow.run.stream import MemoryGuard
 from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
@@ -307,10 +307,9 @@ def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:
 
 def _serve(run: RunContext, publisher: FramePublisher) -> None:
     """Start the replicas of a served run."""
-    where = check_serving(run.config.serve)
+    where, c = run.served_at, run.config
     assert where is not None
     warn = partial(run.run_log.warning, "serve")
-    c = run.config
     replicas = Replicas(run.path, c.serve, c.model.name, where, publisher.ring, warn=warn)
     replicas.prioritize()  # where all cores are busy, answers come first
     run.lasting.callback(replicas.close)

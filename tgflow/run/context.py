@@ -29,6 +29,7 @@ from tgflow.run.node_types import NodeTypes
 from tgflow.run.records import RunNote
 from tgflow.run.serving import FramePublisher
 from tgflow.run.stream import FlowControl
+from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
@@ -71,6 +72,8 @@ class RunContext:
     """Not started."""
     nodes: NodeFeatures | None = None
     types: NodeTypes | None = None
+    served_at: tuple[Endpoint, str | None] | None = None
+    """Address and token of a served run."""
     lasting: ExitStack = field(default_factory=ExitStack)
     """Closes the replicas of a served run, some time after the end of the stream."""
     build: dict[str, Any] = field(init=False)

@@ -9,7 +9,16 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from tgflow.base.choices import ListKind, Loss, NegativeKind, Precision, Strategy, Visibility
+from tgflow.base.choices import (
+    ContinualProtocol,
+    ListKind,
+    Loss,
+    NegativeKind,
+    OfflineProtocol,
+    Precision,
+    Strategy,
+    Visibility,
+)
 from tgflow.base.describe import described
 from tgflow.base.setting import EXPERT, Duration, Parsed, Setting, Size, check_ranges
 
@@ -168,7 +177,7 @@ class ContinualConfig(TrainingConfig):
         0.5
     """
 
-    protocol: Literal["prequential/1"] | None = None
+    protocol: ContinualProtocol | None = None
     """A named protocol: it sets the defaults, and deviations are printed."""
     data_seed: Annotated[int, Ge(0), EXPERT] | None = None
     """Seed of negatives, replay and sampled neighbors, shared by compared runs; unset: the seed."""
@@ -250,7 +259,7 @@ class OfflineConfig(TrainingConfig):
         20
     """
 
-    protocol: Literal["dyglib/1", "tgb/1", "tkg/1"] | None = None
+    protocol: OfflineProtocol | None = None
     """A named protocol: it sets the defaults, and deviations are printed."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-4
     """Learning rate of the optimizer."""

@@ -17,7 +17,6 @@ from tgflow.run.config.load import (
     plain,
     quote_json,
     replaced,
-    stated_settings,
     validate_model,
 )
 from tgflow.run.config.schema import Config, StreamConfig
@@ -38,7 +37,6 @@ __all__ = [
     "plain",
     "quote_json",
     "replaced",
-    "stated_settings",
     "to_toml",
     "validate_model",
 ]

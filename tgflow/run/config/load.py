@@ -9,10 +9,11 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from tgflow.base.choices import OfflineProtocol
 from tgflow.base.secret import check_url
 from tgflow.base.setting import field_hints
 from tgflow.base.text import shortened
@@ -35,6 +36,7 @@ def load_config(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     unknown: list[str] | None = None,
+    stated: dict[str, Any] | None = None,
 ) -> Config:
     """Return the settings of `file`, with `flags` over them.
 
@@ -42,6 +44,7 @@ def load_config(
         file: TOML file with the schema's sections, or None.
         flags: Values by "section.key"; they override the file. None stands for "not given".
         unknown: Receives the file's unknown keys, which are then ignored; None: they are errors.
+        stated: Receives the values of `file`, `flags` and their protocol, by "section.key".
 
     Raises:
         ConfigError: If a key is unknown, or a value has the wrong type or is out of range.
@@ -49,6 +52,13 @@ def load_config(
     """
     flags = {key: value for key, value in (flags or {}).items() if value is not None}
     table = _table(file, flags, unknown)
+    if stated is not None:
+        stated |= {
+            f"{section}.{key}": value
+            for section, settings in table.items()
+            if isinstance(settings, dict)
+            for key, value in settings.items()
+        }
     _add_stream_defaults(table)
     return _validate(table, file, flags)
 
@@ -83,23 +93,8 @@ def flat(config: Config) -> dict[str, Any]:
     }
 
 
-def stated_settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings given in `file` and `flags`, by "section.key"; flags take precedence.
-
-    Raises:
-        ConfigError: If `file` is not TOML.
-        OSError: If it cannot be read.
-    """
-    return {
-        f"{section}.{key}": value
-        for section, settings in _table(file, flags).items()
-        if isinstance(settings, dict)
-        for key, value in settings.items()
-    }
-
-
 def _table(
-    file: Path | None, flags: Mapping[str, Any], unknown: list[str] | None = None
+    file: Path | None, flags: Mapping[str, Any], unknown: list[str] | None
 ) -> dict[str, Any]:
     """Return the settings of `file`, `flags` and their protocol, by section."""
     table = {} if file is None else _read_toml(file)
@@ -107,7 +102,7 @@ def _table(
         unknown += _drop_unknown(table)
     for key, value in flags.items():
         section, name = key.split(".")
-        if value is None or not isinstance(table.setdefault(section, {}), dict):
+        if not isinstance(table.setdefault(section, {}), dict):
             continue
         old = table[section].get(name)
         is_merged = isinstance(value, Mapping) and isinstance(old, Mapping)
@@ -123,7 +118,7 @@ def _add_protocol_settings(table: dict[str, Any]) -> None:
     if not isinstance(name, str) or name not in PROTOCOLS:
         return
     table["learning"] = {**PROTOCOLS[name], **table["learning"]}
-    if not name.startswith("prequential") and isinstance(graph, dict):  # as they were published
+    if name in get_args(OfflineProtocol) and isinstance(graph, dict):  # as they were published
         graph.setdefault("feature_scale", "none")
 
 

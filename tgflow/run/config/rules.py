@@ -119,6 +119,9 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("run", lambda c, by: c.task.freeze and c.start.init_from is None,
      "--freeze requires a model that has learned links: --init-from RUN"),
     # Comparisons
+    ("compare", lambda c, by: c.stream.path and is_pipe(c.stream.path)
+     and (c.compare.preset != "none" or c.compare.frozen_at is not None),
+     "compare reads the stream twice: write the pipe to a file first"),
     ("compare", lambda c, by: c.task.freeze,
      "--freeze is for one model: use tgflow train, or run with --init-from"),
     ("compare", lambda c, by: c.compare.frozen_at is not None and not by.live,

@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
-from tgflow.base.choices import Direction, Precision, Preset
+from tgflow.base.choices import ContinualProtocol, Direction, OfflineProtocol, Precision, Preset
 from tgflow.base.setting import EXPERT, Checked, Duration, Effect, Setting, Size, check_text
 from tgflow.base.units import parse_bytes
 from tgflow.streams.ingest.config import OrderConfig
@@ -114,7 +114,7 @@ Placement = Literal["host", "disk", "auto", "device", "uva"]
 FILED = ("disk", "auto")
 """Placements that may use a file."""
 
-_Protocol = Literal["prequential/1", "dyglib/1", "tgb/1", "tkg/1"]
+_Protocol = Literal[ContinualProtocol, OfflineProtocol]
 _Rate = Annotated[Annotated[float, Gt(0)] | None, Setting(flags=("--learning-rate", "--lr"))]
 _Seed = Annotated[Annotated[int, Ge(0)] | None, EXPERT]
 
@@ -453,4 +453,4 @@ class Config:
     @property
     def is_offline(self) -> bool:
         """Whether the protocol is one of offline training."""
-        return self.learning.protocol not in (None, "prequential/1")
+        return self.learning.protocol in get_args(OfflineProtocol)

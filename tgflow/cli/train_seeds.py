@@ -1,19 +1,14 @@
-"""Implementation of `tgflow train`: one offline trainer per seed, recorded and reported."""
+"""The seeds of `tgflow train`: their inputs, one offline trainer each, and what is saved."""
 
 from __future__ import annotations
 
-import shutil
-import statistics
-import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from math import nan
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from rich.console import Console
 
@@ -25,72 +20,39 @@ from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cli import inputs as assemble
 from tgflow.cli import rank_setup as ranks
-from tgflow.cli.errors import hint
 from tgflow.cuda.device import Device, device_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
-from tgflow.report.compare.offline_results import OfflineResults, Trained
-from tgflow.report.formatting import compact, reuse_line, score
-from tgflow.report.label_figures import label_score, task_of
-from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
+from tgflow.report.compare.offline_results import OfflineResults
+from tgflow.report.formatting import compact, score
+from tgflow.report.label_figures import label_score
 from tgflow.run import features
-from tgflow.run.checkpoints import SavedRecords
 from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.run.config.schema import ModelConfig
-from tgflow.run.directory import ResumeOptions, RunDirectory
+from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import execution_config, use_device
 from tgflow.run.ingestion import save_relations
 from tgflow.run.loggers import RunLoggers, check_loggers
 from tgflow.run.model_maker import make_model
 from tgflow.run.node_features import NodeFeatures
-from tgflow.run.page import offline_report
-from tgflow.run.records import SEEDS, RunFiles, read_records, run_name, to_json
-from tgflow.run.restore import current_build, open_results
+from tgflow.run.records import SEEDS, RunFiles, read_records
 from tgflow.streams import EventSource
 from tgflow.streams.files.formats import read_table
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.node_property import PropertyLabels, asked_at_times, node_property_figures
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
-from tgflow.train.progress_bar import ProgressBar
 from tgflow.train.split import chronological_split
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.injection import inject
 from tgflow.train.tasks.labels import freeze, make_task
 from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures
 
-COMMAND: Final = "train"
-"""Name of the trainer in checkpoints."""
-PER_RUN = ("seed", "best_epoch", "num_epochs")
-"""Figures that are not averaged over seeds."""
 
-
-def train_offline(
-    config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
-) -> None:
-    """Train on the stream of `config`, once per seed, and write a run directory."""
-    config = replaced(config, ranks.slice_per_rank(options.stated or {}))
-    with ranks.join_ranks(config, options, "offline", seeds=num_seeds) as peers:
-        if peers.rank > 0:
-            _follow(peers, num_seeds or 1)
-            return
-        with Lead(peers) as lead:
-            name = run_name(config.stream.path, config.model.name)
-            directory = RunDirectory.find(config, f"{name}-offline", options, COMMAND, peers.world)
-            try:
-                metrics = _train(directory, num_seeds, lead)
-            finally:
-                directory.release()
-    if as_json:
-        sys.stdout.write(to_json(metrics, indent=2) + "\n")
-    else:
-        _summary(metrics, directory.path, directory.config.offline)
-
-
-def _follow(peers: Peers, num_seeds: int) -> None:
+def follow(peers: Peers, num_seeds: int) -> None:
     """Train in step with rank 0, which keeps the results."""
     with ranks.report_as_rank(peers.rank):
         said = receive_config(peers)
@@ -121,7 +83,7 @@ def _follow(peers: Peers, num_seeds: int) -> None:
             )
 
 
-class _Inputs(NamedTuple):
+class Inputs(NamedTuple):
     """Inputs shared by all seeds."""
 
     graph: TemporalGraph
@@ -135,63 +97,7 @@ class _Inputs(NamedTuple):
     """Sentences about features of edges and nodes."""
 
 
-def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[str, Any]:
-    """Train as the only process, or as rank 0; return the figures."""
-    found = directory.newest_meta().get("trainer", COMMAND) if directory.resumed else COMMAND
-    if found != COMMAND:
-        command = "compare" if found == "compare" else "run"
-        raise ConfigError(
-            f"{directory.path} belongs to tgflow {command}; resume it with tgflow {command} "
-            "--resume, or give another --out"
-        )
-    metrics = directory.files.read_json("metrics.json") if directory.resumed else None
-    if metrics is not None:
-        return metrics
-    inputs = _read(directory, lead)
-    graph, console = inputs.graph, Console(stderr=True)
-    with assemble.logged(directory, COMMAND, console) as run_log:
-        config, peers = directory.config, lead.peers
-        results, seeds = OfflineResults(), _SavedSeeds(num_seeds)
-        if peers.world == 1:
-            build = current_build(inputs.threads, inputs.device)
-
-            def components(newest: Checkpoint | None) -> list[Component]:
-                seeds.load(newest)
-                return [SavedRecords(directory.files, newest, run_log), seeds]
-
-            results = open_results(directory, graph, COMMAND, build, run_log, components)
-        epochs = EpochLog(console, config.offline, directory.files, features.HitRates(graph))
-        bar: AbstractContextManager[Callback] = nullcontext(Callback())
-        if console.is_terminal:
-            bar = ProgressBar(console=console)
-        with bar as epochs.bar:
-            for number in range(seeds.num):
-                epochs.seed = config.offline.seed + number
-                if results.find(number, str(epochs.seed)) is None:
-                    folder = Path(str(epochs.seed) if seeds.num > 1 else "")
-                    result = _fit(directory, inputs, peers, results, epochs, folder)
-                    results.add(Trained(str(epochs.seed), np.empty((0, 3)), result))
-        metrics = {
-            "command": COMMAND,
-            "stream": config.stream.path,
-            "model": config.model.name,
-            **average([each.result for each in results.trained]),
-            **({"features": inputs.about_features} if inputs.about_features else {}),
-            "tables": features.table_figures(graph),
-            **assemble.machine_figures(inputs.threads, inputs.device),
-        }
-        if graph.edge_x is not None:
-            graph.edge_x.close()
-        directory.files.write_report(
-            offline_report(epochs.records, metrics, config.offline, plain(config))
-        )
-        directory.files.write_json("metrics.json", metrics)
-        shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
-        run_log.info("end", "done", exit_code=0)
-    return metrics
-
-
-def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
+def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
     """Validate the settings, and read all events and labels."""
     config, world = directory.config, lead.peers.world
     tables, for_graph = config.tables, config.graph.device_budget
@@ -241,7 +147,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
         graph.log.node_types = partial(types.of, source.ids)
     report = features.features_report(graph, nodes, source.ids)
     relations = source.classes.get("relation", ())
-    return _Inputs(graph, source.ids, labels, device, threads, relations, report)
+    return Inputs(graph, source.ids, labels, device, threads, relations, report)
 
 
 def _shared_graph(
@@ -322,9 +228,9 @@ def _trainer(
     )
 
 
-def _fit(
+def fit(
     directory: RunDirectory,
-    inputs: _Inputs,
+    inputs: Inputs,
     peers: Peers,
     results: OfflineResults,
     epochs: EpochLog,
@@ -378,7 +284,7 @@ def _node_figures(
     return {f"test.{name}": value for name, value in figures.items()}
 
 
-class _SavedSeeds(Component):
+class SavedSeeds(Component):
     """The number of seeds, in checkpoints; `wanted` is None for one, or as many as before."""
 
     def __init__(self, wanted: int | None) -> None:
@@ -433,54 +339,3 @@ class EpochLog(Callback):
             f"  {compact(record.events_per_second)} events/s",
             highlight=False,
         )
-
-
-def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of each figure of several runs, its deviation as `KEY_std`, and the runs."""
-    if len(results) == 1:
-        return {"num_seeds": 1, **results[0]}
-    out: dict[str, Any] = {
-        "num_seeds": len(results),
-        "seeds": [result["seed"] for result in results],
-    }
-    for key, value in results[0].items():
-        values = [result[key] for result in results if key in result]
-        if key in PER_RUN or len(values) < len(results):
-            continue
-        if isinstance(value, float):
-            out[key] = statistics.fmean(values)
-            out[f"{key}_std"] = statistics.stdev(values)
-        else:
-            out[key] = value
-    return out | {"runs": [dict(result) for result in results]}
-
-
-def _summary(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> None:
-    parts = ("val", "test", "inductive.test")
-    names = dict.fromkeys((config.select_metric, "ap", "auc", "mrr", *config.metric_names))
-    rows = [
-        (METRIC_TITLES.get(key, key), *(_figure(metrics, f"{part}.{key}") for part in parts))
-        for key in names
-    ]
-    seeds = metrics.get("seeds") or [metrics["seed"]]
-    reuses = "reuse.reused" in metrics
-    print_labels(metrics)
-    print_summary(
-        ("links" if task_of(metrics) else "", "validation", "test", "test, new nodes"),
-        rows,
-        f"{metrics['model']}, {metrics['num_events']:,} events, "
-        f"{metrics['num_nodes']:,} nodes, "
-        f"{duration(metrics['epoch_seconds'])} an epoch, "
-        f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
-        f"tested with {metrics['test_negatives']} negatives, seeds {', '.join(map(str, seeds))}\n"
-        f"{metrics['protocol_line']}" + (f"\n{reuse_line(metrics)}" if reuses else ""),
-        path,
-    )
-    for line in metrics.get("features", {}).values():
-        hint(line)
-    print_feature_tables(metrics["tables"])
-
-
-def _figure(metrics: Mapping[str, Any], key: str) -> str:
-    deviation = metrics.get(f"{key}_std")
-    return score(metrics.get(key, nan)) + (f" ± {deviation:.4f}" if deviation is not None else "")
