@@ -252,7 +252,7 @@ def _read_pairs(path: Path, run: Run) -> pa.Table:
     c = run.config.stream
     texts = [c.src, c.dst, *([c.relation] if c.relation is not None and run.relations() else [])]
     table = read_table(path, texts)[1]
-    for name in {c.src, c.dst} & {*table.column_names}:
+    for name in (side for side in (c.src, c.dst) if side in table.column_names):
         try:
             ids = run.ids.read(table[name])
         except ValueError as error:
