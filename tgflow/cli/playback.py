@@ -80,6 +80,8 @@ def playback(
 
     console = Console(stderr=True, highlight=False)
     timeout = config.kafka.connect_timeout
+    with _naming_the_output():  # before the stream is opened, so that credentials are found first
+        transport = find_transport(to)
     played = _PlayedSource(config.stream, config.graph, config.task)
     if to == DEMO:
         with _demo_broker() as broker:
@@ -91,8 +93,6 @@ def playback(
             console.print("the broker runs until Ctrl-C")
             broker.wait()
         return
-    with _naming_the_output():
-        transport = find_transport(to)
     if transport is not None:
         options = getattr(config.section_of(scheme_of(to)), "options", {})
         _publish(played, transport, to, options, timeout, records, partition_by, console)
