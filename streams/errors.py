@@ -66,6 +66,14 @@ class SourceUnavailable(StreamError):
     """Raised when the source was unreachable for longer than the timeout; try again later."""
 
 
+class SourceRefused(StreamError):
+    """Raised when no retry helps: a refused login, a missing permission, library or topic."""
+
+
+class NoTopicError(StreamError):
+    """Raised when the broker has no such topic, and the client may not create it."""
+
+
 class TooManyBadRecords(StreamError):
     """Raised when the share of bad rows is so high that the schema must be wrong.
 

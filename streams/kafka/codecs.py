@@ -1,4 +1,4 @@
-"""Codecs from Kafka records (JSON, CSV, Arrow) to rows, and the record decoder."""
+"""Codecs from Kafka records (JSON, CSV, Arrow, Avro) to rows, and the record decoder."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tgflow.streams.files.jsonl import json_parser, parse_object
 from tgflow.streams.files.quotes import Quotes
 from tgflow.streams.files.text import Parser, parse_rows
 from tgflow.streams.ingest.ordering import no_rows
+from tgflow.streams.kafka.avro import AvroReader, BadRecord, frame_of, unframed
 from tgflow.streams.kafka.config import CodecName, KafkaConfig
 from tgflow.streams.kafka.consumer import Chunk
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, RowBatch
@@ -97,11 +98,17 @@ class JsonCodec:
         self._parser = json_parser(schema.columns, schema.ids, schema.time, lists)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
-        """Return one row for each record."""
-        records = [value.strip(b" \t\r\n") for value in values]
+        """Return one row for each record; the frame of a registry before it is skipped."""
+        frames = {i: number for i, v in enumerate(values) if (number := frame_of(v)) is not None}
+        records = [unframed(value).strip(b" \t\r\n") for value in values]
         faults = {} if _is_plain(records) else _make_plain(records)
         decoded = _parsed(records, np.ones(len(values), dtype=np.int64), self._parser)
-        return replace(decoded, faults={**decoded.faults, **faults})
+        faults = {**decoded.faults, **faults}
+        for i in frames.keys() & faults.keys():
+            if faults[i][0] in ("syntax", "encoding"):
+                text = f"no JSON object behind the frame of schema id {frames[i]}: {faults[i][1]}"
+                faults[i] = faults[i][0], f"{text}; Avro is read by --codec avro --registry URL"
+        return replace(decoded, faults=faults)
 
     def raw(self, value: bytes, row: int) -> bytes:
         """Return the record itself."""
@@ -290,7 +297,55 @@ def _unpack(form: str, data: memoryview, at: int) -> int:
     return value
 
 
-Codec: TypeAlias = JsonCodec | CsvCodec | ArrowCodec
+class AvroCodec:
+    """Avro records, one per event, by their own schemas; values are read as Arrow's are."""
+
+    def __init__(self, schema: RowSchema, config: KafkaConfig) -> None:
+        self.schema = schema
+        self._reader, self._names = AvroReader(config), schema.columns.names
+
+    def decode(self, values: Sequence[bytes]) -> Decoded:
+        """Return one row for each record."""
+        rows: dict[int, dict[str, Any]] = {}
+        faults: dict[int, Fault] = {}
+        for i, value in enumerate(values):
+            try:
+                rows[i] = self._selected(self._reader.read(value))
+            except BadRecord as error:
+                faults[i] = error.fault
+        batches = self._batches([*rows.values()])
+        if batches is None:  # a row does not depend on the types of others
+            found = {i: self._batches([row]) for i, row in rows.items()}
+            text = f"a value of {listed(self._names)} is no number, text, time or list of numbers"
+            faults |= {i: ("type", text) for i, batch in found.items() if batch is None}
+            batches = [batch for each in found.values() for batch in each or ()]
+        return Decoded(_joined(batches), np.ones(len(values), dtype=np.int64), faults)
+
+    def _batches(self, rows: Sequence[Mapping[str, Any]]) -> list[pa.RecordBatch] | None:
+        """Return rows as at most one batch; None if a column has not one type that Arrow has."""
+        columns = []
+        for name in self._names:
+            values = [row[name] for row in rows]
+            if len({*map(type, values)} - {type(None)}) > 1:
+                return None
+            try:
+                columns.append(pa.array(values))
+            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                return None
+        return [pa.RecordBatch.from_arrays(columns, self._names)] if rows else []
+
+    def _selected(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        if absent := [name for name in self._names if name not in record]:
+            text = f"there must be a field {absent[0]!r}; the fields are {listed([*record])}"
+            raise BadRecord("schema", text)
+        return {name: record[name] for name in self._names}
+
+    def raw(self, value: bytes, row: int) -> bytes:
+        """Return the record itself."""
+        return value
+
+
+Codec: TypeAlias = JsonCodec | CsvCodec | ArrowCodec | AvroCodec
 _CODECS: Mapping[CodecName, Callable[[RowSchema], Codec]] = {
     "json": JsonCodec,
     "csv": CsvCodec,
@@ -334,7 +389,8 @@ class RecordDecoder:
 
     def __init__(self, config: KafkaConfig) -> None:
         self.topic, self._limit = config.topic, config.checks.max_bytes
-        self._codec = _CODECS[config.codec](config.schema)
+        is_avro, schema = config.codec == "avro", config.schema
+        self._codec = AvroCodec(schema, config) if is_avro else _CODECS[config.codec](schema)
 
     def raw(self, value: bytes, row: int) -> bytes:
         """Return one row of a record unchanged, or as JSON if the record is binary."""
@@ -344,7 +400,7 @@ class RecordDecoder:
         """Return the ids in some records, as numbers or texts, each with its column."""
         ends = [self._codec.schema.columns.src, self._codec.schema.columns.dst]
         if isinstance(self._codec, JsonCodec):
-            rows = [parse_object(value)[0] for value in values]
+            rows = [parse_object(unframed(value))[0] for value in values]
         else:
             batches = self._codec.decode(values).batches
             rows = [row for batch in batches for row in batch.select(ends).to_pylist()]

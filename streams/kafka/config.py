@@ -20,7 +20,7 @@ from tgflow.streams.rows.schema import Checks, ColumnNames, Columns, IdKind, Sca
 if TYPE_CHECKING:
     from tgflow.streams.rows.validate import RowSchema
 
-CodecName = Literal["json", "csv", "arrow"]
+CodecName = Literal["json", "csv", "arrow", "avro"]
 CODECS: tuple[CodecName, ...] = get_args(CodecName)
 _URL = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]{1,249})/?")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):\d{1,5}")
@@ -65,6 +65,17 @@ class KafkaClientConfig:
     )
     """Options of kafka-python's consumer, such as security_protocol=SSL; may be repeated. Values
     may be env:NAME, a variable of the environment, or file:PATH; secrets must be."""
+    schema_file: Annotated[str | None, Setting(flags=("--schema",))] = None
+    """File of an Avro schema, for --codec avro: that of all records, or with --registry the one
+    that they are resolved to."""
+    registry: str | None = None
+    """Schema registry for --codec avro, such as http://HOST:8081: each record begins with the id of
+    the schema that it was written with."""
+    registry_options: Annotated[Mapping[str, Any], Setting(flags=("--registry-option",))] = field(
+        default_factory=dict
+    )
+    """Options of the registry: username and password, or token, and cafile; may be repeated.
+    Values may be env:NAME or file:PATH; secrets must be."""
     on_expired: Annotated[Literal["fail", "skip"], EXPERT] = "fail"
     """When retention has deleted the next records: fail, or skip them and record a gap."""
     connect_timeout: Annotated[float, Gt(0), EXPERT] = 60.0
@@ -89,6 +100,10 @@ class KafkaClientConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
         check_options(self.options)
+        check_options(self.registry_options)
+        check_url(self.registry or "")
+        if self.registry is not None and not self.registry.startswith(("http://", "https://")):
+            raise ValueError(f"registry must be an http:// or https:// URL, got {self.registry!r}")
         for key in self.options:
             if key in FIXED_OPTIONS:
                 text = f"is always {FIXED_OPTIONS[key]!r}, so that no event is lost or read twice"
@@ -105,7 +120,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
         codec: Content of a record: "json", one object; "csv", one line or more of src, dst, t,
             relation, label, weight, the features and the event id; "arrow", an Arrow IPC
-            stream, the fastest.
+            stream, the fastest; "avro", one record, by `schema_file`, `registry` or both.
         src, dst, t, relation, label, weight: Names of the fields; None without one.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
         event_id: Name of a field used to find repeated events, or None.
@@ -138,6 +153,10 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         KafkaClientConfig.__post_init__(self)
         parse_url(self.url)
         _ = self.schema
+        given = self.schema_file is not None or self.registry is not None
+        if given != (self.codec == "avro"):
+            text = "schema_file=... or registry=... are for codec='avro', which needs one of them"
+            raise ValueError(f"{text}; codec is {self.codec!r}")
 
     @property
     def servers(self) -> list[str]:
@@ -192,6 +211,8 @@ def feature_width(feature: str) -> tuple[str, int]:
     return (match.group(1), int(match.group(2))) if match else (feature, 1)
 
 
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LOGIN = ("sasl_plain_username", "sasl_plain_password")
 _NOT_TEXT = ("api_version", "receive_buffer_bytes", "send_buffer_bytes")
 """Options whose default is None and that are not texts."""
 
@@ -211,9 +232,21 @@ def client_values(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
         elif not is_text and isinstance(value, str):
             with suppress(ValueError):  # the client accepts some words, such as acks=all
                 value = json.loads(value)
+        is_number = key in defaults and isinstance(default, int | float) and key != "acks"
+        if is_number and not isinstance(value, int | float):
+            expected = "true or false" if isinstance(default, bool) else "a number"
+            raise ValueError(f"the option {key} must be {expected}, got {value!r}")
+        if key == "security_protocol" and value not in _PROTOCOLS:
+            raise ValueError(f"the option {key} must be in {', '.join(_PROTOCOLS)}, got {value!r}")
         if key in ("proxy_url", "socks5_proxy") and "://" not in str(value):
             raise ValueError(f"the option {key} must be a URL")  # kafka-python would quote it
         found[key] = tuple(value) if isinstance(value, list) else value
+    if str(found.get("security_protocol")).startswith("SASL"):
+        mechanism = str(found.get("sasl_mechanism", ""))
+        needed = {"sasl_mechanism", *_LOGIN[: 2 * mechanism.startswith(("PLAIN", "SCRAM"))]}
+        if absent := sorted(needed - found.keys()):
+            text = "which has none: give --kafka-option"
+            raise ValueError(f"security_protocol=SASL needs {absent[0]}, {text} {absent[0]}=...")
     return found
 
 
@@ -223,12 +256,12 @@ def kafka_client() -> Any:
         import crc32c
         import kafka
     except ImportError as error:
-        raise ImportError(
+        raise ModuleNotFoundError(
             f"Kafka streams need kafka-python and crc32c ({error}): {install_command('kafka')}"
         ) from None
     _ = crc32c
     if tuple(int(part) for part in kafka.__version__.split(".")[:2]) < (3, 0):
-        raise ImportError(
+        raise ModuleNotFoundError(
             f"Kafka streams need kafka-python 3 or newer, found {kafka.__version__}: "
             f"{install_command('kafka')}"
         )

@@ -11,14 +11,14 @@ from functools import cached_property
 from typing import Any
 
 from tgflow.streams.errors import (
+    NoTopicError,
     SourceExpired,
     SourceMismatch,
     SourceTruncated,
-    SourceUnavailable,
     StreamError,
 )
 from tgflow.streams.kafka.config import FIXED_OPTIONS, KafkaConfig, kafka_client
-from tgflow.streams.kafka.retry import RetryState, is_final
+from tgflow.streams.kafka.retry import ClientWatch, RetryState, checking_options, is_final, refused
 from tgflow.streams.rows.row_batch import Position
 
 _RECREATED = "the topic was recreated, or this is another broker: start a new run to read it"
@@ -26,10 +26,6 @@ MAX_BYTES = 8 << 20
 """Maximum record bytes decoded at a time."""
 
 _log = logging.getLogger(__name__)
-
-
-class NoTopicError(StreamError):
-    """The broker has no such topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +119,7 @@ class ConsumerConnection:
         self._reading: set[int] = set()
         self._paused: set[int] = set()
         self._in_part: int | None = None
+        self.watch = ClientWatch()
         self.unverified: set[int] = set()
         """Partitions whose anchor has not arrived yet."""
         self.ends: dict[int, int] = {}
@@ -140,7 +137,9 @@ class ConsumerConnection:
         with its position and the expired gap before it.
         """
         self._heartbeat()
-        self._consumer = self._kafka.KafkaConsumer(**self._config.client_options())
+        options = self._config.client_options()
+        with checking_options():
+            self._consumer = self._kafka.KafkaConsumer(kafka_client=self.watch, **options)
         self._heartbeat()
         self._consumer.bootstrap(timeout_ms=self._answer_ms)  # later requests may block for ever
         there = self.partitions()
@@ -148,7 +147,8 @@ class ConsumerConnection:
             if num := len(self._consumer.partitions_for_topic(self._config.topic) or ()):
                 text = f"it has {num} partitions, and decoders={self._config.decoders}; give fewer"
                 raise SourceMismatch(self._name, "mismatch", text)
-            text = "there is no such topic on this broker; create it, or correct the URL"
+            text = "there is no such topic on this broker, or this user may not see it; "
+            text += "create it, or correct the URL"
             raise NoTopicError(self._name, "no_topic", text)
         new = set(there if join is None else join) - set(self._cursors)
         if gone := sorted(set(self._cursors) - there):
@@ -343,6 +343,7 @@ class Poller:
         self._rejoin = False
         self._behind: dict[int, int] = {}
         self._asked_at: float | None = None
+        self.watch = ClientWatch()
         self.started: dict[int, Cursor] | None = None
         """Start position of each partition, once known and verified."""
         self.known: Set[int] = frozenset()
@@ -406,6 +407,7 @@ class Poller:
                         self._config, self._cursors, answer_ms, self._heartbeat, self._number
                     )
                 ) as connection:
+                    self.watch = connection.watch
                     self._open(connection)
                     self._read(connection)
             except Exception as error:
@@ -428,13 +430,12 @@ class Poller:
         """Return the wait after a failure in seconds; raise if the error is final."""
         if isinstance(error, NoTopicError) and self.started is not None:
             return self._retry.note_failure(ConnectionError(error.text))  # it may reappear
-        if isinstance(error, NoTopicError):
-            raise SourceUnavailable(error.where, error.code, error.text) from error
         if isinstance(error, StreamError):
             raise error
-        if self.started is None and is_final(error):
-            text = f"{type(error).__name__}: {error}; correct the options of kafka-python"
-            raise SourceUnavailable(f"topic {self._config.topic}", "refused", text) from error
+        kafka = kafka_client()
+        denied = kafka.errors.AuthorizationError, kafka.errors.UnsupportedCodecError
+        if is_final(error) and (self.started is None or isinstance(error, denied)):
+            raise refused(f"topic {self._config.topic}", error) from error
         wait = self._retry.note_failure(error, self._behind)
         text = "topic %s: %s: %s; reading again in %.1f s"
         level = logging.DEBUG if self.started is None else logging.WARNING  # `start` warns itself

@@ -91,6 +91,11 @@ class ReaderProcesses:
         """End offset of each partition, as last reported by the broker."""
         return {p: end for each in self._processes for p, end in each.ends.items()}
 
+    @property
+    def reason(self) -> str:
+        """Why a client has no connection, empty if all have one."""
+        return next((each.reason for each in self._processes if each.reason), "")
+
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""
         deadline = time.monotonic() + timeout
@@ -198,6 +203,7 @@ class _Process:
         self.known: Set[int] = frozenset()
         self.ends: dict[int, int] = {}
         self.counters: dict[str, float] = {}
+        self.reason = ""
         self.num_taken: Counter[int] = Counter()
         """Batches taken of each partition."""
         self._asked: object = None
@@ -238,7 +244,7 @@ class _Process:
         if "started" in status:
             self.started = {p: Cursor(**cursor) for p, cursor in status["started"]}
         self.known, self.ends = frozenset(status["known"]), dict(status["ends"])
-        self.counters = status["counters"]
+        self.counters, self.reason = status["counters"], status["reason"]
 
     def _end_of_child(self) -> SourceUnavailable:
         code = self._child.wait(_GRACE_SECONDS)
@@ -383,7 +389,8 @@ class _Job:
         """Serve until the other end of the connection is closed."""
         self._connection.send_bytes(_message(self._status()))
         while not self._reader.wait_started(_WAIT_SECONDS):
-            self._obey()
+            self._obey(_STATUS_SECONDS)
+            self._connection.send_bytes(_message(self._status()))
         started = [(p, asdict(cursor)) for p, cursor in self._reader.started.items()]
         self._connection.send_bytes(_message({"started": started} | self._status()))
         told = time.monotonic()
@@ -400,7 +407,8 @@ class _Job:
     def _status(self) -> dict[str, Any]:
         reader, log = self._reader, self._log.take()
         known, ends = sorted(reader.known), [*reader.ends.items()]
-        return {"known": known, "ends": ends, "counters": reader.counters(), "log": log}
+        status = {"known": known, "ends": ends, "counters": reader.counters(), "log": log}
+        return status | {"reason": reader.reason}
 
     def _obey(self, timeout: float = 0.0) -> None:
         """Take over the commands that have arrived."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -18,18 +19,26 @@ from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.kafka.config import (
     CLIENT_DEFAULTS,
-    CODECS,
     CodecName,
     client_values,
     kafka_client,
     parse_url,
 )
-from tgflow.streams.kafka.retry import ConnectionNotices
+from tgflow.streams.kafka.retry import (
+    ClientWatch,
+    ConnectionNotices,
+    checking_options,
+    is_final,
+    refused,
+    said,
+)
 from tgflow.streams.rows.schema import OPTIONAL
 
 PartitionBy = Literal["src", "round_robin"]
 
 FLUSH_SECONDS = 60.0
+TOPIC_SECONDS = 5.0
+"""Time for a broker to create a topic after it has answered."""
 UNSENT_BYTES = 32 << 20
 """Maximum bytes waiting to be sent."""
 ROWS = {"json": 1, "csv": 1, "arrow": 1000}
@@ -37,7 +46,6 @@ ROWS = {"json": 1, "csv": 1, "arrow": 1000}
 
 _PRODUCER_DEFAULTS: Mapping[str, Any] = {
     **CLIENT_DEFAULTS,
-    "metrics_enabled": True,  # which tell whether a broker has answered
     "acks": "all",
     "batch_size": 256 << 10,
     "linger_ms": 10,
@@ -63,7 +71,8 @@ class Topic:
 
     Raises:
         NoBrokerError: If no broker answers within `connect_timeout` seconds.
-        PublishError: If there is no such topic.
+        PublishError: If there is no such topic, and the broker creates none.
+        SourceRefused: If the broker refuses the client, or a library is missing.
     """
 
     def __init__(
@@ -78,7 +87,8 @@ class Topic:
         servers, self.name = parse_url(url)
         known, most_ms = kafka.KafkaProducer.DEFAULT_CONFIG, int(connect_timeout * 1000)
         own = {k: v for k, v in (options or {}).items() if k in known}
-        blocked = {"max_block_ms": most_ms, "bootstrap_timeout_ms": most_ms}
+        watch = ClientWatch()
+        blocked = {"bootstrap_timeout_ms": most_ms, "max_block_ms": most_ms, "kafka_client": watch}
         given = client_values(own, known)
         settings = {**_PRODUCER_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
         self._timeout = timeout
@@ -86,23 +96,34 @@ class Topic:
         self._unsent = 0
         self._producer: Any = None
         notices = ConnectionNotices(self.name, servers, connect_timeout)
+        self.num_partitions = 0
         try:
             with notices.in_background():
-                self._producer = kafka.KafkaProducer(**settings)
-                self.num_partitions = len(self._producer.partitions_for(self.name) or ())
-        except kafka.errors.KafkaError as error:
-            figures = (self._producer and self._producer.metrics()) or {}
-            received = figures.get("producer-metrics", {}).get("incoming-byte-rate", 0.0)
+                with checking_options():
+                    self._producer = kafka.KafkaProducer(**settings)
+                patience = self._producer.config["max_block_ms"]
+                self._producer.config["max_block_ms"] = 500  # to look at `watch` in between
+                deadline = time.monotonic() + notices.left
+                while not self.num_partitions:
+                    try:
+                        self.num_partitions = len(self._producer.partitions_for(self.name))
+                    except kafka.errors.KafkaTimeoutError:
+                        if watch.has_answered:
+                            deadline = min(deadline, time.monotonic() + TOPIC_SECONDS)
+                        if time.monotonic() > deadline or is_final(watch.failure):
+                            raise
+                self._producer.config["max_block_ms"] = patience
+        except (kafka.errors.KafkaError, OSError) as error:
             self.close()
-            if isinstance(error, kafka.errors.KafkaTimeoutError) and not received:
-                raise NoBrokerError(notices.failure()) from error
+            cause = watch.failure or error
+            if is_final(cause):
+                raise refused(f"topic {self.name}", cause) from error
+            if not watch.has_answered:
+                raise NoBrokerError(notices.failure(said(cause))) from error
             raise PublishError(
-                f"no topic {self.name!r} at {', '.join(servers)} ({type(error).__name__}: {error});"
-                " see that the topic exists, or that brokers may create topics automatically"
+                f"there is no topic {self.name!r} at {', '.join(servers)}, and the broker does not "
+                f"create it ({said(error)}); create it, or correct the URL"
             ) from error
-        if not self.num_partitions:
-            self.close()
-            raise PublishError(f"there is no topic {self.name!r}, which the broker does not create")
 
     def send(self, value: bytes, partition: int | None, key: bytes | None = None) -> None:
         """Queue a record for sending; blocks while the queue is full."""
@@ -138,8 +159,9 @@ class Topic:
             raise self._refused(self._failure) from self._failure
 
     def _refused(self, error: Exception) -> PublishError:
-        what = f"{type(error).__name__}: {error}"
-        return PublishError(f"topic {self.name}: the broker did not take all records ({what})")
+        return PublishError(
+            f"topic {self.name}: the broker did not take all records ({said(error)})"
+        )
 
 
 class Publisher(AbstractContextManager["Publisher"]):
@@ -156,8 +178,8 @@ class Publisher(AbstractContextManager["Publisher"]):
         options: Mapping[str, Any] | None = None,
         connect_timeout: float = FLUSH_SECONDS,
     ) -> None:
-        if codec not in CODECS:
-            raise ValueError(f"codec is {codec!r}; choose one of {', '.join(CODECS)}")
+        if codec not in ROWS:
+            raise ValueError(f"codec is {codec!r}; topics are written as {', '.join(ROWS)}")
         if partition_by not in get_args(PartitionBy):
             known = " or ".join(get_args(PartitionBy))
             raise ValueError(f"partition_by must be {known}, got {partition_by!r}")

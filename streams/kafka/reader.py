@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Set
 
+from tgflow.streams.kafka.avro import RegistryDown
 from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig
-from tgflow.streams.kafka.consumer import Cursor, Poller
-from tgflow.streams.kafka.retry import RetryPolicy, RetryState
+from tgflow.streams.kafka.consumer import Chunk, Cursor, Poller
+from tgflow.streams.kafka.retry import RetryPolicy, RetryState, said
 from tgflow.streams.rows.row_batch import RowBatch
 
 _log = logging.getLogger(__name__)
@@ -37,6 +39,10 @@ class PartitionReader:
         self._retry = RetryState(f"topic {config.topic}", config.max_outage, policy)
         self._retry.note_contact()  # the outage timer starts here
         self._decoder = RecordDecoder(config)
+        self._registry = RetryState(f"registry {config.registry}", config.max_outage, policy)
+        self._pending: list[Chunk] = []
+        """Chunks that wait for the registry."""
+        self._not_before = 0.0
         self._paused_seconds, self._num_hung = 0.0, 0
         self._cursors = dict(cursors)
         self._poller = self._poll_on(join)
@@ -59,6 +65,12 @@ class PartitionReader:
         """End offset of each partition, as last reported by the broker."""
         return self._poller.ends
 
+    @property
+    def reason(self) -> str:
+        """Why the client has no connection, empty if it has one."""
+        failure = self._poller.watch.failure
+        return "" if failure is None else said(failure)
+
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""
         has_started = self._poller.wait_started(timeout)
@@ -78,9 +90,25 @@ class PartitionReader:
             StreamError: As `KafkaSource.poll`.
         """
         self._watch()
-        chunks = self._poller.take(wanted, timeout)
-        self._cursors |= {chunk.partition: chunk.cursor for chunk in chunks}
-        return [self._decoder.decode(chunk) for chunk in chunks]
+        if (left := self._not_before - time.monotonic()) > 0:
+            time.sleep(min(left, timeout))
+            return []
+        if not any(chunk.partition in wanted for chunk in self._pending):
+            chunks = self._poller.take(wanted, timeout)
+            self._cursors |= {chunk.partition: chunk.cursor for chunk in chunks}
+            self._pending += chunks
+        decoded = []
+        try:
+            for chunk in [chunk for chunk in self._pending if chunk.partition in wanted]:
+                decoded.append(self._decoder.decode(chunk))
+                self._registry.note_contact()
+                self._pending.remove(chunk)
+        except RegistryDown as error:
+            wait = self._registry.note_failure(error)
+            self._not_before = time.monotonic() + wait
+            text = "registry %s: %s; asking again in %.1f s"
+            _log.warning(text, self._config.registry, error, wait)
+        return decoded
 
     def counters(self) -> dict[str, float]:
         """Return counters such as rebuilds and seconds of outage and back-pressure."""
@@ -88,7 +116,7 @@ class PartitionReader:
             "rebuilds": self._retry.rebuilds,
             "corrupt_reads": self._retry.corrupt,
             "hung_polls": self._num_hung,
-            "outage_seconds": self._retry.outage_seconds,
+            "outage_seconds": self._retry.outage_seconds + self._registry.outage_seconds,
             "paused_seconds": self._paused_seconds + self._poller.paused_seconds,
         }
 

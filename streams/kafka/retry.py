@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tgflow.streams.errors import SourceCorrupt, SourceUnavailable
+from tgflow.base.extras import install_command
+from tgflow.streams.errors import SourceCorrupt, SourceRefused, SourceUnavailable
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ class RetryState:
             self._out = True
             away = self.clock.monotonic() - self._last_contact
         if away >= self._max_outage:
-            text = f"no answer from the broker for {away:.0f} s ({type(error).__name__}: {error})"
+            text = f"no answer for {away:.0f} s ({said(error)})"
             way_out = "check that it runs, then resume to continue here"
             raise SourceUnavailable(self._name, "unavailable", f"{text}; {way_out}") from error
         wait, self._wait = self._wait, min(2 * self._wait, self.policy.last_wait)
@@ -96,7 +98,7 @@ class RetryState:
     def _damaged(self, error: BaseException, behind: Mapping[int, int]) -> None:
         """Count repeated damage; reset the count of partitions that were read past it."""
         self.corrupt += 1
-        what = f"{type(error).__name__}: {error}"
+        what = said(error)
         stuck = {w: (n, dict(p.items() & behind.items())) for w, (n, p) in self._damage.items()}
         self._damage = {w: (n, cursors) for w, (n, cursors) in stuck.items() if cursors}
         count, cursors = self._damage.get(what, (0, behind))
@@ -160,12 +162,87 @@ class ConnectionNotices:
             done.set()
             thread.join()
 
-    def failure(self) -> str:
+    def failure(self, reason: str) -> str:
         """Return the message for a broker that never answered."""
+        why = f" ({reason})" if reason else ""
         return (
-            f"no answer from {self._servers} within {self.timeout:g} s; check that it runs and "
-            "that the address and the options are right, or wait longer with connect_timeout=..."
+            f"no answer from {self._servers} within {self.timeout:g} s{why}; check that it runs "
+            "and that the address and the options are right, or wait longer with "
+            "connect_timeout=..."
         )
+
+
+class ClientWatch:
+    """Makes clients of kafka-python, as its option `kafka_client`.
+
+    By itself kafka-python logs why a connection fails, and retries until a timeout without reason;
+    here the reason is kept, and what no retry can heal is raised at once.
+    """
+
+    def __init__(self) -> None:
+        self.has_answered = False
+        self.failure: BaseException | None = None
+
+    def __call__(self, **settings: Any) -> Any:
+        """Return a client; `settings` are those of `kafka.KafkaClient`."""
+        from kafka.errors import KafkaConnectionError, KafkaTimeoutError
+        from kafka.net.compat import KafkaNetClient
+        from kafka.net.manager import KafkaConnectionManager
+        from kafka.net.selector import NetworkSelector
+
+        watch = self
+
+        class Manager(KafkaConnectionManager):  # type: ignore[misc]
+            def get_connection(self, *args: Any, **options: Any) -> Any:
+                if watch.failure is not None and is_final(watch.failure):
+                    raise watch.failure
+                connection = super().get_connection(*args, **options)
+                connection.init_future.add_errback(watch._note)
+                return connection
+
+            def send(self, *args: Any, **options: Any) -> Any:
+                future = super().send(*args, **options)
+                return future if self.bootstrapped else future.add_both(watch._note)
+
+            def bootstrap(self, *args: Any, **options: Any) -> None:
+                try:
+                    super().bootstrap(*args, **options)
+                except KafkaTimeoutError:
+                    if watch.failure is None or is_final(watch.failure):
+                        raise watch.failure or KafkaTimeoutError from None
+                    raise KafkaConnectionError(said(watch.failure)) from None
+
+        net = NetworkSelector(**settings)
+        return KafkaNetClient(net=net, manager=Manager(net, **settings), **settings)
+
+    def _note(self, found: object) -> None:
+        """Keep the error of a connection, or the result of a first request."""
+        from kafka.errors import KafkaConfigurationError
+
+        if not isinstance(found, Exception):
+            self.has_answered, self.failure = True, None
+        elif type(found) in (RuntimeError, TypeError, ValueError):  # of a SASL mechanism
+            self.failure = KafkaConfigurationError(str(found))
+        else:  # kafka-python wraps the error of a handshake
+            within = found.__context__
+            self.failure = within if isinstance(within, ssl.SSLError) else found
+
+
+@contextmanager
+def checking_options() -> Iterator[None]:
+    """Raise `KafkaConfigurationError` for an option that a constructor of kafka-python refuses."""
+    from kafka.errors import KafkaConfigurationError
+
+    try:
+        yield
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise KafkaConfigurationError(str(error)) from error
+
+
+def said(error: BaseException) -> str:
+    """Return an error in the client's own words, with its class."""
+    name, text = type(error).__name__, str(error)
+    return text if name in text else f"{name}: {text}"
 
 
 def is_damage(error: BaseException) -> bool:
@@ -180,16 +257,32 @@ def is_damage(error: BaseException) -> bool:
     return not isinstance(error, KafkaError | OSError | TimeoutError)
 
 
-def is_final(error: BaseException) -> bool:
+def is_final(error: BaseException | None) -> bool:
     """Return whether a retry cannot help: other options or permissions are needed."""
+    return error is not None and _way_out(error) is not None
+
+
+def refused(name: str, error: BaseException) -> SourceRefused:
+    """Return the message of an error that is final: the client's words, and the fix."""
+    return SourceRefused(name, "refused", f"{said(error)}; {_way_out(error)}")
+
+
+def _way_out(error: BaseException) -> str | None:
+    """Return the fix of an error that no retry can heal, None for others."""
     from kafka import errors
 
-    kinds = (
-        errors.KafkaConfigurationError,
-        errors.IncompatibleBrokerVersion,
-        errors.UnsupportedVersionError,
-        errors.AuthorizationError,
-        errors.SaslAuthenticationFailedError,
-        errors.TopicAuthorizationFailedError,
-    )
-    return isinstance(error, kinds)
+    option, tls = "correct --kafka-option", "security_protocol, ssl_cafile, ssl_certfile"
+    login = "sasl_plain_username, sasl_plain_password=env:NAME or sasl_mechanism"
+    fixes = {
+        (ssl.SSLEOFError, ssl.SSLZeroReturnError): None,  # the connection was cut
+        (ssl.SSLError, FileNotFoundError, PermissionError): f"{option} {tls} or ssl_keyfile",
+        errors.UnsupportedCodecError: install_command("kafka"),
+        errors.SaslAuthenticationFailedError: f"{option} {login}",
+        errors.UnsupportedSaslMechanismError: f"{option} sasl_mechanism",
+        errors.IllegalSaslStateError: f"{option} security_protocol",
+        errors.AuthorizationError: "the user of these options needs that permission",
+        (errors.UnsupportedVersionError, errors.UnsupportedCompressionTypeError): f"{option} "
+        "api_version",
+        errors.KafkaConfigurationError: option,
+    }
+    return next((fix for kind, fix in fixes.items() if isinstance(error, kind)), None)

@@ -14,13 +14,14 @@ from typing import Any
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.files.decoder import SAMPLES
+from tgflow.streams.kafka.avro import RegistryDown
 from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
 from tgflow.streams.kafka.consumer import Cursor
 from tgflow.streams.kafka.processes import ReaderProcesses
 from tgflow.streams.kafka.publish import Publisher, Topic
 from tgflow.streams.kafka.reader import PartitionReader
-from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy
+from tgflow.streams.kafka.retry import ClientWatch, ConnectionNotices, RetryPolicy
 from tgflow.streams.rows.row_batch import Position, RowBatch, warn_of_first_time
 from tgflow.streams.rows.schema import IdKind
 from tgflow.streams.rows.validate import first_id_kind
@@ -46,8 +47,9 @@ class KafkaSource:
             and `poll` returns nothing. May also be set later through the attribute `stop`.
 
     Raises:
-        ImportError: If kafka-python is not installed.
-        ValueError: If an option refers to a variable that is not set, or an empty file.
+        ImportError: If kafka-python is not installed, or fastavro for Avro.
+        ValueError: If an option refers to a variable that is not set, or an empty file; if the
+            schema file is none.
         OSError: If it refers to a file that cannot be read.
     """
 
@@ -58,7 +60,8 @@ class KafkaSource:
         retry: RetryPolicy | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        config.client_options()  # secrets that are missing are found before a broker is asked
+        config.client_options()  # what is missing is found before a broker is asked
+        RecordDecoder(config)
         self.stop = stop
         schema = config.schema
         self.name = f"topic {config.topic}"
@@ -106,7 +109,9 @@ class KafkaSource:
                 return
             notices.check()
             if not notices.left:
-                raise SourceUnavailable(self.name, "unavailable", notices.failure())
+                raise SourceUnavailable(
+                    self.name, "unavailable", notices.failure(self._reader.reason)
+                )
         self._cursors = dict(self._reader.started)
         self._starts = {p: cursor.offset for p, cursor in self._cursors.items()}
         self._unreported = {p for p, cursor in self._cursors.items() if given.get(p) != cursor}
@@ -166,10 +171,8 @@ class KafkaSource:
 
     def lag(self) -> Mapping[int, int]:
         """Return the number of offsets between the last poll and the end of each partition."""
-        ends = self._reader.ends if self._reader else {}
-        return {
-            p: max(0, ends[p] - cursor.offset) for p, cursor in self._cursors.items() if p in ends
-        }
+        ends, cursors = self._reader.ends if self._reader else {}, dict(self._cursors)
+        return {p: max(0, ends[p] - cursor.offset) for p, cursor in cursors.items() if p in ends}
 
     def progress(self) -> float:
         """Return the share polled so far, with `until_end`; else 0."""
@@ -247,14 +250,16 @@ def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
     They are integers if there is no record, or none can be read in `FIRST_SECONDS`.
 
     Raises:
-        StreamError: If the records hold other values than ids.
+        StreamError: If the records hold other values than ids, or a registry does not answer.
     """
     kafka = kafka_client()
     found: dict[Any, list[Any]] = {}
-    with suppress(kafka.errors.KafkaError, TimeoutError), ExitStack() as opened:
-        limit = {"bootstrap_timeout_ms": round(1000 * FIRST_SECONDS)}
+    with suppress(kafka.errors.KafkaError, OSError), ExitStack() as opened:  # `start` reports them
+        most_ms = round(1000 * FIRST_SECONDS)
+        limit = {"bootstrap_timeout_ms": most_ms, "kafka_client": ClientWatch()}
         consumer = kafka.KafkaConsumer(**limit | config.client_options())
         opened.callback(consumer.close, autocommit=False, timeout_ms=1000)
+        consumer.bootstrap(timeout_ms=most_ms)
         numbers = sorted(consumer.partitions_for_topic(config.topic) or ())
         partitions = [kafka.TopicPartition(config.topic, p) for p in numbers]
         consumer.assign(partitions)
@@ -269,7 +274,11 @@ def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
     values = [r.value for p in sorted(found) for r in found[p][:SAMPLES] if r.value is not None]
     if not values:
         return "int", ", as there is no record yet; --id-kind string takes text"
-    ids = RecordDecoder(replace(config, id_kind="string")).first_ids(values)
+    try:
+        ids = RecordDecoder(replace(config, id_kind="string")).first_ids(values)
+    except RegistryDown as error:
+        text = f"{error}; check that it runs; with id_kind=... the run waits for it"
+        raise SourceUnavailable(f"registry {config.registry}", "unavailable", text) from None
     return first_id_kind(f"topic {config.topic}", ids)
 
 

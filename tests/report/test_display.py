@@ -35,6 +35,13 @@ def test_without_a_terminal_plain_lines_are_printed():
     ]
 
 
+def test_lag_of_a_topic_stands_instead_of_a_share():
+    topic = {key: value for key, value in RECORD.items() if key != "progress"}
+    [_, line] = show(False, [topic | {"lag_events": 1234, "lag_seconds": 75}], None).splitlines()
+    assert line.startswith("200 events  1,234 events/s  lag 1,234 events, 1 min 15 s  loss")
+    assert "lag 7 events ·" in show(True, [topic | {"lag_events": 7}], None)
+
+
 @pytest.mark.parametrize("total", [400, None])
 def test_on_a_terminal_a_panel_is_shown(total):
     text = show(True, [RECORD, RECORD | {"stop": 400}], total)

@@ -33,6 +33,7 @@ _CODES = {
     "SourceTruncated": NO_INPUT,
     "SourceMismatch": NO_INPUT,
     "SourceCorrupt": CORRUPT,
+    "SourceRefused": USAGE,
     "SourceUnavailable": UNAVAILABLE,
     "NoBrokerError": UNAVAILABLE,
     "PeerLost": UNAVAILABLE,

@@ -80,7 +80,7 @@ def playback(
 
     console = Console(stderr=True, highlight=False)
     timeout = config.kafka.connect_timeout
-    with _naming_the_output():
+    with _naming_the_output():  # before the stream is opened, so that credentials are found first
         transport = find_transport(to)
     played = _PlayedSource(config.stream, config.graph, config.task)
     if to == DEMO:

@@ -89,13 +89,21 @@ class Display:
         error = self._value("prequential.mrr_error")
         return "" if math.isnan(error) else f" ± {error:.4f}"
 
+    @property
+    def _has_share(self) -> bool:
+        return self._total is not None or "progress" in self._last
+
     def _lag(self) -> str:
-        return f"lag {duration(self._value('freshness_seconds'))}"
+        if "lag_events" not in self._last:
+            return f"lag {duration(self._value('freshness_seconds'))}"
+        behind = f", {duration(self._last['lag_seconds'])}" if "lag_seconds" in self._last else ""
+        return f"lag {self._last['lag_events']:,} events{behind}"
 
     def _line(self) -> str:
         return (
-            f"{self._done:4.0%}  {self._events()}"
-            f"  {compact(self._value('events_per_second'))} events/s  {self._lag()}"
+            (f"{self._done:4.0%}  " if self._has_share else "")
+            + self._events()
+            + f"  {compact(self._value('events_per_second'))} events/s  {self._lag()}"
             + "".join(
                 f"  {name} {score(self._value(f'running.{name}'))}"
                 for name in self._metrics
@@ -112,7 +120,7 @@ class Display:
         bar.add_column(justify="right", no_wrap=True)
         left = elapsed * (1 - self._done) / self._done if self._done > 0.005 else math.nan
         clock = f"{self._done:.0%} · {duration(left)} left"
-        known = self._total is not None or "progress" in self._last
+        known = self._has_share
         bar.add_row(
             Align(ProgressBar(total=1.0, completed=self._done, pulse=not known), vertical="middle"),
             Text(f"{self._events()} · {clock if known else duration(elapsed)}", style="dim"),

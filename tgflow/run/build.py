@@ -33,7 +33,7 @@ from tgflow.run.ingestion import (
 from tgflow.run.log import library_messages
 from tgflow.run.loggers import RunLoggers
 from tgflow.run.machine import rss_bytes
-from tgflow.run.metrics import RunCollector, RunMetrics, open_exporter, rank_report
+from tgflow.run.metrics import RunCollector, RunMetrics, lag_figures, open_exporter, rank_report
 from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
 from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
@@ -246,13 +246,17 @@ class RunFigures(Component, Callback):
         self._run, self._rates = run, HitRates(run.trainer.graph)
 
     def on_step(self, record: StepRecord) -> None:
-        share = self._run.stream.share(record.stop)
+        run = self._run
+        lag = lag_figures(run.ingest, run.trainer)  # of a topic, instead of a share
+        is_known = not lag or run.stream.num_events is not None
+        share = run.stream.share(record.stop) if is_known else None
         record.further.update(
             self._rates.lately(),
-            elapsed=self._run.settings.elapsed,
+            elapsed=run.settings.elapsed,
             rss_bytes=rss_bytes(),
-            **device_figures(self._run.device),
+            **device_figures(run.device),
             **({} if share is None else {"progress": share}),
+            **lag,
         )
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:

@@ -211,6 +211,22 @@ UNIX_SINCE = 631_152_000
 WAITING_SECONDS = 5.0
 
 
+def lag_figures(ingest: Ingest, trainer: StreamTrainer) -> dict[str, float]:
+    """Return how far learning is behind a topic: events, and time since the latest one learned.
+
+    The time is 0 if no event waits, and absent if times are not Unix times. Files have no lag.
+    """
+    if not ingest.lag:
+        return {}
+    waiting = max(0, ingest.num_released - trainer.position) + ingest.num_buffered
+    unread = sum(ingest.source.lag().values())  # `ingest.lag` is of up to a second ago
+    found: dict[str, float] = {"lag_events": unread + waiting}
+    last, unit = trainer.graph.log.t_last, ingest.unit
+    if unit != "tick" and last is not None and (t := last * seconds_per_tick(unit)) > UNIX_SINCE:
+        found["lag_seconds"] = max(0.0, time.time() - t) if found["lag_events"] else 0.0
+    return found
+
+
 class RunMetrics:
     """State, health and metrics of a run."""
 
@@ -273,6 +289,7 @@ class RunMetrics:
                 "num_released": self._ingest.num_released,
                 "num_buffered": self._ingest.num_buffered,
                 "lag": dict(self._ingest.lag),
+                **lag_figures(self._ingest, self._trainer),
             },
             "rss_bytes": rss_bytes(),
             "memory_limit": self._memory_limit,

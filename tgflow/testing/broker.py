@@ -21,6 +21,7 @@ _INT16, _INT32, _INT64 = ctypes.c_int16, ctypes.c_int32, ctypes.c_int64
 _CALLS: dict[str, list[Any]] = {
     "topic_create": [_VOID, _TEXT, _INT, _INT],
     "topic_delete": [_VOID, _TEXT],
+    "topic_set_error": [_VOID, _TEXT, _INT],
     "broker_set_down": [_VOID, _INT32],
     "broker_set_up": [_VOID, _INT32],
     "broker_set_rtt": [_VOID, _INT32, _INT],

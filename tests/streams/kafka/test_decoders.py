@@ -15,7 +15,7 @@ import pytest
 from helpers.kafka_io import edge, fill, open_source, publish, read, read_on, wait_for
 from helpers.processes import is_there
 from tgflow.checkpoint.durable.log import DurableLog
-from tgflow.streams.errors import SourceMismatch, SourceUnavailable
+from tgflow.streams.errors import NoTopicError, SourceMismatch, SourceUnavailable
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
@@ -176,7 +176,7 @@ def test_decoders_end_with_the_source_and_with_its_process(broker, topic):
 
 @pytest.mark.slow
 def test_errors_of_decoders_are_those_of_one_process(broker, topic):
-    with pytest.raises(SourceUnavailable, match="there is no such topic on this broker"):
+    with pytest.raises(NoTopicError, match="there is no such topic on this broker"):
         open_source(broker, topic, decoders=2).start({})
     broker.create(topic, 2)
     with pytest.raises(SourceMismatch, match="it has 2 partitions, and decoders=3; give fewer"):

@@ -58,6 +58,7 @@ def test_no_file_and_no_message_holds_a_secret(
     away = ["run", "-s", SERVED, "-o", "away", "--max-time-jump", "9"]
     away += ["--set", "kafka.connect_timeout=1"]
     away += [*OPTION, "sasl_plain_password=env:PASSWORD", *OPTION, "security_protocol=SASL_SSL"]
+    away += [*OPTION, "sasl_mechanism=PLAIN", *OPTION, "sasl_plain_username=me"]
     command = [sys.executable, "-m", "tgflow", *away, "--log-format", "json"]
     ended = subprocess.run(
         command, env=os.environ | {"PASSWORD": SECRET}, capture_output=True, text=True, check=False

@@ -27,7 +27,7 @@ from helpers.kafka_io import (
     read_on,
     wait_for,
 )
-from tgflow.streams.errors import SourceExpired, SourceMismatch, SourceTruncated, SourceUnavailable
+from tgflow.streams.errors import SourceExpired, SourceMismatch, SourceRefused, SourceTruncated
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
@@ -147,7 +147,7 @@ def test_missing_broker_is_reported_in_time():
 def test_invalid_options_are_refused_immediately(shared_broker, topic):
     shared_broker.create(topic, 1)
     source = open_source(shared_broker, topic, options={"no_such_option": 1})
-    with pytest.raises(SourceUnavailable, match="no_such_option"):
+    with pytest.raises(SourceRefused, match="no_such_option"):
         source.start({})
     source.close()
 

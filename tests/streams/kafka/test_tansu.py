@@ -1,5 +1,6 @@
 """Tests that need the broker tansu; `python tests/helpers/real_broker.py` runs them."""
 
+import io
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import confluent_kafka
+import fastavro
 import pytest
 
 from helpers.campaign import (
@@ -56,6 +58,22 @@ def test_records_of_any_producer_and_codec_are_read(tansu, send, codec):
     send(tansu, "edges", edges(500), compression_type=codec)
     send(tansu, "edges", edges(1, 500), compression_type=codec)
     assert read_all(tansu, "edges").src() == list(range(501))
+
+
+def test_avro_in_frames_is_read(tansu, tmp_path):
+    fields = [{"name": name, "type": "long"} for name in ("src", "dst", "t")]
+    written = {"type": "record", "name": "Edge", "fields": fields}
+    (tmp_path / "edge.avsc").write_text(json.dumps(written))
+    tansu.create("edges")
+    for i in range(20):
+        value = io.BytesIO()
+        value.write(b"\0\0\0\0\7")
+        fastavro.schemaless_writer(
+            value, fastavro.parse_schema(written), {"src": i, "dst": 1, "t": i}
+        )
+        publish(tansu, "edges", [value.getvalue()])
+    settings = {"codec": "avro", "schema_file": str(tmp_path / "edge.avsc")}
+    assert read_all(tansu, "edges", **settings).src() == list(range(20))
 
 
 def test_until_end_reads_short_because_tansu_reports_the_start_of_the_last_batch(tansu):
