@@ -59,6 +59,10 @@ class PartitionReader:
         """End offset of each partition, as last reported by the broker."""
         return self._poller.ends
 
+    def caught_up(self) -> Set[int]:
+        """Return the partitions taken completely, by ends requested in the last seconds."""
+        return self._poller.caught_up()
+
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""
         has_started = self._poller.wait_started(timeout)

@@ -273,6 +273,7 @@ class RunMetrics:
                 "num_released": self._ingest.num_released,
                 "num_buffered": self._ingest.num_buffered,
                 "lag": dict(self._ingest.lag),
+                "waits_for_seconds": self._ingest.waits(),
             },
             "rss_bytes": rss_bytes(),
             "memory_limit": self._memory_limit,

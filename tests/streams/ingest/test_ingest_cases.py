@@ -126,7 +126,7 @@ def test_silent_partition_is_waited_for_in_bounded_memory(caplog):
     assert source.polled[-1] == {1}
     ours = [record.message for record in caplog.records if record.name.startswith("tgflow")]
     assert ours == [
-        "list: partition 1 has been silent for 60 s and delays the others; "
+        "list: partition 1 has been silent for 10 s and delays the others; "
         "set idle_timeout to continue without it"
     ]
 
