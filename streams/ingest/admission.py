@@ -506,7 +506,7 @@ class Admission:
         if self._clock_unit is None:
             return None
         now = np.array([int(1000 * time.time())])
-        since = now if written is None else np.where(written < 0, now, written)
+        since = now if written is None else np.where(written > 0, written, now)
         ratio = ticks_per_unit("ms", self._clock_unit)
         most: Int64s = np.minimum(since, INT64_MAX // ratio.numerator - AHEAD_MS) + AHEAD_MS
         return most * ratio.numerator // ratio.denominator
