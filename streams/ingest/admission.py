@@ -212,7 +212,7 @@ def _classify_each(
             rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump}"))
         elif most is not None and at > most[row]:
             text = f"t is {at}, over a day after it was written or the clock; is the unit of times "
-            text += "right, time_unit=...? else raise the limit, max_time_jump=..."
+            text += "right, time_unit=...? else accept any, max_time_jump='none'"
             rejected.append(RowFault(row, "time_jump", text))
         elif at < watermark:
             rejected.append(_late(row, at, watermark, lateness, floor))

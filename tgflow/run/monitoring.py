@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -71,9 +71,9 @@ class Shown(Component, Callback):
 
 def waiting(waits: Callable[[], Mapping[str, float]]) -> str:
     """Describe which partitions events have been waiting for, if for a while."""
-    found = [(p, seconds) for p, seconds in waits().items() if seconds >= WAIT_SECONDS]
-    parts = [f"{p} (silent for {duration(seconds)})" for p, seconds in found[:3]]
-    more = f" and {len(found) - 3} others" if len(found) > 3 else ""
+    found = [(seconds, p) for p, seconds in waits().items() if seconds >= WAIT_SECONDS]
+    parts = [f"{p} (silent for {duration(seconds)})" for seconds, p in sorted(found)[:-3:-1]]
+    more = f" and {len(found) - 2} more" if len(found) > 2 else ""
     return f"waiting for partition {', '.join(parts)}{more}" if found else ""
 
 

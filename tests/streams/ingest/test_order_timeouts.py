@@ -1,8 +1,7 @@
 """Partitions that fall silent, and events that wait for order, with a clock of polls."""
 
-from __future__ import annotations
-
 import random
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,14 @@ from helpers.ingestion import (
     events_of,
     made_partitions,
 )
+from tgflow.checkpoint.durable.log import LogPosition
+from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import LateEvent
+from tgflow.streams.ingest import tail
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.ingest.tail import LogTail
 from tgflow.streams.rows.row_batch import RowBatch
 
 TIMEOUTS = OrderConfig(idle_timeout=5.0, order_timeout=1.0)
@@ -190,7 +194,7 @@ class Broker:
 
 
 @pytest.mark.parametrize("seed", cases(range(300), range(40)))
-def test_what_has_left_once_is_repeated_after_kills_and_losses_of_power(seed):
+def test_what_has_left_once_is_repeated_after_kills_and_losses_of_power(monkeypatch, seed):
     rng = random.Random(seed)
     broker, seen, forced = Broker(rng), [], 0
     config = OrderConfig(
@@ -227,4 +231,8 @@ def test_what_has_left_once_is_repeated_after_kills_and_losses_of_power(seed):
     source = ListSource(broker.rows, silent=dict.fromkeys(broker.rows, 0))
     replay = Ingest(source, config, log=world.log, stop=lambda: True)
     assert events_of(replay, replay.ids) == world.learned
+    monkeypatch.setattr(tail, "read_written", lambda directory, start: world.log.read(start))
+    follower = LogTail(Path(), IngestState(log=LogPosition(0, 0)), NodeIds(), 0)
+    follower.limit = len(world.learned)
+    assert not follower.limit or events_of(follower, follower.ids) == world.learned
     assert forced or not world.learned

@@ -1,7 +1,5 @@
 """Order of topics with silent partitions: ends known to be fresh, timeouts, times of records."""
 
-from __future__ import annotations
-
 import json
 import logging
 import signal
