@@ -59,17 +59,19 @@ def test_killed_over_kafka(record_property, tmp_path):
 
 
 def test_killed_over_a_topic_whose_order_is_forced_by_the_clock(record_property, tmp_path):
-    timeouts = ["--idle-timeout", "300ms", "--order-timeout", "100ms", "--max-wait", "20ms"]
+    set_to = ["--idle-timeout", "300ms", "--order-timeout", "100ms", "--max-wait", "20ms"]
+    set_to += ["--set", "checkpoint.keep_log=true"]
     with mock_broker() as broker:
         broker.create("edges", 4)
-        flags = ["-s", broker.url("edges"), *FROM_TOPIC, *SMALL, *KEPT, *timeouts]
-        campaign = Campaign(tmp_path / "killed", [*flags, "--set", "checkpoint.keep_log=true"], SEED)
-        with publishing(broker, "edges", rows(1000 + 100 * KILLS)):
+        flags = ["-s", broker.url("edges"), *FROM_TOPIC, *SMALL, *KEPT, *set_to]
+        campaign = Campaign(tmp_path / "killed", flags, SEED)
+        with publishing(broker, "edges", rows(1000 + 200 * KILLS)):
             while campaign.kills < KILLS:
                 assert campaign.kill_once(2)
             last, goal = campaign.start(), campaign.batches() + 20
             while campaign.batches() < goal:
                 assert last.poll() is None, last.communicate()[0]
+                time.sleep(0.01)
             last.send_signal(signal.SIGTERM)
             last.communicate()
         record_property("kills", campaign.kills)
