@@ -198,7 +198,7 @@ def test_file_and_flags_override_a_protocol(tmp_path, name):
 
 
 KAFKA = {"stream.path": "kafka://localhost:9092/edges"}
-ENDLESS = KAFKA | {"order.max_time_jump": 5, "order.late": "error"}
+ENDLESS = KAFKA | {"order.late": "error"}
 EDGE = {"task.kind": "edge", "task.target": "y"}
 NODE = {"task.kind": "node", "task.node_labels": "nodes.csv"}
 INJECT = {"task.kind": "anomaly", "task.inject": "temporal"}
