@@ -18,7 +18,7 @@ CODES = {
     "time_type": "a time that is not a number",
     "time_precision": "a time between two ticks",
     "time_range": "a time beyond int64 ticks, or one of their limits",
-    "time_jump": "a time more than max_time_jump ahead of all before it",
+    "time_jump": "a time more than max_time_jump ahead of all before it, or of the clock",
     "width": "a different number of features than in the first row",
     "nan": "a feature that is not a number",
     "inf": "a feature that is infinite in float32",

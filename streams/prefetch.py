@@ -26,6 +26,11 @@ class Prefetcher(Generic[T]):
         self._thread = threading.Thread(target=self._run, name="tgflow-ahead", daemon=True)
         self._thread.start()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no item waits to be taken."""
+        return self._waiting.empty()
+
     def take(self, timeout: float) -> T | None:
         """Return the next item, waiting up to `timeout` seconds; None on timeout."""
         if self._end is not None:

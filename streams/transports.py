@@ -27,8 +27,8 @@ class Transport:
         config: The dataclass of its settings; its field `url` is the address of a stream.
         open: Returns the source for a `config`. Raises `ImportError` if a required package is not
             installed.
-        ends: Whether its streams end; in endless ones, times may jump far ahead only if allowed
-            explicitly, and late events are dead letters by default.
+        ends: Whether its streams end; in endless ones, times may be at most a day after the clock
+            by default, timeouts of order are set, and late events are dead letters.
         publish: Returns a context manager that writes events to an address, and flushes and closes
             on exit: `send(events)` and `flush()` raise `OSError` if events are rejected,
             `num_events` counts those written, `describe()` returns a summary such as "40 records

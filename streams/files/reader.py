@@ -94,6 +94,8 @@ class FileTail:
 
     def __init__(self, poll_seconds: float = POLL_SECONDS) -> None:
         self._poll_seconds = poll_seconds
+        self.is_waiting = False
+        """Whether everything there is has been read."""
 
     @property
     def is_complete(self) -> bool:
@@ -102,7 +104,10 @@ class FileTail:
 
     def wait(self, stop: Event) -> bool:
         """Wait for the next check; return False if `stop` is set."""
-        return not stop.wait(self._poll_seconds)
+        self.is_waiting = True
+        is_stopped = stop.wait(self._poll_seconds)
+        self.is_waiting = False
+        return not is_stopped
 
     def fill(self, size: int) -> None:
         """Wait until the earlier content, `size` bytes, is available again."""
@@ -377,7 +382,7 @@ class Reader:
     def __init__(
         self, files: Files, options: StreamOptions, event_id: str | None, checks: Checks
     ) -> None:
-        self._files = files
+        self._files, self.growth = files, files.growth
         self.is_pipe = isinstance(files.growth, Spool)
         self._event_id = event_id
         self._options, self.columns = _with_usual_names(files, options, event_id)
@@ -741,6 +746,12 @@ class FileSource(PartitionedSource):
     def ended(self) -> Set[int]:
         """Return partition 0 once all files have been read completely."""
         return {PARTITION} if self._has_ended else set()
+
+    def caught_up(self) -> Set[int]:
+        """Return partition 0 if all that a followed file or folder has now was polled."""
+        growth, ahead = self._reader.growth, self._ahead
+        is_waiting = growth is not None and growth.is_waiting
+        return {PARTITION} if is_waiting and ahead and ahead.is_empty else frozenset()
 
     def progress(self) -> float:
         """Return the share of the files' bytes polled so far, 0 to 1."""

@@ -6,7 +6,8 @@ Each row is decided individually, so the result does not depend on poll boundari
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Set
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tgflow.base.units import INT64_MAX, ticks_per_unit
 from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest_state import DedupWindow, IngestState, PartitionState, Seen
@@ -29,6 +31,8 @@ from tgflow.streams.ingest.ordering import (
 )
 from tgflow.streams.rows.row_batch import BadRow, EventColumns, Int64s, RowBatch
 
+AHEAD_MS = 86_400_000
+"""Milliseconds by which a time may be after the clock, where `max_time_jump` is unset."""
 SLACK = 1024
 """Ids kept in addition to twice the window before old ones are discarded."""
 
@@ -149,11 +153,13 @@ def classify(
     released: int = BEFORE_ALL,
     window: BoundedWindow | None = None,
     sizes: int | Int64s = 0,
+    most: Int64s | None = None,
 ) -> tuple[PartitionState, list[RowFault], int]:
     """Classify the next events of a partition: reject late events and bad times.
 
     All events before `released` have been released. If the events at or after the watermark could
     exceed the bounds, `window` holds the earlier ones, and receives these, with `sizes` in bytes.
+    `most` is the latest time that each may have; None: any.
 
     Returns:
         The state after them, with `max_t` and `floor`; the rejected events, in order; and how often
@@ -166,8 +172,10 @@ def classify(
     is_odd = (t == BEFORE_ALL) | (t == AFTER_ALL)
     if jump is not None:  # the first event of a partition cannot be checked
         is_odd |= (before != BEFORE_ALL) & (t > before) & (_distance(t, before) > jump)
+    if most is not None:
+        is_odd |= t > most
     if window is not None or is_odd.any():
-        return _classify_each(t, state, config, released, window, sizes)
+        return _classify_each(t, state, config, released, window, sizes, most)
     least = max(state.floor, released)
     late = (t < least) | ((t < before) & (_distance(before, t) > lateness))
     rejected = [
@@ -189,6 +197,7 @@ def _classify_each(
     released: int,
     window: BoundedWindow | None,
     sizes: int | Int64s,
+    most: Int64s | None,
 ) -> tuple[PartitionState, list[RowFault], int]:
     """Classify events one by one."""
     rejected: list[RowFault] = []
@@ -201,11 +210,16 @@ def _classify_each(
         elif jump is not None and max_t != BEFORE_ALL and at > max_t + jump:
             text = f"t is {at}, {at - max_t} ticks after the latest so far, {max_t}"
             rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump}"))
+        elif most is not None and at > most[row]:
+            text = f"t is {at}, over a day after it was written or the clock; is the unit of times "
+            text += "right, time_unit=...? else accept any, max_time_jump='none'"
+            rejected.append(RowFault(row, "time_jump", text))
         elif at < watermark:
             rejected.append(_late(row, at, watermark, lateness, floor))
         else:
             max_t = max(max_t, at)
-            if window is not None and (to := window.add(at, size, max_t - lateness)) is not None:
+            least = max(max_t - lateness, released)
+            if window is not None and (to := window.add(at, size, least)) is not None:
                 floor, forced = to, forced + 1
     return replace(state, max_t=max_t, floor=floor), rejected, forced
 
@@ -239,14 +253,22 @@ class Admission:
         config: Settings of ordering and admission.
         none: Rows of the stream, none of them.
         keep_event_ids: Whether to keep the texts of event ids.
+        clock_unit: Unit of a tick: times more than a day after they were written, else after the
+            clock, are bad rows. None: they are not.
     """
 
     def __init__(
-        self, config: OrderConfig, none: EventColumns, *, keep_event_ids: bool = False
+        self,
+        config: OrderConfig,
+        none: EventColumns,
+        *,
+        keep_event_ids: bool = False,
+        clock_unit: str | None = None,
     ) -> None:
         self.released = BEFORE_ALL
         """All events before this time have been released."""
         self._config, self._none, self._keep_event_ids = config, none, keep_event_ids
+        self._clock_unit = clock_unit
         self._partitions: dict[int, PartitionState] = {}
         self._ended: Set[int] = set()
         self._recent: dict[int, RecentIds] = {}
@@ -263,6 +285,11 @@ class Admission:
         return self._partitions.keys()
 
     @property
+    def live(self) -> Set[int]:
+        """The partitions that have not ended."""
+        return self._partitions.keys() - self._ended
+
+    @property
     def num_buffered(self) -> int:
         """Number of buffered events."""
         return len(self._buffer)
@@ -272,10 +299,12 @@ class Admission:
         """Whether all partitions have ended, and all events have been released."""
         return self.released == AFTER_ALL
 
-    @property
-    def can_release(self) -> bool:
-        """Whether the step has changed anything, or events may be released."""
-        return bool(self._changed) or self._watermark() > self.released
+    def can_release(self, silent: Set[int]) -> bool:
+        """Return whether the step has changed anything, or events may be released."""
+        if self._changed or self._watermark() > self.released:
+            return True
+        first = self._buffer.first_t
+        return first is not None and first < self._bound(silent)
 
     def join(self, new: Iterable[int]) -> None:
         """Add partitions."""
@@ -290,14 +319,16 @@ class Admission:
         self._ended |= ended & self.partitions
         return self._ended == self.partitions
 
-    def make_idle(self, silent: Iterable[int]) -> None:
-        """Mark partitions as idle until they deliver rows again."""
-        for partition in silent:
-            self._change(partition, replace(self._partitions[partition], is_idle=True))
+    def set_idle(self, idle: Set[int]) -> None:
+        """Mark exactly these partitions as idle, where events wait for others."""
+        for partition, state in self._partitions.items() if self.num_buffered else ():
+            if state.is_idle != (partition in idle):
+                self._change(partition, replace(state, is_idle=partition in idle))
 
     def holding(self) -> set[int]:
         """Return the partitions that delay buffered events: active, with the lowest watermark."""
-        return {p for p in self._behind() if not self._is_idle(p)} if self.num_buffered else set()
+        behind = self._behind() if self.num_buffered else set()
+        return {p for p in behind if not self._partitions[p].is_idle}
 
     def wanted(self) -> Set[int]:
         """Return the partitions to poll: when the buffer is full, only the ones that are behind."""
@@ -306,7 +337,7 @@ class Admission:
         full |= (others + 1) * self._buffer.num_bytes.total() >= others * config.max_bytes
         if others and full:
             return self._behind()
-        return self.partitions - self._ended
+        return self.live
 
     def admit(self, batch: RowBatch) -> Admitted:
         """Admit the next rows of a partition: buffer the events among them."""
@@ -315,12 +346,14 @@ class Admission:
         index = np.arange(len(rows)) if batch.index is None else batch.index
         ids = rows.event_id_hash if dedup_window else None
         rows = replace(rows, rank=ranks(partition, state.seq + index), event_id_hash=ids)
+        most = self._latest_times(batch.written)
         num_duplicates = 0
         if ids is not None:
             is_duplicate = self._ids_of(partition).duplicates(Seen(state.seq + index, ids))
             if num_duplicates := int(np.count_nonzero(is_duplicate)):
                 fresh = np.flatnonzero(~is_duplicate)
                 rows, index = rows.take(fresh), index[fresh]
+                most = most[fresh] if most is not None and len(most) > 1 else most
         sizes = sizes_of(rows)
         after, faults, forced = classify(
             rows.t,
@@ -329,6 +362,7 @@ class Admission:
             released=self.released,
             window=self._window_for(partition, len(rows), total_bytes(sizes, len(rows))),
             sizes=sizes,
+            most=None if most is None else np.broadcast_to(most, len(rows)),
         )
         seq = state.seq + batch.num_rows
         self._change(partition, PartitionState(batch.position, seq, after.max_t, after.floor))
@@ -347,17 +381,29 @@ class Admission:
         self._admitted.append(self._buffered(rows))
         return Admitted(rejected, num_duplicates, forced)
 
-    def release(self) -> tuple[list[EventColumns], EventColumns, dict[str, Any]]:
-        """End the step: release the events that nothing can precede.
+    def release(
+        self, silent: Set[int] = frozenset()
+    ) -> tuple[list[EventColumns], EventColumns, dict[str, Any]]:
+        """End the step: release the events that nothing can precede, or that waited long enough.
+
+        No longer are events awaited that `silent` partitions may still deliver up to their latest
+        times: the watermark is forced. Later events of these very times stand behind.
 
         Returns the events admitted, at least one part; those released, in order; and what else a
-        log needs to repeat the step.
+        log needs to repeat the step. Its `kind` is "forced" if the contents of the partitions alone
+        do not determine it: then it must be durable before its events are used.
         """
-        self.released = self._watermark()
-        released = self._buffer.release(self.released) or self._none
+        own = min((self._watermark_of(p) for p in self._partitions), default=AFTER_ALL)
+        before, watermark, bound = self.released, self._watermark(), self._bound(silent)
+        stop = max(watermark, bound)
+        self.released = max(watermark, bound - 1)
+        released = self._buffer.release(stop) or self._none
+        is_forced = stop > own and (self.released > before or len(released) > 0)
         admitted = [rows for rows in self._admitted if len(rows)] or [self._none]
         footer = {
+            "kind": "forced" if is_forced else "rows",
             "watermark": self.released,
+            "released": stop,
             "num_buffered": len(self._buffer),
             "partitions": {str(p): asdict(self._partitions[p]) for p in sorted(self._changed)},
             "seen": self._unlogged,
@@ -377,7 +423,7 @@ class Admission:
         for p, value in footer["partitions"].items():
             self._partitions[int(p)] = PartitionState(**value)
         self.released = footer["watermark"]
-        return self._buffer.release(self.released) or self._none
+        return self._buffer.release(footer["released"]) or self._none
 
     def restore(self, state: IngestState) -> None:
         """Continue from a state."""
@@ -426,24 +472,44 @@ class Admission:
         return self._partitions[partition].watermark(self._config.allowed_lateness)
 
     def _watermark(self) -> int:
-        """Return the global watermark: no later event is before it; it never decreases.
+        """Return the global watermark: no later event is before it; it never decreases."""
+        return max(self.released, self._combined(self._watermark_of))
 
-        Idle partitions are ignored unless all are idle; without partitions it is infinite.
+    def _bound(self, silent: Set[int]) -> int:
+        """Return the time before which events wait no longer, given partitions of silence."""
+        if not silent:
+            return BEFORE_ALL
+
+        def stop_of(partition: int) -> int:
+            watermark, max_t = self._watermark_of(partition), self._partitions[partition].max_t
+            return max(watermark, max_t + 1) if partition in silent else watermark
+
+        if silent >= self.live:  # nothing more is to be expected of any
+            return max(map(stop_of, self.live), default=AFTER_ALL)
+        return self._combined(stop_of)
+
+    def _combined(self, time_of: Callable[[int], int]) -> int:
+        """Return the minimum over the partitions that have not ended; infinite without any.
+
+        Idle ones are ignored; if all are idle, it is the maximum.
         """
-        all_of_them = {p: self._watermark_of(p) for p in self._partitions}
-        active = [t for p, t in all_of_them.items() if not self._is_idle(p)]
-        if active:
-            return max(self.released, min(active))
-        return max(self.released, max(all_of_them.values(), default=AFTER_ALL))
-
-    def _is_idle(self, partition: int) -> bool:
-        """Return whether a partition is idle, and has not ended."""
-        return self._partitions[partition].is_idle and partition not in self._ended
+        active = [time_of(p) for p in self.live if not self._partitions[p].is_idle]
+        return min(active) if active else max(map(time_of, self.live), default=AFTER_ALL)
 
     def _behind(self) -> set[int]:
         """Return the partitions with the lowest watermark, which delay the others."""
         least = self._watermark()
         return {p for p in self._partitions if self._watermark_of(p) <= least} - self._ended
+
+    def _latest_times(self, written: Int64s | None) -> Int64s | None:
+        """Return the latest time of each row by when it was written; of all, if unknown."""
+        if self._clock_unit is None:
+            return None
+        now = np.array([int(1000 * time.time())])
+        since = now if written is None else np.where(written > 0, written, now)
+        ratio = ticks_per_unit("ms", self._clock_unit)
+        most: Int64s = np.minimum(since, INT64_MAX // ratio.numerator - AHEAD_MS) + AHEAD_MS
+        return most * ratio.numerator // ratio.denominator
 
     def _window_for(self, partition: int, num_rows: int, num_bytes: int) -> BoundedWindow | None:
         """Return the window of a partition that could exceed its bounds, else None.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
-from tgflow.base.setting import EXPERT, Size, check_ranges
-from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes
+from tgflow.base.setting import EXPERT, Setting, Size, Timeout, check_ranges
+from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, parse_timeout
 
 Late = Literal["dead_letter", "drop", "error"]
 
@@ -32,10 +32,14 @@ class OrderConfig:
     """Policy for events later than `allowed_lateness`; default error for files, else dead_letter;
     drop only counts them."""
     max_time_jump: Annotated[int, Ge(0), Le(INT64_MAX)] | Literal["none"] | None = None
-    """Maximum jump of time in a partition in ticks, or none for any; required for Kafka.
-    The first event of a partition is not checked."""
-    idle_timeout: Annotated[float, Gt(0), EXPERT] | None = None
-    """Seconds after which a silent partition no longer delays the others; unset: never."""
+    """Maximum jump of time in a partition in ticks, or none for any; unset: Kafka, --follow and
+    stdin refuse times over a day after their record was written (else the clock), others none."""
+    idle_timeout: Annotated[Timeout | None, Setting(live=True)] = None
+    """Time after which a partition that has been read to its end delays no other, or none; unset:
+    5s for Kafka, without --until-end and with a log, which records it; else none."""
+    order_timeout: Annotated[Timeout | None, Setting(live=True)] = None
+    """Time without new rows after which events that wait for earlier ones, or for others of their
+    tick, are released, or none; unset: 1s for Kafka and --follow, likewise; else none."""
     buffer_events: Annotated[int, Ge(1), EXPERT] = 1_000_000
     """Maximum events in the reorder buffer, over all partitions; more of the latest tick stay."""
     buffer_bytes: Annotated[Size, EXPERT] = "256MiB"
@@ -52,6 +56,11 @@ class OrderConfig:
     def jump(self) -> int | None:
         """`max_time_jump` in ticks, None for any."""
         return None if self.max_time_jump == "none" else self.max_time_jump
+
+    def timeouts(self) -> tuple[float, float]:
+        """Return `idle_timeout` and `order_timeout` in seconds, infinite if unset."""
+        idle, order = (parse_timeout(x or "none") for x in (self.idle_timeout, self.order_timeout))
+        return idle, order
 
     @property
     def max_bytes(self) -> int:

@@ -1,7 +1,8 @@
 """Merge a partitioned source into one deterministic event sequence, each event exactly once.
 
 The sequence is a function of the partitions' contents and the configuration; timing, poll sizes
-and crashes do not affect it.
+and crashes do not affect it. Where a timeout of order expires, the log records what was released,
+and replay follows it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import itertools
 import logging
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -44,8 +46,8 @@ DISK_FULL_SECONDS = 60.0
 RETRY_SECONDS = 0.1
 REFRESH_SECONDS = 1.0
 """Maximum age of the source's lag and counters in a report."""
-WARN_SECONDS = 60.0
-"""Seconds of silence after which a warning names the partition that delays the others."""
+WARN_SECONDS = 10.0
+"""Seconds of a wait after which a warning names the partition that delays the others."""
 MAX_STATES = 64
 """States kept for checkpoints."""
 
@@ -71,11 +73,14 @@ class Ingest:
         skip_to: Number of events yielded before; they are not yielded again. None yields all beyond
             `state`.
         keep_event_ids: Whether to support `event_ids`; the source must have some.
+        clock_limit: Whether a time more than a day after its row was written, else after the clock,
+            is a bad row. No limit if the length of a tick is unknown.
         stop: Called between polls; once it returns True the iteration ends without loss.
         clock: Returns monotonic seconds.
 
     Raises:
-        ValueError: If an `idle_timeout` is set without a log, which has to record when it expired.
+        ValueError: If an `idle_timeout` or an `order_timeout` is set without a log, which has to
+            record what was released when it expired.
     """
 
     def __init__(
@@ -89,12 +94,15 @@ class Ingest:
         state: IngestState | None = None,
         skip_to: int | None = None,
         keep_event_ids: bool = False,
+        clock_limit: bool = False,
         stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if config.idle_timeout is not None and log is None:
+        self._idle_timeout, self._order_timeout = timeouts = config.timeouts()
+        if min(timeouts) < inf and log is None:
             raise ValueError(
-                "idle_timeout requires the log, which records when it expired; enable the log"
+                "idle_timeout and order_timeout require the log, which records what was released "
+                "when they expired; enable the log"
             )
         self.source = source
         self.unit, self.x_dim = source.unit, source.x_dim
@@ -110,7 +118,12 @@ class Ingest:
         self._stop = stop
         self._clock = clock
         none = no_rows(source.id_kind, source.x_dim)
-        self._admission = Admission(config, none, keep_event_ids=keep_event_ids)
+        self._admission = Admission(
+            config,
+            none,
+            keep_event_ids=keep_event_ids,
+            clock_unit=self.unit if clock_limit and self.unit != "tick" else None,
+        )
         self._writer = ThreadPoolExecutor(1, "tgflow-log")  # its thread starts with the first frame
         self._keep_event_ids = keep_event_ids
         self._id_parts: deque[tuple[int, pa.Array]] = deque()
@@ -118,8 +131,12 @@ class Ingest:
         self._id_lock = threading.Lock()
         self._looks_for_partitions = False
         self._committed: IngestState | None = None
-        self._silent_since: dict[int, float] = {}
+        self._silence: defaultdict[int, float] = defaultdict(float)
+        """Seconds polled without rows, by partition, while it was known to have no more."""
+        self._row_at: dict[int, float] = {}
         self._warned: set[int] = set()
+        self._has_refused = False
+        self._waits_for: Mapping[int, float] = {}
         self._refreshed = float("-inf")
         self.lag: Mapping[int, int] = {}
         """Records not polled yet, by partition, as of the latest refresh."""
@@ -245,6 +262,11 @@ class Ingest:
             "counters": dict(self._counters),
         }
 
+    def waits(self) -> dict[str, float]:
+        """Return the partitions that buffered events wait for, with their seconds of silence."""
+        now = self._clock()
+        return {str(p): now - since for p, since in self._waits_for.items()}
+
     def close(self) -> None:
         """End the iteration and close the source."""
         self._events.close()
@@ -269,7 +291,7 @@ class Ingest:
         if joined := self._look_around():  # gets a state of its own for checkpoints
             admission.join(joined)
             yield from self._step()
-        wanted = admission.wanted()
+        wanted, began = admission.wanted(), self._clock()
         polled = self.source.poll(wanted, POLL_SECONDS)
         self._admit(polled)
         if admission.end(self.source.ended()):
@@ -280,10 +302,11 @@ class Ingest:
             self.progress = self.source.progress()
         elif polled and not self.progress:  # the first rows came after an empty poll
             self.progress = self.source.progress()
-        unasked = admission.partitions - wanted
-        admission.make_idle(self._idle({*unasked, *(rows.partition for rows in polled)}))
-        if admission.can_release:
-            yield from self._step()
+        active = {rows.partition for rows in polled}
+        silent = self._silent(began, active)
+        self._note_waits(active | (admission.partitions - wanted))
+        if admission.can_release(silent):
+            yield from self._step(silent)
 
     def _look_around(self) -> Set[int]:
         """Handle requests of other threads; return the partitions that join.
@@ -316,6 +339,9 @@ class Ingest:
                     raise LateEvent(row.origin.where, "late", text)
                 if row.code != "late" or late == "dead_letter":
                     rejected.append(row)
+                if row.code == "time_jump" and not self._has_refused:
+                    self._has_refused = True
+                    _log.warning("%s: %s; such rows are refused", row.origin.where, row.text)
             try:
                 self.accounting.enter(rows, admitted)
             except TooManyBadRecords as error:  # rows after it are not kept
@@ -329,39 +355,53 @@ class Ingest:
         if broken is not None:
             raise broken
 
-    def _idle(self, active: set[int]) -> list[int]:
-        """Return the partitions that delay the others and have exceeded the idle timeout.
+    def _silent(self, began: float, active: Set[int]) -> Set[int]:
+        """Mark idle partitions; return those without rows for `order_timeout`.
 
-        Without a timeout there are none, and a warning names each that is silent for a minute.
+        The clock of a partition stands still while events are learned, and while it is not known to
+        have no more: in outages and under back-pressure. None is silent while any partition is
+        behind its end.
+        """
+        seconds, caught_up = self._clock() - began, self.source.caught_up()
+        for partition in active:
+            self._silence[partition] = 0.0
+        for partition in caught_up - active:
+            self._silence[partition] += seconds
+        self._admission.set_idle({p for p in caught_up if self._silence[p] >= self._idle_timeout})
+        if not caught_up >= self._admission.live:
+            return frozenset()
+        return {p for p in caught_up if self._silence[p] >= self._order_timeout}
+
+    def _note_waits(self, active: Set[int]) -> None:
+        """Note the partitions that events wait for; warn of each that is silent for long.
+
         Partitions in `active` have delivered rows, or were not polled.
         """
-        now, timeout = self._clock(), self._config.idle_timeout
-        self._silent_since |= dict.fromkeys(active, now)
+        now = self._clock()
+        self._row_at |= dict.fromkeys(active, now)
         self._warned -= active
-        holding = [p for p in self._admission.holding() if not self.lag.get(p)]
-        silent = {p: now - self._silent_since.setdefault(p, now) for p in holding}
-        if timeout is not None:
-            return sorted(p for p, seconds in silent.items() if seconds >= timeout)
-        for partition, seconds in silent.items():
-            if seconds >= WARN_SECONDS and partition not in self._warned:
+        self._waits_for = {p: self._row_at.setdefault(p, now) for p in self._admission.holding()}
+        for partition, since in self._waits_for.items():
+            if now - since >= WARN_SECONDS and partition not in self._warned:
                 self._warned.add(partition)
                 _log.warning(
-                    "%s: partition %d has been silent for %.0f s and delays the others; "
-                    "set idle_timeout to continue without it",
+                    "%s: partition %d has been silent for %.0f s and delays the others; %s",
                     self.source.name,
                     partition,
-                    seconds,
+                    now - since,
+                    "set idle_timeout to continue without it"
+                    if self._idle_timeout == inf
+                    else "the source does not confirm that it was read to its end",
                 )
-        return []
 
-    def _step(self) -> Iterator[EventBatch]:
+    def _step(self, silent: Set[int] = frozenset()) -> Iterator[EventBatch]:
         """Release events that nothing can precede, log the step, and yield the events.
 
-        They are yielded once everything before them is in the log; dense ids are assigned while it
-        is written.
+        They are yielded once everything before them is in the log, on disk if timing determined the
+        step; dense ids are assigned while it is written.
         """
         first = self.num_released
-        admitted, released, footer = self._admission.release()
+        admitted, released, footer = self._admission.release(silent)
         self.accounting.accept(released.rank)
         footer |= {
             "num_released": first + len(released),
@@ -381,12 +421,19 @@ class Ingest:
         yield from batches
 
     def _append(self, frame: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
-        """Append a frame to the log and return the position after it; wait while disk is full."""
+        """Append a frame to the log and return the position after it; wait while disk is full.
+
+        One whose step timing determined is synced too: it could not be repeated.
+        """
         assert self._log is not None
-        seconds = 0.0
+        seconds, end = 0.0, None
         while True:
             try:
-                return self._log.append(frame, footer)
+                if end is None:
+                    end = self._log.append(frame, footer)
+                if footer["kind"] == "forced":
+                    self._log.sync()
+                return end
             except DiskFull:
                 if self._stop() or seconds >= DISK_FULL_SECONDS:
                     raise
@@ -453,4 +500,6 @@ class Ingest:
         if self._letters is not None:
             self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)
         self._admission.resume(state.last_t)
+        idle = [p for p, partition in state.partitions.items() if partition.is_idle]
+        self._silence |= dict.fromkeys(idle, self._idle_timeout)  # once their end is confirmed
         self.source.start(state.positions)

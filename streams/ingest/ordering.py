@@ -136,6 +136,11 @@ class ReorderBuffer:
     def __len__(self) -> int:
         return self.num_rows.total()
 
+    @property
+    def first_t(self) -> int | None:
+        """Time of the first row, None without rows."""
+        return int(self._runs[0][0].t[0]) if self._runs else None
+
     def add(self, rows: EventColumns) -> None:
         """Add rows in any order."""
         if not len(rows):

@@ -57,7 +57,7 @@ class LogTail:
                 self._buffer.add(from_arrow(frame).keeping_ids(False))
             for state in footer["partitions"].values():
                 self.classes |= saved_classes(state["position"] or {})
-            released = self._buffer.release(footer["watermark"])
+            released = self._buffer.release(footer["released"])
             known, self._num_released = self._position - self._num_released, footer["num_released"]
             if released is not None and len(released) > known:
                 return released.take(slice(known, None))

@@ -428,14 +428,18 @@ class RecordDecoder:
 
         offsets = np.fromiter((record.offset for record in records), np.int64, len(records))
         whole = [record.value for record in records]
+        times = (-1 if record.timestamp is None else record.timestamp for record in records)
+        written = np.repeat(np.fromiter(times, np.int64, len(records)), decoded.num_rows)
+        rows = self._validated(decoded.batches, int(decoded.num_rows.sum()), faults)
         origins = RecordOrigins(chunk.partition, offsets, decoded.num_rows, whole, self)
         return replace(
-            rows := self._validated(decoded.batches, int(decoded.num_rows.sum()), faults),
+            rows,
             locate=origins,
             position=asdict(chunk.cursor),
             partition=chunk.partition,
             counts={**counts, **rows.counts},
             gaps=chunk.gaps,
+            written=written if rows.index is None else written[rows.index],
         )
 
     def _validated(

@@ -48,6 +48,7 @@ CLIENT_DEFAULTS: Mapping[str, Any] = {"client_id": "tgflow", "metrics_enabled": 
 _CONSUMER_DEFAULTS: Mapping[str, Any] = {
     **CLIENT_DEFAULTS,
     "allow_auto_create_topics": False,
+    "fetch_max_wait_ms": 100,  # requests for end offsets wait behind a fetch that waits for records
     "metadata_max_age_ms": 30_000,
 }
 

@@ -24,6 +24,8 @@ from tgflow.streams.rows.row_batch import Position
 _RECREATED = "the topic was recreated, or this is another broker: start a new run to read it"
 MAX_BYTES = 8 << 20
 """Maximum record bytes decoded at a time."""
+_SOON_SECONDS = 0.1
+"""Timeout of a poll after records; if none follow, the ends are requested."""
 
 _log = logging.getLogger(__name__)
 
@@ -247,12 +249,17 @@ class ConsumerConnection:
         chunks += self._ended_without_record({chunk.partition for chunk in chunks})
         return [chunk for chunk in chunks if chunk.records or chunk.counts or chunk.cursor.ended]
 
-    def probe(self) -> None:
-        """Request the end offsets, which also checks that the broker is reachable."""
+    def probe(self) -> set[int]:
+        """Request the end offsets, which also checks that the broker is reachable.
+
+        Returns the partitions that have been read to them.
+        """
         self._heartbeat()
         topics = [self._tp(p) for p in self._cursors]
         ends = self._consumer.end_offsets(topics, timeout_ms=self._answer_ms)
         self.ends |= {tp.partition: end for tp, end in ends.items()}
+        reading = self._reading - self.unverified
+        return {p for p in reading if self._position(p) >= self.ends[p]}
 
     def _tp(self, partition: int) -> Any:
         return self._kafka.TopicPartition(self._config.topic, partition)
@@ -344,6 +351,10 @@ class Poller:
         self._behind: dict[int, int] = {}
         self._asked_at: float | None = None
         self.watch = ClientWatch()
+        self._at_end: dict[int, float] = {}
+        """When partitions without later records were last found to be read to their end."""
+        self._looked_at, self._is_new = float("-inf"), True
+        """When the ends were requested last, and whether records have arrived since."""
         self.started: dict[int, Cursor] | None = None
         """Start position of each partition, once known and verified."""
         self.known: Set[int] = frozenset()
@@ -380,6 +391,13 @@ class Poller:
             if not taken and self._error is not None:
                 raise self._error
             return taken
+
+    def caught_up(self) -> Set[int]:
+        """Return the partitions taken completely, by ends requested in the last seconds."""
+        with self._state:
+            queued = {chunk.partition for chunk in self._queue}
+            since = self._clock.monotonic() - self._policy.fresh
+            return {p for p, at in self._at_end.items() if at >= since} - queued
 
     def join(self, partitions: Set[int]) -> None:
         """Read new partitions too, from their beginning."""
@@ -428,6 +446,8 @@ class Poller:
 
     def _handle(self, error: Exception) -> float:
         """Return the wait after a failure in seconds; raise if the error is final."""
+        with self._state:
+            self._at_end.clear()
         if isinstance(error, NoTopicError) and self.started is not None:
             return self._retry.note_failure(ConnectionError(error.text))  # it may reappear
         if isinstance(error, StreamError):
@@ -485,8 +505,12 @@ class Poller:
                 return
             before = self._clock.monotonic()
             self._steer(connection)
-            idle = before - arrived > self._policy.idle
-            if self._poll(connection) or (idle and self._is_well(connection, arrived)):
+            due = before - arrived > self._policy.idle
+            has_arrived = self._poll(connection)
+            if not self._config.until_end:  # then ends are known, and there are no timeouts
+                is_old = before - self._looked_at > self._policy.look
+                due |= is_old or (self._is_new and not has_arrived)
+            if (due and self._is_well(connection, arrived)) or has_arrived:
                 arrived = self._clock.monotonic()
             self._update_ends(connection)
             if self._full:
@@ -494,7 +518,8 @@ class Poller:
 
     def _poll(self, connection: ConsumerConnection) -> bool:
         """Queue the records that arrive; return whether there were any."""
-        chunks = connection.poll(self._config.poll_timeout)
+        timeout = self._config.poll_timeout
+        chunks = connection.poll(min(timeout, _SOON_SECONDS) if self._is_new else timeout)
         if chunks:
             self._put(chunks)
             self._retry.note_contact()
@@ -502,8 +527,10 @@ class Poller:
 
     def _is_well(self, connection: ConsumerConnection, arrived: float) -> bool:
         """Probe the broker; return False if records since `arrived` have not arrived."""
-        asked = self._clock.monotonic()
-        connection.probe()
+        asked = self._looked_at = self._clock.monotonic()
+        self._is_new, found = False, connection.probe()
+        with self._state:
+            self._at_end = dict.fromkeys(found, asked)
         starving = connection.starving()
         now = self._clock.monotonic()
         if not starving:
@@ -536,4 +563,7 @@ class Poller:
             return
         with self._state:
             self._queue += chunks
+            for chunk in chunks:
+                self._at_end.pop(chunk.partition, None)
+            self._is_new = True
             self._state.notify_all()

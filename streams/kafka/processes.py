@@ -61,7 +61,7 @@ class ReaderProcesses:
             "join": None if join is None else sorted(join),
             "policy": asdict(policy),
         }
-        self._decoder = RecordDecoder(config)
+        self._decoder, self._fresh = RecordDecoder(config), policy.fresh
         self._processes: list[_Process] = []
         self._waiting: list[RowBatch] = []
         try:
@@ -95,6 +95,12 @@ class ReaderProcesses:
     def reason(self) -> str:
         """Why a client has no connection, empty if all have one."""
         return next((each.reason for each in self._processes if each.reason), "")
+
+    def caught_up(self) -> Set[int]:
+        """Return the partitions taken completely, by ends requested in the last seconds."""
+        since = time.monotonic() - self._fresh
+        found = frozenset[int]().union(*(x.caught_up for x in self._processes if x.told_at > since))
+        return found - {rows.partition for rows in self._waiting}
 
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""
@@ -202,6 +208,8 @@ class _Process:
         self.started: dict[int, Cursor] | None = None
         self.known: Set[int] = frozenset()
         self.ends: dict[int, int] = {}
+        self.caught_up: Set[int] = frozenset()
+        self.told_at = 0.0
         self.counters: dict[str, float] = {}
         self.reason = ""
         self.num_taken: Counter[int] = Counter()
@@ -228,6 +236,7 @@ class _Process:
                 data = self.connection.recv_bytes()
                 header, body = _split(data)
                 if "partition" in header:
+                    self.caught_up -= {header["partition"]}
                     yield _unpacked(header, body, decoder)
                 elif "error" in header:
                     self.failure = _error_of(self.number, **header["error"])
@@ -244,6 +253,7 @@ class _Process:
         if "started" in status:
             self.started = {p: Cursor(**cursor) for p, cursor in status["started"]}
         self.known, self.ends = frozenset(status["known"]), dict(status["ends"])
+        self.caught_up, self.told_at = frozenset(status["caught_up"]), time.monotonic()
         self.counters, self.reason = status["counters"], status["reason"]
 
     def _end_of_child(self) -> SourceUnavailable:
@@ -296,6 +306,7 @@ def _packed(rows: RowBatch) -> bytes:
     """Return rows and the records they come from as a message."""
     columns = rows.events.columns()
     columns |= {"index": rows.index} if rows.index is not None else {}
+    columns["written"] = rows.written
     width = 0
     if (x := columns.get("x")) is not None:
         width = x.shape[1]
@@ -332,7 +343,7 @@ def _unpacked(header: Mapping[str, Any], body: memoryview, decoder: RecordDecode
         columns[name] = columns[name].to_numpy()
     if "x" in columns:
         columns["x"] = columns["x"].flatten().to_numpy().reshape(-1, header["x_dim"])
-    index = columns.pop("index", None)
+    index, written = columns.pop("index", None), columns.pop("written")
     empty = dict.fromkeys(("label", "x"))
     return RowBatch(
         EventColumns(**empty | columns),
@@ -350,6 +361,7 @@ def _unpacked(header: Mapping[str, Any], body: memoryview, decoder: RecordDecode
         header["partition"],
         header["counts"],
         [(begin, end) for begin, end in header["gaps"]],
+        written,
     )
 
 
@@ -407,8 +419,8 @@ class _Job:
     def _status(self) -> dict[str, Any]:
         reader, log = self._reader, self._log.take()
         known, ends = sorted(reader.known), [*reader.ends.items()]
-        status = {"known": known, "ends": ends, "counters": reader.counters(), "log": log}
-        return status | {"reason": reader.reason}
+        status = {"known": known, "ends": ends, "caught_up": sorted(reader.caught_up())}
+        return status | {"counters": reader.counters(), "log": log, "reason": reader.reason}
 
     def _obey(self, timeout: float = 0.0) -> None:
         """Take over the commands that have arrived."""

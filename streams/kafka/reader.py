@@ -71,6 +71,10 @@ class PartitionReader:
         failure = self._poller.watch.failure
         return "" if failure is None else said(failure)
 
+    def caught_up(self) -> Set[int]:
+        """Return the partitions taken completely, by ends requested in the last seconds."""
+        return self._poller.caught_up() - {chunk.partition for chunk in self._pending}
+
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""
         has_started = self._poller.wait_started(timeout)

@@ -26,6 +26,8 @@ class RetryPolicy:
         last_wait: Maximum wait.
         answer: Timeout of requests other than fetches.
         idle: Time without a record after which the broker is probed.
+        look: Time after which the end offsets are requested again.
+        fresh: Maximum age of an end offset by which a partition counts as read to its end.
         slow: Response time above which an answer counts as an outage that ended.
         starved: Time without a record, although the broker has more, after which the consumer is
             replaced.
@@ -39,6 +41,8 @@ class RetryPolicy:
     last_wait: float = 30.0
     answer: float = 10.0
     idle: float = 2.0
+    look: float = 1.0
+    fresh: float = 3.0
     slow: float = 1.0
     starved: float = 60.0
     verify: float = 10.0

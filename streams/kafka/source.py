@@ -169,6 +169,10 @@ class KafkaSource:
         """
         return {p for p, cursor in self._cursors.items() if cursor.ended} - self._unreported
 
+    def caught_up(self) -> Set[int]:
+        """Return the partitions polled to an end that the broker has reported lately."""
+        return self._reader.caught_up() if self._reader else frozenset()
+
     def lag(self) -> Mapping[int, int]:
         """Return the number of offsets between the last poll and the end of each partition."""
         ends, cursors = self._reader.ends if self._reader else {}, dict(self._cursors)

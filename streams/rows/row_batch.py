@@ -152,6 +152,7 @@ class RowBatch:
         partition: The partition.
         counts: Counts of other items, such as {"tombstone": 2}; not rows.
         gaps: Ranges skipped just before, `[begin, end)` in the source's numbering.
+        written: When the good rows were written, in ms since 1970, -1 if unknown; None: unknown.
     """
 
     events: EventColumns
@@ -163,6 +164,7 @@ class RowBatch:
     partition: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: Sequence[tuple[int, int]] = ()
+    written: Int64s | None = None
 
     def origin(self, i: int) -> Origin:
         """Return the origin of good row `i`."""
@@ -234,6 +236,13 @@ class PartitionedSource(Protocol):
     def ended(self) -> Set[int]:
         """Return the partitions that have ended for good."""
         ...
+
+    def caught_up(self) -> Set[int]:
+        """Return the partitions of which all is polled, by an end looked up in the last seconds.
+
+        Without one, no timeout of order expires.
+        """
+        return frozenset()
 
     def lag(self) -> Mapping[int, int]:
         """Return the number of records of each partition not polled yet, where known."""

@@ -19,6 +19,7 @@ from helpers.effort import slow
 from helpers.notebooks import code_cells, execute
 from tgflow.cli import app, main
 from tgflow.run.config import fields, load_config
+from tgflow.streams.kafka.config import parse_url
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -60,6 +61,8 @@ def test_settings_flags_and_links_of_a_page_exist(path, tmp_path):
     known = flags_by_command()
     for name, *words in commands(path):
         assert name in known, f"{path.name}: tgflow {name}"
+        for url in (word for word in words if name == "run" and word.startswith("kafka://")):
+            parse_url(url.replace("PORT", "9092"))
         unknown = {word.split("=")[0] for word in words if word.startswith("--")} - known[name]
         assert not unknown, f"{path.name}: tgflow {name} knows no {unknown}"
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):

@@ -61,6 +61,7 @@ USAGE = [
     ("train made.csv --protocol prequential/1", "--protocol prequential/1 is for tgflow run"),
     ("compare made.csv --protocol dyglib/1 --frozen-at 0.5", "--frozen-at: --protocol dyglib/1 tr"),
     ("info pay.csv --node-columns age", "--node-columns requires --node-features"),
+    ("run made.csv --order-timeout soon", "--order-timeout: order.order_timeout: a span of time"),
     # Sampling
     ("run made.csv --strategy window", "strategy window needs a span: its width"),
     ("run made.csv --set learning.span=5", "strategy recent takes no span, got 5"),
@@ -106,8 +107,8 @@ USAGE = [
     ("train made.csv --resume", "--resume needs the run's directory"),
 ]  # fmt: skip
 KAFKA_USAGE = [
-    (f"{KAFKA} --max-time-jump 5 --kafka-option x", "'x' is not of the form KEY=VALUE"),
-    (f"{KAFKA} --max-time-jump 5 --kafka-option check_crcs=false",
+    (f"{KAFKA} --kafka-option x", "'x' is not of the form KEY=VALUE"),
+    (f"{KAFKA} --kafka-option check_crcs=false",
      "the Kafka option check_crcs is always True"),
 ]  # fmt: skip
 DATA = [

@@ -174,6 +174,13 @@ def test_irreparable_files_are_refused(resume, whole, damage, text):
         assert (ran.code, text in ran.err) == (76, True), ran.err
 
 
+def test_run_with_timeouts_of_order_needs_its_log(run, resume):
+    assert run("--limit", 100, "--order-timeout", "1s").code == 0
+    shutil.rmtree("out/log")
+    ran = resume("--limit", 200)
+    assert (ran.code, "only it recorded the order of events" in ran.err) == (76, True)
+
+
 def test_run_without_its_log_resumes_from_the_source(run, resume, whole):
     for size in (100, 200):  # so that an older checkpoint's place in the log is another one
         assert run("--resume", "--limit", size).code == 0

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,6 +48,17 @@ def test_stdin_is_a_stream(tgflow, plain, monkeypatch, tmp_path):
     ran = tgflow("run", "-", *LAYOUT, "--json", *CHEAP)
     assert (ran.code, ran.json["num_events"]) == (0, 120)
     assert (tmp_path / "runs/stdin-recency/config.toml").exists()
+
+
+@pytest.mark.parametrize(("flags", "refused"), [((), 1), (("--max-time-jump", "none"), 0)])
+def test_time_ahead_of_the_clock_is_refused_from_stdin(tgflow, monkeypatch, flags, refused):
+    times = [int(time.time()) + (3 * 86_400 if i == 99 else i // 10) for i in range(100)]
+    text = "src,dst,t\n" + "".join(f"{i % 7},9,{t}\n" for i, t in enumerate(times))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+    ran = tgflow("run", "-", "--time-unit", "s", "--json", "-o", "out", *flags, *CHEAP)
+    assert ran.code == 0
+    assert ran.json["refused"].get("time_jump", 0) == refused
+    assert ("--max-time-jump none; such rows are refused" in ran.err) == bool(refused)
 
 
 @pytest.mark.parametrize(

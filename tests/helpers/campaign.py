@@ -1,14 +1,16 @@
 """Command line runs in separate processes, killed at random and resumed."""
 
+import itertools
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,10 +29,11 @@ BATCH = 40
 SMALL = ["--dim", "8", "--neighbors", "3", "--batch-size", str(BATCH), "--threads", "1"]
 KEPT = ["--checkpoint-batches", "3"]
 LATE = ["--allowed-lateness", "30", "--late", "dead_letter", "--max-time-jump", "100000"]
-FROM_KAFKA = [
-    *("--allowed-lateness", "30", "--max-time-jump", "100000", "--until-end"),
+FROM_TOPIC = [
+    *("--allowed-lateness", "30", "--max-time-jump", "100000"),
     *("--kafka-option", "api_version=[2,3]", "--kafka-option", "fetch_max_wait_ms=50"),
 ]
+FROM_KAFKA = [*FROM_TOPIC, "--until-end"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -156,8 +159,14 @@ def write_rows(path: Path, size: int) -> Path:
     return path
 
 
-def publish(broker: Any, topic: str, events: list[dict[str, Any]], partitions: int) -> None:
-    """Send rows as JSON, each source node to its own partition."""
+def publish(
+    broker: Any,
+    topic: str,
+    events: Iterable[dict[str, Any]],
+    partitions: int,
+    pause: Callable[[], object] = lambda: None,
+) -> None:
+    """Send rows as JSON, each source node to its own partition, with a pause after each."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(
@@ -165,8 +174,28 @@ def publish(broker: Any, topic: str, events: list[dict[str, Any]], partitions: i
     )
     for event in events:
         producer.send(topic, json.dumps(event).encode(), partition=event["src"] % partitions)
+        pause()
     producer.flush(timeout=30)
     producer.close(timeout=5)
+
+
+@contextmanager
+def publishing(broker: Any, topic: str, events: list[dict[str, Any]]) -> Iterator[None]:
+    """Send rows with random pauses while entered, to the first two of four partitions."""
+    ended, rng = threading.Event(), random.Random(SEED)
+    unequal = ({**event, "src": 4 * event["src"] + (i % 50 == 0)} for i, event in enumerate(events))
+    sent = itertools.takewhile(lambda _: not ended.is_set(), unequal)
+
+    def pause() -> None:
+        ended.wait(rng.choice([0.0, 0.0, 0.0, 0.01, 0.02, 0.3]))
+
+    thread = threading.Thread(target=publish, args=(broker, topic, sent, 4, pause))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager

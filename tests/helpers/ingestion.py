@@ -71,6 +71,8 @@ class ListSource:
         self.polled: list[frozenset[int]] = []
         """Partitions requested by each poll."""
         self.is_closed = False
+        self.is_out = False
+        """Whether nothing arrives, and the ends are unknown."""
 
     def start(self, positions: Mapping[int, Position]) -> None:
         there = {p: 0 for p in self._columns if not self._joins.get(p)} | dict.fromkeys(
@@ -89,6 +91,8 @@ class ListSource:
 
     def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
         self.polled.append(frozenset(wanted))
+        if self.is_out:
+            return []
         ready = [p for p in sorted(wanted) if self._next[p] < self._stop(p)]
         served = self._random.sample(ready, self._random.randint(1, len(ready))) if ready else []
         return [self._take(p, self._random.choice(self._poll_sizes)) for p in served]
@@ -99,6 +103,9 @@ class ListSource:
 
     def lag(self) -> Mapping[int, int]:
         return {p: self._stop(p) - row for p, row in self._next.items()}
+
+    def caught_up(self) -> Set[int]:
+        return {p for p, lag in self.lag().items() if not lag and not self.is_out}
 
     def progress(self) -> float:
         total = sum(map(len, self._columns.values()))

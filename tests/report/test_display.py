@@ -10,6 +10,7 @@ from rich.console import Console
 from tgflow.base.units import duration
 from tgflow.report.display import Display
 from tgflow.report.formatting import compact, num_bytes, score, stream_time
+from tgflow.run.monitoring import waiting
 
 RECORD = {
     "stop": 200, "running.ap": 0.91234, "running.mrr": 0.5, "running.loss": 0.4,
@@ -18,10 +19,10 @@ RECORD = {
 }  # fmt: skip
 
 
-def show(terminal, records, total=400):
+def show(terminal, records, total=400, note=str):
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=90, color_system=None)
-    with Display(console, "a title", total) as display:
+    with Display(console, "a title", total, note=note) as display:
         for record in records:
             display.update(record)
     return out.getvalue()
@@ -40,6 +41,15 @@ def test_lag_of_a_topic_stands_instead_of_a_share():
     [_, line] = show(False, [topic | {"lag_events": 1234, "lag_seconds": 75}], None).splitlines()
     assert line.startswith("200 events  1,234 events/s  lag 1,234 events, 1 min 15 s  loss")
     assert "lag 7 events ·" in show(True, [topic | {"lag_events": 7}], None)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_partitions_that_events_wait_for_are_shown(terminal):
+    silent = {"0": 0.5, "1": 12.0, "2": 3.0, "3": 71.2, "4": 9.0}
+    text = show(terminal, [RECORD], note=lambda: waiting(lambda: silent))
+    said = "waiting for partition 3 (silent for 1 min 11 s), 1 (silent for 12 s) and 2 more"
+    assert said in text
+    assert "waiting" not in show(terminal, [RECORD], note=lambda: waiting(lambda: {"0": 0.5}))
 
 
 @pytest.mark.parametrize("total", [400, None])

@@ -5,6 +5,7 @@ TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
 
 import csv
 import json
+import shutil
 import signal
 import time
 from itertools import pairwise
@@ -14,6 +15,7 @@ import pytest
 
 from helpers.campaign import (
     BATCH,
+    FROM_TOPIC,
     KEPT,
     KILLS,
     LATE,
@@ -22,14 +24,19 @@ from helpers.campaign import (
     Campaign,
     compare,
     mock_broker,
+    publishing,
+    rows,
     topic_of_rows,
     undisturbed,
     undisturbed_with_bad_rows,
     write_rows,
 )
 from helpers.kafka_io import records_of
+from helpers.live_runs import figures
+from tgflow.checkpoint.durable.log import HEADER_BYTES, LogPosition, read_written
 from tgflow.run.micro_batch_ends import MicroBatchEnds
 
+START = LogPosition(0, HEADER_BYTES)
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 + 30 * KILLS)]
 
@@ -49,6 +56,37 @@ def killed(record_property, tmp_path, kills, flags, more=()):
 def test_killed_over_kafka(record_property, tmp_path):
     with topic_of_rows(BATCH * 6 * KILLS) as topic:
         killed(record_property, tmp_path, KILLS, [*topic, *SMALL, *KEPT])
+
+
+def test_killed_over_a_topic_whose_order_is_forced_by_the_clock(record_property, tmp_path):
+    set_to = ["--idle-timeout", "300ms", "--order-timeout", "100ms", "--max-wait", "20ms"]
+    set_to += ["--set", "checkpoint.keep_log=true"]
+    with mock_broker() as broker:
+        broker.create("edges", 4)
+        flags = ["-s", broker.url("edges"), *FROM_TOPIC, *SMALL, *KEPT, *set_to]
+        campaign = Campaign(tmp_path / "killed", flags, SEED)
+        with publishing(broker, "edges", rows(1000 + 200 * KILLS)):
+            while campaign.kills < KILLS:
+                assert campaign.kill_once(2)
+            last, goal = campaign.start(), campaign.batches() + 20
+            while campaign.batches() < goal:
+                assert last.poll() is None, last.communicate()[0]
+                time.sleep(0.01)
+            last.send_signal(signal.SIGTERM)
+            last.communicate()
+        record_property("kills", campaign.kills)
+        limit = json.loads((campaign.out / "metrics.json").read_text())["num_events"]
+        replay = Campaign(tmp_path / "replay", [*campaign.flags, "--limit", str(limit)])
+        replay.out.mkdir()
+        for name in ("config.toml", "micro-batches.txt", "log"):  # neither checkpoints nor records
+            copy = shutil.copytree if name == "log" else shutil.copy
+            copy(campaign.out / name, replay.out / name)
+        replay.finish()
+    (digest, _, records), (other, _, other_records) = figures(campaign.out), figures(replay.out)
+    assert (digest, records) == (other, other_records)
+    found = [footer for _, footer, _ in read_written(campaign.out / "log", START)]
+    assert {footer["kind"] for footer in found} == {"rows", "forced"}
+    assert any(state["is_idle"] for footer in found for state in footer["partitions"].values())
 
 
 def read_rows(path):

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from tgflow.base.units import parse_bytes, parse_seconds
+from tgflow.base.units import parse_bytes, parse_seconds, parse_timeout
 
 Effect = Literal["any_time", "from_now", "fixed_model", "fixed"]
 """Effect of another value on a resumed run: it may change at any time; it applies from now
@@ -55,6 +55,8 @@ Size: TypeAlias = Annotated[int | str, Parsed(parse_bytes)]
 """A size in bytes: a whole number, or text such as "256MiB"."""
 Duration: TypeAlias = Annotated[float | str, Parsed(parse_seconds)]
 """A span of wall time: a number of seconds, or text such as "500ms"."""
+Timeout: TypeAlias = Annotated[float | str, Parsed(parse_timeout)]
+"""A `Duration`, or "none"."""
 
 _BOUNDS: Mapping[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
     Ge: ("ge", "at least", operator.ge),

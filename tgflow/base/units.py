@@ -158,6 +158,11 @@ def ticks_in(span: float | str, unit: str) -> Fraction:
     return seconds if unit == "tick" else seconds * ticks_per_unit("s", unit)
 
 
+def parse_timeout(span: float | str) -> float:
+    """Return a duration in seconds as `parse_seconds`; "none" is infinite."""
+    return math.inf if span == "none" else parse_seconds(span)
+
+
 def duration(seconds: float) -> str:
     """Write a time span with its two largest units, such as 1 min 12 s."""
     if not math.isfinite(seconds):

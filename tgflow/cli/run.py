@@ -87,11 +87,11 @@ def run(
       tgflow run -s events.csv --out runs/events --resume
       tgflow run -s events.csv --nproc 2 --out runs/two
       tgflow run -s s3://bucket/events --out runs/events --store s3://bucket/runs/events
-      tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
+      tgflow run -s kafka://localhost:9092/clicks --codec json
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --scores scores.parquet
       tgflow run -s events.csv --log-to tensorboard
-      tgflow run -s kafka://localhost:9092/clicks --max-time-jump 86400 --serve 8080
+      tgflow run -s kafka://localhost:9092/clicks --serve 8080
       tgflow run -s new.csv --init-from runs/old-offline
       tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'

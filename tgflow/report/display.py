@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from rich.align import Align
@@ -29,9 +29,14 @@ class Display:
     """Progress of a run, fed one record a micro-batch; a context manager."""
 
     def __init__(
-        self, console: Console, title: str, total: int | None, metrics: Sequence[str] = ()
+        self,
+        console: Console,
+        title: str,
+        total: int | None,
+        metrics: Sequence[str] = (),
+        note: Callable[[], str] = str,
     ) -> None:
-        self._metrics = metrics
+        self._metrics, self._note = metrics, note
         self._console, self._title, self._total = console, title, total
         self._history: dict[str, list[float]] = {key: [] for key in SHOWN}
         self._last: Record = {}
@@ -111,6 +116,7 @@ class Display:
             )
             + f"  loss {score(self._value('running.loss'))}"
             f"  AP {score(self._value('running.ap'))}  MRR {score(self._value('running.mrr'))}"
+            f"  {self._note()}".rstrip()
         )
 
     def _panel(self) -> Panel:
@@ -132,7 +138,7 @@ class Display:
             if f"running.{name}" in self._last
         )
         return Panel(
-            Group(bar, Text(), *(Text(line) for line in own), self._figures()),
+            Group(bar, Text(self._note(), style="yellow"), *map(Text, own), self._figures()),
             title=f"[bold]{self._title}[/bold]",
             title_align="left",
             border_style="dim",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from math import inf
 from typing import Any
 
-from tgflow.base.units import parse_seconds
 from tgflow.checkpoint import Component, NoValidCheckpoint, RowsLost
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.sections import Ids
@@ -27,8 +27,10 @@ from tgflow.run.ingestion import (
     SavedIngest,
     close_quietly,
     load_ingest,
+    max_wait_of,
     open_ingest,
     open_log,
+    order_of,
 )
 from tgflow.run.log import library_messages
 from tgflow.run.loggers import RunLoggers
@@ -175,8 +177,8 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
         Ids(run.ids).load(run.newest)
     directory.accept_settings()
     if run.config.checkpoint.log:
-        idle_timeout = run.config.order.idle_timeout
-        run.log = open_log(run.path / "log", run.state, idle_timeout, run_log, directory.lock)
+        order = order_of(run.config)
+        run.log = open_log(run.path / "log", run.state, order, run_log, directory.lock)
         opened.callback(run.log.close)
     init_from, initial = run.config.start.init_from, None
     if run.newest is None and init_from is not None:
@@ -206,11 +208,12 @@ def _shown(run: RunContext) -> Component:
     title, kind = f"{what} learning from {run.config.stream.path}", run.config.task.kind
     metrics = [f"{kind}.batch_ap", f"{kind}.accuracy", *run.config.continual.metric_names]
     console = run.console if run.config.operate.log_format == "text" else None
-    return watch.Shown(title, run.stream.num_events, metrics, console, run.run_log)
+    total, waits = run.stream.num_events, run.ingest.waits
+    return watch.Shown(title, total, metrics, console, run.run_log, waits)
 
 
 def _ends(run: RunContext) -> Component | None:
-    if run.config.scores.max_wait is None:
+    if max_wait_of(run.config) == inf:
         return None
     keep = run.directory.effect == "any_time"  # ends of other settings are not repeated
     path, position = run.path / ENDS_FILE, run.trainer.position
@@ -283,9 +286,9 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
 def _micro_batches(run: RunContext) -> Iterable[EventBatch]:
     """Return the stream, split into micro-batches, with node features."""
     batches: Iterable[EventBatch] = run.stream
-    max_wait, trainer = run.config.scores.max_wait, run.trainer
-    if run.ends is not None and max_wait is not None:
-        size, seconds = trainer.config.batch_size, parse_seconds(max_wait)
+    trainer = run.trainer
+    if run.ends is not None:
+        size, seconds = trainer.config.batch_size, max_wait_of(run.config)
         batches = TimedStream(
             batches, trainer.position, size, seconds, run.ends.to_repeat, run.ends.add
         )

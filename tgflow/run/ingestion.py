@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from tgflow.base.units import INT64_MAX
+from tgflow.base.units import INT64_MAX, parse_timeout
 from tgflow.checkpoint import Checkpoint, Component, UntrustedCheckpoint
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.lock import RunLock
@@ -16,9 +17,12 @@ from tgflow.checkpoint.durable.log import DurableLog, LogPosition
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph.log import NodeCount
+from tgflow.run.config import Config
 from tgflow.run.context import RunContext
 from tgflow.run.log import RunLog
 from tgflow.run.records import DamagedJson
+from tgflow.streams.files.reader import is_pipe
+from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
@@ -26,6 +30,8 @@ from tgflow.streams.rows.row_batch import Stoppable
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.observe import Callback, StepRecord
 
+IDLE_TIMEOUT, ORDER_TIMEOUT, MAX_WAIT = "5s", "1s", "250ms"
+"""Defaults of streams without an end."""
 SEGMENT_BYTES = 16 << 20
 """Approximate segment size of the log; the log is removed segment by segment."""
 DEAD_LETTERS = "dead-letters"
@@ -76,9 +82,34 @@ def load_ingest(reader: Checkpoint) -> IngestState:
         raise UntrustedCheckpoint(str(error)) from None
 
 
+def order_of(config: Config) -> OrderConfig:
+    """Return the settings of order; timeouts that are unset have the defaults of the stream."""
+    order, is_topic = config.order, is_endless(config)
+    if not config.checkpoint.log or (is_topic and config.stream.until_end):
+        return replace(order, idle_timeout=None, order_timeout=None)
+    return replace(
+        order,
+        idle_timeout=order.idle_timeout or (IDLE_TIMEOUT if is_topic else None),
+        order_timeout=order.order_timeout
+        or (ORDER_TIMEOUT if is_topic or config.stream.follow else None),
+    )
+
+
+def max_wait_of(config: Config) -> float:
+    """Return the seconds that an event waits for its micro-batch to fill; infinite for any."""
+    is_live = is_endless(config) and not config.stream.until_end
+    return parse_timeout(config.scores.max_wait or (MAX_WAIT if is_live else "none"))
+
+
+def is_endless(config: Config) -> bool:
+    """Return whether the stream is of a transport without an end."""
+    transport = find_transport(config.stream.path)
+    return transport is not None and not transport.ends
+
+
 def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     """Open ingestion at the trainer's position; `opened` closes its dead letters."""
-    config, source, order = run.config, run.source, run.config.order
+    config, source, order = run.config, run.source, order_of(run.config)
     if config.stream.sort:  # all events are buffered until the end
         order = replace(
             order,
@@ -106,6 +137,8 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
         log=run.log,
         state=run.state,
         skip_to=run.trainer.position,
+        clock_limit=config.order.max_time_jump is None
+        and (is_endless(config) or config.stream.follow or is_pipe(address)),
         keep_event_ids=config.scores.to is not None and config.stream.event_id is not None,
         stop=lambda: run.flow.stopped,
     )
@@ -120,19 +153,20 @@ def close_quietly(part: Any) -> None:
 def open_log(
     path: Path,
     state: IngestState | None,
-    idle_timeout: float | None,
+    order: OrderConfig,
     run_log: RunLog,
     lock: RunLock | None = None,
 ) -> DurableLog:
     """Open the log, verified from the checkpoint's position on.
 
-    A missing log restarts at the checkpoint: later events come from the source, unless
-    `idle_timeout` is set, as only the log records which partitions were idle.
+    A missing log restarts at the checkpoint: later events come from the source, unless `order` has
+    timeouts, as only the log records what was released when they expired.
     """
     needed = None if state is None else state.log
     if needed is not None and not any(path.glob("*.log")):
-        if idle_timeout is not None:
-            raise LogCorrupt(f"{path} is gone, and only it recorded which partitions were idle")
+        if min(order.timeouts()) < inf:
+            text = "only it recorded the order of events after the checkpoint"
+            raise LogCorrupt(f"{path} is gone, and {text}")
         text = f"{path} is gone; events after the checkpoint are read from the source again"
         run_log.warning("log", text)
     log = DurableLog(path, segment_bytes=SEGMENT_BYTES, needed=needed, lock=lock)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from tgflow.base.text import printable
+from tgflow.run.config import in_flags
 from tgflow.run.records import finite
 
 Level = Literal["info", "warning", "error"]
@@ -95,7 +96,7 @@ def library_messages(run_log: RunLog) -> Iterator[None]:
     def emit(record: logging.LogRecord) -> None:
         event = record.name.rpartition(".")[2]
         write = run_log.warning if record.levelno >= logging.WARNING else run_log.info
-        write(event, record.getMessage())
+        write(event, in_flags(record.getMessage()))
 
     library, handler = logging.getLogger("tgflow"), logging.Handler(logging.INFO)
     handler.emit = emit  # type: ignore[method-assign]

@@ -290,6 +290,7 @@ class RunMetrics:
                 "num_buffered": self._ingest.num_buffered,
                 "lag": dict(self._ingest.lag),
                 **lag_figures(self._ingest, self._trainer),
+                "waits_for_seconds": self._ingest.waits(),
             },
             "rss_bytes": rss_bytes(),
             "memory_limit": self._memory_limit,

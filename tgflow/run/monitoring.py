@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
 
+from tgflow.base.units import duration
 from tgflow.checkpoint import Component
 from tgflow.report.display import SECONDS_PER_LINE, Display
 from tgflow.report.formatting import compact, score
@@ -25,6 +27,8 @@ GRACE_SECONDS = 30.0
 """Seconds at the memory limit before the run stops."""
 TICK_SECONDS = 0.25
 JOIN_SECONDS = 5.0
+WAIT_SECONDS = 2.0
+"""Seconds of silence after which a partition that events wait for is shown."""
 
 
 class Shown(Component, Callback):
@@ -37,9 +41,11 @@ class Shown(Component, Callback):
         metrics: Sequence[str],
         console: Console | None,
         run_log: RunLog,
+        waits: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._run_log = run_log
-        self._display = None if console is None else Display(console, title, total, metrics)
+        note = partial(waiting, waits)
+        self._display = None if console is None else Display(console, title, total, metrics, note)
         self._logged_at = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -61,6 +67,14 @@ class Shown(Component, Callback):
                 f"AP {score(record.running.get('ap') or float('nan'))}"
             )
             self._run_log.progress(text, **record.to_json())
+
+
+def waiting(waits: Callable[[], Mapping[str, float]]) -> str:
+    """Describe which partitions events have been waiting for, if for a while."""
+    found = [(seconds, p) for p, seconds in waits().items() if seconds >= WAIT_SECONDS]
+    parts = [f"{p} (silent for {duration(seconds)})" for seconds, p in sorted(found)[:-3:-1]]
+    more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+    return f"waiting for partition {', '.join(parts)}{more}" if found else ""
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from helpers.effort import tries
 from tgflow.checkpoint.durable.errors import LogCorrupt, LogVersion
 from tgflow.checkpoint.durable.log import HEADER_BYTES, BadFrame, DurableLog, Header, decode, encode
 
-GOLDEN = Path(__file__).parent / "golden" / "log-2"
+GOLDEN = Path(__file__).parent / "golden" / "log-3"
 FUZZ = settings(
     max_examples=tries(150), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -109,10 +109,10 @@ def test_log_of_a_newer_version_is_refused_and_unchanged(tmp_path, at):
     directory = copied(tmp_path)
     file = directory / "0000000001.log"
     content = bytearray(file.read_bytes())
-    struct.pack_into("<H", content, at + 4, 3)
+    struct.pack_into("<H", content, at + 4, 4)
     end = at + HEADER_BYTES - 4
     struct.pack_into("<I", content, end, zlib.crc32(content[at:end]))
     file.write_bytes(content)
-    with pytest.raises(LogVersion, match="version 3, this tgflow reads 2"):
+    with pytest.raises(LogVersion, match="version 4, this tgflow reads 3"):
         read(directory)
     assert file.read_bytes() == content

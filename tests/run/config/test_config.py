@@ -198,7 +198,7 @@ def test_file_and_flags_override_a_protocol(tmp_path, name):
 
 
 KAFKA = {"stream.path": "kafka://localhost:9092/edges"}
-ENDLESS = KAFKA | {"order.max_time_jump": 5, "order.late": "error"}
+ENDLESS = KAFKA | {"order.late": "error"}
 EDGE = {"task.kind": "edge", "task.target": "y"}
 NODE = {"task.kind": "node", "task.node_labels": "nodes.csv"}
 INJECT = {"task.kind": "anomaly", "task.inject": "temporal"}
@@ -211,8 +211,7 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("run", {}, OFFLINE), ("run", {"order.idle_timeout": 5.0}, {"checkpoint.log": False}),
     ("run", FOLLOW, SORT), ("run", FOLLOW, ENDLESS), ("run", ENDLESS, SORT),
     ("run", SORT, {"order.late": "drop"}), ("compare", {}, {"order.dedup_window": 5}),
-    ("run", {}, KAFKA), ("run", ENDLESS, {"stream.categorical": ["x"]}),
-    ("run", {}, {"kafka.dead_letter_topic": "x"}),
+    ("run", ENDLESS, {"stream.categorical": ["x"]}), ("run", {}, {"kafka.dead_letter_topic": "x"}),
     ("info", {}, {"graph.node_columns": ["x"]}), ("info", {}, {"graph.node_side": "x"}),
     ("train", GPU, {"graph.device_budget": "8GB", "run.device": "cpu"}),
     ("train", DISK, {"tables.edge_budget": 5}), ("train", {}, {"tables.edge_path": "x"}),

@@ -124,9 +124,10 @@ def test_silent_partition_is_waited_for_in_bounded_memory(caplog):
         assert times(ingest) == []
     assert 200 <= ingest.num_buffered <= 400 + 50
     assert source.polled[-1] == {1}
+    assert ingest.waits() == {"1": 99.0}
     ours = [record.message for record in caplog.records if record.name.startswith("tgflow")]
     assert ours == [
-        "list: partition 1 has been silent for 60 s and delays the others; "
+        "list: partition 1 has been silent for 10 s and delays the others; "
         "set idle_timeout to continue without it"
     ]
 

@@ -80,7 +80,7 @@ def test_rows_arrive_as_they_were_sent():
 
     class Record:
         def __init__(self, offset, value):
-            self.offset, self.value = offset, value
+            self.offset, self.value, self.timestamp = offset, value, 1000 + offset
 
     values = [rich(0), b"{", rich(2), None, rich(4)]
     records = [Record(10 + 2 * i, value) for i, value in enumerate(values)]
@@ -100,6 +100,7 @@ def test_rows_arrive_as_they_were_sent():
         for name, column in found.events.columns().items():
             assert column.dtype == columns[name].dtype if name == "t" else True
             assert column.tolist() == columns[name].tolist()
+        assert found.written.tolist() == rows.written.tolist()
         assert [found.locate(i) for i in range(rows.num_rows)] == [
             rows.locate(i) for i in range(rows.num_rows)
         ]

@@ -35,7 +35,7 @@ UNSYNCED_BYTES = 64 << 20
 MAX_BODY_BYTES = 1 << 30
 """Maximum bytes of a frame: a larger length is damage, and more rows must be split."""
 MAGIC = b"tgF\xf1"
-VERSION = 2
+VERSION = 3
 _FIELDS = struct.Struct("<4sHxxIQQQQI")
 _CRC = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CRC.size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from tgflow.base.units import parse_bytes
@@ -52,8 +53,9 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("run, train", lambda c, by: c.learning.protocol and c.is_offline == by.live,
      "--protocol {c.learning.protocol} is for tgflow {by.other}; leave it out, or use that"),
     # Stream and order
-    ("live", lambda c, by: c.order.idle_timeout is not None and not c.checkpoint.log,
-     "--set order.idle_timeout requires the log, which records it; leave out --no-log"),
+    ("live", lambda c, by: min(c.order.timeouts()) < inf and not c.checkpoint.log,
+     "--idle-timeout and --order-timeout require the log, which records what they release; leave "
+     "out --no-log"),
     ("live", lambda c, by: c.stream.sort and c.stream.follow,
      "--sort: a file that is followed has no end; use --allowed-lateness"),
     ("live", lambda c, by: c.stream.follow and (by.transport or is_pipe(c.stream.path)),
@@ -61,14 +63,11 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("endless", lambda c, by: c.stream.sort,
      "--sort: a topic has no end to wait for; use --allowed-lateness"),
     ("live", lambda c, by: c.stream.sort and (
-        c.order.allowed_lateness or c.order.late != "error" or c.order.idle_timeout),
+        c.order.allowed_lateness or c.order.late != "error" or min(c.order.timeouts()) < inf),
      "--sort sorts all events, so none is late; leave out --sort, or else --allowed-lateness, "
-     "--late and --set order.idle_timeout"),
+     "--late, --idle-timeout and --order-timeout"),
     ("live", lambda c, by: c.order.dedup_window and c.stream.event_id is None,
      "--set order.dedup_window requires event ids: --event-id COLUMN"),
-    ("endless", lambda c, by: c.order.max_time_jump is None,
-     "--max-time-jump: order.max_time_jump must be given for a stream without an end, since one "
-     "event far in the future would make all after it late: ticks, or none for any"),
     ("transport", lambda c, by: c.stream.categorical is not None,
      "--categorical is for files; convert the values before they are published"),
     ("live", lambda c, by: c.stream.path and not by.transport and c.kafka.dead_letter_topic,

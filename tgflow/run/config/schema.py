@@ -16,7 +16,16 @@ from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
 from tgflow.base.choices import ContinualProtocol, Direction, OfflineProtocol, Precision, Preset
-from tgflow.base.setting import EXPERT, Checked, Duration, Effect, Setting, Size, check_text
+from tgflow.base.setting import (
+    EXPERT,
+    Checked,
+    Duration,
+    Effect,
+    Setting,
+    Size,
+    Timeout,
+    check_text,
+)
 from tgflow.base.units import parse_bytes
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
@@ -247,9 +256,9 @@ class ScoresConfig(Checked):
 
     to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
     """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC."""
-    max_wait: Duration | None = None
-    """Maximum wait of an event for its micro-batch to fill, such as 1s or 500ms; unset: wait for a
-    full batch."""
+    max_wait: Timeout | None = None
+    """Maximum wait of an event for its micro-batch to fill, such as 1s, or none; unset: 250ms for
+    Kafka without --until-end, else none."""
 
 
 LogTo = Literal["tensorboard", "wandb", "csv"]
