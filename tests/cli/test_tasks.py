@@ -57,7 +57,7 @@ def test_comparison_leads_with_the_figure_of_labels(tgflow, payments):
     assert ran.out.index("labels, edge") < ran.out.index("links ")
     for text in ("pair's last", "most frequent", "macro-F1", "AUC"):
         assert text in ran.out, text
-    assert "edge.batch_ap" in ran.err
+    assert "edge.ap" in ran.err
     summary, page = figures(), Path("out/report.html").read_bytes()
     assert "Calibration of labels" in page.decode()
     assert "prequential.edge.ap" not in summary["participants"]["recency/0"]

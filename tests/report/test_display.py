@@ -32,14 +32,17 @@ def test_without_a_terminal_plain_lines_are_printed():
     text = show(False, [RECORD])
     assert text.splitlines() == [
         "a title",
-        " 50%  200 of 400 events  1,234 events/s  lag 50 ms  loss 0.4000  AP 0.9123  MRR 0.5000",
+        " 50%  200 of 400 events  1,234 events/s  lag 50 ms  "
+        "recent:  loss 0.4000  AP 0.9123  MRR 0.5000",
     ]
 
 
 def test_lag_of_a_topic_stands_instead_of_a_share():
     topic = {key: value for key, value in RECORD.items() if key != "progress"}
     [_, line] = show(False, [topic | {"lag_events": 1234, "lag_seconds": 75}], None).splitlines()
-    assert line.startswith("200 events  1,234 events/s  lag 1,234 events, 1 min 15 s  loss")
+    assert line.startswith(
+        "200 events  1,234 events/s  lag 1,234 events, 1 min 15 s  recent:  loss"
+    )
     assert "lag 7 events ·" in show(True, [topic | {"lag_events": 7}], None)
 
 

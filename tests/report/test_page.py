@@ -96,7 +96,7 @@ def test_figures_of_a_task_lead_the_page():
     shares = {"calibration": {"0": 0.02, "5": 0.4, "9": 0.97}}
     figures = {"ap": 0.7431, "ap_low": 0.70, "ap_high": 0.78, "auc": 0.9, **shares}
     metrics = {"command": "run", **METRICS, "prequential": {"edge": figures}}
-    made = [{**each, "metrics.edge.batch_ap": 0.7} for each in records(10)]
+    made = [{**each, "running.edge.ap": 0.7} for each in records(10)]
     text = " ".join(Page(report(made, metrics)).texts)
     charts = ("AP of labels", "Calibration of labels", "Average precision of links")
     places = [text.rindex(part) for part in charts]

@@ -109,6 +109,7 @@ class Display:
             (f"{self._done:4.0%}  " if self._has_share else "")
             + self._events()
             + f"  {compact(self._value('events_per_second'))} events/s  {self._lag()}"
+            + "  recent:"
             + "".join(
                 f"  {name} {score(self._value(f'running.{name}'))}"
                 for name in self._metrics

@@ -206,7 +206,7 @@ def _settings(run: RunContext) -> Component:
 def _shown(run: RunContext) -> Component:
     what = run.title or run.config.model.name.upper()
     title, kind = f"{what} learning from {run.config.stream.path}", run.config.task.kind
-    metrics = [f"{kind}.batch_ap", f"{kind}.accuracy", *run.config.continual.metric_names]
+    metrics = [f"{kind}.ap", f"{kind}.accuracy", *run.config.continual.metric_names]
     console = run.console if run.config.operate.log_format == "text" else None
     total, waits = run.stream.num_events, run.ingest.waits
     return watch.Shown(title, total, metrics, console, run.run_log, waits)

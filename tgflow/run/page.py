@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tgflow.base.choices import METRIC_TITLES
@@ -19,7 +19,7 @@ from tgflow.report.formatting import (
     score,
     stream_time,
 )
-from tgflow.report.label_figures import COLUMNS, label_table, task_of
+from tgflow.report.label_figures import COLUMNS, RULES, label_table, task_of
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
@@ -185,15 +185,28 @@ def _task_charts(
     """Return the curve of a task's figure, and how well its probabilities are calibrated."""
     if (found := task_of(flat)) is None:
         return []
-    prefix, task = found[0], found[0].partition(".")[2]
-    key, name = ("batch_ap", "AP") if found[1] == "ap" else ("accuracy", "Accuracy")
-    charts = [
-        _curve(records, f"metrics.{task}.{key}", f"{name} of labels", window, 4, axis,
-               "mean over micro-batches; dashed: since the start", wide=True)
-    ]  # fmt: skip
+    prefix, key = found
+    task, name = prefix.partition(".")[2], COLUMNS[key]
+    of = "running" if key == "ap" else "metrics"
+    chart = _curve(records, f"{of}.{task}.{key}", f"{name} of labels", 1 if key == "ap" else window,
+                   4, axis, "of recent events; dashed: since the start", wide=True)  # fmt: skip
+    charts = [replace(chart, lines=[*chart.lines, *_label_levels(flat, prefix, key, axis["x"])])]
     shares = {i: flat.get(f"{prefix}.calibration.{i}") for i in range(10)}
     measured = {i: share for i, share in shares.items() if share is not None}
     return [*charts, calibration_chart({"measured": measured}, [4])] if measured else charts
+
+
+def _label_levels(flat: Mapping[str, Any], prefix: str, key: str, x: Sequence[float]) -> list[Line]:
+    """Return lines at the figure of the best rule, and of AP at the share of positives."""
+    rules = {text: flat.get(f"{prefix}.{rule}.{key}") for rule, text in RULES.items()}
+    known = {text: value for text, value in rules.items() if value is not None}
+    levels = []
+    if known:
+        best = max(known, key=lambda text: known[text])
+        levels.append((f"best rule: {best}", known[best], 2))
+    if key == "ap" and (positives := flat.get(f"{prefix}.num_positives")) is not None:
+        levels.append(("share of positives", positives / max(flat.get("num_events", 0), 1), 3))
+    return [Line(name, x, [value] * len(x), color, "dashed") for name, value, color in levels]
 
 
 def _continual_charts(
@@ -266,7 +279,7 @@ def _curve(
     if window > 1:
         lines.insert(0, Line("each batch", x, raw, color, "faint"))
     if wide:
-        since_start = [r.get(key.replace("metrics.", "prequential.")) for r in records]
+        since_start = [r.get(f"prequential.{key.partition('.')[2]}") for r in records]
         lines.append(Line("since the start", x, since_start, color, "dashed"))
     present = [y for y in mean if y is not None]
     if low is None and present:

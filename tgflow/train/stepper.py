@@ -333,6 +333,7 @@ class Stepper:
             compute_seconds=self.learner.compute_seconds,
             preparation_seconds=self._preparation.seconds,
         )
+        recent, so_far = ({}, {}) if self._figures is None else self._figures.aps()
         return StepRecord(
             index=step.places[-1].index,
             start=of.start,
@@ -340,8 +341,8 @@ class Stepper:
             t=of.t,
             loss=loss,
             metrics=measured.values,
-            running=progress.running.means(),
-            prequential=progress.timeline.mean(),
+            running=progress.running.means() | recent,
+            prequential=progress.timeline.mean() | so_far,
             forgetting=progress.forgetting(),
             num_fallbacks=step.num_fallbacks,
             lag_events=of.lag_events,

@@ -90,14 +90,22 @@ def test_undefined_metrics_are_omitted():
     assert LabelFigures(2, pooled=True).add(label[:0], classes[:0]) == {}
 
 
-def test_each_batch_has_its_own_ap_if_both_classes_occur():
+def test_ap_so_far_is_that_of_all_scores_and_the_recent_one_follows_a_change():
     label, classes = drawn(num_classes=3)
     label, classes = label.clamp(max=1), classes[:, :2]
     figures = LabelFigures(2, pooled=False)
-    found = figures.add(label, classes)
-    expected = average_precision_score(label, (classes[:, 1] - classes[:, 0]).double())
-    assert found["batch_ap"] == pytest.approx(expected, abs=1e-12)
-    assert "batch_ap" not in figures.add(torch.zeros(4, dtype=torch.int64), torch.randn(4, 2))
+    figures.add(torch.zeros(4, dtype=torch.int64), torch.randn(4, 2))
+    assert figures.aps() is None
+    figures.add(label, classes)
+    assert figures.aps()[1] == figures.result(with_intervals=False)["ap"]
+    for _ in range(200):  # from now on scores are perfect
+        figures.add(label, torch.stack([-label.double(), label.double()], dim=1))
+    recent, whole = figures.aps()
+    assert recent > 0.99
+    assert whole == figures.result(with_intervals=False)["ap"]
+    other = LabelFigures(2, pooled=False)
+    other.load_state_dict(figures.state_dict())
+    assert other.aps() == (recent, whole)
 
 
 def test_calibration_is_the_share_of_positives_by_predicted_probability():

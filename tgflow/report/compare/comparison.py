@@ -243,7 +243,7 @@ class Comparison(StreamTrainer):
         if self.labels is None:
             return "ap", "mrr"
         task = self.labels.task
-        figure = "batch_ap" if task.num_classes == 2 else "accuracy"
+        figure = "ap" if task.num_classes == 2 else "accuracy"
         return f"{task.config.kind}.{figure}", "ap", "mrr"
 
     def _freeze(self) -> None:

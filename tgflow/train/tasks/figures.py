@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ Counts: TypeAlias = NDArray[np.int64]
 
 RESAMPLES = 200
 NUM_BINS = 4096
+RECENT_HALF_LIFE = 20.0
+"""Half-life of scores in the recent AP, in micro-batches."""
 _WIDEST = 20.0
 
 
@@ -31,12 +33,14 @@ class LabelFigures:
         """Confusion matrix: true class, predicted class."""
         self._ranks = torch.zeros(2, dtype=torch.float64)
         self._bins = torch.zeros(2, NUM_BINS, dtype=torch.int64)
+        self._recent = torch.zeros(2, NUM_BINS, dtype=torch.float64)
+        """The same, with exponential decay."""
         self._pool: list[tuple[NDArray[np.float64], NDArray[np.bool_]]] | None = (
             [] if pooled else None
         )
 
     def add(self, label: Tensor, classes: Tensor) -> dict[str, float]:
-        """Add events; return their accuracy, and MRR, or of two classes that both occur AP."""
+        """Add events; return their accuracy, and of more than two classes MRR."""
         if not len(label):
             return {}
         predicted = classes.argmax(1)
@@ -47,20 +51,25 @@ class LabelFigures:
         out = {"accuracy": float((predicted == label).double().mean())}
         if self.num_classes > 2:
             return out | {"mrr": float(reciprocal.mean())}
-        logit, is_positive = (classes[:, 1] - classes[:, 0]).double(), label == 1
-        self.add_scores(logit, is_positive)
-        if 0 < int(is_positive.sum()) < len(label):
-            counts = group_scores(logit.numpy(), is_positive.numpy())
-            out["batch_ap"] = float(_aps(counts[:1], counts[1:])[0])
+        self.add_scores((classes[:, 1] - classes[:, 0]).double(), label == 1)
         return out
 
     def add_scores(self, score: Tensor, is_positive: Tensor) -> None:
         """Add scores of two classes alone: float64 `[B]` and bool `[B]`."""
         pair = score.numpy(), is_positive.numpy()
         if self._pool is None:
-            self._bins += torch.from_numpy(bin_scores(*pair))
+            added = torch.from_numpy(bin_scores(*pair))
+            self._bins += added
+            self._recent.mul_(0.5 ** (1 / RECENT_HALF_LIFE)).add_(added)
         else:
             self._pool.append(pair)
+
+    def aps(self) -> tuple[float, float] | None:
+        """Return the AP of recent scores and of all; None unless both classes occurred."""
+        if not self._bins.any(dim=1).all():
+            return None
+        recent, whole = (_aps(x[:1], x[1:]) for x in (self._recent.numpy(), self._bins.numpy()))
+        return float(recent[0]), float(whole[0])
 
     def result(self, *, with_intervals: bool) -> dict[str, float]:
         """Return the figures by name; an interval of `x` is `x_low` and `x_high`."""
@@ -107,7 +116,8 @@ class LabelFigures:
         return group_scores(score, is_positive)
 
     def state_dict(self) -> dict[str, Tensor]:
-        kept = {"cells": self._cells, "ranks": self._ranks, "bins": self._bins}
+        kept = {"cells": self._cells, "ranks": self._ranks}
+        kept |= {"bins": self._bins, "recent": self._recent}
         return {name: x.clone() for name, x in kept.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -115,7 +125,7 @@ class LabelFigures:
             was, now = len(state["cells"]), self.num_classes
             raise ValueError(f"the saved figures have {was} classes, not {now}")
         self._cells, self._ranks = state["cells"].clone(), state["ranks"].clone()
-        self._bins = state["bins"].clone()
+        self._bins, self._recent = state["bins"].clone(), state["recent"].clone()
 
 
 def ranks_of(label: Tensor, classes: Tensor) -> Tensor:
@@ -221,10 +231,10 @@ def calibration_of(counts: Counts) -> dict[int, float]:
     return {int(i): float(positive[i] / total[i]) for i in np.flatnonzero(total)}
 
 
-def _aps(negative: Counts, positive: Counts) -> NDArray[np.float64]:
+def _aps(negative: NDArray[Any], positive: NDArray[Any]) -> NDArray[np.float64]:
     """Return the average precision of each row of counts, `[R, G]`, as in scikit-learn."""
     true = np.cumsum(positive[:, ::-1], axis=1)
     found = true + np.cumsum(negative[:, ::-1], axis=1)
-    precision = true / np.maximum(found, 1)
+    precision = true / np.where(found > 0, found, 1)
     aps: NDArray[np.float64] = (precision * positive[:, ::-1]).sum(axis=1) / true[:, -1]
     return aps

@@ -270,6 +270,11 @@ class EventFigures(Component):
             return {}
         return self._named(self._own.add(label, classes.float()))
 
+    def aps(self) -> tuple[dict[str, float], ...]:
+        """Return the AP of recent scores and of all by name; nothing unless it is defined."""
+        recent, whole = self._own.aps() or (None, None)
+        return tuple({} if x is None else self._named({"ap": x}) for x in (recent, whole))
+
     def result(self, *, with_intervals: bool) -> dict[str, float]:
         """Return the figures so far, with intervals if requested."""
         return self._named(self._own.result(with_intervals=with_intervals))
