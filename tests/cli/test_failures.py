@@ -91,7 +91,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script>[red]"
 
 def test_contents_of_bad_rows_are_escaped_everywhere(tgflow, tmp_path):
     rows = [f"{i % 9},{9 + i % 7},{i}" for i in range(200)]
-    rows[50] = f'"{HOSTILE}",5,50'
+    rows[150] = f'"{HOSTILE}",5,150'  # behind the rows that decide the kind of ids
     rows[60] = f"1,2,{HOSTILE}"
     (tmp_path / "hostile.csv").write_text("src,dst,t\n" + "\n".join(rows) + "\n")
     ran = tgflow("run", "-s", "hostile.csv", "-o", "out", "--late", "drop", *SMALL)
