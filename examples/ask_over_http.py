@@ -60,7 +60,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        flags = ["-s", DATA, "--limit", limit, "--out", out, "--serve", 0, "--serve-stay"]
+        flags = ["-s", DATA, "--limit", limit, "--out", out, "--serve", 0]
+        flags += ["--set", "serve.stay=true"]
         command = [sys.executable, "-m", "tgflow", "run", *map(str, flags)]
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

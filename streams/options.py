@@ -28,12 +28,12 @@ class TextLayout:
     format: FileFormat | None = None
     """Format; unset: by the name's ending."""
     header: bool | None = None
-    """Whether the first line of delimited text names the columns; unset: yes, without --columns."""
+    """Whether the first line of delimited text names the columns; unset: unless --columns does."""
     columns: str | Sequence[str] | None = None
     """Column names for files without a header, such as src,dst,_,t; _ ignores a column."""
     sep: str | None = None
     """Separator of values: a character, tab, or space for any run of spaces and tabs."""
-    comment: str | None = None
+    comment: Annotated[str, EXPERT] | None = None
     """Prefix of comment lines in text files, such as #."""
 
 

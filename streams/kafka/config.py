@@ -67,7 +67,7 @@ class KafkaClientConfig:
     """Options of kafka-python's consumer, such as security_protocol=SSL; may be repeated. Values
     may be env:NAME, a variable of the environment, or file:PATH; secrets must be."""
     schema_file: Annotated[str | None, Setting(flags=("--schema",))] = None
-    """File of an Avro schema, for --codec avro: that of all records, or with --registry the one
+    """File of an Avro schema (--codec avro): that of all records, or with --registry the one
     that they are resolved to."""
     registry: str | None = None
     """Schema registry for --codec avro, such as http://HOST:8081: each record begins with the id of

@@ -40,7 +40,7 @@ def broken_off(request, tmp_path_factory):
     run = folder / "run"
     kind = [word.format(folder=folder) for word in KINDS[request.param]]
     options = ["--features", "f*", *kind, "-o", run, *SMALL]
-    how = ["--checkpoint-batches", 2, "--keep", 2, "--max-bad-ratio", 0.5]
+    how = ["--checkpoint-batches", 2, "--set", "checkpoint.keep=2", "--max-bad-ratio", 0.5]
     assert main(list(map(str, ["run", "-s", folder / "made.csv", *options, *how]))) == 0
     digest = json.loads((run / "metrics.json").read_text())["state_sha256"]
     shutil.rmtree(max((run / "checkpoints").iterdir()))

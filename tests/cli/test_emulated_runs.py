@@ -74,9 +74,9 @@ def test_features_are_placed_where_memory_is_free(gpu, run, budget, where):
 )
 def test_run_resumes_on_another_device_with_its_features(gpu, run, resume, first, then):
     assert run("--limit", 20, *first).code == 0
-    refused = resume("--limit", SIZE, *then, "--strict-resume")
+    refused = resume("--limit", SIZE, *then, "--set", "checkpoint.strict_resume=true")
     assert (refused.code, "H200" in refused.err) == (2, True), refused.err
-    ran = resume("--limit", SIZE, *then, "--no-strict-resume")
+    ran = resume("--limit", SIZE, *then, "--set", "checkpoint.strict_resume=false")
     assert ran.code == 0, ran.err
     table = table_of()
     assert table["rows"] == SIZE

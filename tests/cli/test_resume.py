@@ -54,7 +54,16 @@ def test_settings_and_clocks_without_effect_may_change_on_resume(run, resume, wh
     saved = sorted(Path("out/checkpoints").iterdir())
     assert resume().code == 0
     assert sorted(Path("out/checkpoints").iterdir()) == saved, "nothing new to save"
-    free = ("--workers", 0, "--metrics-port", 0, "--keep", 2, "--checkpoint-every", 7)
+    free = (
+        "--workers",
+        0,
+        "--metrics-port",
+        0,
+        "--set",
+        "checkpoint.keep=2",
+        "--checkpoint-every",
+        7,
+    )
     assert resume("--limit", 400, *free).code == 0
     assert "keep = 2" in Path("out/config.toml").read_text()
     same_run(whole, Path("out"))
@@ -116,7 +125,9 @@ def test_other_thread_count_is_reported_and_refused_in_strict_mode(tgflow, whole
     assert ran.code == 0
     assert "threads was 1, is 2: results may differ" in ran.err
     before = (whole / "config.toml").read_bytes()
-    ran = tgflow("run", *out, 1, "--strict-resume", "--keep", 2)
+    ran = tgflow(
+        "run", *out, 1, "--set", "checkpoint.strict_resume=true", "--set", "checkpoint.keep=2"
+    )
     assert ran.code == 2
     assert "threads was 2, is 1" in ran.err
     assert (whole / "config.toml").read_bytes() == before
@@ -257,7 +268,7 @@ def test_log_segments_are_removed_with_the_last_checkpoint_that_needs_them(
     monkeypatch.setattr(ingestion, "SEGMENT_BYTES", 500)
     monkeypatch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=200))
     kept = ("--set", "checkpoint.keep_log=true") if keeps else ()
-    assert run("--limit", 300, "--keep", 1, *STEP, *kept).code == 0
+    assert run("--limit", 300, "--set", "checkpoint.keep=1", *STEP, *kept).code == 0
     segments = sorted(int(path.stem) for path in Path("out/log").iterdir())
     assert len(segments) > 3 or not keeps
     assert (segments[0] == 0) == keeps, segments

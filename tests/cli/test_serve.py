@@ -75,7 +75,9 @@ def until(condition, what, seconds=120, process=None):
 def test_served_run_learns_the_same_and_goes_on_after_the_stream(tgflow, tmp_path):
     flags = ("-s", write_events(tmp_path / "made.csv", 4_000), *SMALL)
     assert tgflow("run", *flags, "-o", "alone").code == 0
-    process = start("run", *flags, "-o", "out", "--serve", 0, "--serve-stay", "--replicas", 2)
+    process = start(
+        "run", *flags, "-o", "out", "--serve", 0, "--set", "serve.stay=true", "--replicas", 2
+    )
     try:
         url = until_served(process)
         client = Client(url)
@@ -120,7 +122,15 @@ def test_served_run_goes_on_with_the_shared_memory_of_a_container_or_is_refused(
     if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting a file system in a namespace is not permitted here")
     flags = ("-s", write_events(tmp_path / "made.csv", 20_000), *SMALL, "--dim", 64)
-    flags = (*flags, "--serve", 0, "--serve-stay", "--set", "serve.parameters_every=1ms")
+    flags = (
+        *flags,
+        "--serve",
+        0,
+        "--set",
+        "serve.stay=true",
+        "--set",
+        "serve.parameters_every=1ms",
+    )
     process = start("run", *flags, "-o", tmp_path / "out", prefix=prefix)
     if size == "300k":
         said = process.communicate(timeout=120)[1]

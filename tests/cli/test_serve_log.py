@@ -28,7 +28,14 @@ def looks_at_once(monkeypatch):
 def started(tgflow, *flags):
     """Run a stream to its end; return a copy of its directory with the first checkpoint alone."""
     path = write_events(Path("made.csv"), 450)
-    every = ("--checkpoint-batches", 2, "--keep", 9, "--set", "checkpoint.keep_log=true")
+    every = (
+        "--checkpoint-batches",
+        2,
+        "--set",
+        "checkpoint.keep=9",
+        "--set",
+        "checkpoint.keep_log=true",
+    )
     assert tgflow("run", "-s", path, *SMALL, *flags, *every, "-o", "out").code == 0
     shutil.copytree("out", "copy")
     for each in list_checkpoints(Path("copy/checkpoints"))[1:]:

@@ -127,7 +127,7 @@ class TrainingConfig:
     optimizer: str = "adam"
     """adam, adamw, sgd, rmsprop or adagrad, with settings of torch's class such as
     sgd:momentum=0.9; no weight decay by default."""
-    lr_scheduler: str | None = None
+    lr_scheduler: Annotated[str, EXPERT] | None = None
     """constant, linear, exponential, step, cosine or cosine_restarts, with settings of torch's
     class such as cosine:T_max=10000; unset: a constant learning rate."""
     grad_clip: Annotated[float, Gt(0), EXPERT] | None = None

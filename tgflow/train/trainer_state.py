@@ -300,7 +300,8 @@ def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> No
 def load_learner(learner: TrainStep, checkpoint: Checkpoint) -> None:
     if Schedule.name in checkpoint.meta and learner.lr_scheduler is None:
         raise CheckpointError(
-            "the checkpoint was made with an lr_scheduler: give the same one (--lr-scheduler)"
+            "the checkpoint was made with an lr_scheduler: give the same one "
+            "(--set learning.lr_scheduler)"
         )
     _load(_learner_components(learner), checkpoint)
 

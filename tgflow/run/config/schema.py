@@ -210,7 +210,7 @@ class CheckpointConfig(Checked):
     """Seconds between checkpoints; 0: none by time."""
     checkpoint_batches: Annotated[int, Ge(1)] | None = None
     """Also every N micro-batches."""
-    keep: Annotated[int, Ge(1)] = 3
+    keep: Annotated[int, Ge(1), EXPERT] = 3
     """Latest checkpoints to keep."""
     log: Annotated[bool, Setting(resume="fixed")] = True
     """Write arriving events to a log first, so that a resume need not read them again."""
@@ -218,7 +218,7 @@ class CheckpointConfig(Checked):
     """Keep the whole log; unset: segments that no kept checkpoint needs are removed."""
     max_checkpoint_bytes: Annotated[Size | None, EXPERT] = None
     """Maximum size of a checkpoint, such as 8GiB."""
-    strict_resume: bool = False
+    strict_resume: Annotated[bool, EXPERT] = False
     """Refuse to resume if bits could differ: threads, versions."""
 
     @property
@@ -315,7 +315,7 @@ class ServeConfig(Checked):
     """Time after which answers have new parameters; those of each micro-batch have its events."""
     ring: Annotated[Size, Setting(expert=True, live=True)] = "256MiB"
     """Shared memory for what replicas have not read yet."""
-    stay: Annotated[bool, Setting(flags=("--serve-stay",), live=True)] = False
+    stay: Annotated[bool, Setting(expert=True, live=True)] = False
     """Serve on after the end of the stream, until a signal."""
 
 

@@ -49,7 +49,7 @@ class TaskConfig:
     """Learn links, too, or labels alone."""
     freeze: bool = False
     """Learn the label decoder alone, on a model that has learned links: train does that first, run
-    begins with one by --init-from."""
+    begins with one (--init-from)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
