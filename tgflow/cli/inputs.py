@@ -50,8 +50,9 @@ from tgflow.run.restore import check_own
 from tgflow.run.scores import check_scores
 from tgflow.run.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
-from tgflow.streams.errors import TooManyBadRecords
+from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
+from tgflow.streams.ingest.ingest_state import Counts
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import ID_KINDS, IdKind, time_guard
@@ -166,11 +167,12 @@ def open_node_types(directory: RunDirectory) -> NodeTypes | None:
     return types
 
 
-def open_partitioned(config: Config) -> PartitionedSource:
-    """Open the stream of `config`, of files or of a transport, as a resumable source."""
+def open_partitioned(config: Config, part: int = 0) -> PartitionedSource:
+    """Open the stream of `config`, of files (`part` as of `FileSource`) or of a transport."""
     c, graph, transport = config.stream, config.graph, find_transport(config.stream.path)
     if transport is None:
         more: dict[str, Any] = {"event_id": c.event_id, "follow": c.follow, "checks": config.checks}
+        more["part"] = part
         return _opened(c, graph, config.task, open_files, **more)
     scheme, bipartite = scheme_of(c.path), graph.direction == "bipartite"
     values: dict[str, Any] = {"url": c.path, "checks": config.checks, "bipartite": bipartite}
@@ -193,6 +195,40 @@ def open_partitioned(config: Config) -> PartitionedSource:
         raise
     except ValueError as error:
         raise ConfigError(f"[stream] and [{scheme}] are inconsistent: {error}") from None
+
+
+def late_counted(error: Exception, run: RunContext) -> Exception:
+    """Return the error of a run; of an appended file with late events it has their number."""
+    late, first = cause_of(error), run.directory.first
+    if not isinstance(late, LateEvent) or not first:
+        return error
+    last = int(run.trainer.graph.log.read(first - 1, first).t)
+    again, num_rows, num_late = open_partitioned(run.config), 0, 0
+    again.start({})
+    while not again.ended():
+        for rows in again.poll({0}, 1.0):
+            num_rows += rows.num_rows
+            num_late += int((rows.events.t < last).sum())
+    if not num_late:
+        return error
+    text = (
+        f"{num_late:,} of the {num_rows:,} rows of {again.name} are before tick {last}, the last "
+        "event of the run; with --allow-config-change, --late dead_letter puts them aside, and "
+        "--late drop leaves them out"
+    )
+    return LateEvent(late.where, late.code, text)
+
+
+def hint_late(run: RunContext) -> None:
+    """Print how many rows of an appended file were late, if any."""
+
+    def late(counts: Counts) -> int:
+        found = [entry["refused"].get("late", {}).get("count", 0) for entry in counts.values()]
+        return sum(found)
+
+    before, c = 0 if run.state is None else late(run.state.counts), run.config
+    if run.directory.part and (num := late(run.ingest.accounting.counts) - before):
+        hint(f"{num:,} rows of {c.stream.path} come after later events: --late {c.order.late}")
 
 
 def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
@@ -307,9 +343,11 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     served_at = check_serving(config.serve)
     check_loggers(config.operate.log_to)
     check_own(directory)
-    source, nodes, device, threads = _open_inputs(
-        directory, partial(open_partitioned, config), peers.world
-    )
+    part, opened = directory.part, partial(open_partitioned, config)
+    if part:  # ids are as those before
+        kind = {"stream.id_kind": directory.learned.entries[0].id_kind}
+        opened = partial(open_partitioned, replaced(config, kind), part)
+    source, nodes, device, threads = _open_inputs(directory, opened, peers.world)
     types = open_node_types(directory)
     run = RunContext(
         directory=directory,

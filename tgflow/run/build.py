@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -46,6 +47,7 @@ from tgflow.run.stream import MemoryGuard
 from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
+from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import Callback, StepRecord
 
@@ -187,6 +189,12 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
     run.trainer = trainer = make_trainer(run, initial)
     if initial is not None:
         run.ids, run.state, run.note = start_of(initial, trainer.graph, run.direction)
+    if run.state is not None and not any("name" in p for p in run.state.positions.values()):
+        first = run.directory.first
+        if run.state.num_released < first == trainer.position:  # after those of a saved trainer
+            last = trainer.graph.log.t_last
+            last = BEFORE_ALL if last is None else last
+            run.state = replace(run.state, num_released=first, watermark=last, last_t=last)
     if trainer.graph.edge_x is not None:
         opened.callback(close_quietly, trainer.graph.edge_x)
     run.ingest = open_ingest(run, opened)

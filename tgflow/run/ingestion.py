@@ -137,6 +137,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
         log=run.log,
         state=run.state,
         skip_to=run.trainer.position,
+        first=run.directory.first,
         clock_limit=config.order.max_time_jump is None
         and (is_endless(config) or config.stream.follow or is_pipe(address)),
         keep_event_ids=config.scores.to is not None and config.stream.event_id is not None,

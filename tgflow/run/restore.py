@@ -109,13 +109,7 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
         learning |= {"peers": peers, "scores": config.scores.to is not None}
     kind = config.graph.feature_scale
     if checkpoint is not None:
-        noted = read_as(dict[str, Any], checkpoint.meta.get("node_x", {}), "node_x")
-        there = read_as(int, noted.get("dim", 0), "node_x.dim")
-        if there != node_x_dim:
-            raise ConfigError(
-                f"--node-features: those of the run have width {there}, and now {node_x_dim}; give "
-                "the file and the --node-columns that it was started with"
-            )
+        _check_widths(run, checkpoint, "")
         trainer: StreamTrainer
         if isinstance(model, TemporalModel):
             keep_model = run.directory.effect != "fixed_model"
@@ -133,16 +127,11 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
         trainer.graph.check_time_unit(run.unit)
         return trainer
     if initial is not None:
+        _check_widths(run, initial, "--init-from, ")
         graph = graph_of(initial, shard=shard, **where)
         graph.check_time_unit(run.unit)
-        there = 0 if graph.node_x is None else graph.node_x.dim
-        if there != node_x_dim:
-            raise ConfigError(
-                f"--init-from: that run has node features of width {there}, this one of "
-                f"{node_x_dim}; give the same --node-features"
-            )
         found = "none" if graph.feature_scale is None else graph.feature_scale.kind
-        if (graph.edge_x is not None or there) and found != kind:
+        if (graph.edge_x is not None or graph.node_x is not None) and found != kind:
             raise ConfigError(
                 f"--init-from: that run has --feature-scale {found}, this one {kind}; give the same"
             )
@@ -160,6 +149,22 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
     if initial is not None:
         load_model_before_labels(model, initial)
     return ContinualTrainer(model, graph, config.continual, **learning)
+
+
+def _check_widths(run: RunContext, checkpoint: Checkpoint, flag: str) -> None:
+    """Raise `ConfigError` if edge or node features have other widths than those of a checkpoint."""
+    columns = "--features, --categorical and --set stream.max_categories"
+    for name, of, now, same in (
+        ("edge_x", "--features", run.x_dim, columns),
+        ("node_x", "--node-features", run.node_x_dim, "--node-features and --node-columns"),
+    ):
+        noted = read_as(dict[str, Any], checkpoint.meta.get(name, {}), name)
+        there = read_as(int, noted.get("dim", 0), f"{name}.dim")
+        if there != now:
+            raise ConfigError(
+                f"{flag}{of}: those of the run have width {there}, and now {now}; give the same "
+                f"{same}"
+            )
 
 
 def _open_table(run: RunContext) -> Table | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
 from tgflow.serve.predictor import Predictor
 from tgflow.streams.ingest.config import BEFORE_ALL
-from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.ingest.tail import LogTail
 from tgflow.train.calibration import Calibration
 from tgflow.train.config import TrainingConfig
@@ -300,7 +301,11 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     checkpoint, start = trainer.checkpoint(), trainer.stream_start
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
-    save_ingest(IngestState(num_released=start, watermark=last, last_t=last), checkpoint)
+    classes = {role: [*names] for role, names in trainer.stream.classes.items()}
+    begun = PartitionState({"classes": json.dumps(classes)}, max_t=last) if classes else None
+    parts = {} if begun is None else {0: begun}
+    state = IngestState(num_released=start, watermark=last, last_t=last, partitions=parts)
+    save_ingest(state, checkpoint)
     save_relations(_relations_of(trainer), checkpoint)
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
