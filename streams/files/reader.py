@@ -431,11 +431,12 @@ class Reader:
         Each batch comes with the share of all files read so far.
         """
         saved = {} if start is None else saved_classes(start)
-        if self.part and start is not None:  # texts are those of the sources before
-            both = [*BOOLEANS]
-            self._first_classes = {
-                role: both if saved[role][:2] == both else [] for role in MOST if role in saved
-            }
+        if start is not None:  # columns of texts are those of the sources before
+            both, known = [*BOOLEANS], self._first_classes
+            self._first_classes = {} if self.part else known
+            for role in MOST.keys() & saved.keys():
+                first = known.get(role, both if saved[role][:2] == both else [])
+                self._first_classes |= {role: first}
         if start is not None and (start.get("part", 0) != self.part or "name" not in start):
             start = None  # it is in the source before
         current = 0 if start is None else self._files.find(start)

@@ -132,11 +132,11 @@ def run(
         raise typer.Exit(run_ranks(out, path, model, words, nproc, restarts, resume=resume))
     from tgflow.cli.rank_setup import follow, join_ranks, slice_per_rank
     from tgflow.run.directory import ResumeOptions
-    from tgflow.run.saved import initial_model
+    from tgflow.run.saved import initial_settings
     from tgflow.run.stream import FlowControl, StopSignals
 
     done = None
-    initial = initial_model(config.start.init_from, stated)
+    initial = initial_settings(config.start.init_from, stated, config.stream.path)
     config = replaced(config, initial | slice_per_rank(stated))
     for file in _files(config, append, resume=resume) if append else [None]:
         if append:

@@ -13,7 +13,7 @@ from tgflow.base.setting import Effect
 from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import path_of
-from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.checkpoint.typed import read_natural
 from tgflow.run.config import (
     Config,
     ConfigError,
@@ -27,9 +27,8 @@ from tgflow.run.config import (
 )
 from tgflow.run.config.rules import Command, check_rules
 from tgflow.run.config.schema import FILED
-from tgflow.run.learned_files import LearnedFile, LearnedFiles
+from tgflow.run.learned_files import LearnedFile, LearnedFiles, id_kind_of
 from tgflow.run.records import RunFiles, run_note
-from tgflow.streams.rows.schema import IdKind
 from tgflow.streams.transports import scheme_of
 
 EFFECTS: dict[Effect, str] = {
@@ -237,10 +236,8 @@ def _saved(
 
 def _of_trainer(meta: Mapping[str, Any]) -> LearnedFile:
     """Return the entry of the events of a saved trainer."""
-    columns = read_as(dict[str, Any], meta.get("ids"), "ids").get("columns", {})
-    kind: IdKind = "string" if "bytes" in columns else "int"
     stop = read_natural(meta, "position")
-    return LearnedFile(path="", start=0, stop=stop, id_kind=kind)
+    return LearnedFile(path="", start=0, stop=stop, id_kind=id_kind_of(meta))
 
 
 def _check_stream(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.typed import read_as
@@ -92,6 +93,12 @@ class LearnedFiles:
     def _write(self, files: RunFiles, entries: Sequence[LearnedFile]) -> None:
         self.entries = [*entries]
         files.write_json(LEARNED_FILES, {"files": [asdict(each) for each in entries]})
+
+
+def id_kind_of(meta: Mapping[str, Any]) -> IdKind:
+    """Return the kind of the node ids in a checkpoint."""
+    columns = read_as(dict[str, Any], meta.get("ids"), "ids").get("columns", {})
+    return "string" if "bytes" in columns else "int"
 
 
 def digests_of(path: str) -> list[str]:

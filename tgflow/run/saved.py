@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,28 +32,33 @@ from tgflow.run.config import (
     Config,
     ConfigError,
     StreamConfig,
+    flag_of,
     flat,
     load_config,
     plain,
+    quote_json,
     replaced,
     to_toml,
 )
 from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
-from tgflow.run.ingestion import load_classes, load_ingest, save_ingest, save_relations
+from tgflow.run.ingestion import before_all, load_classes, load_ingest, save_ingest
+from tgflow.run.learned_files import id_kind_of
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
 from tgflow.serve.predictor import Predictor
 from tgflow.streams.ingest.config import BEFORE_ALL
-from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
+from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.ingest.tail import LogTail
+from tgflow.streams.options import StreamOptions, TextLayout
 from tgflow.train.calibration import Calibration
 from tgflow.train.config import TrainingConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.inference import Inference
 from tgflow.train.observe import StepRecord
 from tgflow.train.plans import sampler_span
+from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import graph_of, load_model
 
@@ -301,12 +305,9 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     checkpoint, start = trainer.checkpoint(), trainer.stream_start
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
-    classes = {role: [*names] for role, names in trainer.stream.classes.items()}
-    begun = PartitionState({"classes": json.dumps(classes)}, max_t=last) if classes else None
-    parts = {} if begun is None else {0: begun}
+    parts = before_all(trainer.stream.classes)
     state = IngestState(num_released=start, watermark=last, last_t=last, partitions=parts)
     save_ingest(state, checkpoint)
-    save_relations(_relations_of(trainer), checkpoint)
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
     checkpoint.note("model", plain(config)["model"])
@@ -449,10 +450,51 @@ def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
     return {f"model.{name}": value for name, value in settings.items()}
 
 
-def initial_model(path: str | None, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model settings of the initial run at `path`, if any, but for those in `stated`."""
-    found = {} if path is None else saved_model(find_initial(path))
-    return {key: value for key, value in found.items() if key not in stated}
+def initial_settings(
+    path: str | None, stated: Mapping[str, Any], stream: str = ""
+) -> dict[str, Any]:
+    """Return the settings that a run takes from the initial run at `path`, if any.
+
+    They are those of columns, features, graph, model and task, but for those in `stated`; and the
+    layout of files like `stream`.
+    """
+    if path is None:
+        return {}
+    home, found = find_checkpoint(path)
+    there = {**flat(saved_config(home, found)), "stream.id_kind": id_kind_of(found.meta)}
+    is_alike = Path(stream).suffix == Path(there["stream.path"]).suffix
+    layout, task = {*_names(TextLayout)}, there["task.kind"]
+    left_out = {"graph.node_types_digest", "graph.device_budget", "stream.max_file_bytes"}
+    left_out |= set() if is_alike else {f"stream.{name}" for name in layout}
+    if "task.kind" in stated or there["task.node_labels"] or there["task.inject"]:
+        left_out |= {f"task.{name}" for name in _names(TaskConfig)}
+    if there["stream.label"] == there["task.target"] and task != "link":
+        left_out.add("stream.label")  # which the task sets
+    columns = {f"stream.{name}" for name in _names(StreamOptions)}
+    return {
+        key: value
+        for key, value in there.items()
+        if (key in columns or key.partition(".")[0] in ("graph", "model", "task"))
+        and key not in left_out | stated.keys()
+    }
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def misfit(path: str, config: Config, error: CheckpointError) -> Exception:
+    """Return an error that names the settings for which an initial run's model does not fit."""
+    there, now = initial_settings(path, {}), flat(config)
+    found = [
+        f"{flag_of(key)} is {quote_json(there[key])} there and {quote_json(now[key])} here"
+        for key in there
+        if (key.startswith("model.") or key in ("task.kind", "task.classes"))
+        and there[key] != now[key]
+    ]
+    if not found:
+        return error
+    return ConfigError(f"--init-from: the model of {path} has other parameters: {'; '.join(found)}")
 
 
 def find_initial(path: str | Path, world: int = 1) -> Checkpoint:
@@ -478,5 +520,6 @@ def start_of(
     Ids(ids).load(initial)
     last = BEFORE_ALL if graph.log.t_last is None else graph.log.t_last
     num = graph.num_events
-    state = IngestState(num_released=num, watermark=last, last_t=last)
+    begun = before_all(load_classes(initial))
+    state = IngestState(num_released=num, watermark=last, last_t=last, partitions=begun)
     return ids, state, RunNote(history=num)

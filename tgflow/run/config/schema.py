@@ -247,7 +247,7 @@ class StartConfig:
 
     init_from: str | None = None
     """Start with the model, memory, events and ids of this run directory (of train or run); its
-    model settings become the defaults."""
+    settings of columns, features, model and task become the defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
