@@ -48,7 +48,7 @@ from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.injection import inject
-from tgflow.train.tasks.labels import freeze, make_task
+from tgflow.train.tasks.labels import freeze
 from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures
 
 
@@ -78,9 +78,8 @@ def follow(peers: Peers, num_seeds: int) -> None:
             graph.edge_x = features.with_cache(config.tables, table, "lru", gpu)
         execution = execution_config(c.model.precision, capture=c.run.capture)
         for seed in range(c.offline.seed, c.offline.seed + num_seeds):
-            _trainer(c.model, c.task, c.offline, seed, graph, device, execution, peers).fit(
-                progress=False
-            )
+            trainer = _trainer(c.model, c.offline, seed, graph, device, execution, peers)
+            trainer.fit(progress=False)
 
 
 class Inputs(NamedTuple):
@@ -203,7 +202,6 @@ def _with_anomalies(
 
 def _trainer(
     model: ModelConfig,
-    task: TaskConfig,
     offline: OfflineConfig,
     seed: int,
     graph: TemporalGraph,
@@ -216,14 +214,13 @@ def _trainer(
     settings = replace(offline, seed=seed)
     edge_x_dim, node_x_dim = feature_widths(graph).values()
     return OfflineTrainer(
-        make_model(model, task, settings, edge_x_dim, device, node_x_dim=node_x_dim),
+        make_model(model, offline.task, settings, edge_x_dim, device, node_x_dim=node_x_dim),
         graph,
         settings,
         observer,
         execution=execution,
         ids=ids,
         peers=peers,
-        task=make_task(task),
     )
 
 
@@ -240,7 +237,6 @@ def fit(
     execution = execution_config(config.model.precision, capture=config.run.capture)
     trainer = _trainer(
         config.model,
-        config.task,
         config.offline,
         epochs.seed,
         inputs.graph,
@@ -253,7 +249,8 @@ def fit(
     model = trainer.model
     if not results.resume(trainer) and config.task.freeze:  # learn links before labels alone
         model.requires_grad_(True)
-        links = OfflineTrainer(model, inputs.graph, trainer.config, epochs, execution=execution)
+        of_links = replace(trainer.config, task=TaskConfig())
+        links = OfflineTrainer(model, inputs.graph, of_links, epochs, execution=execution)
         links.fit(progress=False)
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path

@@ -33,7 +33,6 @@ from tgflow.run.records import RunNote, run_note
 from tgflow.streams.errors import SourceMismatch
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import (
     file_of,
     graph_of,
@@ -102,9 +101,8 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
         "device_budget": config.graph.device_budget,
         "edge_x": _open_table(run),
     }
-    task = make_task(config.task)
     execution = execution_config(config.model.precision, capture=config.run.capture)
-    learning: dict[str, Any] = {"execution": execution, "task": task}
+    learning: dict[str, Any] = {"execution": execution}
     if isinstance(model, TemporalModel):
         learning |= {"peers": peers, "scores": config.scores.to is not None}
     kind = config.graph.feature_scale

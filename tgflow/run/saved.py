@@ -167,6 +167,7 @@ class Run(Predictor):
             mrr_negatives=1,
             warmup=0,
             metrics=(),
+            task=TaskConfig(),
         )
         trainer = ContinualTrainer(self.model, self.graph, settings)
         trainer.ids, position = self.ids, self.position
@@ -191,14 +192,15 @@ class Run(Predictor):
         Raises:
             CheckpointError: If the checkpoint does not fit the model.
         """
-        settings, task = self.config.continual, make_task(self.config.task)
+        settings = self.config.continual
         if self.is_continual:
             trainer = ContinualTrainer.from_checkpoint(
-                self._new_model(self.graph), self._checkpoint, settings, scores=scores, task=task
+                self._new_model(self.graph), self._checkpoint, settings, scores=scores
             )
         else:
-            trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores, task=task)
+            trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores)
         trainer.ids, saved = self.ids, self.relations()
+        self.labels = None if self.labels is None else trainer.labels
         self.relations = lambda: _relations_of(trainer) or saved
         self.model = trainer.model
         self.follow(trainer, make_engine(self._training(), trainer.model, trainer.graph))
@@ -258,7 +260,10 @@ def open_run(
         engine = make_engine(path.config, path.model, path.graph)
         stream, ids = _stream_of(path), _ids_of(path)
         relations = partial(_relations_of, path)
-        run = Predictor("the trainer", stream, ids, path.graph, engine, Calibration(), relations)
+        labels = None if path.model.label_decoder is None else path.labels
+        run = Predictor(
+            "the trainer", stream, ids, path.graph, engine, Calibration(), relations, labels=labels
+        )
         run.follow(path, engine)
         return run
     home, found = find_checkpoint(path)
@@ -283,8 +288,8 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
 
     Raises:
         FileExistsError: If it holds other files, or a later state.
-        ValueError: If the model cannot be built from its class and its `config`, or a task,
-            optimizer, schedule or loss was given beside the trainer's `config`.
+        ValueError: If the model cannot be built from its class and its `config`, or an optimizer,
+            schedule or loss was given beside the trainer's `config`.
         OSError: If it cannot be written.
 
     Example:
@@ -345,7 +350,8 @@ def _config_of(trainer: ContinualTrainer) -> Config:
             direction=graph.direction, feature_scale="none" if scale is None else scale.kind
         ),
         model=ModelConfig(name=name, settings=settings, precision=trainer.execution.precision),
-        learning=LearningConfig(**vars(trainer.config)),
+        learning=LearningConfig(**{**vars(trainer.config), "task": TaskConfig()}),
+        task=trainer.config.task,
         run=RunConfig(device=str(trainer.device), capture=trainer.execution.capture),
     )
     edge_x_dim, node_x_dim = feature_widths(graph).values()
