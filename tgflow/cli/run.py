@@ -40,7 +40,6 @@ from tgflow.run.config import (
 )
 from tgflow.run.records import read_figures, read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
-from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.transports import find_transport
 
 if TYPE_CHECKING:
@@ -161,6 +160,7 @@ def run(
 def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[str | None]:
     """Yield None if the stream of the run has not ended, then the files that it has not learned."""
     from tgflow.run.learned_files import LearnedFiles, digests_of
+    from tgflow.streams.files.reader import is_pipe
 
     out = config.run.out
     if not resume or out is None:
@@ -195,6 +195,7 @@ def _learn(
     from tgflow.run.directory import RunDirectory
     from tgflow.run.model_maker import make_model
     from tgflow.run.uploads import fetch_run
+    from tgflow.streams.files.reader import FileSource
 
     with Lead(peers) as lead, ExitStack() as opened:
         # open the stream

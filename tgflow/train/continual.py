@@ -26,7 +26,6 @@ from tgflow.train.optimizers import OptimizerLike, SchedulerLike
 from tgflow.train.progress import Progress
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.train.tasks.labels import task_with_decoder
 
 if TYPE_CHECKING:
     from tgflow.graph.tables.table import Table
@@ -94,7 +93,11 @@ class ContinualTrainer(StreamTrainer):
         loss: LossLike | None = None,
     ) -> None:
         config = ContinualConfig() if config is None else config
-        task = task_with_decoder(config.task, model, graph)
+        task = None
+        if config.task.kind != "link":
+            from tgflow.train.tasks.labels import task_with_decoder
+
+            task = task_with_decoder(config.task, model, graph)
         if task is not None and config.slices > 1:
             raise ValueError(
                 "a task requires whole batches in one process: leave slices at 1 (--slices 1, "
