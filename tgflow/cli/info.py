@@ -245,7 +245,7 @@ def _file_rows(files: Sequence[Mapping[str, Any]], unit: str) -> list[tuple[str,
             printable(entry["path"] or "in Python"),
             "" if entry["stop"] is None else f"{entry['stop'] - entry['start']:,}",
             *(map(show, entry["times"]) if entry["times"] else ("", "")),
-            (entry["ended"] or "not to its end")[:16].replace("T", " "),
+            entry["ended"] or "not to its end",
             ", ".join(digest[:12] for digest in entry["digests"][:3]),
         )
         for entry in files

@@ -343,10 +343,7 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     served_at = check_serving(config.serve)
     check_loggers(config.operate.log_to)
     check_own(directory)
-    part, opened = directory.part, partial(open_partitioned, config)
-    if part:  # ids are as those before
-        kind = {"stream.id_kind": directory.learned.entries[0].id_kind}
-        opened = partial(open_partitioned, replaced(config, kind), part)
+    opened = partial(open_partitioned, config, directory.part)
     source, nodes, device, threads = _open_inputs(directory, opened, peers.world)
     types = open_node_types(directory)
     run = RunContext(

@@ -220,7 +220,7 @@ def _learn(
             is_of_files = isinstance(run.source, FileSource)
             if is_of_files:
                 start = directory.first or run.note.history
-                learned.begin(files, directory.part, c.stream.path, start, run.source.id_kind)
+                learned.begin(files, directory.part, c.stream.path, start)
             # loop
             try:
                 result = runner.run()

@@ -27,7 +27,7 @@ from tgflow.run.config import (
 )
 from tgflow.run.config.rules import Command, check_rules
 from tgflow.run.config.schema import FILED
-from tgflow.run.learned_files import LearnedFile, LearnedFiles, id_kind_of
+from tgflow.run.learned_files import LearnedFile, LearnedFiles
 from tgflow.run.records import RunFiles, run_note
 from tgflow.streams.transports import scheme_of
 
@@ -137,7 +137,8 @@ class RunDirectory:
             check_rules(wanted, command, world, resumed=True)
             learned = LearnedFiles(path)
             if options.append and not learned.entries:
-                learned.entries = [_of_trainer(meta)]
+                stop = read_natural(meta, "position")  # of a trainer in Python
+                learned.entries = [LearnedFile(path="", start=0, stop=stop)]
             opened.pop_all()
         return cls(
             RunFiles(path, resumed=True),
@@ -232,12 +233,6 @@ def _saved(
     learned = LearnedFiles(path).entries
     last = append or (learned[-1].path if learned else None)
     return replaced(view, {**counting, **({} if last is None else {"stream.path": last})})
-
-
-def _of_trainer(meta: Mapping[str, Any]) -> LearnedFile:
-    """Return the entry of the events of a saved trainer."""
-    stop = read_natural(meta, "position")
-    return LearnedFile(path="", start=0, stop=stop, id_kind=id_kind_of(meta))
 
 
 def _check_stream(

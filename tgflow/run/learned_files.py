@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.log import EventLog
 from tgflow.run.records import DamagedJson, RunFiles, read_figures
 from tgflow.streams.files.reader import is_pipe, paths_of
-from tgflow.streams.rows.schema import IdKind
 
 LEARNED_FILES = "files.json"
 _CHUNK = 1 << 20
@@ -26,7 +25,6 @@ class LearnedFile:
 
     path: str
     start: int
-    id_kind: IdKind | None
     stop: int | None = None
     digests: list[str] = field(default_factory=list)
     """SHA-256 of each file, once it has ended; none of a pipe, or of a table in memory."""
@@ -66,25 +64,26 @@ class LearnedFiles:
         """Return the file with a digest that was learned to its end; None without."""
         return next((each for each in self.entries if digest in each.digests), None)
 
-    def begin(self, files: RunFiles, part: int, path: str, start: int, id_kind: IdKind) -> None:
+    def begin(self, files: RunFiles, part: int, path: str, start: int) -> None:
         """Record that a file is learned, as the entry `part`; before any of its rows is."""
-        last = LearnedFile(path=path, start=start, id_kind=id_kind)
+        last = LearnedFile(path=path, start=start)
         for entry in self.entries[part:]:
             last = replace(entry, path=path, stop=None)
         self._write(files, [*self.entries[:part], last])
 
     def end(self, files: RunFiles, log: EventLog, stop: int) -> None:
         """Record that the last file was learned to its end, which is the log position `stop`."""
-        last = self.entries[-1]
+        *before, last = self.entries
         ends = [(at, at + 1) for at in (last.start, stop - 1)] if stop > last.start else []
+        digests: list[str] = []
+        if not is_pipe(last.path) and (before or "://" not in last.path):  # not to download again
+            with suppress(FileNotFoundError):
+                digests = digests_of(last.path)
+        times, ended = [int(log.read(*each).t) for each in ends], datetime.now(UTC)
         last = replace(
-            last,
-            stop=stop,
-            digests=[] if is_pipe(last.path) else digests_of(last.path),
-            times=[int(log.read(*each).t) for each in ends],
-            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            last, stop=stop, digests=digests, times=times, ended=f"{ended:%Y-%m-%d %H:%M}"
         )
-        self._write(files, [*self.entries[:-1], last])
+        self._write(files, [*before, last])
 
     def withdraw(self, files: RunFiles) -> None:
         """Remove the last file, of which nothing was learned."""
@@ -93,12 +92,6 @@ class LearnedFiles:
     def _write(self, files: RunFiles, entries: Sequence[LearnedFile]) -> None:
         self.entries = [*entries]
         files.write_json(LEARNED_FILES, {"files": [asdict(each) for each in entries]})
-
-
-def id_kind_of(meta: Mapping[str, Any]) -> IdKind:
-    """Return the kind of the node ids in a checkpoint."""
-    columns = read_as(dict[str, Any], meta.get("ids"), "ids").get("columns", {})
-    return "string" if "bytes" in columns else "int"
 
 
 def digests_of(path: str) -> list[str]:

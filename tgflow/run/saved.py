@@ -43,7 +43,6 @@ from tgflow.run.config import (
 from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
 from tgflow.run.ingestion import before_all, load_classes, load_ingest, save_ingest
-from tgflow.run.learned_files import id_kind_of
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
@@ -385,6 +384,7 @@ def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
         origin["columns"] = ",".join(origin["columns"])
     tick = trainer.graph.time_unit
     unit = trainer.stream.time_unit or tick
+    origin["id_kind"] = "string" if "ends" in _ids_of(trainer).columns() else "int"
     origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
     return StreamConfig(**origin)
 
@@ -466,8 +466,7 @@ def initial_settings(
     """
     if path is None:
         return {}
-    home, found = find_checkpoint(path)
-    there = {**flat(saved_config(home, found)), "stream.id_kind": id_kind_of(found.meta)}
+    there = flat(saved_config(*find_checkpoint(path)))
     is_alike = Path(stream).suffix == Path(there["stream.path"]).suffix
     layout, task = {*_names(TextLayout)}, there["task.kind"]
     left_out = {"graph.node_types_digest", "graph.device_budget", "stream.max_file_bytes"}
