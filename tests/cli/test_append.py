@@ -137,9 +137,10 @@ def test_events_before_the_last_one_follow_the_late_policy(begin, append):
     [
         (["-s", "{}/even2.csv", "--allow-config-change"], 2, "--resume --out out --append"),
         (["--append", "{}/nowhere.csv"], 66, "nowhere.csv"),
-        (["--append", "{}"], 2, "is a folder; name its files"),
-        (["--append", "kafka://localhost/t"], 2, "kafka://localhost/t has no end"),
-        (["--append", "{}/even2.csv", "--follow"], 2, "has no end"),
+        (["-s", "{}/early.csv", "--append", "{}/even2.csv"], 2, "to learn that file after it"),
+        (["--append", "{}"], 2, "it takes files, one by one"),
+        (["--append", "kafka://localhost/t"], 2, "kafka://localhost/t: it takes files"),
+        (["--append", "{}/even2.csv", "--follow"], 2, "files that are not followed"),
         (["--append", "{}/even2.csv", "--nproc", "2"], 2, "leave out --nproc"),
     ],
 )

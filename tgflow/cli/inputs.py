@@ -52,7 +52,6 @@ from tgflow.run.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
-from tgflow.streams.ingest.ingest_state import Counts
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import ID_KINDS, IdKind, time_guard
@@ -202,32 +201,28 @@ def late_counted(error: Exception, run: RunContext) -> Exception:
     late, first = cause_of(error), run.directory.first
     if not isinstance(late, LateEvent) or not first:
         return error
-    last = int(run.trainer.graph.log.read(first - 1, first).t)
-    again, num_rows, num_late = open_partitioned(run.config), 0, 0
+    last, again = run.trainer.graph.log.read(first - 1, first).t, open_partitioned(run.config)
     again.start({})
+    num_late = num_rows = 0
     while not again.ended():
         for rows in again.poll({0}, 1.0):
             num_rows += rows.num_rows
-            num_late += int((rows.events.t < last).sum())
-    if not num_late:
-        return error
+            num_late += int((rows.events.t < int(last)).sum())
     text = (
-        f"{num_late:,} of the {num_rows:,} rows of {again.name} are before tick {last}, the last "
-        "event of the run; with --allow-config-change, --late dead_letter puts them aside, and "
-        "--late drop leaves them out"
+        f"{num_late:,} of the {num_rows:,} rows of {again.name} are before tick {int(last)}, the "
+        "last event of the run; with --allow-config-change, --late dead_letter puts them aside, "
+        "and --late drop leaves them out"
     )
-    return LateEvent(late.where, late.code, text)
+    return LateEvent(late.where, late.code, text) if num_late else error
 
 
 def hint_late(run: RunContext) -> None:
     """Print how many rows of an appended file were late, if any."""
-
-    def late(counts: Counts) -> int:
-        found = [entry["refused"].get("late", {}).get("count", 0) for entry in counts.values()]
-        return sum(found)
-
-    before, c = 0 if run.state is None else late(run.state.counts), run.config
-    if run.directory.part and (num := late(run.ingest.accounting.counts) - before):
+    counts = [run.ingest.accounting.counts, {} if run.state is None else run.state.counts]
+    refused = [each.get("0", {}).get("refused", {}).get("late", {}) for each in counts]
+    num = refused[0].get("count", 0) - refused[1].get("count", 0)
+    if run.directory.part and num:
+        c = run.config
         hint(f"{num:,} rows of {c.stream.path} come after later events: --late {c.order.late}")
 
 

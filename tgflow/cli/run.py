@@ -29,15 +29,7 @@ from tgflow.report.table_text import (
     print_summary,
 )
 from tgflow.run import page
-from tgflow.run.config import (
-    LEARNING_OF,
-    Config,
-    ConfigError,
-    StreamConfig,
-    load_config,
-    plain,
-    replaced,
-)
+from tgflow.run.config import LEARNING_OF, Config, ConfigError, load_config, plain, replaced
 from tgflow.run.records import read_figures, read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
 from tgflow.streams.transports import find_transport
@@ -165,20 +157,20 @@ def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[s
     out = config.run.out
     if not resume or out is None:
         raise ConfigError("--append continues a run: --resume --out RUN --append FILE")
-    saved = Path(out) / "config.toml"
-    streams = [config.stream, *([load_config(saved, unknown=[]).stream] if saved.exists() else [])]
-    for c in (*streams, *(StreamConfig(path=file) for file in append)):
-        if c.follow or (is_pipe(c.path) and c not in streams) or find_transport(c.path):
+    streams = [config.stream]
+    if (saved := Path(out) / "config.toml").exists():
+        streams.append(load_config(saved, unknown=[]).stream)
+    are_endless = [c.follow or find_transport(c.path) for c in streams]
+    for file in append:
+        if any(are_endless) or find_transport(file) or is_pipe(file) or Path(file).is_dir():
             raise ConfigError(
-                f"--append: {c.path} has no end; it takes files, after a stream of files without "
-                "--follow"
+                f"--append {file}: it takes files, one by one, after files that are not followed "
+                "(--follow)"
             )
     if not LearnedFiles(Path(out)).has_ended and any(c.path for c in streams):
         yield None
     for file in append:
         digests = digests_of(file)
-        if len(digests) != 1 or Path(file).is_dir():
-            raise ConfigError(f"--append: {file} is a folder; name its files, in their order")
         if (found := LearnedFiles(Path(out)).with_digest(digests[0])) is None:
             yield file
         else:

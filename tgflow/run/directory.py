@@ -128,7 +128,7 @@ class RunDirectory:
             meta = _newest_meta(path)
             saved = _saved(path, run_note(meta).settings, options.append, unknown)
             stated = {**(options.stated or {}), "run.out": config.run.out}
-            _check_stream(path, saved, stated, options)
+            _check_stream(path, saved, stated)
             wanted = replaced(saved, stated)
             if wanted.placement not in FILED:  # irrelevant where rows are in memory now
                 unused = {"tables.edge_budget": None, "tables.edge_path": None}
@@ -235,15 +235,14 @@ def _saved(
     return replaced(view, {**counting, **({} if last is None else {"stream.path": last})})
 
 
-def _check_stream(
-    path: Path, saved: Config, stated: dict[str, Any], options: ResumeOptions
-) -> None:
+def _check_stream(path: Path, saved: Config, stated: dict[str, Any]) -> None:
     """Refuse another file as the stream of a resumed run; ignore one that was learned before."""
-    given, now = stated.get("stream.path"), saved.stream.path
-    if given is None or given == now or not now:
-        return
-    if options.append or given in (each.path for each in LearnedFiles(path).entries):
+    given: Any = stated.get("stream.path")
+    now = saved.stream.path
+    if given in (each.path for each in LearnedFiles(path).entries):
         del stated["stream.path"]
+        return
+    if given is None or not now:
         return
     is_moved = Path(given).name == Path(now).name or Path(given).is_dir()
     if not is_moved and scheme_of(given) is scheme_of(now) is None:
