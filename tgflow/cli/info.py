@@ -23,8 +23,14 @@ from tgflow.report.formatting import num_bytes, rank_line, stream_time
 from tgflow.report.table_text import TITLES, describe_table, print_table, row_sums
 from tgflow.run.config import Config, StreamConfig, load_config, plain
 from tgflow.run.config.schema import GraphConfig
-from tgflow.run.learned_files import LEARNED_FILES
-from tgflow.run.records import DamagedJson, lost_records, read_figures, read_health, read_records
+from tgflow.run.records import (
+    LEARNED_FILES,
+    DamagedJson,
+    lost_records,
+    read_figures,
+    read_health,
+    read_records,
+)
 from tgflow.run.rejections import print_stream
 from tgflow.streams.rows.schema import ID_KINDS
 from tgflow.train.tasks.config import TaskConfig

@@ -12,10 +12,9 @@ from pathlib import Path
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.log import EventLog
-from tgflow.run.records import DamagedJson, RunFiles, read_figures
+from tgflow.run.records import LEARNED_FILES, DamagedJson, RunFiles, read_figures
 from tgflow.streams.files.reader import is_pipe, paths_of
 
-LEARNED_FILES = "files.json"
 _CHUNK = 1 << 20
 
 

@@ -16,10 +16,9 @@ from tgflow.run.config.schema import RunConfig, StoreConfig
 from tgflow.run.directory import LOCK, SETTINGS
 from tgflow.run.features import EDGE_ROWS
 from tgflow.run.ingestion import DEAD_LETTERS, FILE
-from tgflow.run.learned_files import LEARNED_FILES
 from tgflow.run.log import RunLog
 from tgflow.run.micro_batch_ends import ENDS_FILE
-from tgflow.run.records import RunFiles
+from tgflow.run.records import LEARNED_FILES, RunFiles
 from tgflow.run.scores import OWNER, ROWS
 from tgflow.train.observe import Callback, StepRecord
 
