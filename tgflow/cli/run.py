@@ -32,7 +32,6 @@ from tgflow.run import page
 from tgflow.run.config import LEARNING_OF, Config, ConfigError, load_config, plain, replaced
 from tgflow.run.records import read_figures, read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
-from tgflow.streams.transports import find_transport
 
 if TYPE_CHECKING:
     from tgflow.base.peers import Peers
@@ -153,6 +152,7 @@ def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[s
     """Yield None if the stream of the run has not ended, then the files that it has not learned."""
     from tgflow.run.learned_files import LearnedFiles, digests_of
     from tgflow.streams.files.reader import is_pipe
+    from tgflow.streams.transports import find_transport
 
     out = config.run.out
     if not resume or out is None:
