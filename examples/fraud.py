@@ -38,12 +38,11 @@ def main() -> None:
     limit = parser.parse_args().limit
 
     torch.manual_seed(0)
-    task = tg.tasks.LabelTask(tg.tasks.TaskConfig(kind="edge", target="is_fraud", label_delay="1d"))
+    task = tg.tasks.TaskConfig(kind="edge", target="is_fraud", label_delay="1d")
     graph = tg.TemporalGraph(edge_x_dim=1)
     model = tg.TGN.for_graph(graph)
-    task.add_decoder(model, x_dim=1)
-    config = tg.ContinualConfig(replay_ratio=1.0)
-    trainer = tg.ContinualTrainer(model, graph, config, task=task)
+    config = tg.ContinualConfig(replay_ratio=1.0, task=task)
+    trainer = tg.ContinualTrainer(model, graph, config)
 
     for step in trainer.steps([payments(limit)]):
         if step.index % 10 == 9:

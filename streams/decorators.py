@@ -77,6 +77,7 @@ def _paced(batches: Iterable[EventBatch], seconds: float, clock: Any) -> Iterato
     start, first = clock.monotonic(), None
     for batch in batches:
         if len(batch) == 0:
+            yield batch
             continue
         t = batch.t.numpy()
         first = int(t[0]) if first is None else first
@@ -165,7 +166,8 @@ class PacedStream(EventStream, AbstractContextManager["PacedStream"]):
         """Return the share of the stream that `learned` events are, None if unknown."""
         total = self.num_events
         if total is None and self._ingest.progress:
-            total = int(max(self._ingest.num_released / self._ingest.progress, 1.0))
+            first = self._ingest.first
+            total = first + int((self._ingest.num_released - first) / self._ingest.progress)
         known = [size for size in (total, self._limit) if size is not None]
         if not known:
             return None
@@ -236,7 +238,10 @@ class TimedStream(EventStream):
                     continue
                 if events is None:
                     events = ahead.take(self._left())
-                if events is not None:
+                if events is MICRO_BATCH_END:
+                    self._start = self._at
+                    yield events
+                elif events is not None:
                     yield from self._divided(events)
         except Ended:
             return

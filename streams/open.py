@@ -55,7 +55,7 @@ class EventSource:
         self.progress = 0.0
         """Share of the data that the latest iteration has read, 0 to 1."""
         self.origin: dict[str, Any] = {}
-        """Path and options of `open_stream`; empty for an in-memory table."""
+        """Path and options of `open_stream`; the path of an in-memory table is empty."""
         self._name = name
         self._reader = reader
         self._sort = sort
@@ -203,7 +203,7 @@ def open_stream(
     ids = NodeIds(found if bipartite is None else bipartite) if ids is None else ids
     stream = EventSource(name, reader, ids, sort)
     path = str(source) if isinstance(source, str | os.PathLike) else ""
-    stream.origin = {"path": path, "sort": sort, **asdict(wanted)} if path else {}
+    stream.origin = {"path": path, "sort": sort, **asdict(wanted), **reader.columns}
     return stream
 
 
@@ -215,6 +215,7 @@ def open_files(
     block_bytes: int = BLOCK_BYTES,
     follow: bool = False,
     bipartite: bool | None = None,
+    part: int = 0,
     **options: Any,
 ) -> FileSource:
     """Open a file, a folder or a table as a source that can resume at any position.
@@ -231,6 +232,7 @@ def open_files(
         follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
             folder, and never end. Column detection then uses the first row alone.
         bipartite: As for `open_stream`.
+        part: As for `FileSource`.
         **options: Fields of `StreamOptions`.
 
     Raises:
@@ -247,7 +249,7 @@ def open_files(
         block_bytes=block_bytes,
         follow=follow,
     )
-    return FileSource(name, reader, NodeIds(found if bipartite is None else bipartite))
+    return FileSource(name, reader, NodeIds(found if bipartite is None else bipartite), part)
 
 
 def _reader_of(

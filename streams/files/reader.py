@@ -237,6 +237,14 @@ class Files:
             self.names.append(path.name)
 
 
+def paths_of(source: str) -> list[FilePath]:
+    """Return the file at a path or URL, or the files of the folder there, in their order."""
+    path = file_path(source)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {source!r}")
+    return _paths_in(path) if path.is_dir() else [path]
+
+
 def _paths_in(folder: FilePath, after: str = "") -> list[FilePath]:
     """Return the files in a folder whose names sort after `after`."""
     last = _natural(after)
@@ -412,6 +420,8 @@ class Reader:
         counts = [decoder.num_events for decoder in files.decoders]
         known = [count for count in counts if count is not None]
         self.num_events = sum(known) if len(known) == len(counts) else None
+        self.part = 0
+        """Number of sources that were read before, whose classes are continued."""
 
     def read(
         self, start: Position | None = None, stop: Event | None = None
@@ -420,8 +430,16 @@ class Reader:
 
         Each batch comes with the share of all files read so far.
         """
-        current = 0 if start is None else self._files.find(start)
         saved = {} if start is None else saved_classes(start)
+        if start is not None:  # columns of texts are those of the sources before
+            both, known = [*BOOLEANS], self._first_classes
+            self._first_classes = {} if self.part else known
+            for role in MOST.keys() & saved.keys():
+                first = known.get(role, both if saved[role][:2] == both else [])
+                self._first_classes |= {role: first}
+        if start is not None and (start.get("part", 0) != self.part or "name" not in start):
+            start = None  # it is in the source before
+        current = 0 if start is None else self._files.find(start)
         self.classes = {
             role: TextClasses(role, first, saved.get(role))
             for role, first in self._first_classes.items()
@@ -448,6 +466,8 @@ class Reader:
             is_idle = True
             for batch in rows:
                 position = {"file": current, "name": self._files.names[current], **batch.position}
+                if self.part:
+                    position["part"] = self.part
                 if self.classes:
                     names = {role: found.names for role, found in self.classes.items()}
                     position["classes"] = json.dumps(names, ensure_ascii=False)
@@ -690,9 +710,13 @@ class FileSource(PartitionedSource):
     A position holds the file and the byte (or row) in it, with an anchor: the file's size and a
     digest of the data before it. Resume also works after lines were appended, or after files that
     sort after the last one were added to a folder.
+
+    Args:
+        part: Number of sources that a run has read before this one.
     """
 
-    def __init__(self, name: str, reader: Reader, ids: NodeIds) -> None:
+    def __init__(self, name: str, reader: Reader, ids: NodeIds, part: int = 0) -> None:
+        reader.part = part
         self.name = name
         self.unit = reader.time.tick
         self.time_unit = reader.time.unit

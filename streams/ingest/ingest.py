@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from tgflow.checkpoint.durable.errors import DiskFull
 from tgflow.checkpoint.durable.log import DurableLog, LogPosition
-from tgflow.graph.events import EventBatch
+from tgflow.graph.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph.ids import NodeIds
-from tgflow.streams.errors import LateEvent, TooManyBadRecords
+from tgflow.streams.errors import LateEvent, SourceExpired, TooManyBadRecords
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
 from tgflow.streams.ingest.admission import Admission
 from tgflow.streams.ingest.config import OrderConfig
@@ -72,6 +72,7 @@ class Ingest:
         state: State to resume from; None at the beginning.
         skip_to: Number of events yielded before; they are not yielded again. None yields all beyond
             `state`.
+        first: Number of events before those of `source`, of sources that were read before.
         keep_event_ids: Whether to support `event_ids`; the source must have some.
         clock_limit: Whether a time more than a day after its row was written, else after the clock,
             is a bad row. No limit if the length of a tick is unknown.
@@ -93,6 +94,7 @@ class Ingest:
         log: DurableLog | None = None,
         state: IngestState | None = None,
         skip_to: int | None = None,
+        first: int = 0,
         keep_event_ids: bool = False,
         clock_limit: bool = False,
         stop: Callable[[], bool] = lambda: False,
@@ -107,6 +109,7 @@ class Ingest:
         self.source = source
         self.unit, self.x_dim = source.unit, source.x_dim
         """Unit of a tick; width of the edge features."""
+        self.first = first
         self.accounting = RowAccounting(source.name, max_bad_ratio)
         self._config = config
         self._letters = letters
@@ -129,7 +132,7 @@ class Ingest:
         self._id_parts: deque[tuple[int, pa.Array]] = deque()
         self._id_stop = self._skip_to
         self._id_lock = threading.Lock()
-        self._looks_for_partitions = False
+        self._looks_for_partitions = self._has_started = False
         self._committed: IngestState | None = None
         self._silence: defaultdict[int, float] = defaultdict(float)
         """Seconds polled without rows, by partition, while it was known to have no more."""
@@ -219,8 +222,14 @@ class Ingest:
 
     @property
     def num_events(self) -> int | None:
-        """Expected number of rows, or None if unknown."""
-        return self.source.num_events
+        """Expected number of rows, those of earlier sources included, or None if unknown."""
+        num = self.source.num_events
+        return None if num is None else self.first + num
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the source has ended, and all its events were yielded."""
+        return self._admission.is_over and self._has_started
 
     @property
     def num_released(self) -> int:
@@ -492,10 +501,20 @@ class Ingest:
                 )
             self._advance(footer, released, end)
             yield from self._batches(released, first)
+            if admission.is_over:  # so did the last micro-batch of the source that ended here
+                yield MICRO_BATCH_END
 
     def _start(self) -> None:
         """Restore dead letters and accounting to the state, and start the source."""
         state = self._state
+        if state.num_released < self.first:
+            raise SourceExpired(
+                self.source.name,
+                "schema",
+                f"it follows event {self.first:,}, and log and checkpoints hold only "
+                f"{state.num_released:,} events; start over with another --out",
+            )
+        self._has_started = True
         self.accounting.restore(state.counts)
         if self._letters is not None:
             self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)

@@ -66,7 +66,9 @@ def test_init_from_continues_model_events_and_ids(begin, resume, made):
     ("more", "code", "said"),
     [
         (["--direction", "bipartite"], 2, "--init-from: events are undirected there, and"),
-        (["--dim", "12"], 76, "does not fit this model"),
+        (["--dim", "12"], 2, "has other parameters: --dim is 8 there and 12 here"),
+        (["--features", "t"], 2, "--features: those of the run have width 0, and now 1"),
+        (["--feature-scale", "log", "--features", "t"], 2, "--features: those"),
         (["--time-unit", "ms"], 65, "ms"),
         (["--init-from", "nowhere"], 66, "nowhere is not a run: it has no config.toml"),
     ],
@@ -75,6 +77,43 @@ def test_settings_incompatible_with_the_model_are_refused(begin, more, code, sai
     ran = begin(*more)
     assert said in ran.err
     assert ran.code == code
+
+
+@pytest.mark.parametrize("first", ["train", "run"])
+def test_settings_of_columns_features_and_task_are_inherited(tgflow, first):
+    """The later file has other categories and relations first, and integers among its ids."""
+    head = "payer,shop,at,amount,kind,land,fraud"
+    kinds, lands = ("card", "cash"), ("at", "be", "ch")
+    lines = [
+        f"{'' if i > 150 else 'a'}{i % 9},{i * i % 7},{1000 + i},{i % 50 * 9},{kinds[i // 160]},"
+        f"{lands[i // 80]},{i % 5 == 0:d}"
+        for i in range(240)
+    ]
+    for name, part in (("old", lines[:150]), ("new", lines[160:])):
+        Path(f"{name}.csv").write_text("\n".join([head, *part]) + "\n")
+    more = ["--epochs", 1] if first == "train" else []
+    ran = tgflow(
+        first, "-s", "old.csv", "-o", "old", *SMALL, *more, "--src", "payer", "--dst", "shop",
+        "--t", "at", "--time-unit", "s", "--features", "amount", "--relation", "kind",
+        "--categorical", "land", "--set", "stream.max_categories=4", "--feature-scale", "log",
+        "--direction", "bipartite", "--task", "edge", "--target", "fraud",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    ran = tgflow("run", "-s", "new.csv", "-o", "new", "--init-from", "old", "--threads", 1)
+    assert ran.code == 0, ran.err
+    old, new = tg.open_run("old"), tg.open_run("new")
+    assert (old.classes["land"], new.classes["land"]) == (["at", "be"], ["at", "be", "ch"])
+    assert new.classes["relation"] == ["card", "cash"]
+    last = new.graph.edge_x.read(150 + 79, 150 + 80)[0]
+    assert int(last[1:].argmax()) == 2, "the third category has the third slot"
+    assert new.config.task == old.config.task
+    assert new.config.graph.feature_scale == "log"
+    assert new.ids.find(["4"], "dst").item() == old.ids.find(["4"], "dst").item() >= 0
+    ran = tgflow("run", "-s", "new.csv", "-o", "w", "--init-from", "old", "--classes", 5)
+    assert (ran.code, "--classes is" in ran.err) == (2, True), ran.err
+    assert "there and 5 here" in ran.err
+    ran = tgflow("run", "-s", "new.csv", "-o", "w", "--init-from", "old", "--feature-scale", "none")
+    assert (ran.code, "has --feature-scale log, this one none" in ran.err) == (2, True), ran.err
 
 
 def test_events_before_those_of_the_other_run_are_late(begin):

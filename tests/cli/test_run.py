@@ -32,7 +32,7 @@ def test_run_writes_all_documented_files_and_can_be_repeated(tgflow, events_csv,
     out = tmp_path / "out"
     assert {p.name for p in out.iterdir()} == {
         "config.toml", "metrics.jsonl", "metrics.json", "report.html", "stream.json",
-        "health.json", "run.log", "checkpoints", "log", "dead-letters", ".lock",
+        "health.json", "run.log", "checkpoints", "log", "dead-letters", ".lock", "files.json",
     }  # fmt: skip
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [r["stop"] for r in records] == [50, 100, 150, 200, 250, 300, 350, 400]

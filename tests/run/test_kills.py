@@ -53,6 +53,17 @@ def killed(record_property, tmp_path, kills, flags, more=()):
     compare(reference, campaign)
 
 
+def test_killed_while_files_are_appended(record_property, tmp_path):
+    """Each file ends within a micro-batch; kills fall before, within and after the first."""
+    lines = write_rows(tmp_path / "all.csv", BATCH * 8 * KILLS).read_text().splitlines()
+    words, size = [], len(lines) // 3 + 7
+    for number, flag in enumerate(("-s", "--append", "--append")):
+        part = tmp_path / f"day{number}.csv"
+        part.write_text("\n".join([lines[0], *lines[1:][number * size :][:size]]) + "\n")
+        words += [flag, str(part)]
+    killed(record_property, tmp_path, KILLS, [*words, *LATE, *SMALL, *KEPT])
+
+
 def test_killed_over_kafka(record_property, tmp_path):
     with topic_of_rows(BATCH * 6 * KILLS) as topic:
         killed(record_property, tmp_path, KILLS, [*topic, *SMALL, *KEPT])

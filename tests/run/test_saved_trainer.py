@@ -1,5 +1,6 @@
 """A trainer saved from Python is a regular run directory."""
 
+import pyarrow.csv as pacsv
 import pytest
 import torch
 
@@ -119,3 +120,50 @@ def test_user_model_class_reopens_or_is_refused_with_a_fix(tmp_path):
     with pytest.raises(ValueError, match=r"cannot hold loss of this trainer.*tg\.save"):
         tg.save_run(trainer_of(tg.TGN(memory_dim=8), loss="bpr"), tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_saved_task_is_asked_resumed_and_learns_appended_files(tmp_path):
+    """Two days in one trainer, and the second as a file after `save_run`, have the same bits."""
+    head, kinds, lands = "account,shop,t,amount,kind,land,fraud", ("card", "cash"), ("at", "be")
+    lines = [
+        f"{'' if i >= 130 else 'a'}{i % 9},{i * i % 7},{i},{i % 5},{kinds[i % 2]},"
+        f"{lands[i % 2]},{int(i % 4 == 0)}"
+        for i in range(260)
+    ]
+    for name, part in (("one", lines[:130]), ("two", lines[130:])):
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *part]) + "\n")
+    frame = pacsv.read_csv(tmp_path / "one.csv").to_pydict()
+    frame["shop"] = [*map(str, frame["shop"])]
+    options = {"time_unit": "s", "features": ["amount"], "relation": "kind", "label": "fraud"}
+    options |= {"categorical": ["land"], "max_categories": 3}
+    task = tg.tasks.TaskConfig(kind="edge", target="fraud", label_delay="20s")
+    config = tg.ContinualConfig(batch_size=50, task=task)
+
+    def trained():
+        torch.manual_seed(0)
+        stream = tg.open_stream(frame, **options)
+        graph = tg.TemporalGraph(edge_x_dim=stream.x_dim, time_unit="s")
+        trainer = tg.ContinualTrainer(tg.TGN.for_graph(graph, memory_dim=8), graph, config)
+        trainer.run(stream)
+        return trainer
+
+    first, straight = trained(), trained()
+    tg.save_run(first, tmp_path / "run")
+    opened, live = tg.open_run(tmp_path / "run"), tg.open_run(first)
+    pairs = (["a1", "a2"], ["4", "1"], 130)
+    x = torch.tensor([[3.0, 1, 0, 0, 0]]).expand(2, -1)
+    said = [run.score(*pairs, x=x, relation=["card", "cash"]) for run in (opened, live)]
+    assert torch.equal(said[0].label_probability, said[1].label_probability)
+    resumed = opened.trainer()
+    assert resumed.config.task == task
+    assert tgflow("run", "--resume", "-o", tmp_path / "run", "--append", tmp_path / "two.csv") == 0
+    options |= {"id_kind": "string"}
+    for trainer in (straight, resumed):
+        day = tg.open_stream(tmp_path / "two.csv", ids=trainer.ids, **options)
+        trainer.run(day)
+    again = tg.open_run(tmp_path / "run")
+    assert again.position == 260
+    assert again.classes["land"] == ["at", "be"]
+    for trainer in (resumed, again):
+        for name, value in straight.model.state_dict().items():
+            assert torch.equal(value, trainer.model.state_dict()[name]), name

@@ -99,14 +99,10 @@ def test_evaluate_learns_labels_with_a_delay(delay):
     rows = {"src": [i % 8 for i in range(count)], "dst": [i % 5 for i in range(count)]}
     rows |= {"t": [10 * i for i in range(count)], "fraud": [int(i % 8 < 2) for i in range(count)]}
     torch.manual_seed(0)
-    settings = {"config": tg.ContinualConfig(batch_size=20), "time_unit": "s"}
-    found = tg.evaluate(rows, tg.TGN(memory_dim=8), target="fraud", delay=delay, **settings)
+    task = tg.tasks.TaskConfig(kind="edge", target="fraud", label_delay=delay)
+    config = tg.ContinualConfig(batch_size=20, task=task)
+    found = tg.evaluate(rows, tg.TGN(memory_dim=8), config=config, time_unit="s")
     assert 0 <= found["prequential.edge.auc"] <= 1
-
-
-def test_delay_requires_a_target():
-    with pytest.raises(ValueError, match="delay='1d' is for labels: give target"):
-        tg.evaluate([made_events(4)], tg.EdgeBank(), delay="1d")
 
 
 def test_data_set_is_read_from_any_folder(tmp_path):

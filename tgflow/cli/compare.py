@@ -186,7 +186,6 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     from tgflow.run.features import features_report
     from tgflow.run.gpu import execution_config
     from tgflow.run.restore import current_build, open_results
-    from tgflow.train.tasks.labels import make_task
 
     directory.config = replaced(directory.config, {"compare.cut_at_steps": False})
     source, nodes, device, threads = inputs.open_offline(directory)
@@ -218,7 +217,6 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
             execution=execution_config(config.model.precision, capture=config.run.capture),
             ids=source.ids,
             results=open_results(directory, graph, "compare", build, run_log),
-            task=make_task(config.task),
             on_result=on_result,
         )
         said = features_report(graph, nodes, source.ids)

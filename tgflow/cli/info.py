@@ -6,7 +6,7 @@ import json as jsonlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,14 @@ from tgflow.report.formatting import num_bytes, rank_line, stream_time
 from tgflow.report.table_text import TITLES, describe_table, print_table, row_sums
 from tgflow.run.config import Config, StreamConfig, load_config, plain
 from tgflow.run.config.schema import GraphConfig
-from tgflow.run.records import DamagedJson, lost_records, read_figures, read_health, read_records
+from tgflow.run.records import (
+    LEARNED_FILES,
+    DamagedJson,
+    lost_records,
+    read_figures,
+    read_health,
+    read_records,
+)
 from tgflow.run.rejections import print_stream
 from tgflow.streams.rows.schema import ID_KINDS
 from tgflow.train.tasks.config import TaskConfig
@@ -80,6 +87,9 @@ def _print_run(path: Path, found: Mapping[str, Any]) -> None:
             ("checkpoint", "events", "age", "size", "state", "state digest"),
             [_checkpoint_row(entry) for entry in found["checkpoints"]],
         )
+    if found["files"]:
+        lines = _file_rows(found["files"], StreamConfig(**found["config"]["stream"]).tick)
+        print_table(("file", "events", "from", "to", "learned", "sha256"), lines)
     if found["stream"]:
         print_stream(found["stream"], path / "dead-letters")
     if found["checkpoints"] and not (found["health"] or {}).get("alive"):
@@ -116,6 +126,7 @@ def _read_run(path: Path) -> dict[str, Any]:
         "dead_letters": _growth(_size(path / "dead-letters"), elapsed),
         "scores": _scores(path, elapsed, problems),
         "stream": _figures(path / "stream.json", problems),
+        "files": (_figures(path / LEARNED_FILES, problems) or {}).get("files", []),
         "report": (path / "report.html").exists(),
         "problems": problems,
     }
@@ -230,6 +241,21 @@ def _checkpoint_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
         "valid" if entry["problem"] is None else printable(entry["problem"]),
         str(entry.get("state_sha256") or "")[:12],
     )
+
+
+def _file_rows(files: Sequence[Mapping[str, Any]], unit: str) -> list[tuple[str, ...]]:
+    times = [t for entry in files for t in entry["times"]] or [0]
+    show, *_ = stream_time(times[0], times[-1], unit)
+    return [
+        (
+            printable(entry["path"] or "in Python"),
+            "" if entry["stop"] is None else f"{entry['stop'] - entry['start']:,}",
+            *(map(show, entry["times"]) if entry["times"] else ("", "")),
+            entry["ended"] or "not to its end",
+            ", ".join(digest[:12] for digest in entry["digests"][:3]),
+        )
+        for entry in files
+    ]
 
 
 def _figures(path: Path, problems: dict[str, str]) -> dict[str, Any] | None:

@@ -50,7 +50,7 @@ from tgflow.run.restore import check_own
 from tgflow.run.scores import check_scores
 from tgflow.run.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
-from tgflow.streams.errors import TooManyBadRecords
+from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
@@ -166,11 +166,12 @@ def open_node_types(directory: RunDirectory) -> NodeTypes | None:
     return types
 
 
-def open_partitioned(config: Config) -> PartitionedSource:
-    """Open the stream of `config`, of files or of a transport, as a resumable source."""
+def open_partitioned(config: Config, part: int = 0) -> PartitionedSource:
+    """Open the stream of `config`, of files (`part` as of `FileSource`) or of a transport."""
     c, graph, transport = config.stream, config.graph, find_transport(config.stream.path)
     if transport is None:
         more: dict[str, Any] = {"event_id": c.event_id, "follow": c.follow, "checks": config.checks}
+        more["part"] = part
         return _opened(c, graph, config.task, open_files, **more)
     scheme, bipartite = scheme_of(c.path), graph.direction == "bipartite"
     values: dict[str, Any] = {"url": c.path, "checks": config.checks, "bipartite": bipartite}
@@ -193,6 +194,36 @@ def open_partitioned(config: Config) -> PartitionedSource:
         raise
     except ValueError as error:
         raise ConfigError(f"[stream] and [{scheme}] are inconsistent: {error}") from None
+
+
+def late_counted(error: Exception, run: RunContext) -> Exception:
+    """Return the error of a run; of an appended file with late events it has their number."""
+    late, first = cause_of(error), run.directory.first
+    if not isinstance(late, LateEvent) or not first:
+        return error
+    last, again = run.trainer.graph.log.read(first - 1, first).t, open_partitioned(run.config)
+    again.start({})
+    num_late = num_rows = 0
+    while not again.ended():
+        for rows in again.poll({0}, 1.0):
+            num_rows += rows.num_rows
+            num_late += int((rows.events.t < int(last)).sum())
+    text = (
+        f"{num_late:,} of the {num_rows:,} rows of {again.name} are before tick {int(last)}, the "
+        "last event of the run; with --allow-config-change, --late dead_letter puts them aside, "
+        "and --late drop leaves them out"
+    )
+    return LateEvent(late.where, late.code, text) if num_late else error
+
+
+def hint_late(run: RunContext) -> None:
+    """Print how many rows of an appended file were late, if any."""
+    counts = [run.ingest.accounting.counts, {} if run.state is None else run.state.counts]
+    refused = [each.get("0", {}).get("refused", {}).get("late", {}) for each in counts]
+    num = refused[0].get("count", 0) - refused[1].get("count", 0)
+    if run.directory.part and num:
+        c = run.config
+        hint(f"{num:,} rows of {c.stream.path} come after later events: --late {c.order.late}")
 
 
 def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
@@ -307,9 +338,8 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     served_at = check_serving(config.serve)
     check_loggers(config.operate.log_to)
     check_own(directory)
-    source, nodes, device, threads = _open_inputs(
-        directory, partial(open_partitioned, config), peers.world
-    )
+    opened = partial(open_partitioned, config, directory.part)
+    source, nodes, device, threads = _open_inputs(directory, opened, peers.world)
     types = open_node_types(directory)
     run = RunContext(
         directory=directory,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from math import nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,8 +29,8 @@ from tgflow.report.table_text import (
     print_summary,
 )
 from tgflow.run import page
-from tgflow.run.config import LEARNING_OF, Config, ConfigError, plain, replaced
-from tgflow.run.records import read_records, run_name, to_json
+from tgflow.run.config import LEARNING_OF, Config, ConfigError, load_config, plain, replaced
+from tgflow.run.records import read_figures, read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
 
 if TYPE_CHECKING:
@@ -58,6 +59,15 @@ def run(
     nproc: Nproc = None,
     max_restarts: MaxRestarts = 10,
     resume: Resume = False,
+    append: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--append",
+            help="File to learn after those that the run has learned, with its settings; one that "
+            "it has learned adds nothing; may be given several times.",
+            rich_help_panel="Resuming",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     allow_config_change: Annotated[
         bool,
@@ -85,6 +95,7 @@ def run(
       tgflow run -s clicks.parquet --src user --dst page --t at --time-unit ms -m tgat
       tgflow run log.csv --no-header --columns src,dst,_,t --follow --max-wait 1s
       tgflow run -s events.csv --out runs/events --resume
+      tgflow run --resume --out runs/events --append day2.csv
       tgflow run -s events.csv --nproc 2 --out runs/two
       tgflow run -s s3://bucket/events --out runs/events --store s3://bucket/runs/events
       tgflow run -s kafka://localhost:9092/clicks --codec json
@@ -103,27 +114,67 @@ def run(
             "--overwrite is for a single process, as ranks that are started again would lose what "
             "they have learned: remove the directory, or choose another --out"
         )
+    if append and (nproc is not None or read_launch(os.environ) is not None):
+        raise ConfigError("--append is for a single process; leave out --nproc")
     if nproc is not None and not is_started():
         out, path, model = config.run.out, config.stream.path, config.model.name
         words, restarts = context.obj, max_restarts
         raise typer.Exit(run_ranks(out, path, model, words, nproc, restarts, resume=resume))
     from tgflow.cli.rank_setup import follow, join_ranks, slice_per_rank
     from tgflow.run.directory import ResumeOptions
-    from tgflow.run.saved import initial_model
+    from tgflow.run.saved import initial_settings
     from tgflow.run.stream import FlowControl, StopSignals
 
-    initial = initial_model(config.start.init_from, stated)
+    done = None
+    initial = initial_settings(config.start.init_from, stated, config.stream.path)
     config = replaced(config, initial | slice_per_rank(stated))
-    flow, options = FlowControl(), ResumeOptions(resume, allow_config_change, stated, overwrite)
-    with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
-        if peers.rank > 0:
-            follow(peers, flow)
-            return
-        metrics, result, directory = _learn(config, options, flow, peers)
+    for file in _files(config, append, resume=resume) if append else [None]:
+        if append:
+            stated = {"stream.limit": None, **stated}
+        options = ResumeOptions(resume, allow_config_change, stated, overwrite, file)
+        flow = FlowControl()
+        with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
+            if peers.rank > 0:
+                follow(peers, flow)
+                return
+            metrics, result, directory = done = _learn(config, options, flow, peers)
+        if result.stopped or not directory.learned.has_ended:
+            break
+    if done is None:
+        metrics = read_figures(Path(config.run.out or "") / "metrics.json") or {}
     if json:
         sys.stdout.write(to_json(metrics, indent=2) + "\n")
-    else:
+    elif done is not None:
         _print(metrics, result, directory)
+
+
+def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[str | None]:
+    """Yield None if the stream of the run has not ended, then the files that it has not learned."""
+    from tgflow.run.learned_files import LearnedFiles, digests_of
+    from tgflow.streams.files.reader import is_pipe
+    from tgflow.streams.transports import find_transport
+
+    out = config.run.out
+    if not resume or out is None:
+        raise ConfigError("--append continues a run: --resume --out RUN --append FILE")
+    streams = [config.stream]
+    if (saved := Path(out) / "config.toml").exists():
+        streams.append(load_config(saved, unknown=[]).stream)
+    are_endless = [c.follow or find_transport(c.path) for c in streams]
+    for file in append:
+        if any(are_endless) or find_transport(file) or is_pipe(file) or Path(file).is_dir():
+            raise ConfigError(
+                f"--append {file}: it takes files, one by one, after files that are not followed "
+                "(--follow)"
+            )
+    if not LearnedFiles(Path(out)).has_ended and any(c.path for c in streams):
+        yield None
+    for file in append:
+        digests = digests_of(file)
+        if (found := LearnedFiles(Path(out)).with_digest(digests[0])) is None:
+            yield file
+        else:
+            hint(f"--append {file} adds nothing: {out} has learned that file, on {found.ended}")
 
 
 def _learn(
@@ -136,6 +187,7 @@ def _learn(
     from tgflow.run.directory import RunDirectory
     from tgflow.run.model_maker import make_model
     from tgflow.run.uploads import fetch_run
+    from tgflow.streams.files.reader import FileSource
 
     with Lead(peers) as lead, ExitStack() as opened:
         # open the stream
@@ -154,9 +206,24 @@ def _learn(
         run.model = make_model(
             c.model, c.task, c.continual, run.x_dim, run.device, node_x_dim=run.node_x_dim
         )
+        learned, files = directory.learned, directory.files
         with inputs.logged(directory, "run", run.console) as run.run_log, run.lasting:
+            runner = build.open_runner(run)
+            is_of_files = isinstance(run.source, FileSource)
+            if is_of_files:
+                start = directory.first or run.note.history
+                learned.begin(files, directory.part, c.stream.path, start)
             # loop
-            result = build.open_runner(run).run()
+            try:
+                result = runner.run()
+            except Exception as error:
+                raise inputs.late_counted(error, run) from error.__cause__
+            finally:
+                if options.append is not None and not run.ingest.has_polled:
+                    learned.withdraw(files)
+            inputs.hint_late(run)
+            if is_of_files and run.ingest.is_over:
+                learned.end(files, run.trainer.graph.log, run.trainer.position)
             # report
             if not result.stopped:
                 inputs.check_events(c.stream.path, result.metrics["num_events"])

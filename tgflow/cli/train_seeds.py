@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import execution_config, use_device
-from tgflow.run.ingestion import save_relations
+from tgflow.run.ingestion import save_classes
 from tgflow.run.loggers import RunLoggers, check_loggers
 from tgflow.run.model_maker import make_model
 from tgflow.run.node_features import NodeFeatures
@@ -48,7 +48,7 @@ from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.injection import inject
-from tgflow.train.tasks.labels import freeze, make_task
+from tgflow.train.tasks.labels import freeze
 from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures
 
 
@@ -78,9 +78,8 @@ def follow(peers: Peers, num_seeds: int) -> None:
             graph.edge_x = features.with_cache(config.tables, table, "lru", gpu)
         execution = execution_config(c.model.precision, capture=c.run.capture)
         for seed in range(c.offline.seed, c.offline.seed + num_seeds):
-            _trainer(c.model, c.task, c.offline, seed, graph, device, execution, peers).fit(
-                progress=False
-            )
+            trainer = _trainer(c.model, c.offline, seed, graph, device, execution, peers)
+            trainer.fit(progress=False)
 
 
 class Inputs(NamedTuple):
@@ -91,8 +90,8 @@ class Inputs(NamedTuple):
     labels: LabeledNodes | PropertyLabels | None
     device: torch.device
     threads: int
-    relations: Sequence[str]
-    """Texts of the relations 0, 1, ...; none if they are numbers."""
+    classes: Mapping[str, Sequence[str]]
+    """Texts of the classes 0, 1, ... by column; none if they are numbers."""
     about_features: dict[str, str]
     """Sentences about features of edges and nodes."""
 
@@ -146,8 +145,7 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
     report = features.features_report(graph, nodes, source.ids)
-    relations = source.classes.get("relation", ())
-    return Inputs(graph, source.ids, labels, device, threads, relations, report)
+    return Inputs(graph, source.ids, labels, device, threads, source.classes, report)
 
 
 def _shared_graph(
@@ -204,7 +202,6 @@ def _with_anomalies(
 
 def _trainer(
     model: ModelConfig,
-    task: TaskConfig,
     offline: OfflineConfig,
     seed: int,
     graph: TemporalGraph,
@@ -217,14 +214,13 @@ def _trainer(
     settings = replace(offline, seed=seed)
     edge_x_dim, node_x_dim = feature_widths(graph).values()
     return OfflineTrainer(
-        make_model(model, task, settings, edge_x_dim, device, node_x_dim=node_x_dim),
+        make_model(model, offline.task, settings, edge_x_dim, device, node_x_dim=node_x_dim),
         graph,
         settings,
         observer,
         execution=execution,
         ids=ids,
         peers=peers,
-        task=make_task(task),
     )
 
 
@@ -241,7 +237,6 @@ def fit(
     execution = execution_config(config.model.precision, capture=config.run.capture)
     trainer = _trainer(
         config.model,
-        config.task,
         config.offline,
         epochs.seed,
         inputs.graph,
@@ -254,7 +249,8 @@ def fit(
     model = trainer.model
     if not results.resume(trainer) and config.task.freeze:  # learn links before labels alone
         model.requires_grad_(True)
-        links = OfflineTrainer(model, inputs.graph, trainer.config, epochs, execution=execution)
+        of_links = replace(trainer.config, task=TaskConfig())
+        links = OfflineTrainer(model, inputs.graph, of_links, epochs, execution=execution)
         links.fit(progress=False)
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path
@@ -264,7 +260,7 @@ def fit(
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
     Ids(inputs.ids).save(checkpoint)
-    save_relations(inputs.relations, checkpoint)
+    save_classes(inputs.classes, checkpoint)
     checkpoint.note("model", plain(config)["model"])
     save(path / "checkpoint" / folder, checkpoint)
     return result

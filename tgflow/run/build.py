@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
 
-from tgflow.checkpoint import Component, NoValidCheckpoint, RowsLost
+from tgflow.checkpoint import CheckpointError, Component, NoValidCheckpoint, RowsLost
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.sections import Ids
 from tgflow.graph.events import EventBatch
@@ -39,13 +40,15 @@ from tgflow.run.metrics import RunCollector, RunMetrics, lag_figures, open_expor
 from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
 from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
-from tgflow.run.saved import find_initial, start_of
+from tgflow.run.saved import find_initial, misfit, start_of
 from tgflow.run.scores import open_scores
 from tgflow.run.serving import FramePublisher, Replicas, listed_hosts
 from tgflow.run.stream import MemoryGuard
 from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
+from tgflow.streams.files.reader import FileSource
+from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import Callback, StepRecord
 
@@ -184,9 +187,19 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
     if run.newest is None and init_from is not None:
         initial = find_initial(init_from, run.peers.world)
     send_run(run)
-    run.trainer = trainer = make_trainer(run, initial)
+    try:
+        run.trainer = trainer = make_trainer(run, initial)
+    except CheckpointError as error:
+        raise error if initial is None else misfit(str(init_from), run.config, error) from None
     if initial is not None:
         run.ids, run.state, run.note = start_of(initial, trainer.graph, run.direction)
+    if run.state is not None and run.state.log is None and not run.state.counts:  # nothing read
+        if not isinstance(run.source, FileSource):
+            run.state = replace(run.state, partitions={})
+        if run.state.num_released < run.directory.first == trainer.position:
+            last, first = trainer.graph.log.t_last, run.directory.first
+            last = BEFORE_ALL if last is None else last
+            run.state = replace(run.state, num_released=first, watermark=last, last_t=last)
     if trainer.graph.edge_x is not None:
         opened.callback(close_quietly, trainer.graph.edge_x)
     run.ingest = open_ingest(run, opened)

@@ -13,6 +13,7 @@ from tgflow.base.setting import Effect
 from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import path_of
+from tgflow.checkpoint.typed import read_natural
 from tgflow.run.config import (
     Config,
     ConfigError,
@@ -26,7 +27,9 @@ from tgflow.run.config import (
 )
 from tgflow.run.config.rules import Command, check_rules
 from tgflow.run.config.schema import FILED
+from tgflow.run.learned_files import LearnedFile, LearnedFiles
 from tgflow.run.records import RunFiles, run_note
+from tgflow.streams.transports import scheme_of
 
 EFFECTS: dict[Effect, str] = {
     "any_time": "does not change results",
@@ -68,6 +71,8 @@ class ResumeOptions:
     stated: Mapping[str, Any] | None = None
     overwrite: bool = False
     """Whether to replace a run that is there."""
+    append: str | None = None
+    """File to learn after those that the run has learned."""
 
 
 class RunDirectory:
@@ -84,11 +89,16 @@ class RunDirectory:
         saved: Config | None = None,
         options: ResumeOptions | None = None,
         unknown: Sequence[str] = (),
+        learned: LearnedFiles | None = None,
     ) -> None:
         self.files, self.config, self.changed = files, config, changed
         self.resumed, self.unknown = resumed, unknown
         self.lock, self._saved = lock, saved
         self._options = ResumeOptions() if options is None else options
+        self.learned = LearnedFiles() if learned is None else learned
+        """The files that were learned one after another."""
+        self.part = max(0, len(self.learned.entries) - (self._options.append is None))
+        """Number of them before the one that is learned now."""
 
     @classmethod
     def find(
@@ -115,14 +125,20 @@ class RunDirectory:
             lock = RunLock(path / LOCK, say=_say)
             opened.callback(lock.release)
             unknown: list[str] = []
-            saved = _saved(path, run_note(_newest_meta(path)).settings, unknown)
+            meta = _newest_meta(path)
+            saved = _saved(path, run_note(meta).settings, options.append, unknown)
             stated = {**(options.stated or {}), "run.out": config.run.out}
+            _check_stream(path, saved, stated)
             wanted = replaced(saved, stated)
             if wanted.placement not in FILED:  # irrelevant where rows are in memory now
                 unused = {"tables.edge_budget": None, "tables.edge_path": None}
                 wanted = replaced(saved, unused | stated)
             changed = _changes(path, flat(saved), flat(wanted), options)
             check_rules(wanted, command, world, resumed=True)
+            learned = LearnedFiles(path)
+            if options.append and not learned.entries:
+                stop = read_natural(meta, "position")  # of a trainer in Python
+                learned.entries = [LearnedFile(path="", start=0, stop=stop)]
             opened.pop_all()
         return cls(
             RunFiles(path, resumed=True),
@@ -133,7 +149,13 @@ class RunDirectory:
             saved=saved,
             options=options,
             unknown=unknown,
+            learned=learned,
         )
+
+    @property
+    def first(self) -> int:
+        """Number of events of the files before."""
+        return (self.learned.entries[self.part - 1].stop or 0) if self.part else 0
 
     @property
     def path(self) -> Path:
@@ -174,7 +196,7 @@ class RunDirectory:
         return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any]) -> None:
-        saved = _saved(self.path, counting)
+        saved = _saved(self.path, counting, self._options.append)
         self.changed = _changes(self.path, flat(saved), flat(self.config), self._options)
 
     def accept_settings(self) -> None:
@@ -200,10 +222,34 @@ def _newest_meta(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _saved(path: Path, counting: Mapping[str, Any], unknown: list[str] | None = None) -> Config:
-    """Return the settings of a run: those in `counting`, the rest from config.toml."""
+def _saved(
+    path: Path, counting: Mapping[str, Any], append: str | None, unknown: list[str] | None = None
+) -> Config:
+    """Return the settings of a run: those in `counting`, the rest from config.toml.
+
+    Its stream is the file to `append`, or the last one of files.json.
+    """
     view = load_config(path / SETTINGS, unknown=[] if unknown is None else unknown)
-    return replaced(view, counting)
+    learned = LearnedFiles(path).entries
+    last = append or (learned[-1].path if learned else None)
+    return replaced(view, {**counting, **({} if last is None else {"stream.path": last})})
+
+
+def _check_stream(path: Path, saved: Config, stated: dict[str, Any]) -> None:
+    """Refuse another file as the stream of a resumed run; ignore one that was learned before."""
+    given: Any = stated.get("stream.path")
+    now = saved.stream.path
+    if given in (each.path for each in LearnedFiles(path).entries):
+        del stated["stream.path"]
+        return
+    if given is None or not now:
+        return
+    is_moved = Path(given).name == Path(now).name or Path(given).is_dir()
+    if not is_moved and scheme_of(given) is scheme_of(now) is None:
+        raise ConfigError(
+            f"--stream: {path} learns {now}, not {given}; to learn that file after it: tgflow run "
+            f"--resume --out {path} --append {given}"
+        )
 
 
 def _changes(

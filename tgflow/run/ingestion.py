@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -53,17 +54,23 @@ def save_ingest(state: IngestState, writer: Checkpoint) -> None:
     writer.note("ingest", state.to_json())
 
 
-def save_relations(names: Sequence[str], writer: Checkpoint) -> None:
-    """Save the texts of the relations 0, 1, ..., if they have any."""
-    if names:
-        writer.note("relations", [*names])
+def save_classes(classes: Mapping[str, Sequence[str]], writer: Checkpoint) -> None:
+    """Save the texts of the classes 0, 1, ... of each column that has any."""
+    if classes:
+        writer.note("classes", {role: [*names] for role, names in classes.items()})
 
 
 def load_classes(reader: Checkpoint) -> dict[str, list[str]]:
-    """Return the texts of the numbers 0, 1, ... of relations and of labels, where they have any."""
+    """Return the texts of the classes 0, 1, ... of relations, labels and categorical columns."""
     classes = load_ingest(reader).classes if "ingest" in reader.meta else {}
-    names: list[str] = read_as(list[str], reader.meta.get("relations", []), "relations")
-    return {**classes, "relation": names} if names else {**classes}
+    noted: dict[str, list[str]] = reader.meta.get("classes", {})
+    return {**read_as(dict[str, list[str]], noted, "classes"), **classes}
+
+
+def before_all(classes: Mapping[str, Sequence[str]]) -> dict[int, PartitionState]:
+    """Return the state of a source of files at its beginning, whose classes continue others."""
+    found = {role: [*names] for role, names in classes.items()}
+    return {0: PartitionState({"classes": json.dumps(found)})} if found else {}
 
 
 def load_ingest(reader: Checkpoint) -> IngestState:
@@ -137,6 +144,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
         log=run.log,
         state=run.state,
         skip_to=run.trainer.position,
+        first=run.directory.first,
         clock_limit=config.order.max_time_jump is None
         and (is_endless(config) or config.stream.follow or is_pipe(address)),
         keep_event_ids=config.scores.to is not None and config.stream.event_id is not None,
@@ -201,7 +209,6 @@ class SavedIngest(Component, Callback):
         self._pending = self._ingest.state_at(self._trainer.position)
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
         save_ingest(self._pending, writer)
-        save_relations(self._pending.classes.get("relation", ()), writer)
 
     def saved(self) -> None:
         """Commit the source's positions, and remove log segments that no checkpoint needs."""

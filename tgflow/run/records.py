@@ -163,6 +163,7 @@ def _compact(value: Mapping[str, Any]) -> str:
 
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
 """Files written before a run starts, and the note of its file of scores."""
+LEARNED_FILES = "files.json"
 LOGS = {"csv": "metrics.csv", "tensorboard": "tensorboard", "wandb": "wandb"}
 """Files of loggers by the values of `--log-to`."""
 SEEDS = "seeds"
@@ -170,7 +171,7 @@ SEEDS = "seeds"
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
-    | {"micro-batches.txt", "scores.arrows", "store.json", SEEDS, *LOGS.values()}
+    | {"micro-batches.txt", "scores.arrows", "store.json", LEARNED_FILES, SEEDS, *LOGS.values()}
 )
 """Further files of a run that has learned nothing."""
 LEARNED = frozenset({"checkpoint", "scores.arrow", "events.arrow"})

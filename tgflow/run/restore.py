@@ -33,7 +33,6 @@ from tgflow.run.records import RunNote, run_note
 from tgflow.streams.errors import SourceMismatch
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import (
     file_of,
     graph_of,
@@ -102,20 +101,13 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
         "device_budget": config.graph.device_budget,
         "edge_x": _open_table(run),
     }
-    task = make_task(config.task)
     execution = execution_config(config.model.precision, capture=config.run.capture)
-    learning: dict[str, Any] = {"execution": execution, "task": task}
+    learning: dict[str, Any] = {"execution": execution}
     if isinstance(model, TemporalModel):
         learning |= {"peers": peers, "scores": config.scores.to is not None}
     kind = config.graph.feature_scale
     if checkpoint is not None:
-        noted = read_as(dict[str, Any], checkpoint.meta.get("node_x", {}), "node_x")
-        there = read_as(int, noted.get("dim", 0), "node_x.dim")
-        if there != node_x_dim:
-            raise ConfigError(
-                f"--node-features: those of the run have width {there}, and now {node_x_dim}; give "
-                "the file and the --node-columns that it was started with"
-            )
+        _check_widths(run, checkpoint, "")
         trainer: StreamTrainer
         if isinstance(model, TemporalModel):
             keep_model = run.directory.effect != "fixed_model"
@@ -133,16 +125,11 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
         trainer.graph.check_time_unit(run.unit)
         return trainer
     if initial is not None:
+        _check_widths(run, initial, "--init-from, ")
         graph = graph_of(initial, shard=shard, **where)
         graph.check_time_unit(run.unit)
-        there = 0 if graph.node_x is None else graph.node_x.dim
-        if there != node_x_dim:
-            raise ConfigError(
-                f"--init-from: that run has node features of width {there}, this one of "
-                f"{node_x_dim}; give the same --node-features"
-            )
         found = "none" if graph.feature_scale is None else graph.feature_scale.kind
-        if (graph.edge_x is not None or there) and found != kind:
+        if (graph.edge_x is not None or graph.node_x is not None) and found != kind:
             raise ConfigError(
                 f"--init-from: that run has --feature-scale {found}, this one {kind}; give the same"
             )
@@ -160,6 +147,22 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
     if initial is not None:
         load_model_before_labels(model, initial)
     return ContinualTrainer(model, graph, config.continual, **learning)
+
+
+def _check_widths(run: RunContext, checkpoint: Checkpoint, flag: str) -> None:
+    """Raise `ConfigError` if edge or node features have other widths than those of a checkpoint."""
+    columns = "--features, --categorical and --set stream.max_categories"
+    for name, of, now, same in (
+        ("edge_x", "--features", run.x_dim, columns),
+        ("node_x", "--node-features", run.node_x_dim, "--node-features and --node-columns"),
+    ):
+        noted = read_as(dict[str, Any], checkpoint.meta.get(name, {}), name)
+        there = read_as(int, noted.get("dim", 0), f"{name}.dim")
+        if there != now:
+            raise ConfigError(
+                f"{flag}{of}: those of the run have width {there}, and now {now}; give the same "
+                f"{same}"
+            )
 
 
 def _open_table(run: RunContext) -> Table | None:

@@ -32,15 +32,17 @@ from tgflow.run.config import (
     Config,
     ConfigError,
     StreamConfig,
+    flag_of,
     flat,
     load_config,
     plain,
+    quote_json,
     replaced,
     to_toml,
 )
 from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
-from tgflow.run.ingestion import load_classes, load_ingest, save_ingest, save_relations
+from tgflow.run.ingestion import before_all, load_classes, load_ingest, save_ingest
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
@@ -48,12 +50,14 @@ from tgflow.serve.predictor import Predictor
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.ingest.tail import LogTail
+from tgflow.streams.options import StreamOptions, TextLayout
 from tgflow.train.calibration import Calibration
 from tgflow.train.config import TrainingConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.inference import Inference
 from tgflow.train.observe import StepRecord
 from tgflow.train.plans import sampler_span
+from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import graph_of, load_model
 
@@ -162,6 +166,7 @@ class Run(Predictor):
             mrr_negatives=1,
             warmup=0,
             metrics=(),
+            task=TaskConfig(),
         )
         trainer = ContinualTrainer(self.model, self.graph, settings)
         trainer.ids, position = self.ids, self.position
@@ -186,14 +191,15 @@ class Run(Predictor):
         Raises:
             CheckpointError: If the checkpoint does not fit the model.
         """
-        settings, task = self.config.continual, make_task(self.config.task)
+        settings = self.config.continual
         if self.is_continual:
             trainer = ContinualTrainer.from_checkpoint(
-                self._new_model(self.graph), self._checkpoint, settings, scores=scores, task=task
+                self._new_model(self.graph), self._checkpoint, settings, scores=scores
             )
         else:
-            trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores, task=task)
+            trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores)
         trainer.ids, saved = self.ids, self.relations()
+        self.labels = None if self.labels is None else trainer.labels
         self.relations = lambda: _relations_of(trainer) or saved
         self.model = trainer.model
         self.follow(trainer, make_engine(self._training(), trainer.model, trainer.graph))
@@ -253,7 +259,10 @@ def open_run(
         engine = make_engine(path.config, path.model, path.graph)
         stream, ids = _stream_of(path), _ids_of(path)
         relations = partial(_relations_of, path)
-        run = Predictor("the trainer", stream, ids, path.graph, engine, Calibration(), relations)
+        labels = None if path.model.label_decoder is None else path.labels
+        run = Predictor(
+            "the trainer", stream, ids, path.graph, engine, Calibration(), relations, labels=labels
+        )
         run.follow(path, engine)
         return run
     home, found = find_checkpoint(path)
@@ -278,8 +287,8 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
 
     Raises:
         FileExistsError: If it holds other files, or a later state.
-        ValueError: If the model cannot be built from its class and its `config`, or a task,
-            optimizer, schedule or loss was given beside the trainer's `config`.
+        ValueError: If the model cannot be built from its class and its `config`, or an optimizer,
+            schedule or loss was given beside the trainer's `config`.
         OSError: If it cannot be written.
 
     Example:
@@ -300,8 +309,9 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     checkpoint, start = trainer.checkpoint(), trainer.stream_start
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
-    save_ingest(IngestState(num_released=start, watermark=last, last_t=last), checkpoint)
-    save_relations(_relations_of(trainer), checkpoint)
+    parts = before_all(trainer.stream.classes)
+    state = IngestState(num_released=start, watermark=last, last_t=last, partitions=parts)
+    save_ingest(state, checkpoint)
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
     checkpoint.note("model", plain(config)["model"])
@@ -339,7 +349,8 @@ def _config_of(trainer: ContinualTrainer) -> Config:
             direction=graph.direction, feature_scale="none" if scale is None else scale.kind
         ),
         model=ModelConfig(name=name, settings=settings, precision=trainer.execution.precision),
-        learning=LearningConfig(**vars(trainer.config)),
+        learning=LearningConfig(**{**vars(trainer.config), "task": TaskConfig()}),
+        task=trainer.config.task,
         run=RunConfig(device=str(trainer.device), capture=trainer.execution.capture),
     )
     edge_x_dim, node_x_dim = feature_widths(graph).values()
@@ -373,6 +384,7 @@ def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
         origin["columns"] = ",".join(origin["columns"])
     tick = trainer.graph.time_unit
     unit = trainer.stream.time_unit or tick
+    origin["id_kind"] = "string" if "ends" in _ids_of(trainer).columns() else "int"
     origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
     return StreamConfig(**origin)
 
@@ -444,10 +456,50 @@ def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
     return {f"model.{name}": value for name, value in settings.items()}
 
 
-def initial_model(path: str | None, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model settings of the initial run at `path`, if any, but for those in `stated`."""
-    found = {} if path is None else saved_model(find_initial(path))
-    return {key: value for key, value in found.items() if key not in stated}
+def initial_settings(
+    path: str | None, stated: Mapping[str, Any], stream: str = ""
+) -> dict[str, Any]:
+    """Return the settings that a run takes from the initial run at `path`, if any.
+
+    They are those of columns, features, graph, model and task, but for those in `stated`; and the
+    layout of files like `stream`.
+    """
+    if path is None:
+        return {}
+    there = flat(saved_config(*find_checkpoint(path)))
+    is_alike = Path(stream).suffix == Path(there["stream.path"]).suffix
+    layout, task = {*_names(TextLayout)}, there["task.kind"]
+    left_out = {"graph.node_types_digest", "graph.device_budget", "stream.max_file_bytes"}
+    left_out |= set() if is_alike else {f"stream.{name}" for name in layout}
+    if "task.kind" in stated or there["task.node_labels"] or there["task.inject"]:
+        left_out |= {f"task.{name}" for name in _names(TaskConfig)}
+    if there["stream.label"] == there["task.target"] and task != "link":
+        left_out.add("stream.label")  # which the task sets
+    columns = {f"stream.{name}" for name in _names(StreamOptions)}
+    return {
+        key: value
+        for key, value in there.items()
+        if (key in columns or key.partition(".")[0] in ("graph", "model", "task"))
+        and key not in left_out | stated.keys()
+    }
+
+
+def _names(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def misfit(path: str, config: Config, error: CheckpointError) -> Exception:
+    """Return an error that names the settings for which an initial run's model does not fit."""
+    there, now = initial_settings(path, {}), flat(config)
+    found = [
+        f"{flag_of(key)} is {quote_json(there[key])} there and {quote_json(now[key])} here"
+        for key in there
+        if (key.startswith("model.") or key in ("task.kind", "task.classes"))
+        and there[key] != now[key]
+    ]
+    if not found:
+        return error
+    return ConfigError(f"--init-from: the model of {path} has other parameters: {'; '.join(found)}")
 
 
 def find_initial(path: str | Path, world: int = 1) -> Checkpoint:
@@ -473,5 +525,6 @@ def start_of(
     Ids(ids).load(initial)
     last = BEFORE_ALL if graph.log.t_last is None else graph.log.t_last
     num = graph.num_events
-    state = IngestState(num_released=num, watermark=last, last_t=last)
+    begun = before_all(load_classes(initial))
+    state = IngestState(num_released=num, watermark=last, last_t=last, partitions=begun)
     return ids, state, RunNote(history=num)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -21,6 +21,7 @@ from tgflow.base.choices import (
 )
 from tgflow.base.describe import described
 from tgflow.base.setting import EXPERT, Duration, Parsed, Setting, Size, check_ranges
+from tgflow.train.tasks.config import TaskConfig
 
 OPTIMIZERS: Mapping[str, str] = MappingProxyType(
     {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "rmsprop": "RMSprop", "adagrad": "Adagrad"}
@@ -152,6 +153,8 @@ class TrainingConfig:
     """Neighbor sampling strategy; unset: as in the model's paper."""
     span: Annotated[Duration | None, EXPERT] = None
     """Width of strategy window, or half-life of decayed: seconds, or text such as 1h."""
+    task: TaskConfig = field(default_factory=TaskConfig)
+    """Labels to learn and measure beside links, once each is known; by default none."""
     num_threads: Annotated[
         Annotated[int, Ge(0)] | None, Setting(flags=("--workers",), resume="any_time")
     ] = None

@@ -30,7 +30,6 @@ from tgflow.train.stream_trainer import StreamTrainer
 if TYPE_CHECKING:
     from tgflow.graph.tables.table import Table
     from tgflow.train.event_scores import EventScorer
-    from tgflow.train.tasks.labels import LabelTask
 
 
 class ContinualTrainer(StreamTrainer):
@@ -56,10 +55,8 @@ class ContinualTrainer(StreamTrainer):
             the same bits as one process. Only rank 0 has metrics; records of other ranks have
             position and loss.
         scores: Whether records have the scores of each event (`StepRecord.scores`), with
-            probabilities calibrated online; and of its label, where `task` predicts labels.
+            probabilities calibrated online; and of its label, where `config.task` predicts labels.
             Synchronizes each micro-batch before it is learned.
-        task: A further task to learn and measure beside links, such as labels of events, each once
-            its event has been predicted, or later; None: links only.
         optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
             function from parameters to an optimizer; None: `config.optimizer`.
         lr_scheduler: Likewise, such as {"name": "cosine", "T_max": 10_000}, or a function from the
@@ -91,19 +88,21 @@ class ContinualTrainer(StreamTrainer):
         execution: ExecutionConfig | None = None,
         peers: Peers | None = None,
         scores: bool = False,
-        task: LabelTask | None = None,
         optimizer: OptimizerLike | None = None,
         lr_scheduler: SchedulerLike | None = None,
         loss: LossLike | None = None,
     ) -> None:
         config = ContinualConfig() if config is None else config
-        if task is not None:
-            task.check(model)
-            if config.slices > 1:
-                raise ValueError(
-                    "a task requires whole batches in one process: leave slices at 1 (--slices 1, "
-                    "without --nproc)"
-                )
+        task = None
+        if config.task.kind != "link":
+            from tgflow.train.tasks.labels import task_with_decoder
+
+            task = task_with_decoder(config.task, model, graph)
+        if task is not None and config.slices > 1:
+            raise ValueError(
+                "a task requires whole batches in one process: leave slices at 1 (--slices 1, "
+                "without --nproc)"
+            )
         is_spread = graph.shard.world > 1 or isinstance(model.state, SpreadState)
         if config.mrr_negatives == "all" and is_spread:
             raise ValueError(
@@ -114,12 +113,7 @@ class ContinualTrainer(StreamTrainer):
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         super().__init__(graph, config, execution, device, peers, task)
         self.model = model
-        given: dict[str, Any] = {
-            "task": task,
-            "optimizer": optimizer,
-            "lr_scheduler": lr_scheduler,
-            "loss": loss,
-        }
+        given: dict[str, Any] = {"optimizer": optimizer, "lr_scheduler": lr_scheduler, "loss": loss}
         self.not_in_config = [name for name, value in given.items() if value is not None]
         """Arguments given beside `config`, which does not hold them."""
         self.scorer: EventScorer | None = None
@@ -139,6 +133,7 @@ class ContinualTrainer(StreamTrainer):
             execution=self.execution,
             peers=peers,
             control=self.control,
+            task=task,
             **given,
         )
         self._learner, self._ready = self._stepper.learner, self._stepper.records
@@ -258,7 +253,7 @@ class ContinualTrainer(StreamTrainer):
             shard: As in `TemporalGraph`; may differ from run to run.
             options: Further arguments of the class. `execution` and `peers` may differ from run to
                 run. With `scores` the checkpoint's calibration continues, if it has one, and with
-                `task` its metrics, if the model is kept; pending labels are those of the
+                a task its metrics, if the model is kept; pending labels are those of the
                 checkpoint's events. An `optimizer`, `lr_scheduler` or `loss` that is not in the
                 settings must be given again.
 

@@ -53,7 +53,7 @@ from tgflow.train.results import Results
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.stepper import learner_of
-from tgflow.train.tasks.labels import EventLabels, LabelTask
+from tgflow.train.tasks.labels import EventLabels, LabelTask, task_with_decoder
 from tgflow.train.trainer_state import graph_of, load_learner, save_learner, save_state
 
 INDUCTIVE = "inductive."
@@ -197,13 +197,13 @@ class OfflineTrainer:
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,
         peers: Peers | None = None,
-        task: LabelTask | None = None,
         optimizer: OptimizerLike | None = None,
         lr_scheduler: SchedulerLike | None = None,
         loss: LossLike | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         self._peers = peers = Peers() if peers is None else peers
+        task = task_with_decoder(c.task, model, graph)
         _check(model, c, task)
         self._select = None if task is None else task.select
         control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
@@ -773,7 +773,6 @@ def _check(model: TemporalModel, config: OfflineConfig, task: LabelTask | None) 
             raise ValueError(f"eval_neighbors: {error}") from None
     if task is None:
         return
-    task.check(model)
     are_set = {
         "slices": config.slices > 1,
         "fixed_negatives": config.fixed_negatives is not None,

@@ -9,16 +9,12 @@ from tgflow.nn.model import TemporalModel
 from tgflow.streams.source import as_source, is_table
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.labels import LabelTask
 
 
 def evaluate(
     stream: Any,
     model: TemporalModel | type[TemporalModel],
     *,
-    target: str | None = None,
-    delay: int | str | None = None,
     config: ContinualConfig | None = None,
     progress: bool | None = None,
     **options: Any,
@@ -34,30 +30,28 @@ def evaluate(
             it opens, which is opened with `options`.
         model: A model that is trained in place, or a class that is built with its defaults for the
             features of the stream.
-        target: Column of labels to learn and evaluate beside links; a stream must have been opened
-            with it as `label`.
-        delay: Time after its event at which a label becomes known, such as "1d"; needs `target`.
-        config: Settings of the training; None: the defaults.
+        config: Settings of the training; None: the defaults. The column of labels of its `task` is
+            that of what is opened; a stream must have been opened with it as `label`.
         progress: Whether to show a progress bar; None: on a terminal or in a notebook.
         **options: Arguments of `tgflow.open_stream`, such as `src` and `time_unit`.
 
     Returns:
-        `ContinualTrainer.result()`: `prequential.ap`, `prequential.mrr`, ..., and with `target`
-        `prequential.edge.*`.
+        `ContinualTrainer.result()`: `prequential.ap`, `prequential.mrr`, ..., and with a task
+        such as edge `prequential.edge.*`.
 
     Raises:
         TrainingDiverged: If a loss or score is not finite.
         StreamError, TypeError: As `tgflow.open_stream`.
-        ValueError: If `delay` is given without `target`, or model and stream do not fit.
+        ValueError: If model and stream do not fit.
 
     Example:
         >>> tg.evaluate([many], tg.EdgeBank())["num_events"]
         400
     """
-    if delay is not None and target is None:
-        raise ValueError(f"delay={delay!r} is for labels: give target, the column that has them")
     if options and not is_table(stream):
         raise TypeError(f"{', '.join(options)}: give these to tg.open_stream")
+    config = ContinualConfig() if config is None else config
+    target = config.task.target
     source = as_source(stream, **(options if target is None else {"label": target, **options}))
     x_dim = source.x_dim
     if x_dim is None:  # batches without a source: as the model has it
@@ -71,10 +65,4 @@ def evaluate(
     )
     if isinstance(model, type):
         model = model.for_graph(graph)
-    task = None
-    if target is not None:
-        task = LabelTask(TaskConfig(kind="edge", target=target, label_delay=delay))
-        if model.label_decoder is None:
-            task.add_decoder(model, x_dim=x_dim)
-    trainer = ContinualTrainer(model, graph, config, task=task)
-    return trainer.run(source, progress=progress)
+    return ContinualTrainer(model, graph, config).run(source, progress=progress)

@@ -266,7 +266,9 @@ class StreamTrainer(ABC):
         is_new = self.ids is None  # without a word of the graph, it is as the file declares
         bipartite = True if is_new and self.graph.direction == "bipartite" else None
         unit = None if self.graph.time_unit == "tick" else self.graph.time_unit
-        stream = as_source(data, ids=self.ids, bipartite=bipartite, time_unit=unit)
+        target = self.config.task.target
+        label = {} if target is None else {"label": target}
+        stream = as_source(data, ids=self.ids, bipartite=bipartite, time_unit=unit, **label)
         ids, source = stream.ids, stream.source
         is_plain = type(stream) is EventStream
         is_same = is_plain and type(self.stream) is EventStream and source is self.stream.source

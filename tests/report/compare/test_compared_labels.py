@@ -42,7 +42,7 @@ def comparison(task, *, frozen_at=None):
     else:
         copy = with_decoder(small_tgn, task)
         lineup.append(Entrant("frozen", 0, copy, frozen_of="tgn", frozen_at=frozen_at))
-    return Comparison(lineup, TemporalGraph("undirected", 2), CONFIG, task=task)
+    return Comparison(lineup, TemporalGraph("undirected", 2), replace(CONFIG, task=task.config))
 
 
 def figures(found):
@@ -65,8 +65,9 @@ def test_each_model_predicts_labels_as_in_a_separate_run(classes, make, name):
     found.run(pieces(events, 64))
     results, rules = figures(found)
     for key, model in (("tgn/0", small_tgn), ("tgat/0", small_tgat)):
-        graph, config = TemporalGraph("undirected", 2), replace(CONFIG, seed=0, data_seed=7)
-        alone = ContinualTrainer(with_decoder(model, task), graph, config, task=task)
+        graph, config = TemporalGraph("undirected", 2), replace(CONFIG, data_seed=7)
+        config = replace(config, seed=0, task=task.config)
+        alone = ContinualTrainer(with_decoder(model, task), graph, config)
         result = untimed(alone.run(pieces(events, 50)))
         same = [each for each in result if each.startswith(("prequential.", "running."))]
         assert f"prequential.edge.{name}" in same
@@ -87,7 +88,7 @@ def test_resumed_comparison_of_labels_has_the_same_bits(tmp_path):
             break
     ckpt.save(tmp_path / "saved", found.checkpoint())
     lineup = [each.entrant for each in comparison(task, frozen_at=50).participants]
-    resumed = Comparison.from_checkpoint(lineup, ckpt.load(tmp_path / "saved"), task=task)
+    resumed = Comparison.from_checkpoint(lineup, ckpt.load(tmp_path / "saved"))
     resumed.run(pieces(events[found.position :], 64))
     assert figures(resumed) == figures(whole)
     for mine, other in zip(resumed.participants, whole.participants, strict=True):
@@ -101,7 +102,7 @@ def test_resumed_comparison_of_labels_has_the_same_bits(tmp_path):
 def test_comparison_without_any_decoder_is_refused():
     lineup = [Entrant("recency", 0, Recency())]
     with pytest.raises(ValueError, match="Recency has no label_decoder for the task edge"):
-        Comparison(lineup, TemporalGraph(), CONFIG, task=task_of())
+        Comparison(lineup, TemporalGraph(), replace(CONFIG, task=task_of().config))
 
 
 def scores_and_labels(size=2_000, share=0.2):
@@ -180,4 +181,4 @@ def test_damaged_figures_of_a_checkpoint_are_refused():
     saved.sections["c000-task"] = {**saved.sections["c000-task"], "cells": torch.zeros(3, 3)}
     lineup = [each.entrant for each in comparison(task_of()).participants]
     with pytest.raises(CheckpointError, match="cells"):
-        Comparison.from_checkpoint(lineup, saved, task=task_of())
+        Comparison.from_checkpoint(lineup, saved)

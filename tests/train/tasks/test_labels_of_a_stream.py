@@ -28,8 +28,8 @@ def model_of(task):
 def trainer_of(delay=None, *, scores=False, classes=3, **changes):
     task = task_of(delay, classes=classes)
     graph = TemporalGraph("undirected", 2)
-    config = ContinualConfig(**SETTINGS | changes)
-    return ContinualTrainer(model_of(task), graph, config, task=task, scores=scores)
+    config = ContinualConfig(**SETTINGS | changes, task=task.config)
+    return ContinualTrainer(model_of(task), graph, config, scores=scores)
 
 
 def said_of(events, delay=None, **changes):
@@ -96,10 +96,8 @@ def test_scores_have_the_most_likely_of_the_earlier_labels(classes):
 
 
 def test_stream_anomalies_are_events_with_low_link_scores():
-    task = task_of(kind="anomaly", classes=2)
-    trainer = ContinualTrainer(
-        small_tgn(), TemporalGraph("undirected", 2), ContinualConfig(**SETTINGS), task=task
-    )
+    config = ContinualConfig(**SETTINGS, task=task_of(kind="anomaly", classes=2).config)
+    trainer = ContinualTrainer(small_tgn(), TemporalGraph("undirected", 2), config)
     result = trainer.run(pieces(by_feature(200), 64))
     assert 0 < result["prequential.anomaly.auc"] < 1
     assert not EventScorer(labels=trainer.labels).predicts_labels

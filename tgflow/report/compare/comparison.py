@@ -25,7 +25,7 @@ from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import StepRecord
 from tgflow.train.stepper import Stepper
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.train.tasks.labels import LabelTask
+from tgflow.train.tasks.labels import make_task
 from tgflow.train.trainer_state import graph_of, save_graph
 
 
@@ -43,8 +43,8 @@ class Comparison(StreamTrainer):
         graph: Grows by the stream's events; append to it nowhere else.
         config: Settings of all; `seed` is only the default of `data_seed`.
         execution: GPU settings.
-        task: A further task to learn and measure beside links, by the models with its decoder
-            (`LabelTask.add_decoder`); the others are compared by links alone. None: links only.
+            A task is learned by the models with its decoder (`LabelTask.add_decoder`); the others
+            are compared by links alone.
 
     Raises:
         ValueError: As `check_lineup` and `StreamTrainer`, or if no model has the task's decoder.
@@ -64,13 +64,13 @@ class Comparison(StreamTrainer):
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
-        task: LabelTask | None = None,
     ) -> None:
         check_lineup(lineup)
         config = ContinualConfig() if config is None else config
         config = replace(config, mrr_every=1)  # differences are tested over all events
         if config.data_seed is None:
             config = replace(config, data_seed=config.seed)
+        task = make_task(config.task)
         super().__init__(graph, config, execution, device_of_lineup(lineup), task=task)
         self._groups: dict[tuple[Any, ...], _Group] = {}
         """Participants grouped by their needs; a group shares batches."""
@@ -149,7 +149,6 @@ class Comparison(StreamTrainer):
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
-        task: LabelTask | None = None,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
         edge_x: Table | None = None,
@@ -161,7 +160,6 @@ class Comparison(StreamTrainer):
             checkpoint: From `checkpoint()`, or another reader of what `save` wrote.
             config: The same settings; None takes them from the checkpoint.
             execution: As in the class.
-            task: The same task.
             device: Device of the graph, as in `TemporalGraph`.
             device_budget: As in `TemporalGraph`.
             edge_x: Table to load the edge features into; None: host memory.
@@ -172,7 +170,7 @@ class Comparison(StreamTrainer):
         saved: ContinualConfig = read_as(ContinualConfig, checkpoint.meta.get("config"), "config")
         empty = graph_of(checkpoint, "compare", edge_x, device=device, device_budget=device_budget)
         config = saved if config is None else config
-        found = cls(lineup, empty, config, execution=execution, task=task)
+        found = cls(lineup, empty, config, execution=execution)
         noted = checkpoint.meta.get("participants")
         notes = read_as(list[dict[str, Any]], noted, "participants")
         keys = [read_as(str, each.get("key"), "participants.key") for each in notes]

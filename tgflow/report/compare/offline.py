@@ -22,7 +22,8 @@ from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
-from tgflow.train.tasks.labels import EventLabels, LabelTask
+from tgflow.train.tasks.config import TaskConfig
+from tgflow.train.tasks.labels import EventLabels, make_task
 
 
 def compare_offline(
@@ -33,7 +34,6 @@ def compare_offline(
     execution: ExecutionConfig | None = None,
     ids: NodeIds | None = None,
     results: OfflineResults | None = None,
-    task: LabelTask | None = None,
     on_result: Callable[[str, Mapping[str, Any]], None] = lambda key, result: None,
 ) -> Outcome:
     """Train each entrant and return the scores of all on the events of the test.
@@ -43,6 +43,7 @@ def compare_offline(
     the first is compared. A task is learned by the models with its decoder.
     """
     results = OfflineResults() if results is None else results
+    task = make_task(config.task)
     labels = None if task is None else task.labels_of(graph)
     participants: dict[str, Any] = {}
     for number, entrant in enumerate(lineup):
@@ -51,14 +52,9 @@ def compare_offline(
             own = replace(config, seed=entrant.seed, **entrant.learning)
             predicts = labels is not None and labels.are_predicted_by(entrant.model)
             scores = _TestScores(config.test_negatives[0], labels, predicts=predicts)
+            own = own if predicts else replace(own, task=TaskConfig())
             trainer = OfflineTrainer(
-                entrant.model,
-                graph,
-                own,
-                scores,
-                execution=execution,
-                ids=ids,
-                task=task if predicts else None,
+                entrant.model, graph, own, scores, execution=execution, ids=ids
             )
             trained = _trained(entrant.key, trainer, scores, results)
         participants[entrant.key] = _participant(entrant, trained)

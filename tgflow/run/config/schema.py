@@ -247,7 +247,7 @@ class StartConfig:
 
     init_from: str | None = None
     """Start with the model, memory, events and ids of this run directory (of train or run); its
-    model settings become the defaults."""
+    settings of columns, features, model and task become the defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -443,21 +443,23 @@ class Config:
 
     def __post_init__(self) -> None:
         """Read the column of the task's target as the labels."""
-        if self.learning.reuse != Reuse():
-            raise ValueError("reuse is a section of its own: [reuse]")
+        for name, default in (("reuse", Reuse()), ("task", TaskConfig())):
+            if getattr(self.learning, name) != default:
+                raise ValueError(f"{name} is a section of its own: [{name}]")
         if self.task.target is not None and self.stream.label is None:
             object.__setattr__(self, "stream", replace(self.stream, label=self.task.target))
 
     @cached_property
     def continual(self) -> ContinualConfig:
         """Settings of the continual trainer."""
-        return ContinualConfig(**self.learning.of(ContinualConfig, without=self.is_offline))
+        named = self.learning.of(ContinualConfig, without=self.is_offline)
+        return ContinualConfig(**named | {"task": self.task})
 
     @cached_property
     def offline(self) -> OfflineConfig:
         """Settings of the offline trainer."""
         named = self.learning.of(OfflineConfig, without=not self.is_offline)
-        return OfflineConfig(**named | {"reuse": self.reuse})
+        return OfflineConfig(**named | {"reuse": self.reuse, "task": self.task})
 
     @property
     def is_offline(self) -> bool:

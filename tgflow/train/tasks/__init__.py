@@ -1,7 +1,7 @@
 """Labels of events and nodes as targets of learning.
 
 A task has targets (the label of each event, and the position from which it may be seen), a decoder,
-a loss, metrics and baselines. Trainers take a `LabelTask`.
+a loss, metrics and baselines. The config of a trainer has a `TaskConfig`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tgflow.checkpoint import Checkpoint, Component, check_like
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, HostEvents, Targets
 from tgflow.nn.label_decoder import LabelDecoder
-from tgflow.nn.model import Scores, TemporalModel
+from tgflow.nn.model import Scores, TemporalModel, device_of_model, feature_widths
 from tgflow.train.tasks.baselines import LabelRules
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.figures import LabelFigures, ranks_of
@@ -31,17 +31,14 @@ _TINY = torch.finfo(torch.float32).tiny
 class LabelTask:
     """Labels of events (`edge`), of their sources (`node`), or of anomalies (`anomaly`) as a task.
 
-    A custom task is a subclass.
-
     Args:
         config: Settings of the task; `classes=None` means two.
 
     Example:
         >>> labeled = tg.EventBatch(many.src, many.dst, many.t, label=many.src % 2)
-        >>> graph, model = tg.TemporalGraph.from_events(labeled), tg.TGN()
-        >>> task = tg.tasks.LabelTask(tg.tasks.TaskConfig(kind="edge", target="is_odd"))
-        >>> task.add_decoder(model)
-        >>> trainer = tg.OfflineTrainer(model, graph, tg.OfflineConfig(epochs=1), task=task)
+        >>> task = tg.tasks.TaskConfig(kind="edge", target="is_odd")
+        >>> config = tg.OfflineConfig(epochs=1, task=task)
+        >>> trainer = tg.OfflineTrainer(tg.TGN(), tg.TemporalGraph.from_events(labeled), config)
         >>> 0 <= trainer.fit()["test.edge.auc"] <= 1
         True
     """
@@ -92,7 +89,7 @@ class LabelTask:
         if self.config.has_decoder and model.label_decoder is None:
             raise ValueError(
                 f"{type(model).__name__} has no label_decoder for the task {self.config.kind}; "
-                "call task.add_decoder(model) first"
+                "call LabelTask.add_decoder(model) first"
             )
 
     def labels_of(
@@ -319,6 +316,21 @@ def make_task(config: TaskConfig) -> LabelTask | None:
     """Return the task of some settings; None if only links of unlabeled events are learned."""
     learns_links_alone = config.kind == "link" or config.node_labels is not None
     return None if learns_links_alone else LabelTask(config)
+
+
+def task_with_decoder(
+    config: TaskConfig, model: TemporalModel, graph: TemporalGraph
+) -> LabelTask | None:
+    """Return the task of some settings, and add its decoder to a model that has none."""
+    task = make_task(config)
+    if task is not None and config.has_decoder:
+        if model.label_decoder is None:
+            device = device_of_model(model)
+            task.add_decoder(model, feature_widths(graph)["edge_x_dim"])
+            model.to(device)
+        if config.freeze:
+            freeze(model)
+    return task
 
 
 def count_classes(graph: TemporalGraph) -> int:
