@@ -109,7 +109,7 @@ def test_kills_at_any_place_change_no_bit(begin, append, monkeypatch, more):
 
 def test_log_repeats_where_a_file_has_ended(begin, append):
     """The older checkpoint lies before the end of the first file, whose last batch is short."""
-    assert begin("1", "out", "--checkpoint-batches", 1, "--keep", 20).code == 0
+    assert begin("1", "out", "--checkpoint-batches", 1, "--set", "checkpoint.keep=20").code == 0
     assert append("2").code == 0
     shutil.copytree("out", "whole")
     for saved in Path("out/checkpoints").iterdir():
