@@ -50,12 +50,12 @@ class EventSource:
         """Kind of the ids, "int" or "string", and a sentence on it."""
         self.num_events = reader.num_events
         self.x_dim = reader.x_dim
-        self.feature_names: Sequence[str] = reader.feature_names
-        """Names of the feature columns."""
+        self.features: Mapping[str, int] = reader.features
+        """Widths of the feature columns by name, in order, categorical ones last."""
         self.progress = 0.0
         """Share of the data that the latest iteration has read, 0 to 1."""
         self.origin: dict[str, Any] = {}
-        """Path and options of `open_stream`; empty for an in-memory table."""
+        """Path and options of `open_stream`; the path of an in-memory table is empty."""
         self._name = name
         self._reader = reader
         self._sort = sort
@@ -203,7 +203,7 @@ def open_stream(
     ids = NodeIds(found if bipartite is None else bipartite) if ids is None else ids
     stream = EventSource(name, reader, ids, sort)
     path = str(source) if isinstance(source, str | os.PathLike) else ""
-    stream.origin = {"path": path, "sort": sort, **asdict(wanted)} if path else {}
+    stream.origin = {"path": path, "sort": sort, **asdict(wanted), **reader.columns}
     return stream
 
 

@@ -102,6 +102,7 @@ def predict(
     if json:
         sys.stdout.write(jsonlib.dumps(table.to_pylist(), indent=2, ensure_ascii=False) + "\n")
     elif to is None:
+        table = table.select([n for n in table.column_names if table[n].null_count < len(table)])
         columns = [[_shown(cell) for cell in each.to_pylist()] for each in table.columns]
         print_table(table.column_names, [*zip(*columns, strict=True)], left=(0, 1))
 
@@ -142,7 +143,7 @@ def explain(
     """
     if out is not None and out.suffix != ".html":
         raise CliError(f"--out: {out} must end in .html", USAGE)
-    from tgflow.run.explanation import explanation_page, halving, signed
+    from tgflow.run.explanation import explanation_page, halving, new_text, signed
     from tgflow.serve.explain import age_text
 
     opened, time = _opened(run, model), _checked_time(at)
@@ -156,9 +157,8 @@ def explain(
         sys.stdout.write(jsonlib.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n")
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    if found.logit is None or found.probability is None or found.baseline is None:
-        console.print(found.note)
-        return
+    if found.new is not None:
+        console.print(new_text(found))
     rows = [(group.name, signed(group.logit), group.text) for group in found.groups]
     rows = [("baseline", signed(found.baseline), "a pair without history"), *rows]
     rows.append(("logit", signed(found.logit), f"probability {score(found.probability)}"))
@@ -249,9 +249,12 @@ def _read_pairs(path: Path, run: Run) -> pa.Table:
     """Return the columns of a file of pairs, with ids and relations of the run's types."""
     from tgflow.streams.files.formats import read_table
 
-    c = run.config.stream
-    texts = [c.src, c.dst, *([c.relation] if c.relation is not None and run.relations() else [])]
-    table = read_table(path, texts)[1]
+    c, texts = run.config.stream, []
+    if c.relation is not None and run.relations():
+        texts.append(c.relation)
+    if c.time_format is not None:
+        texts.append(c.t)
+    table = read_table(path, [c.src, c.dst, *texts, *(c.categorical or ())])[1]
     for name in (side for side in (c.src, c.dst) if side in table.column_names):
         try:
             ids = run.ids.read(table[name])

@@ -34,7 +34,7 @@ from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import execution_config, use_device
-from tgflow.run.ingestion import save_relations
+from tgflow.run.ingestion import save_columns
 from tgflow.run.loggers import RunLoggers, check_loggers
 from tgflow.run.model_maker import make_model
 from tgflow.run.node_features import NodeFeatures
@@ -91,8 +91,8 @@ class Inputs(NamedTuple):
     labels: LabeledNodes | PropertyLabels | None
     device: torch.device
     threads: int
-    relations: Sequence[str]
-    """Texts of the relations 0, 1, ...; none if they are numbers."""
+    columns: tuple[Mapping[str, Sequence[str]], Mapping[str, int]]
+    """Texts of the numbers 0, 1, ... by column; widths of the feature columns."""
     about_features: dict[str, str]
     """Sentences about features of edges and nodes."""
 
@@ -146,8 +146,8 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
     report = features.features_report(graph, nodes, source.ids)
-    relations = source.classes.get("relation", ())
-    return Inputs(graph, source.ids, labels, device, threads, relations, report)
+    columns = source.classes, source.features
+    return Inputs(graph, source.ids, labels, device, threads, columns, report)
 
 
 def _shared_graph(
@@ -264,7 +264,7 @@ def fit(
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
     Ids(inputs.ids).save(checkpoint)
-    save_relations(inputs.relations, checkpoint)
+    save_columns(*inputs.columns, checkpoint)
     checkpoint.note("model", plain(config)["model"])
     save(path / "checkpoint" / folder, checkpoint)
     return result

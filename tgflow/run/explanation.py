@@ -23,6 +23,13 @@ def signed(value: float) -> str:
     return f"{value:+.4g}"
 
 
+def new_text(found: Explanation) -> str:
+    """Return a sentence on the ids that no event has; empty without any."""
+    new = {"src": [found.src], "dst": [found.dst], "both": [found.src, found.dst]}
+    ids = [str(each) for each in new[found.new]] if found.new is not None else []
+    return f"No learned event has {' or '.join(ids)}: scored as at a first event." if ids else ""
+
+
 def halving(found: Explanation) -> str:
     """Return how many events must be removed to halve the probability, in words."""
     if found.num_to_halve is None:
@@ -41,24 +48,22 @@ def explanation_page(found: Explanation, name: str, unit: str) -> str:
         unit: Unit of its times.
     """
     title = f"Why {found.src} → {found.dst}"
-    lead = found.note or (
+    lead = (
         f"Score of an event from {found.src} to {found.dst} at {found.t} in {name}, from the "
-        f"{found.position:,} events before."
+        f"{found.position:,} events before. {new_text(found)}"
     )
-    tiles, parts = [], []
-    if found.logit is not None and found.probability is not None and found.baseline is not None:
-        tiles = [
-            ("Probability", score(found.probability), "against one random negative"),
-            ("Logit", f"{found.logit:.4g}", "the model's score"),
-            ("Without history", f"{found.baseline:.4g}", "logit of a pair without events"),
-            ("Events to halve it", str(found.num_to_halve or "–"), "removed in the order below"),
-        ]
-        most = max((abs(group.logit) for group in found.groups), default=0.0) or 1.0
-        groups = [
-            (group.name, Bar(group.logit / most), signed(group.logit), group.text)
-            for group in found.groups
-        ]
-        parts.append(Card("Contributions", groups, ("group", "", "logit", "past events")))
+    tiles = [
+        ("Probability", score(found.probability), "against one random negative"),
+        ("Logit", f"{found.logit:.4g}", "the model's score"),
+        ("Without history", f"{found.baseline:.4g}", "logit of a pair without events"),
+        ("Events to halve it", str(found.num_to_halve or "–"), "removed in the order below"),
+    ]
+    most = max((abs(group.logit) for group in found.groups), default=0.0) or 1.0
+    groups = [
+        (group.name, Bar(group.logit / most), signed(group.logit), group.text)
+        for group in found.groups
+    ]
+    parts = [Card("Contributions", groups, ("group", "", "logit", "past events"))]
     if found.events:
         parts += [_picture_card(found, unit), _events_card(found, unit)]
     release = version("tgflow-learn")

@@ -53,17 +53,26 @@ def save_ingest(state: IngestState, writer: Checkpoint) -> None:
     writer.note("ingest", state.to_json())
 
 
-def save_relations(names: Sequence[str], writer: Checkpoint) -> None:
-    """Save the texts of the relations 0, 1, ..., if they have any."""
-    if names:
-        writer.note("relations", [*names])
+def save_columns(
+    classes: Mapping[str, Sequence[str]], features: Mapping[str, int], writer: Checkpoint
+) -> None:
+    """Save the texts of the numbers 0, 1, ... by column, and the widths of feature columns."""
+    if classes:
+        writer.note("classes", {name: [*texts] for name, texts in classes.items()})
+    if features:
+        writer.note("features", [*features.items()])
 
 
 def load_classes(reader: Checkpoint) -> dict[str, list[str]]:
-    """Return the texts of the numbers 0, 1, ... of relations and of labels, where they have any."""
-    classes = load_ingest(reader).classes if "ingest" in reader.meta else {}
-    names: list[str] = read_as(list[str], reader.meta.get("relations", []), "relations")
-    return {**classes, "relation": names} if names else {**classes}
+    """Return the texts of relations, labels and categories 0, 1, ..., by column, where there are."""
+    kind = dict[str, list[str]]
+    classes: dict[str, list[str]] = read_as(kind, reader.meta.get("classes", {}), "classes")
+    return classes
+
+
+def load_features(reader: Checkpoint) -> dict[str, int]:
+    """Return the widths of the feature columns by name, in order; empty if they have no names."""
+    return dict(read_as(list[tuple[str, int]], reader.meta.get("features", []), "features"))
 
 
 def load_ingest(reader: Checkpoint) -> IngestState:
@@ -183,6 +192,7 @@ class SavedIngest(Component, Callback):
 
     def __init__(self, run: RunContext) -> None:
         self._ingest, self._trainer, self._files = run.ingest, run.trainer, run.directory.files
+        self._features: Mapping[str, int] = getattr(run.source, "features", {})  # not of own ones
         self._store, self._run_log = run.store, run.run_log
         self._log = None if run.config.checkpoint.keep_log else run.log
         self._nodes = NodeCount(run.trainer.graph.log)
@@ -201,7 +211,7 @@ class SavedIngest(Component, Callback):
         self._pending = self._ingest.state_at(self._trainer.position)
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
         save_ingest(self._pending, writer)
-        save_relations(self._pending.classes.get("relation", ()), writer)
+        save_columns(self._pending.classes, self._features, writer)
 
     def saved(self) -> None:
         """Commit the source's positions, and remove log segments that no checkpoint needs."""

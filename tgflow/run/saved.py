@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
@@ -40,7 +40,13 @@ from tgflow.run.config import (
 )
 from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
-from tgflow.run.ingestion import load_classes, load_ingest, save_ingest, save_relations
+from tgflow.run.ingestion import (
+    load_classes,
+    load_features,
+    load_ingest,
+    save_columns,
+    save_ingest,
+)
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
@@ -109,8 +115,8 @@ class Run(Predictor):
             graph,
             engine,
             self.calibration,
-            lambda: self.classes.get("relation", ()),
-            event_id=config.stream.event_id,
+            lambda: self.classes,
+            features=load_features(checkpoint),
             has_inverses=not self.is_continual and config.offline.inverse,
             labels=task.labels_of(graph) if task is not None and has_labels else None,
             label_names=lambda: self.classes.get("label", ()) if has_names else (),
@@ -193,8 +199,8 @@ class Run(Predictor):
             )
         else:
             trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores, task=task)
-        trainer.ids, saved = self.ids, self.relations()
-        self.relations = lambda: _relations_of(trainer) or saved
+        trainer.ids, saved = self.ids, self.classes
+        self._classes = lambda: {**saved, **trainer.stream.classes}
         self.model = trainer.model
         self.follow(trainer, make_engine(self._training(), trainer.model, trainer.graph))
         return trainer
@@ -252,8 +258,17 @@ def open_run(
     if isinstance(path, ContinualTrainer):
         engine = make_engine(path.config, path.model, path.graph)
         stream, ids = _stream_of(path), _ids_of(path)
-        relations = partial(_relations_of, path)
-        run = Predictor("the trainer", stream, ids, path.graph, engine, Calibration(), relations)
+        run = Predictor(
+            "the trainer",
+            stream,
+            ids,
+            path.graph,
+            engine,
+            Calibration(),
+            lambda: path.stream.classes,
+            features=path.stream.features,
+            labels=None if path.model.label_decoder is None else path.labels,
+        )
         run.follow(path, engine)
         return run
     home, found = find_checkpoint(path)
@@ -301,7 +316,7 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
     save_ingest(IngestState(num_released=start, watermark=last, last_t=last), checkpoint)
-    save_relations(_relations_of(trainer), checkpoint)
+    save_columns(trainer.stream.classes, trainer.stream.features, checkpoint)
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
     checkpoint.note("model", plain(config)["model"])
@@ -375,11 +390,6 @@ def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
     unit = trainer.stream.time_unit or tick
     origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
     return StreamConfig(**origin)
-
-
-def _relations_of(trainer: ContinualTrainer) -> Sequence[str]:
-    """Return the texts of the relations of a trainer's latest stream; none without texts."""
-    return trainer.stream.classes.get("relation", ())
 
 
 def _ids_of(trainer: ContinualTrainer) -> NodeIds:

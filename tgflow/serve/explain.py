@@ -102,11 +102,11 @@ class Explanation:
     t: float
     position: int
     """Number of events that were visible."""
-    logit: float | None
-    """Higher is likelier; None for a node without events, of which nothing is known."""
-    probability: float | None
+    logit: float
+    """Higher is likelier."""
+    probability: float
     """Of the event against one random negative."""
-    baseline: float | None
+    baseline: float
     """Logit of a pair without counted events and neighbors, in the same state of the model."""
     groups: tuple[Contribution, ...] = ()
     """Groups of inputs, those with the largest contributions first."""
@@ -117,29 +117,35 @@ class Explanation:
     the removal of all of them does not suffice."""
     probability_left: float | None = None
     """Probability once all `events` are removed; None without events."""
-    note: str = ""
-    """Why there is no score."""
+    new: str | None = None
+    """The ends that no event has, as `ScoredPairs.new`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON-serializable data."""
         return asdict(self)
 
     def named(
-        self, names: Callable[[Tensor], Sequence[Any]], time: Callable[[float], float]
+        self,
+        src: Any,
+        dst: Any,
+        new: str | None,
+        names: Callable[[Tensor], Sequence[Any]],
+        time: Callable[[float], float],
     ) -> Explanation:
         """Return the explanation with other ids and times.
 
         Args:
+            src: Id of the source.
+            dst: Id of the destination.
+            new: The field of that name.
             names: Returns the ids of nodes, int64 `[N]`.
             time: Returns the time of a tick.
         """
-        ends = [self.src, self.dst, *(end for e in self.events for end in (e.src, e.dst))]
-        src, dst, *rest = names(torch.tensor(ends))
+        ends = iter(names(torch.tensor([x for e in self.events for x in (e.src, e.dst)]).long()))
         events = tuple(
-            replace(event, src=rest[2 * i], dst=rest[2 * i + 1], t=time(event.t))
-            for i, event in enumerate(self.events)
+            replace(event, src=next(ends), dst=next(ends), t=time(event.t)) for event in self.events
         )
-        return replace(self, src=src, dst=dst, t=time(self.t), events=events)
+        return replace(self, src=src, dst=dst, t=time(self.t), events=events, new=new)
 
 
 def logistic(logits: Values) -> Values:

@@ -57,6 +57,7 @@ class Inference:
     Results are as of a log position, by default the end of the log: neighbors, counts of past
     events and node memory come from the events before it. A query also reads only events strictly
     before its time. On the CPU the bits of a result do not depend on the other queries of a call.
+    The two numbers after the graph's nodes, `num_nodes` and the next, are nodes without events.
     With the model's own fan-outs and deterministic sampling a result is that of a trainer's
     `predict`, but for rounding where `predict` projects neighbors once for many targets: as of a
     batch's start with `visibility="batch"`; of its end, or of each event itself, with "event".
@@ -505,9 +506,11 @@ class Inference:
     def _reading(self) -> AbstractContextManager[None]:
         """Return a context manager for reads of the state, which leave no trace in it."""
         state = self._covered
-        return nullcontext() if state is None else state.covering(self.graph.num_nodes)
+        return nullcontext() if state is None else state.covering(self.graph.num_nodes + NUM_NEW)
 
 
+NUM_NEW = 2
+"""Nodes without events that may be asked about beside the graph's: both ends of a pair."""
 MAX_SLOTS = 1 << 23
 """Most slots of neighbors in a hop; each takes 37 bytes, plus the model's activations."""
 _FEW = 16
@@ -637,14 +640,12 @@ def checked_nodes(name: str, nodes: Tensor, graph: TemporalGraph, *dims: int) ->
     if nodes.dim() not in dims:
         shapes = " or ".join("[B]" if dim == 1 else "[B, n]" for dim in dims)
         raise ValueError(f"{name} must be int64 {shapes}, got {list(nodes.shape)}")
-    nodes, size = nodes.cpu(), graph.num_nodes
-    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < size:
-        wrong = nodes[(nodes < 0) | (nodes >= size)][0]
+    nodes, stop = nodes.cpu(), graph.num_nodes + NUM_NEW
+    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < stop:
+        wrong = nodes[(nodes < 0) | (nodes >= stop)][0]
         raise IndexError(
-            f"{name} has node {int(wrong)}, the graph has nodes 0 to {size - 1}: append an event "
-            "of the node, or of a later one, before the query"
-            if size
-            else f"{name} has node {int(wrong)}, the graph has no nodes yet"
+            f"{name} has node {int(wrong)}, the graph has {graph.num_nodes} nodes: for nodes "
+            f"without events give {stop - NUM_NEW} and {stop - 1}"
         )
     return nodes
 
