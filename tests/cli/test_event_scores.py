@@ -98,7 +98,7 @@ def test_pairs_of_new_accounts_and_kinds_have_the_scores_of_the_run(tgflow, paym
         assert one == client.score([5], [101], x=x[:1])["scores"][0]
         with pytest.raises(tg.serve.AnswerError, match="422: x of event 0 has no 'hour'; give it"):
             client.score([5], [101], x={"amount": 3, "kind": "card"})
-        with pytest.raises(tg.serve.AnswerError, match="422: x must have the columns .* by name"):
+        with pytest.raises(tg.serve.AnswerError, match=r"422: x must have the columns .* by name"):
             client.score([5], [101], x=[[3.0, 1.0, 1.0, 0.0, 0.0, 0.0]])
     Path("less.csv").write_text("src,dst,amount\n1,101,20.0\n")
     ran = tgflow("predict", "short", "--pairs", "less.csv")
@@ -121,5 +121,60 @@ def test_columns_of_pairs_that_no_score_reads_are_ignored(tgflow, payments):
     assert tgflow(*flags, "-o", "links", "--features", "amount").code == 0
     Path("pairs.csv").write_text("src,dst,amount,currency\n1,101,20.0,EUR\n")
     Path("plain.csv").write_text("src,dst\n1,101\n")
-    rows = [tgflow("predict", "links", "--pairs", p, "--json").json for p in ("pairs.csv", "plain.csv")]
+    rows = [
+        tgflow("predict", "links", "--pairs", p, "--json").json for p in ("pairs.csv", "plain.csv")
+    ]
     assert rows[0] == rows[1]
+
+
+def test_explanation_of_a_label_adds_up_to_its_logit(tgflow, payments):
+    flags = ("run", "-s", payments, *SMALL, *TASK, *KINDS, "--limit", KNOWN)
+    assert tgflow(*flags, "-o", "run").code == 0
+    x = {"amount": 500, "hour": 3, "kind": "gift"}
+    asked = ("explain", "run", "--src", 5, "--dst", 999, "--of", "is_fraud", "--x", json.dumps(x))
+    ran = tgflow(*asked, "--json", "--out", "why.html")
+    assert ran.code == 0, ran.err
+    why, run = ran.json, tg.open_run("run")
+    total = why["baseline"] + sum(group["logit"] for group in why["groups"])
+    assert total == pytest.approx(why["logit"], abs=1e-6)
+    share = float(run.score(5, 999, x=x).label_probability)
+    assert why["probability"] == pytest.approx(share, abs=1e-6)  # of float32 logits
+    assert (why["of"], why["label"], why["new"]) == ("is_fraud", 1, "dst")
+    own = [row for row in rows_of(payments)[:KNOWN] if row["src"] == "5"]
+    source, destination = why["history"]
+    assert source["num_known"] == len(own)
+    assert source["num_positive"] == sum(int(row["is_fraud"]) for row in own)
+    assert [each["label"] for each in source["latest"]] == [
+        int(row["is_fraud"]) for row in own[:-9:-1]
+    ]
+    assert destination["num_known"] == 0
+    page = Path("why.html").read_text(encoding="utf-8")
+    assert page.count('<span class="bar"') > 5
+    assert "Known labels of the source" in page
+    out = tgflow(*asked).out
+    assert "amount" in out
+    assert "500" in out
+    assert "source labels" in out
+    assert f"events from 5: {len(own)} known is_fraud, {source['num_positive']} of them 1" in out
+    with served(run) as server, tg.serve.Client(server.endpoint.url) as client:
+        found = client.explain(5, 999, of="is_fraud", x=x)
+    assert {key: found[key] for key in why} == why
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--of", "fraud"), "of='fraud': run explains link or is_fraud"),
+        (("--of", "is_fraud"), "the label depends on the event's features: amount, hour"),
+        (("--of", "is_fraud", "--x", "{"), "--x: '{' is not JSON"),
+        (("--of", "is_fraud", "--x", '{"amount": 1}'), "x of event 0 has no 'hour'"),
+        (("--x", '{"amount": 1, "hour": 1}'), "are for explanations of labels: of='is_fraud'"),
+        (("--of", "is_fraud", "--class", "good"), "--class: labels of this run are numbers"),
+    ],
+)
+def test_explanations_of_labels_that_cannot_be_are_refused(tgflow, payments, flags, message):
+    made = ("run", "-s", payments, *SMALL, *TASK, "--limit", 50, "-o", "run")
+    assert tgflow(*made).code == 0
+    ran = tgflow("explain", "run", "--src", 5, "--dst", 101, *flags)
+    assert ran.code in (2, 65)
+    assert message in " ".join(ran.err.split())

@@ -405,9 +405,7 @@ class Version:
             x = torch.tensor(question["x"])
             if self._scale is not None:
                 x = torch.cat([self._scale.scaled(row)[0] for row in x.split(1)])
-            logits, classes = self._engine.score_events(
-                src, dst, t, x, self._labels, as_of=cut
-            )
+            logits, classes = self._engine.score_events(src, dst, t, x, self._labels, as_of=cut)
             share = self._labels.said(torch.full_like(src, t), classes)[1]
             expected = [*zip(logits.tolist(), share.tolist(), strict=True)]
         else:

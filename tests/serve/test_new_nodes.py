@@ -14,7 +14,14 @@ from tgflow.graph import FeatureScale
 from tgflow.train.tasks import LabelTask, TaskConfig
 
 BATCH, KNOWN, NOW = 20, 120, 5_000
-NEXT = [("u1", "s1"), ("new", "s1"), ("u1", "new"), ("new", "other"), ("twin", "twin"), ("u2", "s3")]
+NEXT = [
+    ("u1", "s1"),
+    ("new", "s1"),
+    ("u1", "new"),
+    ("new", "other"),
+    ("twin", "twin"),
+    ("u2", "s3"),
+]
 KINDS = ("card", "cash", "crypto")
 X_DIM = 5
 READ_FEATURES = ("tgn+pairs", "jodie", "graphmixer+pairs", "tgat")
@@ -110,7 +117,7 @@ def event_features(**options):
 
     known = {"kind": ("card", "cash")}
     stream = StreamOptions(features=["amount"], categorical="kind", **options)
-    return EventFeatures(stream, {"amount": 1, "kind": 4}, lambda: known)
+    return EventFeatures(stream, {"amount": 1, "kind": 4}, lambda name: known[name])
 
 
 def test_features_by_name_are_encoded_as_those_of_the_next_event():

@@ -122,6 +122,16 @@ def explain(
     dst: Annotated[str, typer.Option("--dst", help="Destination of the pair")],
     at: At = None,
     relation: RelationText = None,
+    of: Annotated[
+        str | None,
+        typer.Option("--of", help="Label to explain, by its column; unset or link: the score"),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--class", help="One of several labels; unset: the predicted one")
+    ] = None,
+    x: Annotated[
+        str | None, typer.Option("--x", help="Features of the event, for --of: JSON by column")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="File for a page with the events around the pair: .html"),
@@ -131,24 +141,27 @@ def explain(
 ) -> None:
     """Explain a score: what each group of inputs contributes, and the past events behind it.
 
-    Contributions and the baseline, a pair without history, add up to the logit. The effect of an
-    event is the change of the logit when it is removed. With --at nothing later is read, but the
-    model's parameters are those of the latest checkpoint. The run is not modified.
+    Contributions and the baseline, a pair without history, add up to the logit, with --of to that
+    of the label. The effect of an event is the change of the logit when it is removed. With --at
+    nothing later is read, but the model's parameters are those of the latest checkpoint. The run is
+    not modified.
 
     [bold]Examples[/bold]
 
       tgflow explain runs/pay --src acc_9 --dst shop_1
       tgflow explain runs/pay --src acc_9 --dst shop_1 --at 2024-05-01T12:00Z --out explain.html
       tgflow explain runs/pay --src acc_9 --dst shop_1 --json
+      tgflow explain runs/pay --src acc_9 --dst shop_1 --of is_fraud --x '{"amount": 500}'
     """
     if out is not None and out.suffix != ".html":
         raise CliError(f"--out: {out} must end in .html", USAGE)
-    from tgflow.run.explanation import explanation_page, halving, new_text, signed
+    from tgflow.run.explanation import explanation_page, halving, label_text, new_text, signed
     from tgflow.serve.explain import age_text
 
     opened, time = _opened(run, model), _checked_time(at)
     source, destination = _ids(opened, [src, dst])
-    found = opened.explain(source, destination, time, _relation(opened, relation))
+    asked = source, destination, time, _relation(opened, relation), _features(x)
+    found = opened.explain(*asked, of=of, label=_label(opened, label))
     unit = opened.config.stream.unit
     if out is not None:
         out.write_text(explanation_page(found, str(run), unit), encoding="utf-8")
@@ -162,7 +175,9 @@ def explain(
     rows = [(group.name, signed(group.logit), group.text) for group in found.groups]
     rows = [("baseline", signed(found.baseline), "a pair without history"), *rows]
     rows.append(("logit", signed(found.logit), f"probability {score(found.probability)}"))
-    print_table(("group", "logit", "past events"), rows, left=(0, 2))
+    print_table(("group", "logit", "" if found.history else "past events"), rows, left=(0, 2))
+    for record in found.history:
+        console.print(label_text(found, record))
     if not found.events:
         console.print("the pair has no past events")
         return
@@ -226,6 +241,29 @@ def _ids(run: Run, texts: Sequence[str]) -> list[Any]:
     except ValueError as error:
         raise CliError(in_flags(str(error).partition(": ")[2]), USAGE) from None
     return found
+
+
+def _features(text: str | None) -> dict[str, Any] | None:
+    """Return the features in JSON."""
+    if text is None:
+        return None
+    try:
+        found = jsonlib.loads(text)
+    except ValueError as error:
+        raise CliError(f"--x: {text!r} is not JSON: {error}", USAGE) from None
+    if not isinstance(found, dict):
+        raise CliError(f'--x: {text!r} is no JSON object, such as {{"amount": 500}}', USAGE)
+    return found
+
+
+def _label(run: Run, text: str | None) -> str | int | None:
+    """Return a label in the stream's type: a number, if those of the run have no texts."""
+    if text is None or run.label_names():
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise CliError(f"--class: labels of this run are numbers, got {text!r}", USAGE) from None
 
 
 def _relation(run: Run, text: str | None) -> str | int | None:

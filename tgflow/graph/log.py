@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tgflow.base.describe import Span, described
 from tgflow.graph import _native
-from tgflow.graph.events import COLUMNS, NUM_RELATIONS, EventBatch
+from tgflow.graph.events import COLUMNS, EventBatch
 
 _BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "relation", "x"))
 """Columns of the log that are not in the core."""

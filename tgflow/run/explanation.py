@@ -9,7 +9,7 @@ from typing import Any
 
 from tgflow.report.formatting import score
 from tgflow.report.page import Bar, Card, Cell, render_page
-from tgflow.serve.explain import EventEffect, Explanation, age_text
+from tgflow.serve.explain import LINK, EventEffect, Explanation, LabelRecord, age_text
 
 MAX_DRAWN = 60
 """Most events drawn: those with the largest effects."""
@@ -39,6 +39,17 @@ def halving(found: Explanation) -> str:
     return f"removing the first {which} halves the probability"
 
 
+def label_text(found: Explanation, record: LabelRecord) -> str:
+    """Return a sentence on the known labels of a node."""
+    of, node = found.of, found.src if record.side == "src" else found.dst
+    whose = f"events {'from' if record.side == 'src' else 'to'} {node}"
+    if not record.num_known:
+        return f"{whose}: no known {of}"
+    latest = ", ".join(str(each.label) for each in record.latest)
+    share = f"{record.num_known:,} known {of}, {record.num_positive:,} of them {found.label}"
+    return f"{whose}: {share}; the latest, newest first: {latest}"
+
+
 def explanation_page(found: Explanation, name: str, unit: str) -> str:
     """Return a self-contained page.
 
@@ -47,14 +58,17 @@ def explanation_page(found: Explanation, name: str, unit: str) -> str:
         name: The run.
         unit: Unit of its times.
     """
-    title = f"Why {found.src} → {found.dst}"
+    title, is_link = f"Why {found.src} → {found.dst}", found.of == LINK
+    what = "Score" if is_link else f"Probability of {found.of} {found.label}"
     lead = (
-        f"Score of an event from {found.src} to {found.dst} at {found.t} in {name}, from the "
+        f"{what} of an event from {found.src} to {found.dst} at {found.t} in {name}, from the "
         f"{found.position:,} events before. {new_text(found)}"
     )
+    whose = "the model's score" if is_link else f"of {found.of} {found.label}"
+    against = "against one random negative" if is_link else whose
     tiles = [
-        ("Probability", score(found.probability), "against one random negative"),
-        ("Logit", f"{found.logit:.4g}", "the model's score"),
+        ("Probability", score(found.probability), against),
+        ("Logit", f"{found.logit:.4g}", whose),
         ("Without history", f"{found.baseline:.4g}", "logit of a pair without events"),
         ("Events to halve it", str(found.num_to_halve or "–"), "removed in the order below"),
     ]
@@ -63,7 +77,14 @@ def explanation_page(found: Explanation, name: str, unit: str) -> str:
         (group.name, Bar(group.logit / most), signed(group.logit), group.text)
         for group in found.groups
     ]
-    parts = [Card("Contributions", groups, ("group", "", "logit", "past events"))]
+    parts = [
+        Card("Contributions", groups, ("group", "", "logit", "past events" if is_link else ""))
+    ]
+    for record in found.history:
+        rows = [(str(e.eid), str(e.src), str(e.dst), str(e.t), str(e.label)) for e in record.latest]
+        head = ("position", "source", "destination", "time", found.of)
+        side = "source" if record.side == "src" else "destination"
+        parts.append(Card(f"Known labels of the {side}", rows, head, [label_text(found, record)]))
     if found.events:
         parts += [_picture_card(found, unit), _events_card(found, unit)]
     release = version("tgflow-learn")

@@ -64,7 +64,7 @@ def save_columns(
 
 
 def load_classes(reader: Checkpoint) -> dict[str, list[str]]:
-    """Return the texts of relations, labels and categories 0, 1, ..., by column, where there are."""
+    """Return the texts of the numbers 0, 1, ... of relations, labels and categories, by column."""
     kind = dict[str, list[str]]
     classes: dict[str, list[str]] = read_as(kind, reader.meta.get("classes", {}), "classes")
     return classes

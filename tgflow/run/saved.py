@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,13 +40,7 @@ from tgflow.run.config import (
 )
 from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
-from tgflow.run.ingestion import (
-    load_classes,
-    load_features,
-    load_ingest,
-    save_columns,
-    save_ingest,
-)
+from tgflow.run.ingestion import load_classes, load_features, load_ingest, save_columns, save_ingest
 from tgflow.run.model_maker import make_model, model_class
 from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build

@@ -23,19 +23,19 @@ class EventFeatures:
         stream: The stream's categorical columns, and its value of missing features.
         widths: Widths of the feature columns by name, in order, categorical ones last; empty if the
             stream has not named them.
-        classes: Returns the categories so far by column.
+        texts: Returns the categories 0, 1, ... so far of a column.
     """
 
     def __init__(
         self,
         stream: StreamOptions,
         widths: Mapping[str, int],
-        classes: Callable[[], Mapping[str, Sequence[str]]],
+        texts: Callable[[str], Sequence[str]],
     ) -> None:
         given = stream.categorical or ()
         self.widths = widths
         self._categorical = {given} if isinstance(given, str) else {*given}
-        self._fill, self._classes = stream.fill_missing, classes
+        self._fill, self._texts = stream.fill_missing, texts
 
     def rows(self, x: Any, size: int, dim: int) -> Tensor:
         """Return the features of events as numbers, not scaled, float32 `[size, dim]`.
@@ -60,7 +60,7 @@ class EventFeatures:
                 raise ValueError(text)
             return self._encoded(table)
         if size and self._categorical:
-            raise ValueError(f"x must have the columns of each event by name: {self._names}")
+            raise ValueError(f"x must have the columns of each event by name: {self.names}")
         try:
             rows = torch.as_tensor(x, dtype=torch.float32)
         except (TypeError, ValueError):  # rows of several lengths
@@ -68,19 +68,20 @@ class EventFeatures:
         if rows.shape != (size, dim) or not rows.isfinite().all():
             raise ValueError(
                 f"x must have {dim} finite features of each of {size} events, or their columns by "
-                f"name ({self._names}), got {list(rows.shape)}"
+                f"name ({self.names}), got {list(rows.shape)}"
             )
         return rows
 
     @property
-    def _names(self) -> str:
+    def names(self) -> str:
+        """The columns, for messages."""
         return printable(", ".join(self.widths), 200) or "the run's stream has not named any"
 
     def _table_of(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         for i, row in enumerate(rows):
             if unknown := row.keys() - self.widths.keys():
                 name = printable(str(min(unknown)), 60)
-                text = f"{name!r} is no feature column of the stream; these are {self._names}"
+                text = f"{name!r} is no feature column of the stream; these are {self.names}"
                 raise ValueError(f"x of event {i}: {text}")
             if self._fill is None and (lost := self.widths.keys() - row.keys()):
                 raise self._missing(min(lost), f" of event {i}")
@@ -119,7 +120,7 @@ class EventFeatures:
     def _slots(self, values: pa.Array, name: str) -> Float32s:
         """Return categories as `TextClasses.one_hot` of a single next row does."""
         width = self.widths[name]
-        known = {text: i for i, text in enumerate(self._classes().get(name, ()))}
+        known = {text: i for i, text in enumerate(self._texts(name))}
         new, texts = min(len(known), width - 1), values.cast(pa.string()).to_pylist()
         found = [known.get(text, new) if text else width - 1 for text in texts]
         slots = np.zeros((len(found), width), dtype=np.float32)

@@ -27,7 +27,7 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
 from tgflow.graph.sampling import recent_neighbors
 from tgflow.serve.event_features import EventFeatures
-from tgflow.serve.explain import Explainer, Explanation
+from tgflow.serve.explain import LINK, Explainer, Explanation, LabelQuestion
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.streams.options import StreamOptions
 from tgflow.train.calibration import Calibration
@@ -43,7 +43,7 @@ RANKED_AT_ONCE = 1024
 SIDES: tuple[Side, Side] = ("src", "dst")
 
 
-class NewNodes:
+class UnknownIds:
     """Ids that no learned event has, numbered -1, -2, ... in order of their first occurrence.
 
     Questions stay apart, and the run's ids do not change: an engine reads all new sources as one
@@ -83,7 +83,7 @@ class PairQuery:
     """As `src`, int64 `[N]`."""
     t: Tensor
     """Ticks, int64 `[N]`."""
-    new: NewNodes
+    new: UnknownIds
     """Nodes that no learned event has."""
     relation: Tensor | None = None
     """Numbers of relations, int64 `[N]`; None without."""
@@ -158,7 +158,7 @@ class Predictor:
         """Engine that answers by dense ids and ticks."""
         self._calibration = calibration
         self._classes, self._has_inverses = classes, has_inverses
-        self.features = EventFeatures(stream, features, lambda: self._classes())
+        self.features = EventFeatures(stream, features, self._texts)
         self.labels, self.label_names = labels, label_names
         self._explainer: Explainer | None = None
         self._trainer: ContinualTrainer | None = None
@@ -194,7 +194,10 @@ class Predictor:
 
     def relations(self) -> Sequence[str]:
         """Return the texts of the relations 0, 1, ...; none if relations are numbers."""
-        return self._classes().get("relation", ())
+        return self._texts("relation")
+
+    def _texts(self, column: str) -> Sequence[str]:
+        return self._classes().get(column, ())
 
     @property
     def position(self) -> int:
@@ -246,7 +249,7 @@ class Predictor:
             TypeError: If ids are of another kind than the stream's.
             ValueError: If the model makes no embeddings of single nodes.
         """
-        nodes = self.find(ids, side, NewNodes(self.ids))
+        nodes = self.find(ids, side, UnknownIds(self.ids))
         return self.embed_nodes(nodes, self.ticks(at, len(nodes)))
 
     def embeddings(
@@ -273,7 +276,7 @@ class Predictor:
             ['id', 'e0']
         """
         sides = self.ids.state_dict().get("sides") if ids is None else None
-        new = NewNodes(self.ids)
+        new = UnknownIds(self.ids)
         chosen = torch.arange(self._num_nodes()) if ids is None else self.find(ids, side, new)
 
         def rows(nodes: Tensor) -> pa.RecordBatch:
@@ -315,7 +318,7 @@ class Predictor:
             ValueError: If `k` is below 1, there are no candidates, or the model requires a
                 relation.
         """
-        new = NewNodes(self.ids)
+        new = UnknownIds(self.ids)
         nodes = self.find(src, "src", new)
         others = self.destinations() if candidates is None else self.find(candidates, "dst", new)
         if k < 1 or not len(others):
@@ -326,9 +329,19 @@ class Predictor:
         return ScoredPairs.joined([self.score_pairs([each])[0] for each in rankings])
 
     def explain(
-        self, src: Any, dst: Any, at: Any = None, relation: Any = None
+        self,
+        src: Any,
+        dst: Any,
+        at: Any = None,
+        relation: Any = None,
+        x: Any = None,
+        *,
+        of: str | None = None,
+        label: Any = None,
     ) -> Explanation:
-        """Return why a pair has its score: contributions, and the past events behind them.
+        """Return why a pair has its score, or an event the probability of its label.
+
+        The answer has contributions, and the past events behind them.
 
         At a past time the answer reads no later event, but with the parameters of now.
 
@@ -337,6 +350,10 @@ class Predictor:
             dst: Id of the destination.
             at: A time; None: after the last event.
             relation: A relation; see `score`.
+            x: The event's features, for a label that is predicted from them; see `score`.
+            of: The column of the labels (`--target`), whose logit is explained; None or "link":
+                the score.
+            label: One of more than two labels; None: the predicted one.
 
         Returns:
             The explanation, see `tgflow.serve.Explainer`.
@@ -344,9 +361,11 @@ class Predictor:
         Raises:
             TypeError: If ids or the relation are of another kind than the stream's.
             ValueError: If a time is between two ticks, the model requires a relation, or it has a
-                memory that does not reach back so far.
+                memory that does not reach back so far; or there is no such label, or the features
+                that it depends on are missing.
         """
         asked = self.pairs_of([src], [dst], at, relation)
+        question = self._label_question(of, label, x)
         if self._explainer is None:
             self._explainer = Explainer(self.engine)
         ends = (int(nodes) for nodes in self._engine_nodes(asked.src, asked.dst))
@@ -357,11 +376,37 @@ class Predictor:
             as_of=self.position,
             relation=related,
             probabilities=self._calibration.probabilities,
+            of=question,
         )
         [new] = _new_ends(asked.src, asked.dst)
-        return found.named(src, dst, new, lambda nodes: [*self.ids.decode(nodes)], self.time_of)
+        names = self.label_names()
+        return found.named(src, dst, new, self.ids.decode, self.time_of, names)
 
-    def find(self, ids: Any, side: Side, new: NewNodes) -> Tensor:
+    def _label_question(self, of: str | None, label: Any, x: Any) -> LabelQuestion | None:
+        """Return the label to explain; None for the link."""
+        target = None if self.labels is None else self.labels.task.config.target
+        if of in (None, LINK):
+            if label is not None or x is not None:
+                raise ValueError(
+                    f"a label and features are for explanations of labels: of={target!r}"
+                )
+            return None
+        if self.labels is None or of != target:
+            known = LINK if target is None else f"{LINK} or {target}"
+            raise ValueError(f"of={of!r}: {self._name} explains {known}")
+        names = [*self.label_names()]
+        if label is not None and names:
+            if label not in names:
+                raise ValueError(f"{label!r} is no label; there are {', '.join(names)}")
+            label = names.index(label)
+        if x is None and self._reads_features:
+            raise ValueError(f"the label depends on the event's features: {self.features.names}")
+        given, columns = x[0] if isinstance(x, list) else x, []
+        if isinstance(given, Mapping):
+            columns = [(n, width, str(given.get(n))) for n, width in self.features.widths.items()]
+        return LabelQuestion(self.labels, self.features_of(x, 1), columns, label)
+
+    def find(self, ids: Any, side: Side, new: UnknownIds) -> Tensor:
         """Return the dense ids of nodes, int64 `[N]`; of those that no learned event has, numbers.
 
         Args:
@@ -427,7 +472,7 @@ class Predictor:
 
     def pairs_of(self, src: Any, dst: Any, at: Any = None, relation: Any = None) -> PairQuery:
         """Return pairs by the stream's ids, to be scored; errors as in `score`."""
-        new = NewNodes(self.ids)
+        new = UnknownIds(self.ids)
         src, dst = self.find(src, "src", new), self.find(dst, "dst", new)
         if len(src) != len(dst):
             raise ValueError(f"src and dst must have one length, got {len(src)} and {len(dst)}")
@@ -440,7 +485,7 @@ class Predictor:
         at: Any,
         relation: Any,
         candidates: Tensor,
-        new: NewNodes,
+        new: UnknownIds,
         k: int,
         exclude_known: bool,
         at_once: int,
@@ -519,7 +564,9 @@ class Predictor:
         parts = torch.split(logits, [len(each.src) for each in asked])
         best = [each.best(own) for each, own in zip(asked, parts, strict=True)]
         kept = torch.cat([own[rows] for own, (rows, _) in zip(parts, best, strict=True)])
-        every = self._scored(kept, [(each, rows) for each, (rows, _) in zip(asked, best, strict=True)])
+        every = self._scored(
+            kept, [(each, rows) for each, (rows, _) in zip(asked, best, strict=True)]
+        )
         spans = pairwise(accumulate((len(rows) for rows, _ in best), initial=0))
         return [
             replace(every[begin:end], place=place)

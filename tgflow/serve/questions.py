@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from tgflow.base.choices import Side
 from tgflow.base.text import printable
 from tgflow.serve.explain import MAX_EVENTS
-from tgflow.serve.predictor import NewNodes, PairQuery, Predictor
+from tgflow.serve.predictor import PairQuery, Predictor, UnknownIds
 from tgflow.serve.scored_pairs import ScoredPairs
 
 FAULT = "a fault in tgflow; see the server's log"
@@ -116,7 +116,7 @@ class TopQuestion(Question):
         return len(self.src) * (num_nodes if self.candidates is None else len(self.candidates))
 
     def answer(self, predictor: Predictor, most: int) -> Unscored:
-        new = NewNodes(predictor.ids)
+        new = UnknownIds(predictor.ids)
         src = predictor.find(self.src, "src", new)
         if self.candidates is None:
             others = predictor.destinations()
@@ -145,7 +145,7 @@ class EmbeddingQuestion(Question):
         return len(self.ids)
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
-        nodes = predictor.find(self.ids, self.side, NewNodes(predictor.ids))
+        nodes = predictor.find(self.ids, self.side, UnknownIds(predictor.ids))
         z = predictor.embed_nodes(nodes, predictor.ticks(self.at, len(nodes))).tolist()
         rows = zip(self.ids, z, (nodes < 0).tolist(), strict=True)
         return {"embeddings": [{"id": u, "embedding": x, "is_new": new} for u, x, new in rows]}
@@ -162,7 +162,7 @@ class NeighborQuestion(EmbeddingQuestion):
         return len(self.ids) * self.k
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
-        nodes = predictor.find(self.ids, self.side, NewNodes(predictor.ids))
+        nodes = predictor.find(self.ids, self.side, UnknownIds(predictor.ids))
         found = predictor.neighbors(nodes, predictor.ticks(self.at, len(nodes)), self.k)
         mask = found.mask
         rows, time = mask.nonzero()[:, 0].tolist(), predictor.time_of
@@ -177,7 +177,7 @@ class NeighborQuestion(EmbeddingQuestion):
 
 
 class ExplainQuestion(Question):
-    """Asks why a pair has its score."""
+    """Asks why a pair has its score, or an event the probability of its label."""
 
     path = "/explain"
     counts = None
@@ -186,12 +186,16 @@ class ExplainQuestion(Question):
     dst: NodeId
     at: Time | None = None
     relation: Relation | None = None
+    x: Features | None = None
+    of: StrictStr | None = None
+    label: StrictInt | StrictStr | None = None
 
     def size(self, num_nodes: int) -> int:
         return 2 * MAX_EVENTS
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
-        return predictor.explain(self.src, self.dst, self.at, self.relation).to_dict()
+        asked = self.src, self.dst, self.at, self.relation, self.x
+        return predictor.explain(*asked, of=self.of, label=self.label).to_dict()
 
 
 class Health(NamedTuple):

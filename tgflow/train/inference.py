@@ -20,7 +20,7 @@ from tgflow.graph.sampling.hops import HopQueries, answer_walk
 from tgflow.graph.strategies import Sampler, SamplerFunction
 from tgflow.graph.stream_state import DeviceState, SpreadState
 from tgflow.nn.attention import each_target_alone
-from tgflow.nn.model import TemporalModel, device_of_model
+from tgflow.nn.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.assemble import assemble, walk_of
 from tgflow.plan.draws import Roots
 from tgflow.plan.negatives import NegativeSampler
@@ -348,8 +348,10 @@ class Inference:
         dst: int,
         t: int,
         without: Sequence[Tensor | Literal["all"]],
-        counts: Tensor | None = None,
         *,
+        forgets: Sequence[bool] | None = None,
+        change: Callable[[Batch, slice], Batch] = lambda batch, rows: batch,
+        read: Callable[[Scores], Tensor] = lambda found: found.positive,
         as_of: int | None = None,
         relation: int | None = None,
     ) -> Tensor:
@@ -364,13 +366,15 @@ class Inference:
             t: A tick: only earlier events are visible.
             without: For each change, log positions of events that are no neighbors, int64 `[n]`; or
                 "all": no neighbors at all.
-            counts: Numbers that replace the model's `counts`, float64 `[len(without), C]`; None:
-                those of the whole history.
+            forgets: For each change, whether the model's state is read as that of nodes without
+                events; None: of none.
+            change: Returns the batch of a slice of the changes with other inputs, such as counts.
+            read: Returns the logits from scores, `[B, ...]`.
             as_of: A log position; None: all events in the graph.
             relation: As in `neighborhood`.
 
         Returns:
-            Float64 `[len(without)]` on the CPU.
+            Float64 `[len(without), ...]` on the CPU.
 
         Raises:
             IndexError: As `embed`.
@@ -385,19 +389,30 @@ class Inference:
         with self._asking():
             pair = self._pair(src, dst, t, as_of, relation)
             whole = self._batch(*pair)
-            sampled = events_of(whole)
+            sampled, ends = events_of(whole), whole.nodes.new_tensor([src, dst])
+            has_all = any(isinstance(each, str) for each in without)
+            alone = self._batch(*pair, without="all") if has_all else whole
+            new = self.graph.num_nodes + (src != dst) * (ends == dst).long()
 
-            def changed(events: Tensor | Literal["all"]) -> Batch:
-                if isinstance(events, Tensor) and not torch.isin(events, sampled).any():
-                    return whole
-                return self._batch(*pair, without=events)
+            def changed(i: int) -> Batch:
+                events = without[i]
+                if not isinstance(events, Tensor):
+                    batch = alone
+                elif torch.isin(events, sampled).any():
+                    batch = self._batch(*pair, without=events)
+                else:
+                    batch = whole
+                if forgets is None or not forgets[i]:
+                    return batch
+                nodes = batch.nodes
+                for node, other in zip(ends, new, strict=True):
+                    nodes = torch.where(batch.nodes == node, other, nodes)
+                return replace(batch, nodes=nodes)
 
             def scored(rows: slice) -> Tensor:
-                batch = joined([*map(changed, without[rows])])
-                if counts is not None:
-                    batch = replace(batch, counts=counts[rows].unsqueeze(1).to(batch.t.device))
+                batch = change(joined([changed(i) for i in range(len(without))[rows]]), rows)
                 with self._reading():
-                    logits: Tensor = self.model(batch).positive
+                    logits = read(self.model(batch))
                 return logits.double().cpu()
 
             return in_parts(len(without), max(1, self.max_pairs // len(whole.nodes)), scored)
