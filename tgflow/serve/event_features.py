@@ -13,7 +13,8 @@ from torch import Tensor
 from tgflow.base.text import printable
 from tgflow.streams.files.columnar import as_table
 from tgflow.streams.options import StreamOptions
-from tgflow.streams.rows.validate import BadRows, Float32s, feature_columns
+from tgflow.streams.rows.row_batch import Float32s
+from tgflow.streams.rows.validate import BadRows, feature_columns
 
 
 class EventFeatures:

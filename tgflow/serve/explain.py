@@ -559,9 +559,9 @@ class _LabelPast(_Past):
     def ask(self, of: LabelQuestion) -> None:
         """Take the label that is explained."""
         self._of, model, (u, v, t) = of, self._engine.model, self._pair
-        ends, limit = (torch.tensor([x]) for x in (u, v)), torch.tensor([self._cut])
-        num = DEPTH + MAX_EVENTS
-        self._last = of.labels.history.last_of(*ends, torch.tensor([t]), limit, num)[0]
+        src, dst, at, limit = (torch.tensor([x]) for x in (u, v, t, self._cut))
+        history = of.labels.history
+        self._last = history.last_of(src, dst, at, limit, DEPTH + MAX_EVENTS)[0]
         near = self._last[:, :DEPTH].flatten().numpy()
         self._consider(near[near >= 0])
         columns = [(name, width) for name, width, _ in of.columns]
@@ -572,8 +572,7 @@ class _LabelPast(_Past):
         self.groups += [MEMORY] if model.state is not None else []
         self.groups += [NEIGHBORHOOD] if self._engine.fanouts else []
         [classes] = self._classes(np.ones((1, len(self.groups)), dtype=np.int64))
-        history = of.labels.history
-        self._code, label = 1, 1
+        self._code, label = 1, of.label
         if len(classes) > 2:
             codes, predicted = history.codes, int(classes.argmax())
             self._code = predicted if of.label is None else codes.get(of.label, -1)
@@ -582,7 +581,9 @@ class _LabelPast(_Past):
                     f"no learned event has the label {of.label!r}; labels are {[*codes]}"
                 )
             label = next((name for name, code in codes.items() if code == self._code), None)
-        elif of.label is not None:
+        elif of.label is None:
+            label = 1
+        else:
             raise ValueError(f"label {of.label!r}: of two labels that of class 1 is explained")
         self.facts = {
             "of": of.labels.task.config.target,

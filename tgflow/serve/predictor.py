@@ -368,10 +368,11 @@ class Predictor:
         question = self._label_question(of, label, x)
         if self._explainer is None:
             self._explainer = Explainer(self.engine)
-        ends = (int(nodes) for nodes in self._engine_nodes(asked.src, asked.dst))
+        u, v = (int(nodes) for nodes in self._engine_nodes(asked.src, asked.dst))
         related = None if asked.relation is None else int(asked.relation)
         found = self._explainer.explain(
-            *ends,
+            u,
+            v,
             int(asked.t),
             as_of=self.position,
             relation=related,
