@@ -13,7 +13,7 @@ from helpers.served import Client, served
 BATCH, KNOWN = 50, 300
 SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", BATCH, "--threads", 1, "--time-unit", "s")
 TASK = ("--task", "edge", "--target", "is_fraud", "--features", "amount", "--features", "hour")
-KINDS = ("--categorical", "kind", "--max-categories", 3)
+KINDS = ("--categorical", "kind", "--set", "stream.max_categories=3")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_event_has_the_scores_that_the_run_gives_it_when_it_arrives(tgflow, paym
 
 
 def test_pairs_of_new_accounts_and_kinds_have_the_scores_of_the_run(tgflow, payments):
-    flags = ("run", "-s", payments, *SMALL, *TASK, *KINDS, "--feature-scale", "none")
+    flags = ("run", "-s", payments, *SMALL, *TASK, *KINDS, "--set", "graph.feature_scale=none")
     assert tgflow(*flags, "-o", "long", "--scores", "scores.csv").code == 0
     assert tgflow(*flags, "-o", "short", "--limit", KNOWN, "--scores", "short.csv").code == 0
     header, *lines = payments.read_text().splitlines()
