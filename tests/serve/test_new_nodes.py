@@ -11,6 +11,7 @@ from helpers.effort import cases
 from helpers.made_models import made_model
 from helpers.made_streams import seeded
 from tgflow.graph import FeatureScale
+from tgflow.graph.tables import FeatureTable
 from tgflow.train.tasks import LabelTask, TaskConfig
 
 BATCH, KNOWN, NOW = 20, 120, 5_000
@@ -145,3 +146,33 @@ def test_features_by_name_are_encoded_as_those_of_the_next_event():
 def test_missing_and_unknown_features_are_named(x, message):
     with pytest.raises(ValueError, match=message):
         event_features().rows(x, 1, 5)
+
+
+@pytest.mark.parametrize("name", ["tgn+pairs", "jodie"])
+def test_new_nodes_have_the_features_of_their_rows(name):
+    rows = {"id": ["a", "b", "c", "d", "e"], "age": [31.0, 47.0, 5.0, 9.0, -2.0]}
+    src, dst, t = ["a", "b", "a", "b", "d", "a"], ["b", "c", "c", "a", "e", "e"], [1, 2, 3, 4, 9, 9]
+
+    def learned(size):
+        nodes = tg.NodeFeatures(rows, id="id")
+        stream = nodes.along(tg.open_stream((src[:size], dst[:size], t[:size]), time_unit="s"))
+        scale = FeatureScale("standard", 3)  # frozen before the new nodes
+        graph = tg.TemporalGraph(node_x=FeatureTable(1), feature_scale=scale, time_unit="s")
+        model = made_model(name, edge_x_dim=0, node_x_dim=1)
+        trainer = tg.ContinualTrainer(
+            model, graph, tg.ContinualConfig(batch_size=4, updates=0), scores=True
+        )
+        *_, last = trainer.steps(stream)
+        return tg.open_run(trainer), last
+
+    run, _ = learned(4)
+    found = run.score(src[4:], dst[4:], 9)
+    assert found.new == ["both", "dst"]
+    expected = learned(6)[1].scores.logit
+    torch.testing.assert_close(found.logit, expected, rtol=1e-5, atol=1e-5)
+    assert found.logit[1] != run.score("a", "d", 9).logit[0]
+    why = run.explain("a", "e", 9)
+    assert why.logit == pytest.approx(found.logit[1].item(), abs=1e-5)  # float32
+    assert run.embed(["d", "e"], 9).unique(dim=0).shape[0] == 2
+    with pytest.raises(ValueError, match=r"features of a new node are unknown: .* no row for node"):
+        run.score("a", "z", 9)

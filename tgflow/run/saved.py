@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
 import torch
+from torch import Tensor
 
 from tgflow.checkpoint import (
     Checkpoint,
@@ -42,9 +43,11 @@ from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, R
 from tgflow.run.directory import fixed_settings
 from tgflow.run.ingestion import load_classes, load_features, load_ingest, save_columns, save_ingest
 from tgflow.run.model_maker import make_model, model_class
+from tgflow.run.node_features import FeaturedStream, NodeFeatures
 from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
 from tgflow.serve.predictor import Predictor
+from tgflow.streams.errors import StreamError
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.ingest.tail import LogTail
@@ -114,6 +117,20 @@ class Run(Predictor):
             has_inverses=not self.is_continual and config.offline.inverse,
             labels=task.labels_of(graph) if task is not None and has_labels else None,
             label_names=lambda: self.classes.get("label", ()) if has_names else (),
+        )
+        if config.graph.node_features is not None:
+            self.node_rows = node_rows_of(lambda: self._node_features, graph)
+
+    @cached_property
+    def _node_features(self) -> NodeFeatures:
+        c = self.config.graph
+        assert c.node_features is not None
+        return NodeFeatures(
+            c.node_features,
+            id=c.node_id,
+            columns=c.node_columns,
+            side=c.node_side,
+            fill_missing=self.config.stream.fill_missing,
         )
 
     def warm(self) -> None:
@@ -209,6 +226,22 @@ class Run(Predictor):
         return make_model(c.model, c.task, training, edge_x_dim, node_x_dim=node_x_dim, own=own)
 
 
+def node_rows_of(
+    features: Callable[[], NodeFeatures], graph: TemporalGraph
+) -> Callable[[Sequence[Any], Tensor | None], Tensor]:
+    """Return a function of ids and sides of new nodes to their features, scaled as if added now."""
+    scale = graph.node_scale
+
+    def rows(names: Sequence[Any], is_dst: Tensor | None) -> Tensor:
+        try:
+            x = features().of(names, is_dst)
+        except (OSError, StreamError) as error:
+            raise ValueError(f"the features of a new node are unknown: {error}") from None
+        return x if scale is None else scale.scaled(x)[0]
+
+    return rows
+
+
 def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:
     """Return an engine that predicts as a trainer with these settings does."""
     return Inference(
@@ -264,6 +297,8 @@ def open_run(
             labels=None if path.model.label_decoder is None else path.labels,
         )
         run.follow(path, engine)
+        if isinstance(stream_of := path.stream, FeaturedStream):
+            run.node_rows = node_rows_of(lambda: stream_of.node_features, path.graph)
         return run
     home, found = find_checkpoint(path)
     return Run(home, saved_config(home, found), found, model)

@@ -65,6 +65,10 @@ class UnknownIds:
         key = side if self._ids.bipartite else None, name
         return self._numbers.setdefault(key, -1 - len(self._numbers))
 
+    def key(self, number: int) -> tuple[Side | None, Any]:
+        """Return side and id of a number; the side of ids that both ends share is None."""
+        return [*self._numbers][-1 - number]
+
     def decode(self, nodes: Tensor) -> list[Any]:
         """Return the ids of nodes by dense ids or numbers, int64 `[N]`."""
         if not self._numbers:
@@ -160,6 +164,8 @@ class Predictor:
         self._classes, self._has_inverses = classes, has_inverses
         self.features = EventFeatures(stream, features, self._texts)
         self.labels, self.label_names = labels, label_names
+        self.node_rows: Callable[[Sequence[Any], Tensor | None], Tensor] | None = None
+        """Returns the features of new nodes by ids and sides, as the model reads them."""
         self._explainer: Explainer | None = None
         self._trainer: ContinualTrainer | None = None
         self._latest = 0, 0
@@ -249,8 +255,8 @@ class Predictor:
             TypeError: If ids are of another kind than the stream's.
             ValueError: If the model makes no embeddings of single nodes.
         """
-        nodes = self.find(ids, side, UnknownIds(self.ids))
-        return self.embed_nodes(nodes, self.ticks(at, len(nodes)))
+        nodes = self.find(ids, side, new := UnknownIds(self.ids))
+        return self.embed_nodes(nodes, self.ticks(at, len(nodes)), new)
 
     def embeddings(
         self, ids: Any = None, at: Any = None, *, side: Side = "src"
@@ -280,7 +286,7 @@ class Predictor:
         chosen = torch.arange(self._num_nodes()) if ids is None else self.find(ids, side, new)
 
         def rows(nodes: Tensor) -> pa.RecordBatch:
-            z = self.embed_nodes(nodes, self.ticks(at, len(nodes)))
+            z = self.embed_nodes(nodes, self.ticks(at, len(nodes)), new)
             columns = {"id": list_array(new.decode(nodes))}
             if ids is not None:
                 columns["is_new"] = pa.array((nodes < 0).tolist())
@@ -370,15 +376,16 @@ class Predictor:
             self._explainer = Explainer(self.engine)
         u, v = (int(nodes) for nodes in self._engine_nodes(asked.src, asked.dst))
         related = None if asked.relation is None else int(asked.relation)
-        found = self._explainer.explain(
-            u,
-            v,
-            int(asked.t),
-            as_of=self.position,
-            relation=related,
-            probabilities=self._calibration.probabilities,
-            of=question,
-        )
+        with self.engine.of_new(self._new_x(asked.new, int(asked.src), int(asked.dst))):
+            found = self._explainer.explain(
+                u,
+                v,
+                int(asked.t),
+                as_of=self.position,
+                relation=related,
+                probabilities=self._calibration.probabilities,
+                of=question,
+            )
         [new] = _new_ends(asked.src, asked.dst)
         names = self.label_names()
         return found.named(src, dst, new, self.ids.decode, self.time_of, names)
@@ -539,14 +546,19 @@ class Predictor:
             unknown = torch.full((len(found),), torch.nan, dtype=torch.float64)
             return replace(found, predicted_label=[None] * len(found), label_probability=unknown)
         t = asked.t
-        logits, classes = self.engine.score_events(
-            *self._engine_nodes(asked.src, asked.dst),
-            t,
-            x,
-            self.labels,
-            as_of=self._cuts(t),
-            relation=asked.relation,
-        )
+        labels, relation = self.labels, asked.relation
+        (src, dst), cuts = self._engine_nodes(asked.src, asked.dst), self._cuts(t)
+
+        def answered(rows: Tensor | slice) -> Tensor:
+            related = None if relation is None else relation[rows]
+            own = None if x is None else x[rows]
+            logits, classes = self.engine.score_events(
+                src[rows], dst[rows], t[rows], own, labels, as_of=cuts[rows], relation=related
+            )
+            return torch.cat([logits.unsqueeze(1), classes], dim=1)
+
+        columns = self._in_turn(asked.src, asked.dst, asked.new, answered)
+        logits, classes = columns[:, 0], columns[:, 1:]
         label, share = self.labels.said(t, classes)
         names = self.label_names()
         texts = [
@@ -557,11 +569,19 @@ class Predictor:
 
     def score_pairs(self, asked: Sequence[PairQuery]) -> list[ScoredPairs]:
         """Return the answer to each query, all with relations or none, by one call of the model."""
+        if self.graph.node_x is not None and len(asked) > 1:
+            return [self.score_pairs([each])[0] for each in asked]
         src, dst, t = (
             torch.cat([getattr(each, name) for each in asked]) for name in ("src", "dst", "t")
         )
         related = [each.relation for each in asked if each.relation is not None]
-        logits = self.logits(src, dst, t, torch.cat(related) if related else None)
+        relation = torch.cat(related) if related else None
+
+        def scored(rows: Tensor | slice) -> Tensor:
+            own = None if relation is None else relation[rows]
+            return self.logits(src[rows], dst[rows], t[rows], own)
+
+        logits = self._in_turn(src, dst, asked[0].new, scored)
         parts = torch.split(logits, [len(each.src) for each in asked])
         best = [each.best(own) for each, own in zip(asked, parts, strict=True)]
         kept = torch.cat([own[rows] for own, (rows, _) in zip(parts, best, strict=True)])
@@ -588,10 +608,38 @@ class Predictor:
         other = new + ((src < 0) & (src != dst)).long()
         return src.where(src >= 0, new), dst.where(dst >= 0, other)
 
-    def embed_nodes(self, nodes: Tensor, t: Tensor) -> Tensor:
+    def _in_turn(
+        self, src: Tensor, dst: Tensor, new: UnknownIds, ask: Callable[[Tensor | slice], Tensor]
+    ) -> Tensor:
+        """Return the answers to all rows; if nodes have features, to each new pair in turn."""
+        if self.graph.node_x is None or not len(src):
+            return ask(slice(None))
+        keys = torch.stack([src, dst], dim=1).clamp(max=0)
+        kinds, which = torch.unique(keys, dim=0, return_inverse=True)
+        places, answers = [], []
+        for i, (u, v) in enumerate(kinds.tolist()):
+            places.append((which == i).nonzero().squeeze(1))
+            with self.engine.of_new(self._new_x(new, u, v)):
+                answers.append(ask(places[-1]))
+        return torch.cat(answers)[torch.cat(places).argsort()]
+
+    def _new_x(self, new: UnknownIds, u: int, v: int) -> Tensor | None:
+        """Return the features of the nodes without events in the places of `u` and `v`."""
+        keys = [new.key(number) for number in dict.fromkeys((u, v)) if number < 0]
+        if self.node_rows is None or not keys:
+            return None
+        is_dst = torch.tensor([side == "dst" for side, _ in keys]) if self.ids.bipartite else None
+        x = self.node_rows([name for _, name in keys], is_dst)
+        return torch.cat([x[:1], x[-1:]])
+
+    def embed_nodes(self, nodes: Tensor, t: Tensor, new: UnknownIds) -> Tensor:
         """Return the embeddings of nodes (see `find`) at ticks, float `[N, dim]`."""
-        nodes = nodes.where(nodes >= 0, self.graph.num_nodes)
-        return self.engine.embed(nodes, t, as_of=self._cuts(t)).cpu()
+        known, cuts = nodes.where(nodes >= 0, self.graph.num_nodes), self._cuts(t)
+
+        def embedded(rows: Tensor | slice) -> Tensor:
+            return self.engine.embed(known[rows], t[rows], as_of=cuts[rows]).cpu()
+
+        return self._in_turn(nodes, nodes, new, embedded)
 
     def _scored(
         self, logits: Tensor, parts: Sequence[tuple[PairQuery, Tensor | slice]]

@@ -145,10 +145,10 @@ class EmbeddingQuestion(Question):
         return len(self.ids)
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
-        nodes = predictor.find(self.ids, self.side, UnknownIds(predictor.ids))
-        z = predictor.embed_nodes(nodes, predictor.ticks(self.at, len(nodes))).tolist()
+        nodes = predictor.find(self.ids, self.side, new := UnknownIds(predictor.ids))
+        z = predictor.embed_nodes(nodes, predictor.ticks(self.at, len(nodes)), new).tolist()
         rows = zip(self.ids, z, (nodes < 0).tolist(), strict=True)
-        return {"embeddings": [{"id": u, "embedding": x, "is_new": new} for u, x, new in rows]}
+        return {"embeddings": [{"id": u, "embedding": x, "is_new": each} for u, x, each in rows]}
 
 
 class NeighborQuestion(EmbeddingQuestion):

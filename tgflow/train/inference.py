@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -127,6 +128,7 @@ class Inference:
         )
         state = model.state
         self._covered = state if isinstance(state, DeviceState) else None
+        self._new = threading.local()
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -514,9 +516,34 @@ class Inference:
             batch = query_batch(self._plan, self.fanouts, roots, without)
             if self.graph.last_change is change:
                 break
+        if batch.node_x is not None:
+            batch = self._with_new(batch)
         batch = batch.to(device_of_model(self.model))
         self.model.check_widths(batch)
         return batch
+
+    def _with_new(self, batch: Batch) -> Batch:
+        """Return a batch with the features of nodes without events, see `of_new`."""
+        given, rows = getattr(self._new, "x", None), batch.node_x
+        if given is None or rows is None:
+            return batch
+        place = batch.nodes - self.graph.num_nodes
+        own = given.to(rows.device)[place.clamp(0, NUM_NEW - 1)]
+        return replace(batch, node_x=torch.where((place >= 0).unsqueeze(1), own, rows))
+
+    @contextmanager
+    def of_new(self, x: Tensor | None) -> Iterator[None]:
+        """Context manager in which nodes without events have features, in this thread.
+
+        Args:
+            x: As the model reads them, float32 `[2, node_x_dim]`: those of `num_nodes` and of the
+                next; None: zeros.
+        """
+        self._new.x = x
+        try:
+            yield
+        finally:
+            self._new.x = None
 
     def _reading(self) -> AbstractContextManager[None]:
         """Return a context manager for reads of the state, which leave no trace in it."""
@@ -610,7 +637,7 @@ def query_batch(
     without: Tensor | Literal["all"] | None = None,
 ) -> Batch:
     """Return the batch of some roots, on the graph's device; `without` as in `score_without`."""
-    if "all" not in fanouts and without is None:
+    if "all" not in fanouts and without is None and plan.graph.node_x is None:
         return plan.of_roots(roots)
     placed, left = plan.placed(roots), iter(fanouts)
     spare = 0
@@ -624,8 +651,14 @@ def query_batch(
         found = replace(asked, k=fanout + spare).sampled(plan.graph, plan.draws.sampler)
         return found if without is None else left_out(found, without, fanout)
 
-    hops = answer_walk(walk_of(plan.draws, placed), neighbors)
-    return assemble(plan.draws, placed, hops).gathered(plan.graph)
+    if "all" not in fanouts and without is None:
+        pending = assemble(plan.draws, placed)
+    else:
+        pending = assemble(plan.draws, placed, answer_walk(walk_of(plan.draws, placed), neighbors))
+    if (table := plan.graph.node_x) is not None:
+        rows = pending.ids["node_x"]
+        pending.ids["node_x"] = rows.masked_fill(rows >= len(table), -1)  # nodes without events
+    return pending.gathered(plan.graph)
 
 
 Fanout = int | Literal["all"]
