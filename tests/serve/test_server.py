@@ -134,7 +134,7 @@ def test_health_metrics_and_schema_pages(server, client):
         assert all(f"<code>{field}</code>" in page for field in kind.model_fields)
     status, page = client.get("/")
     assert (status, client.headers.get_content_type()) == (200, "text/html")
-    parts = ("Likeliest destinations", "made · run", "prefers-color-scheme")
+    parts = ("Likeliest destinations", "made · run", "prefers-color-scheme", "features as JSON")
     assert all(part in page for part in parts)
 
 
