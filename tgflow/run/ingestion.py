@@ -70,9 +70,12 @@ def load_classes(reader: Checkpoint) -> dict[str, list[str]]:
     return classes
 
 
-def load_features(reader: Checkpoint) -> dict[str, int]:
-    """Return the widths of the feature columns by name, in order; empty if they have no names."""
-    return dict(read_as(list[tuple[str, int]], reader.meta.get("features", []), "features"))
+def load_features(reader: Checkpoint, dim: int) -> dict[str, int]:
+    """Return the widths of the columns of `dim` features by name, in order; empty without names."""
+    found = dict(read_as(list[tuple[str, int]], reader.meta.get("features", []), "features"))
+    if found and (min(found.values()) < 1 or sum(found.values()) != dim):
+        raise UntrustedCheckpoint(f"features: the widths are not those of {dim} features")
+    return found
 
 
 def load_ingest(reader: Checkpoint) -> IngestState:

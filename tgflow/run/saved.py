@@ -113,7 +113,7 @@ class Run(Predictor):
             engine,
             self.calibration,
             lambda: self.classes,
-            features=load_features(checkpoint),
+            features=load_features(checkpoint, feature_widths(graph)["edge_x_dim"]),
             has_inverses=not self.is_continual and config.offline.inverse,
             labels=task.labels_of(graph) if task is not None and has_labels else None,
             label_names=lambda: self.classes.get("label", ()) if has_names else (),
@@ -345,7 +345,10 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     last = int(trainer.graph.log.read(start - 1, start).t) if start else BEFORE_ALL
     Ids(_ids_of(trainer), NodeCount(trainer.graph.log).upto(position)).save(checkpoint)
     save_ingest(IngestState(num_released=start, watermark=last, last_t=last), checkpoint)
-    save_columns(trainer.stream.classes, trainer.stream.features, checkpoint)
+    features = trainer.stream.features
+    if sum(features.values()) != feature_widths(trainer.graph)["edge_x_dim"]:
+        features = {}  # those of a stream that the graph does not store
+    save_columns(trainer.stream.classes, features, checkpoint)
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
     checkpoint.note("model", plain(config)["model"])
