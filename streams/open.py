@@ -50,8 +50,8 @@ class EventSource:
         """Kind of the ids, "int" or "string", and a sentence on it."""
         self.num_events = reader.num_events
         self.x_dim = reader.x_dim
-        self.feature_names: Sequence[str] = reader.feature_names
-        """Names of the feature columns."""
+        self.features: Mapping[str, int] = reader.features
+        """Widths of the feature columns by name, in order, categorical ones last."""
         self.progress = 0.0
         """Share of the data that the latest iteration has read, 0 to 1."""
         self.origin: dict[str, Any] = {}

@@ -48,7 +48,6 @@ from tgflow.streams.rows.validate import (
     MOST,
     RowSchema,
     TextClasses,
-    feature_names,
     first_classes,
     first_id_kind,
     saved_classes,
@@ -403,8 +402,8 @@ class Reader:
         """Numbers in each feature column that is not categorical."""
         self.x_dim = 0
         """Width of the edge features."""
-        self.feature_names: list[str] = []
-        """Names of the feature columns: `f0`, or `x[1]` in a list."""
+        self.features: dict[str, int] = {}
+        """Widths of the feature columns by name, in order, categorical ones last."""
         self.time, _ = times.scale(())
         self.notes: list[str] = []
         """Settings detected from the first rows, one sentence each."""
@@ -546,8 +545,8 @@ class Reader:
             self.widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
             num_slots = self._options.max_categories + 1
             widths = [*self.widths, *(num_slots for _ in columns.categorical)]
-            self.x_dim = sum(widths)
-            self.feature_names = feature_names([*columns.features, *columns.categorical], widths)
+            self.x_dim, names = sum(widths), [*columns.features, *columns.categorical]
+            self.features = dict(zip(names, widths, strict=True))
             if not samples:
                 continue
             self.refusal = _text_feature(decoder, columns, samples)
@@ -727,7 +726,7 @@ class FileSource(PartitionedSource):
         """Columns that were found by their usual names, by role: "src", "dst", "t"."""
         self.refusal = reader.refusal
         """Error of the first row, if none of the first rows can be read."""
-        self.x_dim = reader.x_dim
+        self.x_dim, self.features = reader.x_dim, reader.features
         self.id_kind, self.id_note = reader.id_kind, reader.id_note
         self.ids = ids
         self.num_events = reader.num_events

@@ -67,6 +67,7 @@ class KafkaSource:
         self.name = f"topic {config.topic}"
         self.unit = schema.time.tick
         self.x_dim = sum(schema.widths)
+        self.features = dict(zip(schema.columns.features, schema.widths, strict=True))
         self.id_kind = schema.ids
         self.ids = NodeIds(config.bipartite)
         self.num_events: int | None = None

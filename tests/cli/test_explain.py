@@ -72,13 +72,14 @@ def test_past_time_reads_no_later_event(tgflow, made):
     assert iso.json == whole
 
 
-def test_unknown_id_is_an_answer(tgflow, made, tmp_path):
+def test_id_never_seen_is_explained(tgflow, made, tmp_path):
     ran = tgflow("explain", made / "tgn", "--src", 3, "--dst", 99, "--out", "x.html")
     assert ran.code == 0, ran.err
-    assert "99 is no node of" in ran.out
-    assert "99 is no node of" in Path("x.html").read_text()
-    answer = tgflow("explain", made / "tgn", "--src", 99, "--dst", 3, "--json").json
-    assert answer["logit"] is None
+    assert "No learned event has 99: scored as at a first event." in ran.out
+    assert "No learned event has 99" in Path("x.html").read_text()
+    answer = tgflow("explain", made / "tgn", "--src", 99, "--dst", 98, "--json").json
+    assert answer["logit"] == answer["baseline"]
+    assert answer["new"] == "both"
     assert answer["events"] == []
 
 

@@ -396,47 +396,49 @@ class Version:
 
     def _scores(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
         src, dst = self._known(question["src"]), self._known(question["dst"], "dst")
-        known, columns = (src >= 0) & (dst >= 0), ["logit"]
-        src, dst = src[known], dst[known]
+        new, columns = self._engine.graph.num_nodes, ["logit"]
+        is_other = [u != v for u, v in zip(question["src"], question["dst"], strict=True)]
+        dst = dst.where(dst >= 0, new + ((src < 0) & torch.tensor(is_other)).long())
+        src = src.where(src >= 0, new)
         if "x" in question:
             columns += ["label_probability"]
             x = torch.tensor(question["x"])
             if self._scale is not None:
                 x = torch.cat([self._scale.scaled(row)[0] for row in x.split(1)])
-            logits, classes = self._engine.score_events(
-                src, dst, t, x[known], self._labels, as_of=cut
-            )
+            logits, classes = self._engine.score_events(src, dst, t, x, self._labels, as_of=cut)
             share = self._labels.said(torch.full_like(src, t), classes)[1]
-            values = iter(zip(logits.tolist(), share.tolist(), strict=True))
+            expected = [*zip(logits.tolist(), share.tolist(), strict=True)]
         else:
-            logits = self._engine.score(src, dst, t, as_of=cut)
-            values = iter((x,) for x in logits.tolist())
-        expected = [next(values) if each else None for each in known.tolist()]
+            expected = [(x,) for x in self._engine.score(src, dst, t, as_of=cut).tolist()]
         rows = [tuple(row.get(name) for name in columns) for row in answer["scores"]]
-        return [None if row[0] is None else row for row in rows], expected
+        return rows, expected
 
     def _ranking(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
         engine, expected = self._engine, []
-        if "candidates" in question:
-            others = self._known(question["candidates"], "dst")
-            others = others[others >= 0]
-        else:
+        new, names = engine.graph.num_nodes, question.get("candidates")
+        if names is None:
             others = engine.destinations(as_of=self._stop)
+            names = self._ids.decode(others)
+        else:
+            others = self._known(names, "dst")
         for name, node in zip(question["src"], self._known(question["src"]), strict=True):
-            left = others
+            known = torch.empty(0)
             if node >= 0 and question.get("exclude_known"):
-                left = others[~torch.isin(others, engine.destinations(int(node), as_of=cut))]
-            if node >= 0 and len(left):
-                best = engine.rank(node.view(1), t, left, question.get("k", 10), as_of=cut)
-                logits = best.scores[0].tolist()
-                names = self._ids.decode(best.nodes[0])
-                expected += [(name, *row) for row in zip(names, logits, strict=True)]
+                known = engine.destinations(int(node), as_of=cut)
+            rows = (~torch.isin(others, known)).nonzero().squeeze(1).tolist()
+            is_other = node < 0 and torch.tensor([names[i] != name for i in rows])
+            dst = others[rows].where(others[rows] >= 0, new + torch.as_tensor(is_other).long())
+            if rows:
+                src = node.where(node >= 0, new).view(1)
+                logits = engine.score(src, dst.view(1, -1), t, as_of=cut)[0]
+                best = logits.argsort(descending=True, stable=True)[: question.get("k", 10)]
+                expected += [(name, names[rows[i]], float(logits[i])) for i in best]
         return [(row["src"], row["dst"], row["logit"]) for row in answer["scores"]], expected
 
     def _embeddings(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
         nodes = self._known(question["ids"])
-        z = iter(self._engine.embed(nodes[nodes >= 0], t, as_of=cut).tolist())
-        expected = [next(z) if node >= 0 else None for node in nodes.tolist()]
+        nodes = nodes.where(nodes >= 0, self._engine.graph.num_nodes)
+        expected = self._engine.embed(nodes, t, as_of=cut).tolist()
         return [row["embedding"] for row in answer["embeddings"]], expected
 
     def _neighbors(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:

@@ -7,7 +7,6 @@ import tgflow as tg
 from helpers.effort import cases
 from helpers.made_models import made_events
 from helpers.served import live_predictor, made_predictor
-from tgflow.graph.ids import UnknownNode
 
 EVENTS = made_events(200)
 BATCH = 20
@@ -49,7 +48,7 @@ def test_embeddings_of_all_nodes_are_rows_by_own_ids():
     trainer.run(batches())
     rows = predictor.embeddings().read_all()
     assert sorted(rows["id"].to_pylist()) == sorted(f"n{i}" for i in range(trainer.graph.num_nodes))
-    chosen = predictor.embeddings(SRC).read_pandas().set_index("id")
+    chosen = predictor.embeddings(SRC).read_pandas().set_index("id").drop(columns="is_new")
     z = predictor.embed(SRC)
     assert torch.equal(torch.tensor(chosen.to_numpy()), z)
     assert list(chosen.columns) == [f"e{i}" for i in range(z.shape[1])]
@@ -65,11 +64,10 @@ def test_unlearned_events_in_the_graph_are_not_visible():
     next(steps)
     assert predictor.position == BATCH
     assert predictor.score("n0", "n3").src == ["n0"]
-    with pytest.raises(UnknownNode, match="'n11' is no node of made: no learned event has it"):
-        predictor.score("n0", "n11")
+    assert predictor.score("n0", "n11").new == ["dst"]
     for _ in steps:
         pass
-    assert predictor.score("n0", "n11").dst == ["n11"]
+    assert predictor.score("n0", "n11").new == [None]
 
 
 @pytest.mark.parametrize("at", [True, "1e-999999999", "1e999999999", "inf", "soon", None, b"3"])

@@ -108,7 +108,7 @@ def same_answers(replica, published, seed):
     assert torch.equal(found.scores, logits)
     if type(reference.model).embed is not tg.TemporalModel.embed:
         z = reference.embed(src, now, as_of=position)
-        assert torch.equal(run.embed_nodes(src, now), z)
+        assert torch.equal(run.engine.embed(src, now), z)
     assert run.ids.decode(src) == published.stream.ids.decode(src)
 
 

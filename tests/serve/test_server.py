@@ -86,8 +86,8 @@ def test_explanations_match_the_predictor(predictor, client):
     early = {"src": "n0", "dst": "n6", "at": "1970-01-01T00:00:00Z"}
     assert client.post("/explain", early)[1]["position"] == 0
     status, answer = client.post("/explain", {"src": "n0", "dst": "x"})
-    assert (status, answer["logit"]) == (200, None)
-    assert answer["note"] == "'x' is no node of made: no learned event has it"
+    assert (status, answer["logit"]) == (200, predictor.score("n0", "x").logit.item())
+    assert answer["new"] == "dst"
 
 
 def test_metrics_are_read_again_while_a_replica_makes_its_files(tmp_path):
@@ -134,7 +134,7 @@ def test_health_metrics_and_schema_pages(server, client):
         assert all(f"<code>{field}</code>" in page for field in kind.model_fields)
     status, page = client.get("/")
     assert (status, client.headers.get_content_type()) == (200, "text/html")
-    parts = ("Likeliest destinations", "made · run", "prefers-color-scheme")
+    parts = ("Likeliest destinations", "made · run", "prefers-color-scheme", "features as JSON")
     assert all(part in page for part in parts)
 
 
@@ -149,21 +149,24 @@ def test_replica_is_not_ready_while_too_far_behind(predictor):
         client.close()
 
 
-def test_unknown_ids_are_answers(client):
+def test_ids_never_seen_are_scored_as_at_their_first_events(predictor, client):
     asked = {"src": ["n0", "who", "n0"], "dst": ["n6", "n6", "what"]}
     status, answer = client.post("/score", asked)
     assert status == 200
-    assert [row["logit"] is None for row in answer["scores"]] == [False, True, True]
-    assert answer["scores"][1] == {
-        "src": "who", "dst": "n6", "logit": None, "probability": None, "anomaly": None
-    }  # fmt: skip
+    assert answer["scores"] == predictor.score(**asked).to_pylist()
+    assert [row["new"] for row in answer["scores"]] == [None, "src", "dst"]
     status, answer = client.post("/top-k", {"src": ["who", "n0"], "candidates": ["x", "n6"]})
-    assert [(row["src"], row["dst"], row["place"]) for row in answer["scores"]] == [("n0", "n6", 1)]
-    assert client.post("/top-k", {"src": ["who"]})[1] == VERSION | {"scores": []}
+    rows = {(row["src"], row["dst"]): row for row in answer["scores"]}
+    assert rows["who", "x"]["new"] == "both"
+    assert rows["who", "n6"]["logit"] == predictor.score("who", "n6").logit.item()
+    ranked = client.post("/top-k", {"src": ["who"], "exclude_known": True})[1]["scores"]
+    assert [row["place"] for row in ranked] == [*range(1, len(ranked) + 1)]
     status, answer = client.post("/embedding", {"ids": ["who", "n3"]})
-    assert [row["embedding"] is None for row in answer["embeddings"]] == [True, False]
+    assert [row["is_new"] for row in answer["embeddings"]] == [True, False]
+    assert answer["embeddings"][0]["embedding"] == predictor.embed("any").tolist()[0]
     status, answer = client.post("/neighbors", {"ids": ["who"]})
     assert answer == VERSION | {"neighbors": []}
+    assert client.post("/score", {"src": [""], "dst": ["n6"]})[0] == 422
 
 
 def test_neighbors_are_the_latest_events(predictor, client):
@@ -191,6 +194,7 @@ PAIR = {"src": ["n0"], "dst": ["n6"]}
         ("/neighbors", {"ids": ["n0"], "k": 1_001}, 422, "k: input should be less than or"),
         ("/neighbors", {"ids": ["n0"], "k": 30}, 422, "30 nodes are more than 20"),
         ("/score", PAIR | {"x": [[1.0, 2.0]]}, 422, "no score of made reads the features"),
+        ("/score", PAIR | {"x": {"f": 1}}, 422, "no score of made reads the features"),
         ("/score", {"src": [1], "dst": [2]}, 422, "integers but this map's ids are strings"),
         ("/score", {"src": ["n0"], "dst": ["n6", "n7"]}, 422, "must have one length, got 1 and 2"),
         ("/score", PAIR | {"at": 0.5}, 422, "0.5 s is between two ticks"),
@@ -557,7 +561,9 @@ def test_client_asks_all_questions():
         best = predictor.top_k(["n0", "n1"], 2, exclude_known=True).to_arrow().to_pylist()
         assert client.top_k(["n0", "n1"], 2, exclude_known=True)["scores"] == best
         z = predictor.embed(["n3"]).tolist()
-        assert client.embedding(["n3"])["embeddings"] == [{"id": "n3", "embedding": z[0]}]
+        assert client.embedding(["n3"])["embeddings"] == [
+            {"id": "n3", "embedding": z[0], "is_new": False}
+        ]
         assert len(client.neighbors(["n0"], 2)["neighbors"]) == 2
         why = json.loads(json.dumps(predictor.explain("n0", "n6").to_dict()))
         assert client.explain("n0", "n6") == {"parameters": 60} | why

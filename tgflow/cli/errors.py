@@ -44,8 +44,6 @@ _CODES = {
     "StrictResume": USAGE,
     "WorldError": USAGE,
     "NoTopicError": NO_INPUT,
-    "UnknownNode": NO_INPUT,
-    "UnknownRelation": NO_INPUT,
     "ModuleNotFoundError": USAGE,
     "Locked": LOCKED,
     "UntrustedCheckpoint": UNTRUSTED,

@@ -55,6 +55,7 @@ from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import ID_KINDS, IdKind, time_guard
+from tgflow.streams.rows.validate import feature_names
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.config import OfflineConfig
 from tgflow.train.split import training_end
@@ -467,7 +468,7 @@ def warn(events: EventBatch, source: EventSource, *, is_scaled: bool) -> None:
     if not source.ids.bipartite:
         found.append(sides_guard(events.src, events.dst))
     if events.x is not None:
-        names = source.feature_names
+        names = feature_names([*source.features], [*source.features.values()])
         found += [None if is_scaled else huge_guard(events.x, names)]
         found += [constant_guard(events.x, names)] if len(events) > 1 else []
     for text in filter(None, found):

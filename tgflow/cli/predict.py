@@ -102,6 +102,7 @@ def predict(
     if json:
         sys.stdout.write(jsonlib.dumps(table.to_pylist(), indent=2, ensure_ascii=False) + "\n")
     elif to is None:
+        table = table.select([n for n in table.column_names if table[n].null_count < len(table)])
         columns = [[_shown(cell) for cell in each.to_pylist()] for each in table.columns]
         print_table(table.column_names, [*zip(*columns, strict=True)], left=(0, 1))
 
@@ -121,6 +122,16 @@ def explain(
     dst: Annotated[str, typer.Option("--dst", help="Destination of the pair")],
     at: At = None,
     relation: RelationText = None,
+    of: Annotated[
+        str | None,
+        typer.Option("--of", help="Label to explain, by its column; unset or link: the score"),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--class", help="One of several labels; unset: the predicted one")
+    ] = None,
+    x: Annotated[
+        str | None, typer.Option("--x", help="Features of the event, for --of: JSON by column")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="File for a page with the events around the pair: .html"),
@@ -130,24 +141,27 @@ def explain(
 ) -> None:
     """Explain a score: what each group of inputs contributes, and the past events behind it.
 
-    Contributions and the baseline, a pair without history, add up to the logit. The effect of an
-    event is the change of the logit when it is removed. With --at nothing later is read, but the
-    model's parameters are those of the latest checkpoint. The run is not modified.
+    Contributions and the baseline, a pair without history, add up to the logit, with --of to that
+    of the label. The effect of an event is the change of the logit when it is removed. With --at
+    nothing later is read, but the model's parameters are those of the latest checkpoint. The run is
+    not modified.
 
     [bold]Examples[/bold]
 
       tgflow explain runs/pay --src acc_9 --dst shop_1
       tgflow explain runs/pay --src acc_9 --dst shop_1 --at 2024-05-01T12:00Z --out explain.html
       tgflow explain runs/pay --src acc_9 --dst shop_1 --json
+      tgflow explain runs/pay --src acc_9 --dst shop_1 --of is_fraud --x '{"amount": 500}'
     """
     if out is not None and out.suffix != ".html":
         raise CliError(f"--out: {out} must end in .html", USAGE)
-    from tgflow.run.explanation import explanation_page, halving, signed
+    from tgflow.run.explanation import explanation_page, halving, label_text, new_text, signed
     from tgflow.serve.explain import age_text
 
     opened, time = _opened(run, model), _checked_time(at)
     source, destination = _ids(opened, [src, dst])
-    found = opened.explain(source, destination, time, _relation(opened, relation))
+    asked = source, destination, time, _relation(opened, relation), _features(x)
+    found = opened.explain(*asked, of=of, label=_label(opened, label))
     unit = opened.config.stream.unit
     if out is not None:
         out.write_text(explanation_page(found, str(run), unit), encoding="utf-8")
@@ -156,13 +170,14 @@ def explain(
         sys.stdout.write(jsonlib.dumps(found.to_dict(), indent=2, ensure_ascii=False) + "\n")
         return
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    if found.logit is None or found.probability is None or found.baseline is None:
-        console.print(found.note)
-        return
+    if found.new is not None:
+        console.print(new_text(found))
     rows = [(group.name, signed(group.logit), group.text) for group in found.groups]
     rows = [("baseline", signed(found.baseline), "a pair without history"), *rows]
     rows.append(("logit", signed(found.logit), f"probability {score(found.probability)}"))
-    print_table(("group", "logit", "past events"), rows, left=(0, 2))
+    print_table(("group", "logit", "" if found.history else "past events"), rows, left=(0, 2))
+    for record in found.history:
+        console.print(label_text(found, record))
     if not found.events:
         console.print("the pair has no past events")
         return
@@ -228,6 +243,29 @@ def _ids(run: Run, texts: Sequence[str]) -> list[Any]:
     return found
 
 
+def _features(text: str | None) -> dict[str, Any] | None:
+    """Return the features in JSON."""
+    if text is None:
+        return None
+    try:
+        found = jsonlib.loads(text)
+    except ValueError as error:
+        raise CliError(f"--x: {text!r} is not JSON: {error}", USAGE) from None
+    if not isinstance(found, dict):
+        raise CliError(f'--x: {text!r} is no JSON object, such as {{"amount": 500}}', USAGE)
+    return found
+
+
+def _label(run: Run, text: str | None) -> str | int | None:
+    """Return a label in the stream's type: a number, if those of the run have no texts."""
+    if text is None or run.label_names():
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise CliError(f"--class: labels of this run are numbers, got {text!r}", USAGE) from None
+
+
 def _relation(run: Run, text: str | None) -> str | int | None:
     """Return a relation in the stream's type: a number, if those of the run are."""
     if text is None or run.relations():
@@ -249,9 +287,12 @@ def _read_pairs(path: Path, run: Run) -> pa.Table:
     """Return the columns of a file of pairs, with ids and relations of the run's types."""
     from tgflow.streams.files.formats import read_table
 
-    c = run.config.stream
-    texts = [c.src, c.dst, *([c.relation] if c.relation is not None and run.relations() else [])]
-    table = read_table(path, texts)[1]
+    c, texts = run.config.stream, []
+    if c.relation is not None and run.relations():
+        texts.append(c.relation)
+    if c.time_format is not None:
+        texts.append(c.t)
+    table = read_table(path, [c.src, c.dst, *texts, *(c.categorical or ())])[1]
     for name in (side for side in (c.src, c.dst) if side in table.column_names):
         try:
             ids = run.ids.read(table[name])

@@ -34,7 +34,7 @@ from tgflow.run.config import Config, ConfigError, flat, plain, replaced
 from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import execution_config, use_device
-from tgflow.run.ingestion import save_classes
+from tgflow.run.ingestion import save_columns
 from tgflow.run.loggers import RunLoggers, check_loggers
 from tgflow.run.model_maker import make_model
 from tgflow.run.node_features import NodeFeatures
@@ -90,8 +90,8 @@ class Inputs(NamedTuple):
     labels: LabeledNodes | PropertyLabels | None
     device: torch.device
     threads: int
-    classes: Mapping[str, Sequence[str]]
-    """Texts of the classes 0, 1, ... by column; none if they are numbers."""
+    columns: tuple[Mapping[str, Sequence[str]], Mapping[str, int]]
+    """Texts of the numbers 0, 1, ... by column; widths of the feature columns."""
     about_features: dict[str, str]
     """Sentences about features of edges and nodes."""
 
@@ -145,7 +145,8 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
     report = features.features_report(graph, nodes, source.ids)
-    return Inputs(graph, source.ids, labels, device, threads, source.classes, report)
+    columns = source.classes, source.features
+    return Inputs(graph, source.ids, labels, device, threads, columns, report)
 
 
 def _shared_graph(
@@ -260,7 +261,7 @@ def fit(
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
     Ids(inputs.ids).save(checkpoint)
-    save_classes(inputs.classes, checkpoint)
+    save_columns(*inputs.columns, checkpoint)
     checkpoint.note("model", plain(config)["model"])
     save(path / "checkpoint" / folder, checkpoint)
     return result

@@ -61,6 +61,11 @@ class EventStream:
         return getattr(self.source, "origin", {})
 
     @property
+    def features(self) -> Mapping[str, int]:
+        """Widths of the feature columns by name, in order, categorical ones last."""
+        return getattr(self.source, "features", {})
+
+    @property
     def classes(self) -> Mapping[str, Sequence[str]]:
         """Texts of the classes 0, 1, ... so far, by column."""
         return getattr(self.source, "classes", {})

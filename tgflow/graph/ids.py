@@ -15,14 +15,6 @@ from tgflow.base.describe import described
 from tgflow.graph.id_columns import IdColumn, Ids, Kind, id_column, read_ids
 
 
-class UnknownNode(LookupError):
-    """Raised for an id that no event of a run has had."""
-
-
-class UnknownRelation(LookupError):
-    """Raised for a relation that no event of a run has had."""
-
-
 @described
 class NodeIds:
     """Maps ids of one kind, integers or strings, to 0, 1, 2, ... in order of first appearance.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tgflow.base.describe import Span, described
 from tgflow.graph import _native
-from tgflow.graph.events import COLUMNS, NUM_RELATIONS, EventBatch
+from tgflow.graph.events import COLUMNS, EventBatch
 
 _BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "relation", "x"))
 """Columns of the log that are not in the core."""
@@ -223,28 +223,3 @@ class NodeCount:
             num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)
         self._found = (position, num)
         return num
-
-
-class RelationsSeen:
-    """Relations in a prefix of a log; for growing prefixes each event is read once.
-
-    Args:
-        log: The log.
-    """
-
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-        self._found = (0, torch.zeros(NUM_RELATIONS, dtype=torch.bool))
-        """A position, and which relations the events before it have."""
-
-    def upto(self, position: int) -> Tensor:
-        """Return which relations the first `position` events have, bool `[NUM_RELATIONS]`."""
-        start, seen = self._found
-        if start > position:
-            start, seen = 0, torch.zeros_like(seen)
-        relation = self._log.read(start, position).relation
-        if relation is not None and len(relation):
-            seen = seen.clone()
-            seen[relation] = True
-        self._found = (position, seen)
-        return seen

@@ -9,7 +9,7 @@ from typing import Any
 
 from tgflow.report.formatting import score
 from tgflow.report.page import Bar, Card, Cell, render_page
-from tgflow.serve.explain import EventEffect, Explanation, age_text
+from tgflow.serve.explain import LINK, EventEffect, Explanation, LabelRecord, age_text
 
 MAX_DRAWN = 60
 """Most events drawn: those with the largest effects."""
@@ -23,6 +23,13 @@ def signed(value: float) -> str:
     return f"{value:+.4g}"
 
 
+def new_text(found: Explanation) -> str:
+    """Return a sentence on the ids that no event has; empty without any."""
+    new = {"src": [found.src], "dst": [found.dst], "both": [found.src, found.dst]}
+    ids = [str(each) for each in new[found.new]] if found.new is not None else []
+    return f"No learned event has {' or '.join(ids)}: scored as at a first event." if ids else ""
+
+
 def halving(found: Explanation) -> str:
     """Return how many events must be removed to halve the probability, in words."""
     if found.num_to_halve is None:
@@ -30,6 +37,17 @@ def halving(found: Explanation) -> str:
         return f"removing all {len(found.events)} events leaves a probability of {left}"
     which = "event" if found.num_to_halve == 1 else f"{found.num_to_halve} events"
     return f"removing the first {which} halves the probability"
+
+
+def label_text(found: Explanation, record: LabelRecord) -> str:
+    """Return a sentence on the known labels of a node."""
+    of, node = found.of, found.src if record.side == "src" else found.dst
+    whose = f"events {'from' if record.side == 'src' else 'to'} {node}"
+    if not record.num_known:
+        return f"{whose}: no known {of}"
+    latest = ", ".join(str(each.label) for each in record.latest)
+    share = f"{record.num_known:,} known {of}, {record.num_positive:,} of them {found.label}"
+    return f"{whose}: {share}; the latest, newest first: {latest}"
 
 
 def explanation_page(found: Explanation, name: str, unit: str) -> str:
@@ -40,25 +58,33 @@ def explanation_page(found: Explanation, name: str, unit: str) -> str:
         name: The run.
         unit: Unit of its times.
     """
-    title = f"Why {found.src} → {found.dst}"
-    lead = found.note or (
-        f"Score of an event from {found.src} to {found.dst} at {found.t} in {name}, from the "
-        f"{found.position:,} events before."
+    title, is_link = f"Why {found.src} → {found.dst}", found.of == LINK
+    what = "Score" if is_link else f"Probability of {found.of} {found.label}"
+    lead = (
+        f"{what} of an event from {found.src} to {found.dst} at {found.t} in {name}, from the "
+        f"{found.position:,} events before. {new_text(found)}"
     )
-    tiles, parts = [], []
-    if found.logit is not None and found.probability is not None and found.baseline is not None:
-        tiles = [
-            ("Probability", score(found.probability), "against one random negative"),
-            ("Logit", f"{found.logit:.4g}", "the model's score"),
-            ("Without history", f"{found.baseline:.4g}", "logit of a pair without events"),
-            ("Events to halve it", str(found.num_to_halve or "–"), "removed in the order below"),
-        ]
-        most = max((abs(group.logit) for group in found.groups), default=0.0) or 1.0
-        groups = [
-            (group.name, Bar(group.logit / most), signed(group.logit), group.text)
-            for group in found.groups
-        ]
-        parts.append(Card("Contributions", groups, ("group", "", "logit", "past events")))
+    whose = "the model's score" if is_link else f"of {found.of} {found.label}"
+    against = "against one random negative" if is_link else whose
+    tiles = [
+        ("Probability", score(found.probability), against),
+        ("Logit", f"{found.logit:.4g}", whose),
+        ("Without history", f"{found.baseline:.4g}", "logit of a pair without events"),
+        ("Events to halve it", str(found.num_to_halve or "–"), "removed in the order below"),
+    ]
+    most = max((abs(group.logit) for group in found.groups), default=0.0) or 1.0
+    groups = [
+        (group.name, Bar(group.logit / most), signed(group.logit), group.text)
+        for group in found.groups
+    ]
+    parts = [
+        Card("Contributions", groups, ("group", "", "logit", "past events" if is_link else ""))
+    ]
+    for record in found.history:
+        rows = [(str(e.eid), str(e.src), str(e.dst), str(e.t), str(e.label)) for e in record.latest]
+        head = ("position", "source", "destination", "time", found.of)
+        side = "source" if record.side == "src" else "destination"
+        parts.append(Card(f"Known labels of the {side}", rows, head, [label_text(found, record)]))
     if found.events:
         parts += [_picture_card(found, unit), _events_card(found, unit)]
     release = version("tgflow-learn")

@@ -54,17 +54,29 @@ def save_ingest(state: IngestState, writer: Checkpoint) -> None:
     writer.note("ingest", state.to_json())
 
 
-def save_classes(classes: Mapping[str, Sequence[str]], writer: Checkpoint) -> None:
-    """Save the texts of the classes 0, 1, ... of each column that has any."""
+def save_columns(
+    classes: Mapping[str, Sequence[str]], features: Mapping[str, int], writer: Checkpoint
+) -> None:
+    """Save the texts of the numbers 0, 1, ... by column, and the widths of feature columns."""
     if classes:
-        writer.note("classes", {role: [*names] for role, names in classes.items()})
+        writer.note("classes", {name: [*texts] for name, texts in classes.items()})
+    if features:
+        writer.note("features", [*features.items()])
 
 
 def load_classes(reader: Checkpoint) -> dict[str, list[str]]:
-    """Return the texts of the classes 0, 1, ... of relations, labels and categorical columns."""
-    classes = load_ingest(reader).classes if "ingest" in reader.meta else {}
-    noted: dict[str, list[str]] = reader.meta.get("classes", {})
-    return {**read_as(dict[str, list[str]], noted, "classes"), **classes}
+    """Return the texts of the numbers 0, 1, ... of relations, labels and categories, by column."""
+    kind = dict[str, list[str]]
+    classes: dict[str, list[str]] = read_as(kind, reader.meta.get("classes", {}), "classes")
+    return classes
+
+
+def load_features(reader: Checkpoint, dim: int) -> dict[str, int]:
+    """Return the widths of the columns of `dim` features by name, in order; empty without names."""
+    found = dict(read_as(list[tuple[str, int]], reader.meta.get("features", []), "features"))
+    if found and (min(found.values()) < 1 or sum(found.values()) != dim):
+        raise UntrustedCheckpoint(f"features: the widths are not those of {dim} features")
+    return found
 
 
 def before_all(classes: Mapping[str, Sequence[str]]) -> dict[int, PartitionState]:
@@ -191,6 +203,7 @@ class SavedIngest(Component, Callback):
 
     def __init__(self, run: RunContext) -> None:
         self._ingest, self._trainer, self._files = run.ingest, run.trainer, run.directory.files
+        self._features: Mapping[str, int] = getattr(run.source, "features", {})  # not of own ones
         self._store, self._run_log = run.store, run.run_log
         self._log = None if run.config.checkpoint.keep_log else run.log
         self._nodes = NodeCount(run.trainer.graph.log)
@@ -209,6 +222,7 @@ class SavedIngest(Component, Callback):
         self._pending = self._ingest.state_at(self._trainer.position)
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
         save_ingest(self._pending, writer)
+        save_columns(self._pending.classes, self._features, writer)
 
     def saved(self) -> None:
         """Commit the source's positions, and remove log segments that no checkpoint needs."""

@@ -124,6 +124,22 @@ class NodeFeatures:
         """
         return self._first(ids, len(ids))
 
+    def of(self, names: Sequence[Any], is_dst: Tensor | None) -> Tensor:
+        """Return the features of nodes by the stream's ids, float32 `[N, dim]`.
+
+        Args:
+            names: Ids.
+            is_dst: Whether each is a destination, bool `[N]`; None where both ends share ids.
+
+        Raises:
+            StreamError: As `rows`.
+        """
+        found = self._rows_of(names, is_dst)
+        if self.fill_missing is None and (found < 0).any():
+            lost, gone = NodeIds(), [n for n, row in zip(names, found, strict=True) if row < 0]
+            self._refuse(lost, torch.unique(lost.encode(gone, gone)[0]))
+        return self._at(found)
+
     def along(
         self, stream: Any, graph: TemporalGraph | None = None, *, ids: NodeIds | None = None
     ) -> FeaturedStream:
@@ -197,10 +213,12 @@ class NodeFeatures:
 
         `is_dst` marks the destinations among them; None where both ends share one id space.
         """
+        return self._rows_of(ids.decode(nodes) if len(nodes) else [], is_dst)
+
+    def _rows_of(self, names: Any, is_dst: Tensor | None) -> Tensor:
         self.check_sides(bipartite=is_dst is not None)
-        if not len(nodes):
-            return nodes
-        names: Any = ids.decode(nodes)
+        if not len(names):
+            return torch.arange(0)
         self.use("strings" if isinstance(names[0], str) else "integers")
         found = []
         for own, rows in self._maps:
@@ -353,6 +371,11 @@ class FeaturedStream(EventStream):
     ) -> None:
         super().__init__(stream)
         self._features, self._ids, self._known = features, ids, known
+
+    @property
+    def node_features(self) -> NodeFeatures:
+        """The features of its nodes."""
+        return self._features
 
     @property
     def ids(self) -> NodeIds:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
 import torch
+from torch import Tensor
 
 from tgflow.checkpoint import (
     Checkpoint,
@@ -42,11 +43,20 @@ from tgflow.run.config import (
 )
 from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
-from tgflow.run.ingestion import before_all, load_classes, load_ingest, save_ingest
+from tgflow.run.ingestion import (
+    before_all,
+    load_classes,
+    load_features,
+    load_ingest,
+    save_columns,
+    save_ingest,
+)
 from tgflow.run.model_maker import make_model, model_class
+from tgflow.run.node_features import FeaturedStream, NodeFeatures
 from tgflow.run.records import RunNote, run_note
 from tgflow.run.restore import current_build
 from tgflow.serve.predictor import Predictor
+from tgflow.streams.errors import StreamError
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.ingest.tail import LogTail
@@ -113,11 +123,25 @@ class Run(Predictor):
             graph,
             engine,
             self.calibration,
-            lambda: self.classes.get("relation", ()),
-            event_id=config.stream.event_id,
+            lambda: self.classes,
+            features=load_features(checkpoint, feature_widths(graph)["edge_x_dim"]),
             has_inverses=not self.is_continual and config.offline.inverse,
             labels=task.labels_of(graph) if task is not None and has_labels else None,
             label_names=lambda: self.classes.get("label", ()) if has_names else (),
+        )
+        if config.graph.node_features is not None:
+            self.node_rows = node_rows_of(lambda: self._node_features, graph)
+
+    @cached_property
+    def _node_features(self) -> NodeFeatures:
+        c = self.config.graph
+        assert c.node_features is not None
+        return NodeFeatures(
+            c.node_features,
+            id=c.node_id,
+            columns=c.node_columns,
+            side=c.node_side,
+            fill_missing=self.config.stream.fill_missing,
         )
 
     def warm(self) -> None:
@@ -198,9 +222,9 @@ class Run(Predictor):
             )
         else:
             trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores)
-        trainer.ids, saved = self.ids, self.relations()
         self.labels = None if self.labels is None else trainer.labels
-        self.relations = lambda: _relations_of(trainer) or saved
+        trainer.ids, saved = self.ids, self.classes
+        self._classes = lambda: {**saved, **trainer.stream.classes}
         self.model = trainer.model
         self.follow(trainer, make_engine(self._training(), trainer.model, trainer.graph))
         return trainer
@@ -213,6 +237,22 @@ class Run(Predictor):
         training = replace(self._training(), metrics=())  # queries measure nothing
         c, own = self.config, self._own
         return make_model(c.model, c.task, training, edge_x_dim, node_x_dim=node_x_dim, own=own)
+
+
+def node_rows_of(
+    features: Callable[[], NodeFeatures], graph: TemporalGraph
+) -> Callable[[Sequence[Any], Tensor | None], Tensor]:
+    """Return a function of ids and sides of new nodes to their features, scaled as if added now."""
+    scale = graph.node_scale
+
+    def rows(names: Sequence[Any], is_dst: Tensor | None) -> Tensor:
+        try:
+            x = features().of(names, is_dst)
+        except (OSError, StreamError) as error:
+            raise ValueError(f"the features of a new node are unknown: {error}") from None
+        return x if scale is None else scale.scaled(x)[0]
+
+    return rows
 
 
 def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:
@@ -253,17 +293,25 @@ def open_run(
     Example:
         >>> run = tg.open_run("runs/pay")
         >>> run.top_k("acc_1", k=3).to_arrow().column_names
-        ['src', 'dst', 'place', 'logit', 'probability', 'anomaly']
+        ['src', 'dst', 'place', 'logit', 'probability', 'anomaly', 'new']
     """
     if isinstance(path, ContinualTrainer):
         engine = make_engine(path.config, path.model, path.graph)
         stream, ids = _stream_of(path), _ids_of(path)
-        relations = partial(_relations_of, path)
-        labels = None if path.model.label_decoder is None else path.labels
         run = Predictor(
-            "the trainer", stream, ids, path.graph, engine, Calibration(), relations, labels=labels
+            "the trainer",
+            stream,
+            ids,
+            path.graph,
+            engine,
+            Calibration(),
+            lambda: path.stream.classes,
+            features=path.stream.features,
+            labels=None if path.model.label_decoder is None else path.labels,
         )
         run.follow(path, engine)
+        if isinstance(stream_of := path.stream, FeaturedStream):
+            run.node_rows = node_rows_of(lambda: stream_of.node_features, path.graph)
         return run
     home, found = find_checkpoint(path)
     return Run(home, saved_config(home, found), found, model)
@@ -312,6 +360,10 @@ def save_run(trainer: ContinualTrainer, path: str | os.PathLike[str]) -> None:
     parts = before_all(trainer.stream.classes)
     state = IngestState(num_released=start, watermark=last, last_t=last, partitions=parts)
     save_ingest(state, checkpoint)
+    features = trainer.stream.features
+    if sum(features.values()) != feature_widths(trainer.graph)["edge_x_dim"]:
+        features = {}  # those of a stream that the graph does not store
+    save_columns(trainer.stream.classes, features, checkpoint)
     checkpoint.note("records", {"lines": 0})
     build = current_build(torch.get_num_threads(), trainer.device)
     checkpoint.note("model", plain(config)["model"])
@@ -387,11 +439,6 @@ def _stream_of(trainer: ContinualTrainer) -> StreamConfig:
     origin["id_kind"] = "string" if "ends" in _ids_of(trainer).columns() else "int"
     origin |= {"time_unit": unit, "tick_unit": None if unit == tick else tick}
     return StreamConfig(**origin)
-
-
-def _relations_of(trainer: ContinualTrainer) -> Sequence[str]:
-    """Return the texts of the relations of a trainer's latest stream; none without texts."""
-    return trainer.stream.classes.get("relation", ())
 
 
 def _ids_of(trainer: ContinualTrainer) -> NodeIds:

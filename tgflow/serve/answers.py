@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from tgflow.graph.ids import UnknownNode, UnknownRelation
 from tgflow.serve.predictor import Predictor
 from tgflow.serve.questions import Question, Refused, Unscored
 
@@ -149,8 +148,6 @@ def _tried(call: Callable[[], Any]) -> Any:
     """Return a result, or the error."""
     try:
         return call()
-    except (UnknownNode, UnknownRelation) as error:
-        return Refused(404, str(error))
     except (ValueError, TypeError) as error:
         return Refused(422, str(error))
     except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
@@ -14,6 +14,8 @@ from tgflow.base.secret import check_url
 
 Id = int | str
 """An id as in the stream."""
+Features = Mapping[str, Any]
+"""Features of an event, by the stream's columns."""
 Time = float | str
 """In the unit of the stream's times, or ISO 8601."""
 
@@ -30,8 +32,8 @@ class Client(AbstractContextManager["Client"]):
     """Asks a run that is served by `tgflow run --serve` or `tgflow serve`; a context manager.
 
     Answers are those of `/docs`: each has `position`, the number of events in it, and `parameters`,
-    the number of those that its parameters have learned. Unknown ids have answers, too: null scores
-    and embeddings, and no rows. Thread-safe; each thread has its own connection.
+    the number of those that its parameters have learned. Ids that no event has are scored as at
+    their first events. Thread-safe; each thread has its own connection.
 
     Args:
         url: Address, such as "http://127.0.0.1:8080".
@@ -58,7 +60,7 @@ class Client(AbstractContextManager["Client"]):
         *,
         at: Time | Sequence[Time] | None = None,
         relation: Id | Sequence[Id] | None = None,
-        x: Sequence[Sequence[float]] | None = None,
+        x: Features | Sequence[Features] | Sequence[Sequence[float]] | None = None,
     ) -> dict[str, Any]:
         """Return `scores` of pairs; with features `x` of events, also those of their labels."""
         return self.ask("/score", src=src, dst=dst, at=at, relation=relation, x=x)
@@ -95,10 +97,19 @@ class Client(AbstractContextManager["Client"]):
         return self.ask("/neighbors", ids=ids, k=k, at=at, side=side)
 
     def explain(
-        self, src: Id, dst: Id, *, at: Time | None = None, relation: Id | None = None
+        self,
+        src: Id,
+        dst: Id,
+        *,
+        at: Time | None = None,
+        relation: Id | None = None,
+        x: Features | None = None,
+        of: str | None = None,
+        label: Id | None = None,
     ) -> dict[str, Any]:
-        """Return why a pair has its score."""
-        return self.ask("/explain", src=src, dst=dst, at=at, relation=relation)
+        """Return why a pair has its score, or the label `of` a column its probability."""
+        question = {"x": x, "of": of, "label": label}
+        return self.ask("/explain", src=src, dst=dst, at=at, relation=relation, **question)
 
     def health(self) -> dict[str, Any]:
         """Return the version of the answers, and how far behind the run they are."""

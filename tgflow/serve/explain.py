@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tgflow.base.choices import CountOf
+from tgflow.base.choices import CountOf, Side
 from tgflow.base.describe import described
 from tgflow.base.units import duration, seconds_per_tick
 from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Batch
 from tgflow.graph.counts import Number, Values, evaluated, leaves, number
 from tgflow.graph.events import EventBatch
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.train.inference import Inference, check_reach, checked_positions, checked_times
+from tgflow.train.tasks.labels import EventLabels
+from tgflow.train.tasks.targets import DEPTH
 
 MAX_EVENTS = 256
 """Most past events whose effects are computed: the latest."""
-NEIGHBORHOOD = "neighborhood"
+LINK, NEIGHBORHOOD, MEMORY = "link", "neighborhood", "memory"
+LISTS: Mapping[str, Sequence[int]] = {
+    "pair labels": (0, 1),
+    "source labels": (2,),
+    "destination labels": (3,),
+}
+"""The lists of known labels (`LastEvents.before`) of each group of a label's inputs."""
+MAX_COLUMNS = 4
+"""Most feature columns that are groups of their own."""
+LATEST = 8
+"""Known labels of a node that an explanation shows."""
 GROUPS: Mapping[str, tuple[CountOf, ...]] = {
     "pair": ("pair", "reverse", "pair_relation"),
     "source": ("src", "src_as_dst", "src_new", "src_switch", "src_relation"),
@@ -63,7 +77,9 @@ class Contribution:
     name: str
     """`pair`, `source`, `destination`, `arrivals` (first events of sources and partners at the
     destination) or `sequence` for counts of past events; `neighborhood` for the sampled neighbors
-    of both nodes."""
+    of both nodes. Of a label also `memory` for the model's state of both nodes, `pair labels`,
+    `source labels` and `destination labels` for known labels of past events; and the event's
+    feature columns, or `features` for more than four."""
     logit: float
     """Its Shapley value: the mean change of the logit by these inputs, over all orders in which
     groups are added to a pair without history. For a linear score w . (x - x0)."""
@@ -90,8 +106,37 @@ class EventEffect:
 
 @described
 @dataclass(frozen=True, slots=True)
+class KnownLabel:
+    """A past event whose label was known."""
+
+    eid: int
+    """Log position."""
+    src: Any
+    """Source; as the ids of the explanation."""
+    dst: Any
+    t: float
+    label: Any
+    """Its label; of two classes 1 or 0."""
+
+
+@described
+@dataclass(frozen=True, slots=True)
+class LabelRecord:
+    """The known labels of the past events of a node."""
+
+    side: Side
+    """`src` for the events from the source, `dst` for those to the destination."""
+    num_known: int
+    num_positive: int
+    """How many of them have the label that is explained."""
+    latest: tuple[KnownLabel, ...]
+    """The latest ones, latest first."""
+
+
+@described
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a pair has its score.
+    """Why a pair has its score, or an event the probability of its label.
 
     `baseline` plus the `groups`' logits is `logit`. Of an `Explainer` nodes and times are dense ids
     and ticks; of a run, such as `tg.open_run(path).explain(...)`, the ids and times of its stream.
@@ -102,12 +147,13 @@ class Explanation:
     t: float
     position: int
     """Number of events that were visible."""
-    logit: float | None
-    """Higher is likelier; None for a node without events, of which nothing is known."""
-    probability: float | None
-    """Of the event against one random negative."""
-    baseline: float | None
-    """Logit of a pair without counted events and neighbors, in the same state of the model."""
+    logit: float
+    """Higher is likelier."""
+    probability: float
+    """Of the event against one random negative; or of the label."""
+    baseline: float
+    """Logit of a pair without counted events and neighbors, in the same state of the model. Of a
+    label: of a pair without memory, neighbors and known labels, and with mean features."""
     groups: tuple[Contribution, ...] = ()
     """Groups of inputs, those with the largest contributions first."""
     events: tuple[EventEffect, ...] = ()
@@ -117,29 +163,73 @@ class Explanation:
     the removal of all of them does not suffice."""
     probability_left: float | None = None
     """Probability once all `events` are removed; None without events."""
-    note: str = ""
-    """Why there is no score."""
+    new: str | None = None
+    """The ends that no event has, as `ScoredPairs.new`."""
+    of: str = LINK
+    """`link`, or the column of the label whose logit is explained."""
+    label: Any = None
+    """The label: of two classes 1, else the predicted one, or the one asked about; None of links"""
+    history: tuple[LabelRecord, ...] = ()
+    """The known labels of both nodes; none of links."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON-serializable data."""
         return asdict(self)
 
     def named(
-        self, names: Callable[[Tensor], Sequence[Any]], time: Callable[[float], float]
+        self,
+        src: Any,
+        dst: Any,
+        new: str | None,
+        names: Callable[[Tensor], Sequence[Any]],
+        time: Callable[[float], float],
+        label_names: Sequence[str] = (),
     ) -> Explanation:
         """Return the explanation with other ids and times.
 
         Args:
+            src: Id of the source.
+            dst: Id of the destination.
+            new: The field of that name.
             names: Returns the ids of nodes, int64 `[N]`.
             time: Returns the time of a tick.
+            label_names: Texts of the labels 0, 1, ...; none if labels are numbers.
         """
-        ends = [self.src, self.dst, *(end for e in self.events for end in (e.src, e.dst))]
-        src, dst, *rest = names(torch.tensor(ends))
-        events = tuple(
-            replace(event, src=rest[2 * i], dst=rest[2 * i + 1], t=time(event.t))
-            for i, event in enumerate(self.events)
+
+        def label(number: Any) -> Any:
+            return label_names[number] if label_names and number is not None else number
+
+        def named(event: Any) -> Any:
+            u, v = names(torch.tensor([event.src, event.dst]))
+            return replace(event, src=u, dst=v, t=time(event.t))
+
+        def known(record: LabelRecord) -> LabelRecord:
+            rows = (replace(named(each), label=label(each.label)) for each in record.latest)
+            return replace(record, latest=tuple(rows))
+
+        return replace(
+            self,
+            src=src,
+            dst=dst,
+            t=time(self.t),
+            events=tuple(map(named, self.events)),
+            new=new,
+            label=label(self.label),
+            history=tuple(map(known, self.history)),
         )
-        return replace(self, src=src, dst=dst, t=time(self.t), events=events)
+
+
+class LabelQuestion(NamedTuple):
+    """The label of an event that is explained."""
+
+    labels: EventLabels
+    """Labels of the graph's events."""
+    x: Tensor | None = None
+    """The event's own features, scaled, float32 `[1, x_dim]`; None if labels depend on none."""
+    columns: Sequence[tuple[str, int, str]] = ()
+    """Name, width and value of each feature column, in order."""
+    label: int | None = None
+    """One of more than two labels; None: the predicted one."""
 
 
 def logistic(logits: Values) -> Values:
@@ -194,8 +284,9 @@ class Explainer:
         relation: int | None = None,
         probabilities: Callable[[Values], Values] = logistic,
         num_events: int = 50,
+        of: LabelQuestion | None = None,
     ) -> Explanation:
-        """Return why a pair has its score.
+        """Return why a pair has its score, or an event the probability of its label.
 
         Args:
             src: A node.
@@ -206,6 +297,7 @@ class Explainer:
             probabilities: Maps logits to probabilities.
             num_events: Latest events of each counted list to consider, beside those of the
                 neighborhood.
+            of: The label to explain; None: the link.
 
         Raises:
             IndexError: If the graph has no such node.
@@ -219,10 +311,17 @@ class Explainer:
         cut = min(log.position(int(checked_times(t, 1))), limit)
         check_reach(self.engine.model, cut)
         sampled = self.engine.neighborhood(src, dst, t, as_of=cut, relation=relation)
-        past = _Past(self, src, dst, t, cut, relation, sampled, num_events)
+        past: _Past
+        if of is None:
+            past = _LinkPast(self, src, dst, t, cut, relation, sampled, num_events)
+        else:
+            past = _LabelPast(self, src, dst, t, cut, relation, sampled, num_events)
+            past.ask(of)
+            probabilities = logistic
         groups = past.groups
-        values, without = past.subsets()
-        scores = past.scores(values, without)
+        scores = past.logits_with(
+            np.arange(2 ** len(groups))[:, None] >> np.arange(len(groups)) & 1
+        )
         parts = shapley(scores)
         order = sorted(range(len(groups)), key=lambda i: -abs(parts[i]))
         logit = float(scores[-1])
@@ -239,11 +338,17 @@ class Explainer:
             events,
             num_to_halve,
             left,
+            **past.facts,
         )
 
 
-class _Past:
+class _Past(ABC):
     """The visible history of one pair, and its changes."""
+
+    groups: list[str]
+    """Groups of inputs."""
+    eids: NDArray[np.int64]
+    """Log positions of the events whose effects are computed, ascending."""
 
     def __init__(
         self,
@@ -259,17 +364,75 @@ class _Past:
         self._engine, self._numbers = explainer.engine, explainer._numbers
         self._leaves = explainer._leaves
         self._pair, self._cut, self._relation = (src, dst, t), cut, relation
-        self._sampled = sampled.numpy()
+        self._sampled, self._most = sampled.numpy(), most
         self._log = explainer.engine.graph.log
+        self.facts: dict[str, Any] = {}
+        """Further fields of the explanation."""
+
+    @abstractmethod
+    def logits_with(self, has: NDArray[np.int64]) -> Values:
+        """Return the logits with the groups marked in each row, `[V]` of `[V, G]`."""
+
+    @abstractmethod
+    def logits_without(self, gone: _Removed) -> Values:
+        """Return the logits without some of the events, `[V]` of bool `[V, K]`."""
+
+    @abstractmethod
+    def contribution(self, name: str, logit: float) -> Contribution:
+        """Return the contribution of a group."""
+
+    def _consider(self, *lists: NDArray[np.int64]) -> None:
+        """Take the latest events of lists as those whose effects are computed."""
+        self.eids = np.unique(np.concatenate([self._sampled, *lists]))[-MAX_EVENTS:]
+        self._events = self._log.gather(torch.from_numpy(self.eids))
+
+    def _behind(self, name: str, logit: float, text: str, eids: NDArray[np.int64]) -> Contribution:
+        behind = np.intersect1d(eids, self.eids)[::-1].tolist()
+        return Contribution(name, logit, text, tuple(behind))
+
+    def _text(self, group: str, eids: NDArray[np.int64]) -> str:
+        sampled = "sampled " if group == NEIGHBORHOOD else ""
+        if not len(eids):
+            return f"no {sampled}events"
+        graph, last = self._engine.graph, self._log.gather(torch.tensor([eids.max()])).t
+        age = self._pair[2] - int(last)
+        ago = age_text(age, graph.time_unit)
+        if len(eids) == 1:
+            return f"1 {sampled}event, {ago} before"
+        return f"{len(eids):,} {sampled}events, the last one {ago} before"
+
+    def effects(
+        self, logit: float, probabilities: Callable[[Values], Values]
+    ) -> tuple[tuple[EventEffect, ...], int | None, float | None]:
+        """Return `events`, `num_to_halve` and `probability_left` of an explanation."""
+        if not len(self.eids):
+            return (), None, None
+        drops = logit - self.logits_without(np.eye(len(self.eids), dtype=bool))
+        order = np.lexsort((-self.eids, -drops))
+        columns = (self.eids, *(x.numpy() for x in (self._events.src, self._events.dst)))
+        rows = zip(*columns, self._events.t.numpy(), drops, strict=True)
+        events = [EventEffect(*map(_plain, row)) for row in rows]
+        gone = np.zeros((len(order), len(order)), bool)
+        gone[:, order] = np.tri(len(order), dtype=bool)
+        left = probabilities(self.logits_without(gone))
+        is_half = left <= probabilities(np.array([logit])) / 2
+        num = int(is_half.argmax()) + 1 if is_half.any() else None
+        return tuple(events[i] for i in order), num, float(left[-1])
+
+
+class _LinkPast(_Past):
+    """The history behind the score of a pair: counts and neighbors."""
+
+    def __init__(self, explainer: Explainer, *asked: Any) -> None:
+        super().__init__(explainer, *asked)
         kinds = [leaf.count.of for leaf in self._leaves if leaf.count is not None]
         self._lists = self._events_of({_LIST_OF.get(kind, kind) for kind in kinds})
         self.groups = [name for name, of in GROUPS.items() if {*of} & {*kinds}]
         if self._engine.fanouts:
             self.groups.append(NEIGHBORHOOD)
         self._own, self._new = self._values(explainer._counts)
-        latest = [eids[len(eids) - min(most, len(eids)) :] for eids in self._lists.values()]
-        self.eids = np.unique(np.concatenate([self._sampled, *latest]))[-MAX_EVENTS:]
-        self._events = self._log.gather(torch.from_numpy(self.eids))
+        most = self._most
+        self._consider(*(eids[len(eids) - min(most, len(eids)) :] for eids in self._lists.values()))
 
     def _events_of(self, kinds: set[CountOf]) -> dict[CountOf, NDArray[np.int64]]:
         """Return the log positions of all events of each kind, ascending."""
@@ -305,29 +468,27 @@ class _Past:
         own, other = _answer(counts, pairs, t, self._cut, self._relation)
         return own, other
 
-    def subsets(self) -> tuple[Values, list[Tensor | Literal["all"]]]:
-        """Return the leaves `[2^G, L]` and the neighbors removed of each subset of the groups.
-
-        Subset i has group j if i has bit j.
-        """
-        has = np.arange(2 ** len(self.groups))[:, None] >> np.arange(len(self.groups)) & 1
+    def logits_with(self, has: NDArray[np.int64]) -> Values:
         values = np.tile(self._own, (len(has), 1))
         for j, leaf in enumerate(self._leaves):
             group = None if leaf.count is None else _GROUP_OF.get(leaf.count.of)
             if group is not None:
                 is_there = has[:, self.groups.index(group)] > 0
                 values[:, j] = np.where(is_there, self._own[j], self._new[j])
-        none = torch.empty(0, dtype=torch.int64)
-        if NEIGHBORHOOD not in self.groups:
-            return values, [none] * len(has)
-        return values, [none if each else "all" for each in has[:, -1]]
+        return self._scores(values, _kept(has, self.groups))
 
-    def scores(self, values: Values, without: Sequence[Tensor | Literal["all"]]) -> Values:
+    def _scores(self, values: Values, without: Sequence[Tensor | Literal["all"]]) -> Values:
         """Return the logits of changed histories, `[V]`, with leaves `[V, L]`."""
         columns: dict[Number, Any] = dict(zip(self._leaves, values.T, strict=True))
         counts = torch.from_numpy(evaluated(self._numbers, columns)) if self._numbers else None
+
+        def counted(batch: Batch, rows: slice) -> Batch:
+            if counts is None:
+                return batch
+            return replace(batch, counts=counts[rows].unsqueeze(1).to(batch.t.device))
+
         logits = self._engine.score_without(
-            *self._pair, without, counts, as_of=self._cut, relation=self._relation
+            *self._pair, without, change=counted, as_of=self._cut, relation=self._relation
         )
         return np.asarray(logits)
 
@@ -338,41 +499,10 @@ class _Past:
         if name != NEIGHBORHOOD:
             lists = {_LIST_OF.get(kind, kind) for kind in GROUPS[name]} & self._lists.keys()
             eids = np.unique(np.concatenate([self._lists[kind] for kind in lists]))
-        behind = np.intersect1d(eids, self.eids)[::-1].tolist()
         among = "among " if name == "arrivals" and len(eids) else ""
-        return Contribution(name, logit, among + self._text(name, eids), tuple(behind))
+        return self._behind(name, logit, among + self._text(name, eids), eids)
 
-    def _text(self, group: str, eids: NDArray[np.int64]) -> str:
-        sampled = "sampled " if group == NEIGHBORHOOD else ""
-        if not len(eids):
-            return f"no {sampled}events"
-        graph, last = self._engine.graph, self._log.gather(torch.tensor([eids.max()])).t
-        age = self._pair[2] - int(last)
-        ago = age_text(age, graph.time_unit)
-        if len(eids) == 1:
-            return f"1 {sampled}event, {ago} before"
-        return f"{len(eids):,} {sampled}events, the last one {ago} before"
-
-    def effects(
-        self, logit: float, probabilities: Callable[[Values], Values]
-    ) -> tuple[tuple[EventEffect, ...], int | None, float | None]:
-        """Return `events`, `num_to_halve` and `probability_left` of an explanation."""
-        if not len(self.eids):
-            return (), None, None
-        drops = logit - self._scores_without(np.eye(len(self.eids), dtype=bool))
-        order = np.lexsort((-self.eids, -drops))
-        columns = (self.eids, *(x.numpy() for x in (self._events.src, self._events.dst)))
-        rows = zip(*columns, self._events.t.numpy(), drops, strict=True)
-        events = [EventEffect(*map(_plain, row)) for row in rows]
-        gone = np.zeros((len(order), len(order)), bool)
-        gone[:, order] = np.tri(len(order), dtype=bool)
-        left = probabilities(self._scores_without(gone))
-        is_half = left <= probabilities(np.array([logit])) / 2
-        num = int(is_half.argmax()) + 1 if is_half.any() else None
-        return tuple(events[i] for i in order), num, float(left[-1])
-
-    def _scores_without(self, gone: _Removed) -> Values:
-        """Return the logits without some of the events, `[V]` of bool `[V, K]`."""
+    def logits_without(self, gone: _Removed) -> Values:
         values = np.tile(self._own, (len(gone), 1))
         alone = [j for j, leaf in enumerate(self._leaves) if _is_alone(leaf)]
         if alone:
@@ -384,7 +514,7 @@ class _Past:
                 age = (self._cut - self.eids) / (count.half_life or 1.0)
                 values[:, j] -= gone @ (is_one * 0.5**age)
         without = [torch.from_numpy(self.eids[row]) for row in gone]
-        return self.scores(values, without)
+        return self._scores(values, without)
 
     def _changes(self, numbers: Sequence[Number], gone: _Removed) -> Values:
         """Return by how much numbers change without some of the events, `[V, len(numbers)]`."""
@@ -413,6 +543,134 @@ class _Past:
             if not is_kept.all():
                 changes[i] = counted(is_kept) - whole
         return changes
+
+
+def _kept(has: NDArray[np.int64], groups: Sequence[str]) -> list[Tensor | Literal["all"]]:
+    """Return the neighbors to leave out for each row of marked groups: none, or all."""
+    none = torch.empty(0, dtype=torch.int64)
+    if NEIGHBORHOOD not in groups:
+        return [none] * len(has)
+    return [none if each else "all" for each in has[:, groups.index(NEIGHBORHOOD)]]
+
+
+class _LabelPast(_Past):
+    """The inputs behind the label of an event: neighbors, memory, known labels and features."""
+
+    def ask(self, of: LabelQuestion) -> None:
+        """Take the label that is explained."""
+        self._of, model, (u, v, t) = of, self._engine.model, self._pair
+        src, dst, at, limit = (torch.tensor([x]) for x in (u, v, t, self._cut))
+        history = of.labels.history
+        self._last = history.last_of(src, dst, at, limit, DEPTH + MAX_EVENTS)[0]
+        near = self._last[:, :DEPTH].flatten().numpy()
+        self._consider(near[near >= 0])
+        columns = [(name, width) for name, width, _ in of.columns]
+        if len(columns) > MAX_COLUMNS or (of.x is not None and not columns):
+            columns = [("features", 0 if of.x is None else of.x.shape[1])]
+        self._columns = dict(columns)
+        self.groups = [*LISTS, *self._columns]
+        self.groups += [MEMORY] if model.state is not None else []
+        self.groups += [NEIGHBORHOOD] if self._engine.fanouts else []
+        [classes] = self._classes(np.ones((1, len(self.groups)), dtype=np.int64))
+        self._code, label = 1, of.label
+        if len(classes) > 2:
+            codes, predicted = history.codes, int(classes.argmax())
+            self._code = predicted if of.label is None else codes.get(of.label, -1)
+            if self._code < 0:
+                raise ValueError(
+                    f"no learned event has the label {of.label!r}; labels are {[*codes]}"
+                )
+            label = next((name for name, code in codes.items() if code == self._code), None)
+        elif of.label is None:
+            label = 1
+        else:
+            raise ValueError(f"label {of.label!r}: of two labels that of class 1 is explained")
+        self.facts = {
+            "of": of.labels.task.config.target,
+            "label": label,
+            "history": (self._record("src"), self._record("dst")),
+        }
+
+    def _record(self, side: Side) -> LabelRecord:
+        """Return the known labels of one end."""
+        (u, v, t), history = self._pair, self._of.labels.history
+        events = self._log.read(0, min(history.cut(t), self._cut))
+        is_own = events.src == u if side == "src" else events.dst == v
+        eids = is_own.nonzero().squeeze(1)
+        codes = history.classes(eids)
+        eids, codes = eids[codes >= 0], codes[codes >= 0]
+        names = [*history.codes] if history.num_classes > 2 else [0, 1]
+        latest = tuple(
+            KnownLabel(
+                eid, int(events.src[eid]), int(events.dst[eid]), int(events.t[eid]), names[code]
+            )
+            for eid, code in zip(eids[-LATEST:].tolist(), codes[-LATEST:].tolist(), strict=True)
+        )
+        num_positive = int((codes == self._code).sum())
+        return LabelRecord(side, len(eids), num_positive, latest[::-1])
+
+    def logits_with(self, has: NDArray[np.int64]) -> Values:
+        return self._odds(self._classes(has))
+
+    def logits_without(self, gone: _Removed) -> Values:
+        return self._odds(
+            self._classes(np.ones((len(gone), len(self.groups)), dtype=np.int64), gone)
+        )
+
+    def _odds(self, classes: Tensor) -> Values:
+        return self._of.labels.odds(classes, self._code).numpy()
+
+    def _classes(self, has: NDArray[np.int64], gone: _Removed | None = None) -> Tensor:
+        """Return the logits of the classes, float64 `[V, num_classes]`."""
+        marked = {name: torch.from_numpy(has[:, i] > 0) for i, name in enumerate(self.groups)}
+        last = torch.full((len(has), len(self._last), DEPTH), -1)
+        for i, row in enumerate(last):
+            kept = [*self._last]
+            if gone is not None:
+                away = torch.from_numpy(self.eids[gone[i]])
+                kept = [each[~torch.isin(each, away)] for each in kept]
+            for name, lists in LISTS.items():
+                for place in lists if marked[name][i] else ():
+                    row[place] = kept[place][:DEPTH]
+        x = None if self._of.x is None else self._of.x.repeat(len(has), 1)
+        start = 0
+        for name, width in self._columns.items():
+            if x is not None:
+                x[~marked[name], start : start + width] = 0
+            start += width
+
+        def changed(batch: Batch, rows: slice) -> Batch:
+            own = batch.x if x is None else x[rows].to(batch.t.device)
+            as_of = torch.full((len(batch.host.t),), self._cut)
+            return self._of.labels.asked(replace(batch, x=own), as_of, last[rows])
+
+        without = _kept(has, self.groups)
+        if gone is not None:
+            without = [torch.from_numpy(self.eids[row]) for row in gone]
+        return self._engine.score_without(
+            *self._pair,
+            without,
+            forgets=[not each for each in marked[MEMORY]] if MEMORY in marked else None,
+            change=changed,
+            read=lambda found: found.named()["classes"],
+            as_of=self._cut,
+            relation=self._relation,
+        )
+
+    def contribution(self, name: str, logit: float) -> Contribution:
+        if name == NEIGHBORHOOD:
+            return self._behind(name, logit, self._text(name, self._sampled), self._sampled)
+        if name == MEMORY:
+            return Contribution(name, logit, "what the model keeps of both nodes", ())
+        if name not in LISTS:
+            texts = {column: text for column, _, text in self._of.columns}
+            num = len(self._of.columns)
+            return Contribution(name, logit, texts.get(name) or f"{num or 'all'} columns", ())
+        eids = self._last[list(LISTS[name]), :DEPTH].flatten()
+        eids = torch.unique(eids[eids >= 0])
+        num = int((self._of.labels.history.classes(eids) == self._code).sum())
+        text = f"{num} positive of the latest {len(eids)}" if len(eids) else "no known labels"
+        return self._behind(name, logit, text, eids.numpy())
 
 
 def _is_alone(leaf: Number) -> bool:

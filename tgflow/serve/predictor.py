@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise
 from numbers import Number
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +18,16 @@ from torch import Tensor
 
 from tgflow.base.choices import Side
 from tgflow.base.describe import described
-from tgflow.base.iso_time import EXAMPLE, iso_seconds
+from tgflow.base.iso_time import EXAMPLE, time_seconds
 from tgflow.base.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.events import NUM_RELATIONS
 from tgflow.graph.id_columns import list_array
-from tgflow.graph.ids import NodeIds, UnknownNode, UnknownRelation
-from tgflow.graph.log import NodeCount, RelationsSeen
+from tgflow.graph.ids import NodeIds
+from tgflow.graph.log import NodeCount
 from tgflow.graph.sampling import recent_neighbors
-from tgflow.serve.explain import Explainer, Explanation
+from tgflow.serve.event_features import EventFeatures
+from tgflow.serve.explain import LINK, Explainer, Explanation, LabelQuestion
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.streams.options import StreamOptions
 from tgflow.train.calibration import Calibration
@@ -42,15 +43,52 @@ RANKED_AT_ONCE = 1024
 SIDES: tuple[Side, Side] = ("src", "dst")
 
 
-class PairQuery(NamedTuple):
+class UnknownIds:
+    """Ids that no learned event has, numbered -1, -2, ... in order of their first occurrence.
+
+    Questions stay apart, and the run's ids do not change: an engine reads all new sources as one
+    node without events, and all new destinations as another.
+    """
+
+    def __init__(self, ids: NodeIds) -> None:
+        self._ids = ids
+        self._numbers: dict[tuple[Side | None, Any], int] = {}
+
+    def number(self, side: Side, name: Any) -> int:
+        """Return the number of an id.
+
+        Raises:
+            ValueError: If no event of a stream could have it.
+        """
+        if name == "" or (isinstance(name, int) and name < 0):
+            raise ValueError(f"{name!r} is no id: ids are not empty, and numbers start at 0")
+        key = side if self._ids.bipartite else None, name
+        return self._numbers.setdefault(key, -1 - len(self._numbers))
+
+    def key(self, number: int) -> tuple[Side | None, Any]:
+        """Return side and id of a number; the side of ids that both ends share is None."""
+        return [*self._numbers][-1 - number]
+
+    def decode(self, nodes: Tensor) -> list[Any]:
+        """Return the ids of nodes by dense ids or numbers, int64 `[N]`."""
+        if not self._numbers:
+            return [*self._ids.decode(nodes)]
+        new, known = [name for _, name in self._numbers], iter(self._ids.decode(nodes[nodes >= 0]))
+        return [next(known) if node >= 0 else new[-1 - node] for node in nodes.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class PairQuery:
     """Pairs to score; in a ranking, the candidates of one source after those of another."""
 
     src: Tensor
-    """Dense ids, int64 `[N]`."""
+    """Dense ids, int64 `[N]`; negative ones are numbers of `new`."""
     dst: Tensor
-    """Dense ids, int64 `[N]`."""
+    """As `src`, int64 `[N]`."""
     t: Tensor
     """Ticks, int64 `[N]`."""
+    new: UnknownIds
+    """Nodes that no learned event has."""
     relation: Tensor | None = None
     """Numbers of relations, int64 `[N]`; None without."""
     sizes: Sequence[int] | None = None
@@ -80,7 +118,8 @@ class Predictor:
     unit of the stream's times (`--time-unit`), a `datetime` or a text such as `2024-05-01
     12:00:00+02:00`; the default is the tick after the last event. An answer for a past time reads
     no later event, but has the parameters of now. On the CPU the scores of pairs do not depend on
-    the other pairs in a call.
+    the other pairs in a call. A node, a relation or a category that no learned event has gets the
+    answer that the run gives at its first event, and stays unknown to the run.
 
     Thread-safe, except while a trainer learns: see `follow`.
 
@@ -91,7 +130,9 @@ class Predictor:
         graph: All known events.
         engine: Answers by dense ids and ticks.
         calibration: Maps logits to probabilities.
-        relations: Returns the texts of the relations 0, 1, ...; none if relations are numbers.
+        classes: Returns the texts of the numbers 0, 1, ... by column: "relation", unless relations
+            are numbers, and the categorical ones.
+        features: Widths of the stream's feature columns by name, in order, categorical ones last.
         has_inverses: Whether the graph has the inverse of each event; see `with_inverses`.
         labels: Labels of the graph's events, if the model predicts them.
         label_names: Returns the texts of the labels 0, 1, ...; none if labels are numbers.
@@ -105,9 +146,9 @@ class Predictor:
         graph: TemporalGraph,
         engine: Inference,
         calibration: Calibration,
-        relations: Callable[[], Sequence[str]] = tuple,
+        classes: Callable[[], Mapping[str, Sequence[str]]] = dict,
         *,
-        event_id: str | None = None,
+        features: Mapping[str, int] = MappingProxyType({}),
         has_inverses: bool = False,
         labels: EventLabels | None = None,
         label_names: Callable[[], Sequence[str]] = tuple,
@@ -120,15 +161,16 @@ class Predictor:
         self.engine = engine
         """Engine that answers by dense ids and ticks."""
         self._calibration = calibration
-        self.relations = relations
-        """Returns the texts of the relations 0, 1, ...; none if relations are numbers."""
-        self._event_id, self._has_inverses = event_id, has_inverses
+        self._classes, self._has_inverses = classes, has_inverses
+        self.features = EventFeatures(stream, features, self._texts)
         self.labels, self.label_names = labels, label_names
+        self.node_rows: Callable[[Sequence[Any], Tensor | None], Tensor] | None = None
+        """Returns the features of new nodes by ids and sides, as the model reads them."""
         self._explainer: Explainer | None = None
         self._trainer: ContinualTrainer | None = None
         self._latest = 0, 0
         """A position, and the tick after its last event."""
-        self._count, self._seen = NodeCount(graph.log), RelationsSeen(graph.log)
+        self._count = NodeCount(graph.log)
 
     def follow(self, trainer: ContinualTrainer, engine: Inference) -> None:
         """Answer from the state of a training model from here on, between its steps.
@@ -141,7 +183,7 @@ class Predictor:
             engine: Engine of its model and its graph.
         """
         self.graph, self.engine = trainer.graph, engine
-        self._count, self._seen = NodeCount(self.graph.log), RelationsSeen(self.graph.log)
+        self._count = NodeCount(self.graph.log)
         if trainer.scorer is not None:
             self._calibration = trainer.scorer.calibration
         self._explainer, self._latest = None, (0, 0)
@@ -155,6 +197,13 @@ class Predictor:
             "ids": self.ids,
             "graph": self.graph,
         }
+
+    def relations(self) -> Sequence[str]:
+        """Return the texts of the relations 0, 1, ...; none if relations are numbers."""
+        return self._texts("relation")
+
+    def _texts(self, column: str) -> Sequence[str]:
+        return self._classes().get(column, ())
 
     @property
     def position(self) -> int:
@@ -170,25 +219,26 @@ class Predictor:
 
         Args:
             src: Ids of sources; or a table (pandas, polars, Arrow) with the columns that the run's
-                stream has for both ends, and optionally for times, relations and features.
+                stream has for both ends, and optionally for times, relations and features; others
+                are ignored, as in the stream.
             dst: Ids of destinations, one per source.
             at: One time for all, or one for each.
             relation: One relation for all, or one for each: a text or a number, as in the stream.
-            x: Features of each event, `[N, x_dim]`, in the order of the stream's columns and not
-                scaled: the prediction of its label reads them. Without, where it needs them, labels
-                are unknown.
+            x: Features by the stream's columns, as they are in the stream: a dict such as
+                `{"amount": 500, "location": "L100"}` for all events, one for each, or a table. The
+                prediction of a label reads them; without, where it needs them, labels are unknown.
+                Missing ones are filled if the run does so. Without categorical columns also an
+                array of numbers, `[N, x_dim]`, in the order of the columns.
 
         Raises:
-            UnknownNode: If the run knows no such node.
-            UnknownRelation: If the run knows no such relation.
             TypeError: If ids or relations are of another kind than the stream's.
             ValueError: If lengths differ, a time is between two ticks or beyond the kept memory,
-                the model requires a relation, a table has a column that would be ignored, or
-                features are given that no score reads.
+                the model requires a relation, a feature is missing or invalid, or features are
+                given that no score reads.
         """
         if dst is None:
             src, dst, at, relation, x = self._columns_of(src, at, relation, x)
-        pairs = self.pairs_of(self.find(src, "src"), self.find(dst, "dst"), at, relation)
+        pairs = self.pairs_of(src, dst, at, relation)
         if self.labels is None and x is None:
             return self.score_pairs([pairs])[0]
         return self.score_events(pairs, self.features_of(x, len(pairs.src)))
@@ -202,17 +252,19 @@ class Predictor:
             side: For a bipartite stream: whether they are sources or destinations.
 
         Raises:
-            UnknownNode: If the run knows no such node.
             TypeError: If ids are of another kind than the stream's.
             ValueError: If the model makes no embeddings of single nodes.
         """
-        nodes = self.find(ids, side)
-        return self.embed_nodes(nodes, self.ticks(at, len(nodes)))
+        nodes = self.find(ids, side, new := UnknownIds(self.ids))
+        return self.embed_nodes(nodes, self.ticks(at, len(nodes)), new)
 
     def embeddings(
         self, ids: Any = None, at: Any = None, *, side: Side = "src"
     ) -> pa.RecordBatchReader:
-        """Return rows of nodes: `id`, for all nodes of a bipartite stream `side`, and e0, e1, ...
+        """Return rows of nodes: `id`, `side` or `is_new`, and e0, e1, ...
+
+        `side` is there for all nodes of a bipartite stream, `is_new` for given ids: whether no
+        learned event has them.
 
         They are made while they are read; `read_pandas()` returns a frame, `read_all()` a table.
 
@@ -222,7 +274,7 @@ class Predictor:
             side: As in `embed`.
 
         Raises:
-            UnknownNode, TypeError, ValueError: As `embed`.
+            TypeError, ValueError: As `embed`.
 
         Example:
             >>> run = tg.open_run("runs/pay")
@@ -230,11 +282,14 @@ class Predictor:
             ['id', 'e0']
         """
         sides = self.ids.state_dict().get("sides") if ids is None else None
-        chosen = torch.arange(self._num_nodes()) if ids is None else self.find(ids, side)
+        new = UnknownIds(self.ids)
+        chosen = torch.arange(self._num_nodes()) if ids is None else self.find(ids, side, new)
 
         def rows(nodes: Tensor) -> pa.RecordBatch:
-            z = self.embed_nodes(nodes, self.ticks(at, len(nodes)))
-            columns = {"id": list_array(self.ids.decode(nodes))}
+            z = self.embed_nodes(nodes, self.ticks(at, len(nodes)), new)
+            columns = {"id": list_array(new.decode(nodes))}
+            if ids is not None:
+                columns["is_new"] = pa.array((nodes < 0).tolist())
             if sides is not None:
                 columns["side"] = pa.array([SIDES[each] for each in sides[nodes].tolist()])
             columns |= {f"e{i}": pa.array(column.numpy()) for i, column in enumerate(z.T)}
@@ -265,23 +320,34 @@ class Predictor:
             relation: One relation for all, or one for each source; see `score`.
 
         Raises:
-            UnknownNode: If the run knows no such node.
-            UnknownRelation: If the run knows no such relation.
             TypeError: If ids or relations are of another kind than the stream's.
             ValueError: If `k` is below 1, there are no candidates, or the model requires a
                 relation.
         """
-        nodes = self.find(src, "src")
-        others = self.destinations() if candidates is None else self.find(candidates, "dst")
+        new = UnknownIds(self.ids)
+        nodes = self.find(src, "src", new)
+        others = self.destinations() if candidates is None else self.find(candidates, "dst", new)
         if k < 1 or not len(others):
             what = "k" if k < 1 else "the number of candidates"
             raise ValueError(f"{what} must be at least 1, got {k if k < 1 else 0}")
         at_once = max(1, RANKED_AT_ONCE // len(others))
-        rankings = self.rankings(nodes, at, relation, others, k, exclude_known, at_once)
+        rankings = self.rankings(nodes, at, relation, others, new, k, exclude_known, at_once)
         return ScoredPairs.joined([self.score_pairs([each])[0] for each in rankings])
 
-    def explain(self, src: Any, dst: Any, at: Any = None, relation: Any = None) -> Explanation:
-        """Return why a pair has its score: contributions, and the past events behind them.
+    def explain(
+        self,
+        src: Any,
+        dst: Any,
+        at: Any = None,
+        relation: Any = None,
+        x: Any = None,
+        *,
+        of: str | None = None,
+        label: Any = None,
+    ) -> Explanation:
+        """Return why a pair has its score, or an event the probability of its label.
+
+        The answer has contributions, and the past events behind them.
 
         At a past time the answer reads no later event, but with the parameters of now.
 
@@ -290,65 +356,94 @@ class Predictor:
             dst: Id of the destination.
             at: A time; None: after the last event.
             relation: A relation; see `score`.
+            x: The event's features, for a label that is predicted from them; see `score`.
+            of: The column of the labels (`--target`), whose logit is explained; None or "link":
+                the score.
+            label: One of more than two labels; None: the predicted one.
 
         Returns:
-            The explanation, see `tgflow.train.inference.Explainer`; for an id or a relation without
-            events only its `note`.
+            The explanation, see `tgflow.serve.Explainer`.
 
         Raises:
             TypeError: If ids or the relation are of another kind than the stream's.
             ValueError: If a time is between two ticks, the model requires a relation, or it has a
-                memory that does not reach back so far.
+                memory that does not reach back so far; or there is no such label, or the features
+                that it depends on are missing.
         """
-        t, as_of = int(self.ticks(at, 1)), self.position
-        try:
-            u, v = int(self.find([src], "src")), int(self.find([dst], "dst"))
-            related = self.find_relations(relation, 1)
-        except (UnknownNode, UnknownRelation) as error:
-            seen = min(as_of, self.graph.log.position(t))
-            time, note = self.time_of(t), str(error)
-            return Explanation(src, dst, time, seen, None, None, None, note=note)
+        asked = self.pairs_of([src], [dst], at, relation)
+        question = self._label_question(of, label, x)
         if self._explainer is None:
             self._explainer = Explainer(self.engine)
-        probabilities = self._calibration.probabilities
-        r = None if related is None else int(related)
-        found = self._explainer.explain(
-            u, v, t, as_of=as_of, relation=r, probabilities=probabilities
-        )
-        return found.named(lambda nodes: [*self.ids.decode(nodes)], self.time_of)
+        u, v = (int(nodes) for nodes in self._engine_nodes(asked.src, asked.dst))
+        related = None if asked.relation is None else int(asked.relation)
+        with self.engine.of_new(self._new_x(asked.new, int(asked.src), int(asked.dst))):
+            found = self._explainer.explain(
+                u,
+                v,
+                int(asked.t),
+                as_of=self.position,
+                relation=related,
+                probabilities=self._calibration.probabilities,
+                of=question,
+            )
+        [new] = _new_ends(asked.src, asked.dst)
+        names = self.label_names()
+        return found.named(src, dst, new, self.ids.decode, self.time_of, names)
 
-    def find(self, ids: Any, side: Side) -> Tensor:
-        """Return the dense ids of nodes, int64 `[N]`; errors as in `score`."""
-        column = [ids] if isinstance(ids, str | int | np.integer) else ids
-        if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
-            column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
-        nodes = self.find_known(column, side)
-        unknown = nodes < 0
-        if unknown.any():
-            name = column[int(unknown.nonzero()[0])]
-            shown = repr(name.as_py() if isinstance(name, pa.Scalar) else name)
-            what = {"src": "source", "dst": "destination"}[side] if self.ids.bipartite else "node"
-            raise UnknownNode(f"{shown} is no {what} of {self._name}: no learned event has it")
-        return nodes
+    def _label_question(self, of: str | None, label: Any, x: Any) -> LabelQuestion | None:
+        """Return the label to explain; None for the link."""
+        target = None if self.labels is None else self.labels.task.config.target
+        if of in (None, LINK):
+            if label is not None or x is not None:
+                raise ValueError(
+                    f"a label and features are for explanations of labels: of={target!r}"
+                )
+            return None
+        if self.labels is None or of != target:
+            known = LINK if target is None else f"{LINK} or {target}"
+            raise ValueError(f"of={of!r}: {self._name} explains {known}")
+        names = [*self.label_names()]
+        if label is not None and names:
+            if label not in names:
+                raise ValueError(f"{label!r} is no label; there are {', '.join(names)}")
+            label = names.index(label)
+        if x is None and self._reads_features:
+            raise ValueError(f"the label depends on the event's features: {self.features.names}")
+        given, columns = x[0] if isinstance(x, list) else x, []
+        if isinstance(given, Mapping):
+            columns = [(n, width, str(given.get(n))) for n, width in self.features.widths.items()]
+        return LabelQuestion(self.labels, self.features_of(x, 1), columns, label)
 
-    def find_known(self, column: Any, side: Side) -> Tensor:
-        """Return the dense ids of a column, int64 `[N]`; -1 for ids that no learned event has.
+    def find(self, ids: Any, side: Side, new: UnknownIds) -> Tensor:
+        """Return the dense ids of nodes, int64 `[N]`; of those that no learned event has, numbers.
+
+        Args:
+            ids: One id of the stream, or any sequence, array or column.
+            side: For a bipartite stream: whether they are sources or destinations.
+            new: Gets those that no learned event has.
 
         Raises:
             TypeError: If ids are of another kind than the stream's.
+            ValueError: If one is missing, or is no id.
         """
+        column = [ids] if isinstance(ids, str | int | np.integer) else ids
+        if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
+            column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
         nodes = self.ids.find(column, side)
-        return nodes.masked_fill_(nodes >= self._num_nodes(), -1)
+        for i in ((nodes < 0) | (nodes >= self._num_nodes())).nonzero().squeeze(1).tolist():
+            nodes[i] = new.number(side, _plain(column[i]))
+        return nodes
 
     def find_relations(self, given: Any, size: int) -> Tensor | None:
         """Return the numbers of relations, int64 `[size]`; None without.
+
+        A text that no event has had gets the next number, as in the stream.
 
         Args:
             given: One relation for all, one for each, or None.
             size: Number of questions.
 
         Raises:
-            UnknownRelation: If no learned event has such a relation.
             TypeError: If relations are of another kind than the stream's.
             ValueError: If lengths differ, or the events have no relations.
         """
@@ -361,7 +456,6 @@ class Predictor:
             raise ValueError(
                 f"the events of {self._name} have no relations; leave out the relation"
             )
-        seen = self._seen.upto(self.position)
         if isinstance(given, str | int | np.integer):
             values = [given] * size
         else:
@@ -377,21 +471,21 @@ class Predictor:
         for value in dict.fromkeys(values):
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise TypeError(f"relations of {self._name} are {kinds}, got {value!r}")
-            number = texts.get(value, -1) if isinstance(value, str) else value
+            number = texts.get(value, len(texts)) if isinstance(value, str) else value
             number *= 2 if self._has_inverses else 1
-            if not 0 <= number < NUM_RELATIONS or not seen[number]:
-                raise UnknownRelation(
-                    f"{value!r} is no relation of {self._name}: no learned event has it"
-                )
+            if not 0 <= number < NUM_RELATIONS:
+                raise ValueError(f"{value!r} is no relation: there are at most {NUM_RELATIONS:,}")
             found[value] = number
         return torch.tensor([found[value] for value in values], dtype=torch.int64)
 
-    def pairs_of(self, src: Tensor, dst: Tensor, at: Any = None, relation: Any = None) -> PairQuery:
-        """Return pairs by dense ids, int64 `[N]` each, to be scored; errors as in `score`."""
+    def pairs_of(self, src: Any, dst: Any, at: Any = None, relation: Any = None) -> PairQuery:
+        """Return pairs by the stream's ids, to be scored; errors as in `score`."""
+        new = UnknownIds(self.ids)
+        src, dst = self.find(src, "src", new), self.find(dst, "dst", new)
         if len(src) != len(dst):
             raise ValueError(f"src and dst must have one length, got {len(src)} and {len(dst)}")
         size = len(src)
-        return PairQuery(src, dst, self.ticks(at, size), self.find_relations(relation, size))
+        return PairQuery(src, dst, self.ticks(at, size), new, self.find_relations(relation, size))
 
     def rankings(
         self,
@@ -399,21 +493,17 @@ class Predictor:
         at: Any,
         relation: Any,
         candidates: Tensor,
+        new: UnknownIds,
         k: int,
         exclude_known: bool,
         at_once: int,
     ) -> Iterator[PairQuery]:
-        """Yield the candidates of sources by dense ids, `at_once` sources each; see `top_k`.
-
-        Unknown sources (-1) have none.
-        """
+        """Yield the candidates of sources, `at_once` sources each; see `find` and `top_k`."""
         t, related = self.ticks(at, len(src)), self.find_relations(relation, len(src))
         for rows in torch.split(torch.arange(len(src)), at_once):
             lists = [
-                candidates[:0]
-                if node < 0
-                else self.without_known(node, tick, candidates)
-                if exclude_known
+                self.without_known(node, tick, candidates)
+                if exclude_known and node >= 0
                 else candidates
                 for node, tick in zip(src[rows].tolist(), t[rows].tolist(), strict=True)
             ]
@@ -421,66 +511,84 @@ class Predictor:
             every = rows.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
             own = None if related is None else related[every]
             dst = torch.cat([candidates[:0], *lists])
-            yield PairQuery(src[every], dst, t[every], own, sizes, k)
+            yield PairQuery(src[every], dst, t[every], new, own, sizes, k)
 
     def features_of(self, x: Any, size: int) -> Tensor | None:
         """Return the features of events as the model reads them, float32 `[size, x_dim]`.
 
         Each is scaled as that of the next event; errors as in `score`.
         """
-        decoder = self.engine.model.label_decoder
         if x is None:
             return None
-        table, reads = self.graph.edge_x, getattr(decoder, "x_proj", None) is not None
-        if self.labels is None or table is None or not reads:
+        table, scale = self.graph.edge_x, self.graph.feature_scale
+        if table is None or not self._reads_features:
             raise ValueError(
                 f"no score of {self._name} reads the features of an event before it is stored: "
                 "leave them out; labels of events (--task edge --target COLUMN) would read them"
             )
-        try:
-            rows = torch.as_tensor(x, dtype=torch.float32)
-        except (TypeError, ValueError):  # rows of several lengths
-            rows = torch.empty(0, 0)
-        if rows.shape != (size, table.dim) or not rows.isfinite().all():
-            raise ValueError(
-                f"x must have {table.dim} finite features of each of {size} events, "
-                f"got {list(rows.shape)}"
-            )
-        scale = self.graph.feature_scale
+        rows = self.features.rows(x, size, table.dim)
         if scale is None or not size:
             return rows
-        return torch.cat([scale.scaled(row)[0] for row in torch.split(rows, 1)])
+        parts = [rows] if scale.size == scale.freeze_at else torch.split(rows, 1)
+        return torch.cat([scale.scaled(part)[0] for part in parts])
+
+    @property
+    def _reads_features(self) -> bool:
+        """Whether labels of events are predicted from their features."""
+        decoder = self.engine.model.label_decoder
+        return self.labels is not None and getattr(decoder, "x_proj", None) is not None
 
     def score_events(self, asked: PairQuery, x: Tensor | None = None) -> ScoredPairs:
         """Return the scores of events and of their labels; `x` is a result of `features_of`."""
         assert self.labels is not None
-        if x is None and getattr(self.engine.model.label_decoder, "x_proj", None) is not None:
+        if x is None and self._reads_features:
             [found] = self.score_pairs([asked])
             unknown = torch.full((len(found),), torch.nan, dtype=torch.float64)
             return replace(found, predicted_label=[None] * len(found), label_probability=unknown)
-        src, dst, t, relation = asked[:4]
-        logits, classes = self.engine.score_events(
-            src, dst, t, x, self.labels, as_of=self._cuts(t), relation=relation
-        )
+        t = asked.t
+        labels, relation = self.labels, asked.relation
+        (src, dst), cuts = self._engine_nodes(asked.src, asked.dst), self._cuts(t)
+
+        def answered(rows: Tensor | slice) -> Tensor:
+            related = None if relation is None else relation[rows]
+            own = None if x is None else x[rows]
+            logits, classes = self.engine.score_events(
+                src[rows], dst[rows], t[rows], own, labels, as_of=cuts[rows], relation=related
+            )
+            return torch.cat([logits.unsqueeze(1), classes], dim=1)
+
+        columns = self._in_turn(asked.src, asked.dst, asked.new, answered)
+        logits, classes = columns[:, 0], columns[:, 1:]
         label, share = self.labels.said(t, classes)
         names = self.label_names()
         texts = [
             None if each == NO_LABEL else names[each] if names else each for each in label.tolist()
         ]
-        scored = self.scored(src, dst, logits.cpu())
+        scored = self._scored(logits.cpu(), [(asked, slice(None))])
         return replace(scored, predicted_label=texts, label_probability=share)
 
     def score_pairs(self, asked: Sequence[PairQuery]) -> list[ScoredPairs]:
         """Return the answer to each query, all with relations or none, by one call of the model."""
-        src, dst, t = (torch.cat(c) for c in zip(*(each[:3] for each in asked), strict=True))
+        if self.graph.node_x is not None and len(asked) > 1:
+            return [self.score_pairs([each])[0] for each in asked]
+        src, dst, t = (
+            torch.cat([getattr(each, name) for each in asked]) for name in ("src", "dst", "t")
+        )
         related = [each.relation for each in asked if each.relation is not None]
-        logits = self.logits(src, dst, t, torch.cat(related) if related else None)
+        relation = torch.cat(related) if related else None
+
+        def scored(rows: Tensor | slice) -> Tensor:
+            own = None if relation is None else relation[rows]
+            return self.logits(src[rows], dst[rows], t[rows], own)
+
+        logits = self._in_turn(src, dst, asked[0].new, scored)
         parts = torch.split(logits, [len(each.src) for each in asked])
         best = [each.best(own) for each, own in zip(asked, parts, strict=True)]
-        begins = accumulate((len(own) for own in parts), initial=0)
-        rows = torch.cat([begin + own for begin, (own, _) in zip(begins, best, strict=False)])
-        every = self.scored(src[rows], dst[rows], logits[rows])
-        spans = pairwise(accumulate((len(own) for own, _ in best), initial=0))
+        kept = torch.cat([own[rows] for own, (rows, _) in zip(parts, best, strict=True)])
+        every = self._scored(
+            kept, [(each, rows) for each, (rows, _) in zip(asked, best, strict=True)]
+        )
+        spans = pairwise(accumulate((len(rows) for rows, _ in best), initial=0))
         return [
             replace(every[begin:end], place=place)
             for (begin, end), (_, place) in zip(spans, best, strict=True)
@@ -488,25 +596,74 @@ class Predictor:
 
     def logits(self, src: Tensor, dst: Tensor, t: Tensor, relation: Tensor | None = None) -> Tensor:
         """Return the logits of pairs on the CPU; arguments as in `PairQuery`."""
-        return self.engine.score(src, dst, t, as_of=self._cuts(t), relation=relation).cpu()
+        nodes = self._engine_nodes(src, dst)
+        return self.engine.score(*nodes, t, as_of=self._cuts(t), relation=relation).cpu()
 
-    def embed_nodes(self, nodes: Tensor, t: Tensor) -> Tensor:
-        """Return the embeddings of nodes by dense ids and ticks, float `[N, dim]`."""
-        return self.engine.embed(nodes, t, as_of=self._cuts(t)).cpu()
+    def _engine_nodes(self, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+        """Return nodes with those of the engine without events in the places of new ones.
 
-    def scored(self, src: Tensor, dst: Tensor, logits: Tensor) -> ScoredPairs:
-        """Return logits of pairs as scores."""
+        They are numbered as the stream numbers the nodes of a next event.
+        """
+        new = self.graph.num_nodes
+        other = new + ((src < 0) & (src != dst)).long()
+        return src.where(src >= 0, new), dst.where(dst >= 0, other)
+
+    def _in_turn(
+        self, src: Tensor, dst: Tensor, new: UnknownIds, ask: Callable[[Tensor | slice], Tensor]
+    ) -> Tensor:
+        """Return the answers to all rows; if nodes have features, to each new pair in turn."""
+        if self.graph.node_x is None or not len(src):
+            return ask(slice(None))
+        keys = torch.stack([src, dst], dim=1).clamp(max=0)
+        kinds, which = torch.unique(keys, dim=0, return_inverse=True)
+        places, answers = [], []
+        for i, (u, v) in enumerate(kinds.tolist()):
+            places.append((which == i).nonzero().squeeze(1))
+            with self.engine.of_new(self._new_x(new, u, v)):
+                answers.append(ask(places[-1]))
+        return torch.cat(answers)[torch.cat(places).argsort()]
+
+    def _new_x(self, new: UnknownIds, u: int, v: int) -> Tensor | None:
+        """Return the features of the nodes without events in the places of `u` and `v`."""
+        keys = [new.key(number) for number in dict.fromkeys((u, v)) if number < 0]
+        if self.node_rows is None or not keys:
+            return None
+        is_dst = torch.tensor([side == "dst" for side, _ in keys]) if self.ids.bipartite else None
+        x = self.node_rows([name for _, name in keys], is_dst)
+        return torch.cat([x[:1], x[-1:]])
+
+    def embed_nodes(self, nodes: Tensor, t: Tensor, new: UnknownIds) -> Tensor:
+        """Return the embeddings of nodes (see `find`) at ticks, float `[N, dim]`."""
+        known, cuts = nodes.where(nodes >= 0, self.graph.num_nodes), self._cuts(t)
+
+        def embedded(rows: Tensor | slice) -> Tensor:
+            return self.engine.embed(known[rows], t[rows], as_of=cuts[rows]).cpu()
+
+        return self._in_turn(nodes, nodes, new, embedded)
+
+    def _scored(
+        self, logits: Tensor, parts: Sequence[tuple[PairQuery, Tensor | slice]]
+    ) -> ScoredPairs:
+        """Return logits of rows of queries as scores, one query after another."""
         values, calibration = logits.double().numpy(), self._calibration
+        src, dst, new = [], [], []
+        for asked, rows in parts:
+            u, v = asked.src[rows], asked.dst[rows]
+            src += asked.new.decode(u)
+            dst += asked.new.decode(v)
+            new += _new_ends(u, v)
         return ScoredPairs(
-            [*self.ids.decode(src)],
-            [*self.ids.decode(dst)],
+            src,
+            dst,
             logits,
             torch.from_numpy(calibration.probabilities(values)),
             torch.from_numpy(calibration.anomalies(values)),
+            new=new,
         )
 
     def neighbors(self, nodes: Tensor, t: Tensor, k: int) -> Neighbors:
-        """Return the latest `k` neighbors of nodes by dense ids, before ticks, int64 `[N]` each."""
+        """Return the latest `k` neighbors of nodes (see `find`), before ticks, int64 `[N]` each."""
+        nodes = nodes.clamp(min=-1)
         cuts = self.graph.log.positions(t).clamp(max=self.position)
         device = self.graph.device
         found = recent_neighbors(self.graph, nodes.to(device), t.to(device), k, cuts.to(device))
@@ -551,15 +708,8 @@ class Predictor:
         times = table[c.t].to_pylist() if at is None and c.t in names else at
         if relation is None and c.relation in names:
             relation = table[c.relation].to_pylist()
-        features = [n for n in names if any(fnmatchcase(n, each) for each in c.features or ())]
-        left = {c.src, c.dst, c.t, c.relation, c.weight, self._event_id, *features}
-        if ignored := [name for name in names if name not in left]:
-            raise ValueError(
-                f"the column {ignored[0]!r} of the table is none that the run's stream has, so no "
-                "score would read it: leave it out"
-            )
-        if x is None and features:
-            x = np.column_stack([np.stack(table[name].to_numpy()) for name in features])
+        if x is None and self._reads_features and self.features.widths.keys() & {*names}:
+            x = table
         return table[c.src], table[c.dst], times, relation, x
 
     def ticks(self, at: Any, size: int) -> Tensor:
@@ -589,7 +739,11 @@ class Predictor:
 
     def _tick(self, time: Any) -> int:
         unit, tick = self._stream.unit, self.graph.time_unit
-        if isinstance(time, str) and (seconds := iso_seconds(time)) is not None:
+        format = self._stream.time_format
+        seconds = time_seconds(time) if isinstance(time, str) else None
+        if seconds is None and format is not None:
+            seconds = time_seconds(str(time), format)
+        if seconds is not None:
             unit, number = "s", seconds
         elif isinstance(time, datetime):
             unit = "us"
@@ -610,10 +764,16 @@ class Predictor:
 
 
 def _plain(value: Any) -> Any:
-    """Return a relation without the type of its column."""
+    """Return a value without the type of its column."""
     if isinstance(value, pa.Scalar):
         return value.as_py()
-    return value.item() if isinstance(value, np.generic) else value
+    return value.item() if isinstance(value, np.generic | Tensor) else value
 
 
+def _new_ends(src: Tensor, dst: Tensor) -> list[str | None]:
+    """Return which ends of pairs are negative, for `ScoredPairs.new`."""
+    return [_ENDS[code] for code in ((src < 0) + 2 * (dst < 0)).tolist()]
+
+
+_ENDS = (None, "src", "dst", "both")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from tgflow.base.choices import Side
 from tgflow.base.text import printable
 from tgflow.serve.explain import MAX_EVENTS
-from tgflow.serve.predictor import PairQuery, Predictor
+from tgflow.serve.predictor import PairQuery, Predictor, UnknownIds
 from tgflow.serve.scored_pairs import ScoredPairs
 
 FAULT = "a fault in tgflow; see the server's log"
@@ -40,6 +40,8 @@ Number = StrictInt | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Time = Number | datetime
 """In the unit of the stream's times, or ISO 8601; UTC without a zone."""
 Nodes = Annotated[list[NodeId], Field(min_length=1)]
+Features = dict[str, StrictBool | Number | StrictStr | list[Number] | None]
+"""Features of an event, by the stream's columns."""
 Relation = StrictInt | StrictStr
 """A relation as in the stream: a whole number or a string."""
 
@@ -70,11 +72,8 @@ class Question(BaseModel):
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any] | Unscored:
         """Return the answer, or at most `most` pairs that it needs the scores of.
 
-        Nodes that no learned event has get no neighbors, no candidates, and None as scores and
-        embedding.
-
         Raises:
-            UnknownRelation, TypeError, ValueError: As the methods of `Predictor`.
+            TypeError, ValueError: As the methods of `Predictor`.
         """
         raise NotImplementedError
 
@@ -88,29 +87,17 @@ class ScoreQuestion(Question):
     src: Nodes
     dst: Nodes
     relation: Relation | list[Relation] | None = None
-    x: list[list[Number]] | None = None
+    x: Features | list[Features] | list[list[Number]] | None = None
 
     def size(self, num_nodes: int) -> int:
         return max(len(self.src), len(self.dst))
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any] | Unscored:
-        src, dst = predictor.find_known(self.src, "src"), predictor.find_known(self.dst, "dst")
-        pairs = predictor.pairs_of(src, dst, self.at, self.relation)
-        x, r = predictor.features_of(self.x, len(src)), pairs.relation
-        known = ((src >= 0) & (dst >= 0)).nonzero().squeeze(1)
-        pairs = PairQuery(src[known], dst[known], pairs.t[known], None if r is None else r[known])
-
-        def answer(found: ScoredPairs) -> dict[str, Any]:
-            names = zip(self.src, self.dst, strict=True)
-            unknown = dict.fromkeys(("logit", "probability", "anomaly"))
-            rows = [{"src": u, "dst": v, **unknown} for u, v in names]
-            for i, row in zip(known.tolist(), found.to_pylist(), strict=True):
-                rows[i] |= row
-            return {"scores": rows}
-
+        pairs = predictor.pairs_of(self.src, self.dst, self.at, self.relation)
+        x = predictor.features_of(self.x, len(pairs.src))
         if predictor.labels is None:
-            return Unscored(pairs, answer)
-        return answer(predictor.score_events(pairs, None if x is None else x[known]))
+            return Unscored(pairs, lambda found: {"scores": found.to_pylist()})
+        return {"scores": predictor.score_events(pairs, x).to_pylist()}
 
 
 class TopQuestion(Question):
@@ -129,19 +116,19 @@ class TopQuestion(Question):
         return len(self.src) * (num_nodes if self.candidates is None else len(self.candidates))
 
     def answer(self, predictor: Predictor, most: int) -> Unscored:
+        new = UnknownIds(predictor.ids)
+        src = predictor.find(self.src, "src", new)
         if self.candidates is None:
             others = predictor.destinations()
         else:
-            others = predictor.find_known(self.candidates, "dst")
-            others = others[others >= 0]
-        src = predictor.find_known(self.src, "src")
+            others = predictor.find(self.candidates, "dst", new)
         if len(src) * len(others) > most:
             raise ValueError(
                 f"{len(src):,} sources with {len(others):,} candidates each are more than "
                 f"{most:,} pairs: ask for fewer sources at a time, or name candidates"
             )
         [pairs] = predictor.rankings(
-            src, self.at, self.relation, others, self.k, self.exclude_known, len(src)
+            src, self.at, self.relation, others, new, self.k, self.exclude_known, len(src)
         )
         return Unscored(pairs, lambda found: {"scores": found.to_pylist()})
 
@@ -158,13 +145,10 @@ class EmbeddingQuestion(Question):
         return len(self.ids)
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
-        nodes = predictor.find_known(self.ids, self.side)
-        known, t = nodes >= 0, predictor.ticks(self.at, len(nodes))
-        rows = iter(predictor.embed_nodes(nodes[known], t[known]).tolist())
-        named = zip(self.ids, known.tolist(), strict=True)
-        return {
-            "embeddings": [{"id": id, "embedding": next(rows) if k else None} for id, k in named]
-        }
+        nodes = predictor.find(self.ids, self.side, new := UnknownIds(predictor.ids))
+        z = predictor.embed_nodes(nodes, predictor.ticks(self.at, len(nodes)), new).tolist()
+        rows = zip(self.ids, z, (nodes < 0).tolist(), strict=True)
+        return {"embeddings": [{"id": u, "embedding": x, "is_new": each} for u, x, each in rows]}
 
 
 class NeighborQuestion(EmbeddingQuestion):
@@ -178,7 +162,7 @@ class NeighborQuestion(EmbeddingQuestion):
         return len(self.ids) * self.k
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
-        nodes = predictor.find_known(self.ids, self.side)
+        nodes = predictor.find(self.ids, self.side, UnknownIds(predictor.ids))
         found = predictor.neighbors(nodes, predictor.ticks(self.at, len(nodes)), self.k)
         mask = found.mask
         rows, time = mask.nonzero()[:, 0].tolist(), predictor.time_of
@@ -193,7 +177,7 @@ class NeighborQuestion(EmbeddingQuestion):
 
 
 class ExplainQuestion(Question):
-    """Asks why a pair has its score."""
+    """Asks why a pair has its score, or an event the probability of its label."""
 
     path = "/explain"
     counts = None
@@ -202,12 +186,16 @@ class ExplainQuestion(Question):
     dst: NodeId
     at: Time | None = None
     relation: Relation | None = None
+    x: Features | None = None
+    of: StrictStr | None = None
+    label: StrictInt | StrictStr | None = None
 
     def size(self, num_nodes: int) -> int:
         return 2 * MAX_EVENTS
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
-        return predictor.explain(self.src, self.dst, self.at, self.relation).to_dict()
+        asked = self.src, self.dst, self.at, self.relation, self.x
+        return predictor.explain(*asked, of=self.of, label=self.label).to_dict()
 
 
 class Health(NamedTuple):

@@ -41,7 +41,9 @@ class ScoredPairs:
     """float64 `[N]`: percentage of the run's events with higher logits; NaN if unknown."""
     place: Tensor | None = None
     """int64 `[N]`: in a ranking, the rank of each among those of its source, from 1."""
-
+    new: list[str | None] | None = None
+    """The ends of each pair that no learned event has: "src", "dst", "both" or None. Such a node is
+    scored as the run scores it at its first event."""
     predicted_label: list[Any] | None = None
     """The likeliest label of each event, None if unknown; without a task that predicts labels None
     for all."""
@@ -87,6 +89,8 @@ class ScoredPairs:
         for name in ("logit", "probability", "anomaly"):
             column = getattr(self, name).double().cpu().numpy()
             columns[name] = pa.array(column, from_pandas=True)
+        if self.new is not None:
+            columns["new"] = pa.array(self.new, pa.string())
         if self.predicted_label is not None and self.label_probability is not None:
             columns["predicted_label"] = pa.array(self.predicted_label)
             share = self.label_probability.cpu().numpy()

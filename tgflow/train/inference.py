@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tgflow.graph.sampling.hops import HopQueries, answer_walk
 from tgflow.graph.strategies import Sampler, SamplerFunction
 from tgflow.graph.stream_state import DeviceState, SpreadState
 from tgflow.nn.attention import each_target_alone
-from tgflow.nn.model import TemporalModel, device_of_model
+from tgflow.nn.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.assemble import assemble, walk_of
 from tgflow.plan.draws import Roots
 from tgflow.plan.negatives import NegativeSampler
@@ -57,6 +58,7 @@ class Inference:
     Results are as of a log position, by default the end of the log: neighbors, counts of past
     events and node memory come from the events before it. A query also reads only events strictly
     before its time. On the CPU the bits of a result do not depend on the other queries of a call.
+    The two numbers after the graph's nodes, `num_nodes` and the next, are nodes without events.
     With the model's own fan-outs and deterministic sampling a result is that of a trainer's
     `predict`, but for rounding where `predict` projects neighbors once for many targets: as of a
     batch's start with `visibility="batch"`; of its end, or of each event itself, with "event".
@@ -126,6 +128,7 @@ class Inference:
         )
         state = model.state
         self._covered = state if isinstance(state, DeviceState) else None
+        self._new = threading.local()
 
     def _facts(self) -> dict[str, object]:
         return {
@@ -347,8 +350,10 @@ class Inference:
         dst: int,
         t: int,
         without: Sequence[Tensor | Literal["all"]],
-        counts: Tensor | None = None,
         *,
+        forgets: Sequence[bool] | None = None,
+        change: Callable[[Batch, slice], Batch] = lambda batch, rows: batch,
+        read: Callable[[Scores], Tensor] = lambda found: found.positive,
         as_of: int | None = None,
         relation: int | None = None,
     ) -> Tensor:
@@ -363,13 +368,15 @@ class Inference:
             t: A tick: only earlier events are visible.
             without: For each change, log positions of events that are no neighbors, int64 `[n]`; or
                 "all": no neighbors at all.
-            counts: Numbers that replace the model's `counts`, float64 `[len(without), C]`; None:
-                those of the whole history.
+            forgets: For each change, whether the model's state is read as that of nodes without
+                events; None: of none.
+            change: Returns the batch of a slice of the changes with other inputs, such as counts.
+            read: Returns the logits from scores, `[B, ...]`.
             as_of: A log position; None: all events in the graph.
             relation: As in `neighborhood`.
 
         Returns:
-            Float64 `[len(without)]` on the CPU.
+            Float64 `[len(without), ...]` on the CPU.
 
         Raises:
             IndexError: As `embed`.
@@ -384,19 +391,30 @@ class Inference:
         with self._asking():
             pair = self._pair(src, dst, t, as_of, relation)
             whole = self._batch(*pair)
-            sampled = events_of(whole)
+            sampled, ends = events_of(whole), whole.nodes.new_tensor([src, dst])
+            has_all = any(isinstance(each, str) for each in without)
+            alone = self._batch(*pair, without="all") if has_all else whole
+            new = self.graph.num_nodes + (src != dst) * (ends == dst).long()
 
-            def changed(events: Tensor | Literal["all"]) -> Batch:
-                if isinstance(events, Tensor) and not torch.isin(events, sampled).any():
-                    return whole
-                return self._batch(*pair, without=events)
+            def changed(i: int) -> Batch:
+                events = without[i]
+                if not isinstance(events, Tensor):
+                    batch = alone
+                elif torch.isin(events, sampled).any():
+                    batch = self._batch(*pair, without=events)
+                else:
+                    batch = whole
+                if forgets is None or not forgets[i]:
+                    return batch
+                nodes = batch.nodes
+                for node, other in zip(ends, new, strict=True):
+                    nodes = torch.where(batch.nodes == node, other, nodes)
+                return replace(batch, nodes=nodes)
 
             def scored(rows: slice) -> Tensor:
-                batch = joined([*map(changed, without[rows])])
-                if counts is not None:
-                    batch = replace(batch, counts=counts[rows].unsqueeze(1).to(batch.t.device))
+                batch = change(joined([changed(i) for i in range(len(without))[rows]]), rows)
                 with self._reading():
-                    logits: Tensor = self.model(batch).positive
+                    logits = read(self.model(batch))
                 return logits.double().cpu()
 
             return in_parts(len(without), max(1, self.max_pairs // len(whole.nodes)), scored)
@@ -498,16 +516,43 @@ class Inference:
             batch = query_batch(self._plan, self.fanouts, roots, without)
             if self.graph.last_change is change:
                 break
+        if batch.node_x is not None:
+            batch = self._with_new(batch)
         batch = batch.to(device_of_model(self.model))
         self.model.check_widths(batch)
         return batch
 
+    def _with_new(self, batch: Batch) -> Batch:
+        """Return a batch with the features of nodes without events, see `of_new`."""
+        given, rows = getattr(self._new, "x", None), batch.node_x
+        if given is None or rows is None:
+            return batch
+        place = batch.nodes - self.graph.num_nodes
+        own = given.to(rows.device)[place.clamp(0, NUM_NEW - 1)]
+        return replace(batch, node_x=torch.where((place >= 0).unsqueeze(1), own, rows))
+
+    @contextmanager
+    def of_new(self, x: Tensor | None) -> Iterator[None]:
+        """Context manager in which nodes without events have features, in this thread.
+
+        Args:
+            x: As the model reads them, float32 `[2, node_x_dim]`: those of `num_nodes` and of the
+                next; None: zeros.
+        """
+        self._new.x = x
+        try:
+            yield
+        finally:
+            self._new.x = None
+
     def _reading(self) -> AbstractContextManager[None]:
         """Return a context manager for reads of the state, which leave no trace in it."""
         state = self._covered
-        return nullcontext() if state is None else state.covering(self.graph.num_nodes)
+        return nullcontext() if state is None else state.covering(self.graph.num_nodes + NUM_NEW)
 
 
+NUM_NEW = 2
+"""Nodes without events that may be asked about beside the graph's: both ends of a pair."""
 MAX_SLOTS = 1 << 23
 """Most slots of neighbors in a hop; each takes 37 bytes, plus the model's activations."""
 _FEW = 16
@@ -592,7 +637,7 @@ def query_batch(
     without: Tensor | Literal["all"] | None = None,
 ) -> Batch:
     """Return the batch of some roots, on the graph's device; `without` as in `score_without`."""
-    if "all" not in fanouts and without is None:
+    if "all" not in fanouts and without is None and plan.graph.node_x is None:
         return plan.of_roots(roots)
     placed, left = plan.placed(roots), iter(fanouts)
     spare = 0
@@ -606,8 +651,14 @@ def query_batch(
         found = replace(asked, k=fanout + spare).sampled(plan.graph, plan.draws.sampler)
         return found if without is None else left_out(found, without, fanout)
 
-    hops = answer_walk(walk_of(plan.draws, placed), neighbors)
-    return assemble(plan.draws, placed, hops).gathered(plan.graph)
+    if "all" not in fanouts and without is None:
+        pending = assemble(plan.draws, placed)
+    else:
+        pending = assemble(plan.draws, placed, answer_walk(walk_of(plan.draws, placed), neighbors))
+    if (table := plan.graph.node_x) is not None:
+        rows = pending.ids["node_x"]
+        pending.ids["node_x"] = rows.masked_fill(rows >= len(table), -1)  # nodes without events
+    return pending.gathered(plan.graph)
 
 
 Fanout = int | Literal["all"]
@@ -637,14 +688,12 @@ def checked_nodes(name: str, nodes: Tensor, graph: TemporalGraph, *dims: int) ->
     if nodes.dim() not in dims:
         shapes = " or ".join("[B]" if dim == 1 else "[B, n]" for dim in dims)
         raise ValueError(f"{name} must be int64 {shapes}, got {list(nodes.shape)}")
-    nodes, size = nodes.cpu(), graph.num_nodes
-    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < size:
-        wrong = nodes[(nodes < 0) | (nodes >= size)][0]
+    nodes, stop = nodes.cpu(), graph.num_nodes + NUM_NEW
+    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < stop:
+        wrong = nodes[(nodes < 0) | (nodes >= stop)][0]
         raise IndexError(
-            f"{name} has node {int(wrong)}, the graph has nodes 0 to {size - 1}: append an event "
-            "of the node, or of a later one, before the query"
-            if size
-            else f"{name} has node {int(wrong)}, the graph has no nodes yet"
+            f"{name} has node {int(wrong)}, the graph has {graph.num_nodes} nodes: for nodes "
+            f"without events give {stop - NUM_NEW} and {stop - 1}"
         )
     return nodes
 

@@ -20,9 +20,10 @@ from tgflow.graph.counts import Count
 from tgflow.graph.tables import FeatureTable
 from tgflow.models import MODELS
 from tgflow.nn.groups import numbers_of
-from tgflow.serve.explain import Explainer, logistic, shapley
+from tgflow.serve.explain import Explainer, LabelQuestion, logistic, shapley
 from tgflow.train.config import ContinualConfig
 from tgflow.train.step import TrainStep
+from tgflow.train.tasks import LabelTask, TaskConfig
 
 STREAM = made_events(60)
 NOW = int(STREAM.t[-1]) + 1
@@ -345,3 +346,74 @@ def test_explanation_is_serializable_and_shown_on_one_line():
     assert as_dict["groups"][0]["name"] == found.groups[0].name
     assert as_dict["events"][0]["eid"] == found.events[0].eid
     assert "\n" not in repr(found)
+
+
+LABELED = replace(STREAM, label=(2 * STREAM.src + torch.arange(len(STREAM))) % 3)
+ASKED_X = torch.tensor([[2.0, -0.5]])
+
+
+def labeled(name, num_classes, events=LABELED, reads_x=True):
+    """Return an engine of a model with a random label decoder, and the labels."""
+    task = LabelTask(TaskConfig(kind="edge", target="is_odd", classes=num_classes))
+    engine = trained(name, events)
+    made_streams.seeded(lambda: task.add_decoder(engine.model, X_DIM if reads_x else 0))
+    made_streams.seeded(lambda: torch.nn.init.normal_(engine.model.label_decoder.out.weight))
+    return engine, task.labels_of(engine.graph)
+
+
+def label_logits(engine, labels, src, dst, t, x=ASKED_X):
+    """Return the logits of the classes of an event."""
+    ends = torch.tensor([src]), torch.tensor([dst])
+    return engine.score_events(*ends, t, x, labels)[1][0].double()
+
+
+@pytest.mark.parametrize("name", ["tgn", "jodie", "graphmixer", "tgat"])
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_contributions_to_a_label_add_up_to_its_logit(name, num_classes):
+    engine, labels = labeled(name, num_classes)
+    asked = LabelQuestion(labels, ASKED_X, [("amount", 1, "2"), ("hour", 1, "-0.5")])
+    for src, dst in (PAIR, (0, 12), (12, 13)):
+        found = Explainer(engine).explain(src, dst, NOW, of=asked)
+        total = found.baseline + sum(group.logit for group in found.groups)
+        assert total == pytest.approx(found.logit, abs=1e-6)
+        share = label_logits(engine, labels, src, dst, NOW).softmax(0)
+        code = 1 if num_classes == 2 else int(share.argmax())
+        assert found.probability == pytest.approx(float(share[code]), abs=1e-5)  # float32
+        assert found.of == "is_odd"
+        assert found.label == (1 if num_classes == 2 else [*labels.history.codes][code])
+        names = {group.name for group in found.groups}
+        assert {"amount", "hour", "source labels", "neighborhood"} <= names
+        assert ("memory" in names) == (engine.model.state is not None)
+        for record, ends, node in zip(
+            found.history, (LABELED.src, LABELED.dst), (src, dst), strict=True
+        ):
+            eids = (ends == node).nonzero().squeeze(1)
+            assert record.num_known == len(eids)
+            assert [each.eid for each in record.latest] == eids.tolist()[::-1][:8]
+            own = LABELED.label[eids]
+            kinds = own > 0 if num_classes == 2 else own == found.label
+            assert record.num_positive == int(kinds.sum())
+    other = next(label for label in labels.history.codes or (0,) if label != found.label)
+    if num_classes == 3:
+        again = Explainer(engine).explain(*PAIR, NOW, of=asked._replace(label=other))
+        share = label_logits(engine, labels, *PAIR, NOW).softmax(0)
+        assert again.probability == pytest.approx(
+            float(share[labels.history.codes[other]]), abs=1e-5
+        )
+    else:
+        with pytest.raises(ValueError, match="of two labels that of class 1 is explained"):
+            Explainer(engine).explain(*PAIR, NOW, of=asked._replace(label=0))
+
+
+def test_effects_on_a_label_are_those_of_logs_without_the_event():
+    engine, labels = labeled("tgat", 2)
+    found = Explainer(engine).explain(*PAIR, NOW, of=LabelQuestion(labels, ASKED_X))
+    assert {group.name for group in found.groups} >= {"features"}
+    assert len(found.events) > 3
+    for event in found.events[:6]:
+        graph = tg.TemporalGraph(edge_x=FeatureTable(X_DIM))
+        kept = [i for i in range(len(LABELED)) if i != event.eid]
+        graph.append(LABELED[torch.tensor(kept)])
+        other = labels.task.labels_of(graph)
+        logits = label_logits(recent(engine.model, graph), other, *PAIR, NOW)
+        assert event.drop == pytest.approx(found.logit - float(logits[1] - logits[0]), abs=1e-5)

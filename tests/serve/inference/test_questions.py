@@ -53,13 +53,13 @@ def test_model_without_embeddings_refuses_to_embed(name):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"src": torch.tensor([1, 99])}, "src has node 99, the graph has nodes 0 to 11"),
+        ({"src": torch.tensor([1, 99])}, "src has node 99, the graph has 12 nodes"),
         ({"src": torch.tensor([1, -1])}, "src has node -1"),
         ({"src": torch.tensor([1.0, 2.0])}, "src must be int64, got torch.float32"),
         ({"src": [1, 2]}, "src must be a tensor of int64, got list"),
         ({"src": NODES.view(1, 2)}, "src must be int64 [B], got [1, 2]"),
         ({"dst": NODES[:1]}, "dst must have the destinations of each of 2 sources, got [1]"),
-        ({"dst": torch.tensor([1, 12])}, "dst has node 12"),
+        ({"dst": torch.tensor([1, 14])}, "dst has node 14"),
         ({"t": NODES[:1]}, "t must be a number or int64 [2], got [1]"),
         ({"t": 2.5}, "t must be a tensor of int64, got float"),
         ({"t": 1 << 64}, "t must be a tick of 64 bits"),

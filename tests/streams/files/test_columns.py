@@ -135,7 +135,7 @@ def test_text_features_are_refused_or_encoded(tmp_path):
     amounts = [0.5, 2, 1, 1, 1]
     assert batch.x.tolist() == [[a, *slot] for a, slot in zip(amounts, slots, strict=True)]
     assert source.x_dim == 4
-    assert source.feature_names == ["amount", "kind[0]", "kind[1]", "kind[2]"]
+    assert source.features == {"amount": 1, "kind": 3}
     assert source.classes == {"kind": ("card", "cash")}
     with pytest.raises(StreamError, match=r"no column 'kid'.*did you mean categorical='kind'"):
         open_stream(path, categorical="kid")

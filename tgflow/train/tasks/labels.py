@@ -200,11 +200,22 @@ class EventLabels:
         past = self.history.past(eid)
         return _with_targets(batch, self.history.classes(eid), self._are_known(batch), *past)
 
-    def asked(self, batch: Batch, as_of: Tensor) -> Batch:
-        """Attach the labels visible to events that are not stored, as of log positions."""
+    def asked(self, batch: Batch, as_of: Tensor, last: Tensor | None = None) -> Batch:
+        """Attach the labels visible to events that are not stored, as of log positions.
+
+        `last` replaces the events whose labels are visible; see `LabelHistory.last_of`.
+        """
         host, unknown = batch.host, torch.zeros_like(as_of)
-        past = self.history.past_of(host.src, host.dst, host.t, as_of)
+        if last is None:
+            last = self.history.last_of(host.src, host.dst, host.t, as_of)
+        past = self.history.past_at(last, host.t)
         return _with_targets(batch, unknown, unknown.bool(), *past)
+
+    def odds(self, classes: Tensor, code: int) -> Tensor:
+        """Return the logit of a class, log(p / (1 - p)), float64 `[B]` of `[B, num_classes]`."""
+        logits = classes.double()
+        others = torch.cat([logits[:, :code], logits[:, code + 1 :]], dim=1)
+        return logits[:, code] - others.logsumexp(1)
 
     def _are_known(self, batch: Batch) -> Tensor:
         """Return a mask of the labels known when a batch is learned, bool `[B]`."""

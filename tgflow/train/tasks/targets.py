@@ -105,10 +105,19 @@ class LabelHistory:
         self, src: Tensor, dst: Tensor, t: Tensor, limit: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Do the same as `past` for any pairs at ticks, by events before log positions `limit`."""
+        return self.past_at(self.last_of(src, dst, t, limit), t)
+
+    def last_of(
+        self, src: Tensor, dst: Tensor, t: Tensor, limit: Tensor | None = None, num: int = DEPTH
+    ) -> Tensor:
+        """Return the last events of pairs with visible labels, as `LastEvents.before`."""
         cut = torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
         cut = cut if limit is None else torch.minimum(cut, limit)
         self.upto(int(cut.max()) if len(cut) else 0)
-        last = self._last.before(src, dst, cut, DEPTH)
+        return self._last.before(src, dst, cut, num)
+
+    def past_at(self, last: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return classes and ages, as `past`, of lists of events `[N, 4, k]` at ticks `[N]`."""
         classes = torch.where(last < 0, -1, self._classes[last.clamp(min=0)])
         newest = last[:, :, 0]
         then = self._log.gather(newest.clamp(min=0).view(-1)).t.view_as(newest)
