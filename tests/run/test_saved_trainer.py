@@ -151,7 +151,7 @@ def test_saved_task_is_asked_resumed_and_learns_appended_files(tmp_path):
     tg.save_run(first, tmp_path / "run")
     opened, live = tg.open_run(tmp_path / "run"), tg.open_run(first)
     pairs = (["a1", "a2"], ["4", "1"], 130)
-    x = torch.tensor([[3.0, 1, 0, 0, 0]]).expand(2, -1)
+    x = {"amount": 3.0, "land": "at"}
     said = [run.score(*pairs, x=x, relation=["card", "cash"]) for run in (opened, live)]
     assert torch.equal(said[0].label_probability, said[1].label_probability)
     resumed = opened.trainer()

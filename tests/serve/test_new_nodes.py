@@ -61,14 +61,14 @@ def learned(name, table, *, is_bipartite, with_task):
         bipartite=is_bipartite,
     )
     model = made_model(name, edge_x_dim=X_DIM) if name in READ_FEATURES else made_model(name)
-    task = LabelTask(TaskConfig(kind="edge", target="label")) if with_task else None
-    if task is not None:
-        seeded(lambda: task.add_decoder(model, X_DIM))
+    task = TaskConfig(kind="edge", target="label") if with_task else TaskConfig()
+    if with_task:
+        seeded(lambda: LabelTask(task).add_decoder(model, X_DIM))
         seeded(lambda: torch.nn.init.normal_(model.label_decoder.out.weight))
     direction, scale = "bipartite" if is_bipartite else "undirected", FeatureScale("auto", KNOWN)
     graph = tg.TemporalGraph(direction, X_DIM, time_unit="s", feature_scale=scale)
-    settings = tg.ContinualConfig(batch_size=BATCH, updates=0)
-    trainer = tg.ContinualTrainer(model, graph, settings, scores=True, task=task)
+    settings = tg.ContinualConfig(batch_size=BATCH, updates=0, task=task)
+    trainer = tg.ContinualTrainer(model, graph, settings, scores=True)
     *_, last = trainer.steps(stream)
     return trainer, last
 
