@@ -236,7 +236,6 @@ class SlabPool:
     def __init__(self, most_free: int, allocate: object) -> None: ...
     num_used: Final[int]
     num_free: Final[int]
-    num_allocations: Final[int]
 
 class Slab(Buffer):
     def __init__(self, pool: SlabPool) -> None: ...

@@ -189,8 +189,7 @@ void bind_preparer(py::module_& m) {
   py::class_<SlabPool, std::shared_ptr<SlabPool>>(m, "SlabPool")
       .def(py::init(&new_pool), py::arg("most_free"), py::arg("allocate"))
       .def_property_readonly("num_used", &SlabPool::num_used)
-      .def_property_readonly("num_free", &SlabPool::num_free)
-      .def_property_readonly("num_allocations", &SlabPool::num_allocations);
+      .def_property_readonly("num_free", &SlabPool::num_free);
   py::class_<Slab>(m, "Slab", py::buffer_protocol())
       .def(py::init<std::shared_ptr<SlabPool>>(), py::arg("pool").none(false))
       .def_buffer(&bytes_of);

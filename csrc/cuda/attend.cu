@@ -266,36 +266,29 @@ struct BelowTerms {
   }
 };
 
-template <int kWidth>
-__device__ inline void attend_all(const Attention& a, const AttentionOut& out) {
-  for (int64_t i = warp_index(); i < TargetHeads::count(a); i += warp_count()) {
-    attend_target<kWidth>(a, out, TargetHeads::at(a, i));
-  }
-}
-
-template <int kWidth>
-__device__ inline void attend_all_backward(const Attention& a, const AttentionGradients& g,
-                                           const SlotGradients& slots) {
-  for (int64_t i = warp_index(); i < TargetHeads::count(a); i += warp_count()) {
-    attend_target_backward<kWidth>(a, g, slots, TargetHeads::at(a, i));
-  }
+/// Calls `work` for the targets and heads of each warp.
+template <typename Work>
+__device__ inline void for_targets(const Attention& a, const Work& work) {
+  for (int64_t i = warp_index(); i < TargetHeads::count(a); i += warp_count()) work(TargetHeads::at(a, i));
 }
 
 extern "C" __global__ void __launch_bounds__(64) attend_by_4(Attention attention, AttentionOut out) {
-  attend_all<4>(attention, out);
+  for_targets(attention, [&](const TargetHeads& at) { attend_target<4>(attention, out, at); });
 }
 extern "C" __global__ void __launch_bounds__(64) attend_by_1(Attention attention, AttentionOut out) {
-  attend_all<1>(attention, out);
+  for_targets(attention, [&](const TargetHeads& at) { attend_target<1>(attention, out, at); });
 }
 
 /// Gradients of the slots and of the queries.
 extern "C" __global__ void __launch_bounds__(64)
     attend_backward_by_4(Attention attention, AttentionGradients gradients, SlotGradients slots) {
-  attend_all_backward<4>(attention, gradients, slots);
+  for_targets(attention,
+              [&](const TargetHeads& at) { attend_target_backward<4>(attention, gradients, slots, at); });
 }
 extern "C" __global__ void __launch_bounds__(64)
     attend_backward_by_1(Attention attention, AttentionGradients gradients, SlotGradients slots) {
-  attend_all_backward<1>(attention, gradients, slots);
+  for_targets(attention,
+              [&](const TargetHeads& at) { attend_target_backward<1>(attention, gradients, slots, at); });
 }
 
 /// Gradients of the frontier below, using the lists of its rows' slots.

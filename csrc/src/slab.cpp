@@ -50,9 +50,7 @@ void SlabPool::give_back(Block block) {
 SlabPool::Block SlabPool::allocate(int64_t bytes) {
   bytes = std::max(bytes, last_bytes_.load(std::memory_order_relaxed));
   bytes = aligned(std::max(bytes + bytes / kGrowth, kLeastBytes));
-  Block block{allocate_(bytes), bytes};
-  num_allocations_.fetch_add(1, std::memory_order_relaxed);
-  return block;
+  return {allocate_(bytes), bytes};
 }
 
 int64_t SlabPool::num_free() const {

@@ -15,7 +15,7 @@ from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
 TIMED = (
     "seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress",
-    "hit_rate", "crc32", "gpu_bytes", "gpu_peak_bytes", "preparation_share",
+    "hit_rate", "crc32", "gpu_bytes", "gpu_peak_bytes",
 )  # fmt: skip
 """Name parts of metrics that depend on the clock or the machine."""
 

@@ -12,7 +12,6 @@ from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events
 from helpers.plans import assert_on, assert_same_batch, assert_same_but_for_padding, pad, plan_of
 from tgflow import Batch, EventBatch, Loader, Plan, TemporalGraph
-from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph.cache import cached
 from tgflow.graph.tables import FeatureTable
@@ -100,7 +99,7 @@ def graph_here(num_rows: int = 9) -> TemporalGraph:
 
 def of_plan(plan: Plan, num_slabs: int) -> MakeBatch:
     assert plan.gpu is not None
-    return plan.batches_on(plan.gpu, num_slabs, WorkClock())
+    return plan.batches_on(plan.gpu, num_slabs)
 
 
 def copy_of(batch: Batch) -> Batch:
@@ -205,7 +204,7 @@ def test_pinned_memory_is_not_reused_before_its_copy_finishes(gpu: str, seed: in
     plan = plan_of(TemporalGraph.from_events(EVENTS))
     batches = [plan.batch(0, index) for index in range(20)]
     with EmulatedDevice.with_late_streams(seed) as device:
-        pinned = PinnedCopies(device, WorkClock())
+        pinned = PinnedCopies(device)
         copies = [pinned.of_batch(batch) for batch in batches]
         for copy, batch in zip(copies, batches, strict=True):
             assert_same_batch(copy_of(copy), pad(batch, shape_of(batch).rounded()))

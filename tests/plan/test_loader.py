@@ -15,7 +15,6 @@ from helpers.made_streams import made_events, small_tgn
 from helpers.plans import plan_of
 from helpers.processes import environment
 from tgflow import Batch, ContinualTrainer, Loader, Plan, TemporalGraph
-from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph.cache import ScheduleMismatch, cached
 from tgflow.graph.tables import FeatureTable
@@ -52,7 +51,7 @@ class FakePlan:
             raise ValueError("no such thing")
         return cast(Batch, (epoch, index))
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
+    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
         return lambda *task: LentBatch(self.batch(*task))
 
 

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 
@@ -26,55 +25,37 @@ class WorkClock:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Enclose work to measure; from one thread, or on a GPU from any."""
+        """Enclose work to measure, on one thread and stream; spans do not overlap."""
         begin = time.perf_counter()
         yield
         self._seconds += time.perf_counter() - begin
 
 
 class StreamClock(WorkClock):
-    """Adds up the time of a GPU's stream by CUDA events; overlapping time counts once."""
+    """Adds up the time of a GPU's stream by CUDA events."""
 
     def __init__(self, gpu: Device) -> None:
         super().__init__()
         self._gpu = gpu
-        self._open: deque[_Span] = deque()
-        """In the order of their starts."""
-        self._last: StreamEvent | None = None
-        """Latest end of a counted span."""
+        self._open: deque[tuple[StreamEvent, StreamEvent]] = deque()
+        """Begin and end of each span that is not counted yet, in their order."""
 
     @property
     def seconds(self) -> float:
         """Seconds of finished work; never waits."""
-        while self._open and (end := self._open[0].end) is not None and end.query():
-            self._count(self._open.popleft().begin, end)
+        while self._open and self._open[0][1].query():
+            begin, end = self._open.popleft()
+            self._seconds += begin.elapsed_time(end) / 1e3
         return self._seconds
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Enclose work to measure."""
-        span = _Span(self._gpu.record_time())
-        self._open.append(span)
+        begin = self._gpu.record_time()
         try:
             yield
         finally:
-            span.end = self._gpu.record_time()
-
-    def _count(self, begin: StreamEvent, end: StreamEvent) -> None:
-        """Add a span that began after those before, without their overlap."""
-        took = begin.elapsed_time(end)
-        if self._last is not None:
-            took = min(took, self._last.elapsed_time(end))
-        if took > 0:
-            self._seconds += took / 1e3
-            self._last = end
-
-
-@dataclass(slots=True, eq=False)
-class _Span:
-    begin: StreamEvent
-    end: StreamEvent | None = None
-    """None while it is open."""
+            self._open.append((begin, self._gpu.record_time()))
 
 
 def clock_of(device: torch.device) -> WorkClock:

@@ -56,7 +56,7 @@ class StreamEvent(Protocol):
         """Wait for all work before it."""
 
     def elapsed_time(self, end: Any, /) -> float:
-        """Return the milliseconds until another event of `record_time`, negative if earlier."""
+        """Return the milliseconds until a later event of `record_time`."""
 
 
 class Device:

@@ -289,7 +289,6 @@ class ChangeArgs:
             self._kernels.launch(kernel, blocks, _THREADS, self._in, *more)
 
 
-_THREADS = 128
 _MOVE_BYTES = 24
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.base.units import INT64_MAX
-from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph.batch import Batch
@@ -152,7 +151,7 @@ class DevicePreparer:
             params=params.view(-1, _PARAMS),
         )
 
-    def batches(self, num_slabs: int, clock: WorkClock) -> MakeBatch:
+    def batches(self, num_slabs: int) -> MakeBatch:
         """Return a function that makes batches for one pass, with `num_slabs` slabs.
 
         All are captured before the first batch of full size.
@@ -167,14 +166,14 @@ class DevicePreparer:
                 slab = None
                 if is_full and num_used < num_slabs:
                     if num_used + len(self._free) < num_slabs:  # the first of all
-                        self._batch(roots, clock)  # compiles kernels, and allocates memory
+                        self._batch(roots)  # compiles kernels, and allocates memory
                         while num_used + len(self._free) < num_slabs:
                             self._free.append(self._captured(roots))
                     slab = self._free.popleft()
                     num_used += 1
             if slab is None:
-                return LentBatch(self._batch(roots, clock))
-            replayed = self._replayed(roots, slab, clock)
+                return LentBatch(self._batch(roots))
+            replayed = self._replayed(roots, slab)
 
             def free() -> None:
                 nonlocal num_used
@@ -187,16 +186,11 @@ class DevicePreparer:
 
         return make
 
-    def _batch(self, roots: Roots, clock: WorkClock) -> Batch:
+    def _batch(self, roots: Roots) -> Batch:
         """Return the batch of drawn roots; waits only for features that the host reads."""
-        graph = self._draws.graph
-        with clock.measuring():
-            pending = assemble(self._draws, self.placed(roots))
-            if all(each.is_in_reach_of_a_gpu for each in feature_inputs(graph)):
-                return pending.gathered(graph)
-        return pending.gathered(graph)
+        return assemble(self._draws, self.placed(roots)).gathered(self._draws.graph)
 
-    def _replayed(self, roots: Roots, slab: _Captured, clock: WorkClock) -> _Captured:
+    def _replayed(self, roots: Roots, slab: _Captured) -> _Captured:
         """Return a slab that holds the batch of drawn roots; waits only during a capture."""
         graph = self._draws.graph
         if slab.freed is not None:
@@ -206,7 +200,7 @@ class DevicePreparer:
         tables = {id(each.table.base): each for each in feature_inputs(graph)}
         with self._pinned.lend(slab.roots.nbytes) as room:
             self._pack(roots, room)
-            with clock.measuring(), ExitStack() as reading:
+            with ExitStack() as reading:
                 self._gpu.copy_from_host(room, out=slab.roots.view(torch.uint8))
                 reading.enter_context(graph.backend.reading())
                 for each in tables.values():
@@ -243,8 +237,8 @@ _ALIGNMENT = 256
 class PinnedCopies:
     """Copies host columns to a GPU in one transfer on the current stream."""
 
-    def __init__(self, gpu: Device, clock: WorkClock) -> None:
-        self._gpu, self._clock = gpu, clock
+    def __init__(self, gpu: Device) -> None:
+        self._gpu = gpu
         self._pinned = PinnedPool(gpu)
 
     def of(
@@ -273,8 +267,7 @@ class PinnedCopies:
                 values[: len(column)] = column.numpy()
                 if id(column) in longer:
                     values[len(column) :] = longer[id(column)].fill
-            with self._clock.measuring():
-                there = self._gpu.copy_from_host(room)
+            there = self._gpu.copy_from_host(room)
         return {id(column): part for column, part in zip(columns, parts(there), strict=True)}
 
     def of_batch(self, batch: Batch) -> Batch:
@@ -291,11 +284,9 @@ class CopiedBatches:
     selected rows, are first packed in pinned memory. Rows that the GPU can read it gathers itself.
     """
 
-    def __init__(
-        self, draws: Draws, gpu: Device, clock: WorkClock, pending: Callable[..., PendingBatch]
-    ) -> None:
-        self._draws, self._gpu, self._clock, self._pending = draws, gpu, clock, pending
-        self._copies = PinnedCopies(gpu, clock)
+    def __init__(self, draws: Draws, gpu: Device, pending: Callable[..., PendingBatch]) -> None:
+        self._draws, self._gpu, self._pending = draws, gpu, pending
+        self._copies = PinnedCopies(gpu)
         inputs = feature_inputs(draws.graph)
         self._there = {each.name: each for each in inputs if each.is_in_reach_of_a_gpu}
         self._here = {each.name: each for each in inputs if not each.is_in_reach_of_a_gpu}
@@ -315,8 +306,7 @@ class CopiedBatches:
         with self._lock:
             while self._copied and self._copied[0][1].query():
                 self._copied.popleft()
-        with self._clock.measuring():
-            there = self._gpu.copy_from_host(filled.memory)
+        there = self._gpu.copy_from_host(filled.memory)
         with self._lock:
             self._copied.append((filled.memory, self._gpu.record_event()))
         return LentBatch(self._completed(self._slabs.view(filled, there, is_here=False)))
@@ -340,11 +330,10 @@ class CopiedBatches:
         return self._completed(copied)
 
     def _completed(self, pending: PendingBatch) -> Batch:
-        with self._clock.measuring():
-            rows = {n: self._there[n].gather_base(ids) for n, ids in pending.ids.items()}
-            batch = pending.with_features(rows) if rows else pending.batch
-            if not self._draws.for_gradients:
-                return batch
-            from tgflow.plan.slot_lists import with_slot_lists
+        rows = {n: self._there[n].gather_base(ids) for n, ids in pending.ids.items()}
+        batch = pending.with_features(rows) if rows else pending.batch
+        if not self._draws.for_gradients:
+            return batch
+        from tgflow.plan.slot_lists import with_slot_lists
 
-            return with_slot_lists(batch)
+        return with_slot_lists(batch)

@@ -151,7 +151,7 @@ class HostPreparer:
     ) -> None:
         self._draws, self._negatives = draws, negatives
         self.pool = SlabPool(KEPT_SLABS, allocate)
-        """Pool of the slabs; counts them and their allocations."""
+        """Pool of the slabs; counts them."""
         self._native = Preparer(
             graph=backend.native,
             pairs=draws.pairs.upto(0).native,

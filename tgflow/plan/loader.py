@@ -20,7 +20,6 @@ from torch import Tensor
 
 from tgflow.base.describe import described
 from tgflow.base.units import INT64_MAX
-from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device, StreamEvent, device_of
 from tgflow.graph.batch import Batch, Share
 from tgflow.graph.cache import CachedTable, CacheSchedule, ScheduleMismatch
@@ -130,7 +129,7 @@ class BatchSource(Protocol):
         """Return batch `index` of `epoch`; for tasks of slices, also takes a slice's number."""
         ...
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
+    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
         """Return a function that makes the same batches on a GPU, see `Plan.batches_on`."""
         ...
 
@@ -171,7 +170,6 @@ class Loader:
         captures: Whether a GPU prepares batches of full size by replaying CUDA graphs. A batch is
             then valid until the next one is requested; work queued on the current stream by then
             may read it, later batches overwrite it.
-        clock: Adds up the busy time of the stream that makes batches for a GPU.
 
     Raises:
         CudaError: If the GPU cannot be used; the message contains the cause.
@@ -193,7 +191,6 @@ class Loader:
         lookahead: Lookahead = "auto",
         device: torch.device | Device | None = None,
         captures: bool = False,
-        clock: WorkClock | None = None,
     ) -> None:
         if num_threads < 0:
             raise ValueError(f"num_threads must be at least 0, got {num_threads}")
@@ -206,7 +203,6 @@ class Loader:
         self._num_threads = num_threads
         self._lookahead = lookahead
         self._captures = captures
-        self._clock = clock
 
     @classmethod
     def of_tasks(cls, plan: BatchSource, tasks: Iterable[Task], **options: Any) -> Loader:
@@ -232,12 +228,12 @@ class Loader:
             )
         if gpu is None:
             return planned or self._made(partial(run_task, plan.batch), tasks)
-        side, clock = SideStream(gpu), WorkClock() if self._clock is None else self._clock
+        side = SideStream(gpu)
         if planned is not None:
-            copies = PinnedCopies(gpu, clock)
+            copies = PinnedCopies(gpu)
             copied = partial(side.make, lambda batch: LentBatch(copies.of_batch(batch)))
             return _taken(side, self._made(copied, planned))
-        make = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0, clock)
+        make = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0)
         return _taken(side, self._made(partial(side.make, partial(run_task, make)), tasks))
 
     @property

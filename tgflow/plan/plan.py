@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tgflow.base.choices import Strategy, Visibility
 from tgflow.base.describe import described
-from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Share
@@ -374,7 +373,7 @@ class Plan:
         split = torch.split(rows, max(1, max_pairs // (1 + num))) if len(rows) else ()
         return [BatchPart(index, part, part is split[-1]) for part in split]
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
+    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
         """Return a function that makes batches on a GPU for one pass: made there, or copied.
 
         Args:
@@ -382,9 +381,8 @@ class Plan:
             num_slabs: Most batches prepared by replaying a CUDA graph and not yet freed; a freed
                 batch is overwritten. 0 replays none; nor is any replayed where the host
                 prepares batches, or has to read a table for them.
-            clock: Adds up the busy time of the stream that makes batches.
         """
         if self._device is None:
-            return CopiedBatches(self.draws, gpu, clock, self.pending).make
+            return CopiedBatches(self.draws, gpu, self.pending).make
         in_reach = all(each.is_in_reach_of_a_gpu for each in feature_inputs(self.graph))
-        return self._device.batches(num_slabs if in_reach else 0, clock)
+        return self._device.batches(num_slabs if in_reach else 0)

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tgflow.base.keys import KeyDomain, derive_key
-from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors
 from tgflow.graph.batch import Batch, ReusedRows, ReuseRecord
@@ -322,11 +321,11 @@ class ReusingPlan:
         """Return a batch, see `Plan.batch`; None reuses no rows."""
         return self.pending(epoch, index, reuse).gathered(self.graph)
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
+    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
         """Return a function that makes batches on a GPU: made there or copied, never in slabs."""
         if self.gpu is not None:
             return lambda *task: LentBatch(self.batch(*task))
-        copies = CopiedBatches(self._plan.draws, gpu, clock, self.pending)
+        copies = CopiedBatches(self._plan.draws, gpu, self.pending)
         return lambda *task: LentBatch(copies.of_pending(self.pending(*task)))
 
 

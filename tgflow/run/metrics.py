@@ -302,9 +302,6 @@ class RunMetrics:
         record, trainer, stats = self._status.record, self._trainer, self._checkpoints.stats
         store, progress = trainer.graph.stats(), trainer.progress
         edges: dict[str, Any] = table_figures(trainer.graph).get("edge_x", {})
-        busy = {"training": 1 - progress.overhead_share()}
-        if (preparation := progress.preparation_share()) is not None:
-            busy["preparation"] = preparation
         out: dict[str, Any] = {
             "state": {name: float(name == self.state) for name in STATES},
             **({} if record is None else {key: getattr(record, key) for key in _RECORDED}),
@@ -312,7 +309,7 @@ class RunMetrics:
             "num_nodes": trainer.graph.num_nodes,
             "memory_rows": trainer.memory_rows,
             **device_figures(trainer.device),
-            "busy": busy,
+            "busy": {"training": 1 - progress.overhead_share()},
             "store.entries": store.num_entries,
             "store.bytes": store.bytes,
             "store.tier_bytes": {tier.name: tier.bytes for tier in store.tiers},

@@ -127,7 +127,6 @@ class ContinualTrainer(StreamTrainer):
             model,
             graph,
             config,
-            self._preparation,
             scorer=self.scorer,
             figures=self._figures,
             execution=self.execution,

@@ -23,7 +23,6 @@ from tgflow.base.peers import Peers
 from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.checkpoint import Checkpoint, CheckpointError, Component
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import HostEvents, StepBatch
@@ -92,7 +91,6 @@ class PassTotals:
     events: int = 0
     seconds: float = 0.0
     compute_seconds: float = 0.0
-    preparation_seconds: float = 0.0
 
     def add(self, other: PassTotals) -> None:
         for name, value in asdict(other).items():
@@ -232,7 +230,6 @@ class OfflineTrainer:
             checks_at_once=peers.world > 1,  # evaluation sends no gradients, and only scores to one
             task=task,
         )
-        self._preparation = clock_of(self._learner.device)
         self._captures = execution.capture
         self._epochs = c.epochs if self._learner.learns else 1
         self._counts = CountHistory(graph, model.counts)
@@ -510,8 +507,8 @@ class OfflineTrainer:
             state = None if self.model.state is None else self.model.state.state_dict()
             progress.best = BestEpoch(epoch, val, parameters, state)
 
-    def _clocks(self) -> tuple[float, float, float]:
-        return time.perf_counter(), self._learner.compute_seconds, self._preparation.seconds
+    def _clocks(self) -> tuple[float, float]:
+        return time.perf_counter(), self._learner.compute_seconds
 
     def _is_best(self, epoch: int, val: Mapping[str, float]) -> bool:
         """Return whether an epoch is the best so far, by the metrics of rank 0."""
@@ -572,7 +569,6 @@ class OfflineTrainer:
             num_threads=loader_threads(self.config, self._peers),
             device=self._learner.device,
             captures=self._captures,
-            clock=self._preparation,
         )
 
     def _attached(self, graph: TemporalGraph, batches: Iterable[StepBatch]) -> Iterable[StepBatch]:
@@ -737,8 +733,6 @@ class OfflineTrainer:
             summary["negatives"] = learned
         if num_destinations is not None:
             summary["mrr_destinations"] = num_destinations
-        if totals.preparation_seconds:
-            summary["preparation_share"] = totals.preparation_seconds / totals.seconds
         return summary if self.reuse is None else summary | self.reuse.figures()
 
 

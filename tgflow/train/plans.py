@@ -15,7 +15,6 @@ from torch import Tensor
 from tgflow.base.keys import derive_key
 from tgflow.base.peers import Peers
 from tgflow.base.units import ticks_in
-from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
@@ -55,10 +54,10 @@ class MicroBatchPlans:
     def plan_of(self, epoch: int) -> Plan:
         return self.predict if epoch == PREDICT else self.learn
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
+    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
         whole, rest = divmod(num_slabs, 1 + self.updates)  # micro-batches at once
-        predict = self.predict.batches_on(gpu, whole + bool(rest), clock)
-        learn = self.learn.batches_on(gpu, num_slabs - whole, clock)
+        predict = self.predict.batches_on(gpu, whole + bool(rest))
+        learn = self.learn.batches_on(gpu, num_slabs - whole)
 
         def make(epoch: int, *rest: Any) -> LentBatch:
             return (predict if epoch == PREDICT else learn)(epoch, *rest)

@@ -161,25 +161,21 @@ class Progress:
     num_fallbacks: int = 0
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0
-    preparation_seconds: float = 0.0
-    """Time in which a GPU's stream was busy preparing batches."""
     step_seconds: float = 0.0
     best_replay_ap: float | None = None
     """Highest running AP on replayed events."""
     clock: float = 0.0
     """End of the latest step, in this process only."""
     compute_clock: float = 0.0
-    preparation_clock: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return a copy as plain values, from which `read_as` restores it."""
         plain: dict[str, Any] = TypeAdapter(Progress).dump_python(self)
         return plain
 
-    def resume(self, compute_seconds: float, preparation_seconds: float = 0.0) -> None:
+    def resume(self, compute_seconds: float) -> None:
         self.clock = time.perf_counter()
         self.compute_clock = compute_seconds
-        self.preparation_clock = preparation_seconds
 
     def add(
         self,
@@ -192,7 +188,6 @@ class Progress:
         num_fallbacks: int,
         ended: float,
         compute_seconds: float,
-        preparation_seconds: float = 0.0,
     ) -> None:
         """Add the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
         learned = {"loss": loss, "replay_ap": replay_ap}
@@ -210,8 +205,6 @@ class Progress:
         self.wall_seconds += self.step_seconds
         self.compute_seconds += compute_seconds - self.compute_clock
         self.clock, self.compute_clock = ended, compute_seconds
-        self.preparation_seconds += preparation_seconds - self.preparation_clock
-        self.preparation_clock = preparation_seconds
 
     def forgetting(self) -> float | None:
         """Return how much the running AP on replayed events is below its highest, at least 0."""
@@ -226,13 +219,6 @@ class Progress:
         """Return the share of wall time outside forward, backward and optimizer."""
         return 1 - self.compute_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
-    def preparation_share(self) -> float | None:
-        """Return the share of wall time in which a GPU's stream was busy preparing batches.
-
-        None if batches are neither prepared on a GPU nor copied to one.
-        """
-        return self.preparation_seconds / self.wall_seconds if self.preparation_seconds else None
-
     def summary(self) -> dict[str, Any]:
         """Return the metrics of the whole run for a result; unknown ones are omitted."""
         out: dict[str, Any] = {
@@ -241,7 +227,6 @@ class Progress:
             "epoch_seconds": self.wall_seconds,
             "events_per_second": self.events_per_second(),
             "overhead_share": self.overhead_share(),
-            "preparation_share": self.preparation_share(),
             "forgetting": self.forgetting(),
         }
         out |= {f"running.{name}": value for name, value in self.running.means().items()}

@@ -22,7 +22,6 @@ from tgflow.base.metrics import (
     ranks,
 )
 from tgflow.base.peers import Peers
-from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, StepBatch
 from tgflow.graph.stream_state import SpreadState
@@ -103,7 +102,6 @@ class Stepper:
         model: TemporalModel,
         graph: TemporalGraph,
         config: ContinualConfig,
-        preparation: WorkClock,
         *,
         peers: Peers | None = None,
         on_scores: OnScores | None = None,
@@ -124,7 +122,7 @@ class Stepper:
         self.keep_past()
         self.progress = Progress(RunningMean(half_life=20.0))
         self.on_scores = on_scores
-        self._preparation, self._scorer, self._figures = preparation, scorer, figures
+        self._scorer, self._figures = scorer, figures
         self._metrics = find_metrics(config.metrics)
         self._results: Results[_Learned] = self.learner.new_results()
         self.records = deque[StepRecord]()
@@ -166,7 +164,7 @@ class Stepper:
             self.model.state.keep_past(num_events)
 
     def resume_clocks(self) -> None:
-        self.progress.resume(self.learner.compute_seconds, self._preparation.seconds)
+        self.progress.resume(self.learner.compute_seconds)
 
     def predict(self, batch: StepBatch, plan: Plan) -> None:
         """Predict a micro-batch of `plan`, and rank its events among all destinations if asked."""
@@ -331,7 +329,6 @@ class Stepper:
             num_fallbacks=step.num_fallbacks,
             ended=step.ended,
             compute_seconds=self.learner.compute_seconds,
-            preparation_seconds=self._preparation.seconds,
         )
         recent, so_far = ({}, {}) if self._figures is None else self._figures.aps()
         return StepRecord(

@@ -18,7 +18,6 @@ from tgflow.base.slice_schedule import SliceSchedule
 from tgflow.base.units import seconds_in
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_natural
-from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Share, StepBatch
 from tgflow.graph.event_stream import EventStream
@@ -86,7 +85,6 @@ class StreamTrainer(ABC):
         """The latest stream."""
         self.stream_start = self.position
         """Events before those of the latest stream."""
-        self._preparation = clock_of(device)
         self._pairs = PairHistory(graph.log, shard=graph.shard)
         self._catches_up = False
         self._replay_from = 0
@@ -333,7 +331,6 @@ class StreamTrainer(ABC):
                 lookahead=PREFETCH_BATCHES * self.num_batches * len(self._wanted),
                 device=self.device,
                 captures=self.execution.capture,
-                clock=self._preparation,
             )
         )
         if c.slices > 1:

@@ -36,15 +36,12 @@ class SlabPool {
 
   int64_t num_used() const { return num_used_.load(std::memory_order_relaxed); }
   int64_t num_free() const;
-  /// Blocks allocated so far: constant once batches have had their largest size.
-  int64_t num_allocations() const { return num_allocations_.load(std::memory_order_relaxed); }
 
  private:
   const int64_t most_free_;
   const Allocate allocate_;
   std::atomic<int64_t> last_bytes_{0};
   std::atomic<int64_t> num_used_{0};
-  std::atomic<int64_t> num_allocations_{0};
   mutable std::mutex mutex_;
   std::vector<Block> free_;
 };

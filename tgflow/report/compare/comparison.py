@@ -188,14 +188,7 @@ class Comparison(StreamTrainer):
             self._groups[needs] = _Group(CountHistory(self.graph, entrant.model.counts))
         group = self._groups[needs]
         participant = Participant(
-            entrant,
-            self.graph,
-            self.config,
-            self.execution,
-            self._preparation,
-            group.watch,
-            group.counts,
-            self.labels,
+            entrant, self.graph, self.config, self.execution, group.watch, group.counts, self.labels
         )
         group.participants.append(participant)
         return participant

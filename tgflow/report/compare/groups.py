@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.graph.batch import Batch
 from tgflow.nn.model import TemporalModel
@@ -69,9 +68,9 @@ class GroupPlans:
         with self.watches[group].preparing(epoch):
             return self.groups[group].batch(epoch, index, number)
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> MakeBatch:
+    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
         """Return the maker of the same batches on a GPU; see `tgflow.Plan.batches_on`."""
-        makes = [plans.batches_on(gpu, num_slabs, clock) for plans in self.groups]
+        makes = [plans.batches_on(gpu, num_slabs) for plans in self.groups]
 
         def make(epoch: int, index: int, *part: Any) -> LentBatch:
             group, epoch = self._which(epoch, index)

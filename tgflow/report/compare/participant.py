@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tgflow.checkpoint import Checkpoint, Component
 from tgflow.checkpoint.typed import read_as
-from tgflow.cuda.clock import WorkClock, clock_of
+from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import StepBatch
 from tgflow.plan.count_lookup import CountHistory
@@ -38,7 +38,6 @@ class Participant(Component):
         graph: TemporalGraph,
         config: ContinualConfig,
         execution: ExecutionConfig,
-        preparation: WorkClock,
         watch: Stopwatch,
         counts: CountHistory,
         labels: EventLabels | None = None,
@@ -54,7 +53,6 @@ class Participant(Component):
             entrant.model,
             graph,
             self.config,
-            preparation,
             on_scores=self._keep_scores,
             figures=self.figures,
             execution=replace(execution, beside=False),  # a frozen one is never learned

@@ -9,54 +9,28 @@ namespace tgflow {
 // On the device one load or store carries the ordering: a fence would also order all others.
 template <int kBytes>
 struct DeviceWord;
-template <>
-struct DeviceWord<1> {
-  using Bits = unsigned int;
-  __device__ static void load(const void* p, Bits& bits) {
-    asm volatile("ld.acquire.gpu.u8 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
-  }
-  __device__ static void load_relaxed(const void* p, Bits& bits) {
-    asm volatile("ld.relaxed.gpu.u8 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
-  }
-  __device__ static void store(void* p, Bits bits) {
-    asm volatile("st.release.gpu.u8 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
-  }
-  __device__ static void store_relaxed(void* p, Bits bits) {
-    asm volatile("st.relaxed.gpu.u8 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
-  }
-};
-template <>
-struct DeviceWord<4> {
-  using Bits = unsigned int;
-  __device__ static void load(const void* p, Bits& bits) {
-    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
-  }
-  __device__ static void load_relaxed(const void* p, Bits& bits) {
-    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
-  }
-  __device__ static void store(void* p, Bits bits) {
-    asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
-  }
-  __device__ static void store_relaxed(void* p, Bits bits) {
-    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
-  }
-};
-template <>
-struct DeviceWord<8> {
-  using Bits = unsigned long long;
-  __device__ static void load(const void* p, Bits& bits) {
-    asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(bits) : "l"(p) : "memory");
-  }
-  __device__ static void load_relaxed(const void* p, Bits& bits) {
-    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(bits) : "l"(p) : "memory");
-  }
-  __device__ static void store(void* p, Bits bits) {
-    asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(bits) : "memory");
-  }
-  __device__ static void store_relaxed(void* p, Bits bits) {
-    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(p), "l"(bits) : "memory");
-  }
-};
+/// The word of `kBytes` bytes: its type, its type in PTX, and the letter of its registers.
+#define TGFLOW_DEVICE_WORD(kBytes, Word, kType, kRegister)                                          \
+  template <>                                                                                       \
+  struct DeviceWord<kBytes> {                                                                       \
+    using Bits = Word;                                                                              \
+    __device__ static void load(const void* p, Bits& bits) {                                        \
+      asm volatile("ld.acquire.gpu." kType " %0, [%1];" : "=" kRegister(bits) : "l"(p) : "memory"); \
+    }                                                                                               \
+    __device__ static void load_relaxed(const void* p, Bits& bits) {                                \
+      asm volatile("ld.relaxed.gpu." kType " %0, [%1];" : "=" kRegister(bits) : "l"(p) : "memory"); \
+    }                                                                                               \
+    __device__ static void store(void* p, Bits bits) {                                              \
+      asm volatile("st.release.gpu." kType " [%0], %1;" ::"l"(p), kRegister(bits) : "memory");      \
+    }                                                                                               \
+    __device__ static void store_relaxed(void* p, Bits bits) {                                      \
+      asm volatile("st.relaxed.gpu." kType " [%0], %1;" ::"l"(p), kRegister(bits) : "memory");      \
+    }                                                                                               \
+  };
+TGFLOW_DEVICE_WORD(1, unsigned int, "u8", "r")
+TGFLOW_DEVICE_WORD(4, unsigned int, "u32", "r")
+TGFLOW_DEVICE_WORD(8, unsigned long long, "u64", "l")
+#undef TGFLOW_DEVICE_WORD
 
 /// A value in the low bytes of a word: the device is little-endian.
 template <typename T>
