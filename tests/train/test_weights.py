@@ -111,7 +111,7 @@ ROWS = {
     "t": [*range(150)],
     "w": [i % 4 / 2 for i in range(150)],
 }
-BAD = {"": "type", "-1": "range", "inf": "inf", "1e39": "inf", "x": "type"}
+BAD = {"": "null", "-1": "range", "inf": "inf", "1e39": "inf", "x": "type"}
 
 
 def write(path, ones=False):
