@@ -115,6 +115,13 @@ py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
       .def("__len__", &IdMap<Keys>::size, released());
 }
 
+bool may_have_other_spellings(const py::buffer& text, char separator) {
+  const auto arg = text.cast<TensorArg>();
+  const auto bytes = arg.bytes<const char>("text");
+  const py::gil_scoped_release no_gil;
+  return tgflow::may_have_other_spellings({bytes.data, static_cast<size_t>(bytes.size)}, separator);
+}
+
 }  // namespace bindings::id_map
 
 void bind_id_map(py::module_& m) {
@@ -128,4 +135,5 @@ void bind_id_map(py::module_& m) {
   bind_map<StringKeys>(m, "StringIdMap")
       .def("decode_offsets", &decode_offsets, py::arg("nodes"), py::arg("out"), released())
       .def("decode_bytes", &decode_bytes, py::arg("nodes"), py::arg("out"), released());
+  m.def("may_have_other_spellings", &may_have_other_spellings, py::arg("text"), py::arg("separator"));
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 
 namespace tgflow {
 namespace {
@@ -187,6 +188,48 @@ void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t siz
       out = std::copy(id.begin(), id.end(), out);
     }
   });
+}
+
+namespace {
+
+typedef uint8_t Bytes __attribute__((vector_size(16)));
+
+/// The same for the values that begin before `end`; reads 18 more bytes at most.
+bool spelled_otherwise(const char* text, int64_t end, uint8_t separator, bool has_blanks_or_x) {
+  const auto at = [=](int64_t i) {
+    Bytes bytes;
+    std::memcpy(&bytes, text + i, sizeof(bytes));
+    return bytes;
+  };
+  const auto is_border = [=](Bytes c) { return (c == separator) | (c == '\n') | (c == '"'); };
+  const auto is_digit = [](Bytes c) { return c - '0' < 10; };
+  const uint8_t space = separator == ' ' ? '\t' : ' ', tab = separator == '\t' ? ' ' : '\t';
+  auto found = Bytes{} != Bytes{};
+  for (int64_t i = 0; i < end; i += sizeof(Bytes)) {
+    const Bytes a = at(i), b = at(i + 1), c = at(i + 2);
+    const auto begins = is_border(a);
+    found |= begins & (((b == '0') & is_digit(c)) | ((b == '-') & (c == '0') & is_digit(at(i + 3))));
+    if (has_blanks_or_x) {
+      found |= (a == '0') & ((b == 'x') | (b == 'X'));
+      found |= ((b == space) | (b == tab)) & (begins | is_border(c) | (c == '\r'));
+    }
+  }
+  uint64_t halves[2];
+  std::memcpy(halves, &found, sizeof(found));
+  return (halves[0] | halves[1]) != 0;
+}
+
+}  // namespace
+
+bool may_have_other_spellings(std::string_view text, char separator) {
+  bool is_rare = false;
+  for (const char c : {' ', '\t', 'x', 'X'}) is_rare |= c != separator && text.find(c) != text.npos;
+  const size_t num_last = std::min<size_t>(text.size(), 34), num_first = text.size() - num_last;
+  const auto head = "\n" + std::string(text.substr(0, num_last)) + std::string(32, '\n');
+  const auto tail = std::string(text.substr(num_first)) + std::string(32, '\n');
+  return spelled_otherwise(head.data(), 1, separator, is_rare) ||
+         spelled_otherwise(tail.data(), num_last, separator, is_rare) ||
+         spelled_otherwise(text.data(), num_first, separator, is_rare);
 }
 
 }  // namespace tgflow

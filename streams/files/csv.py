@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from tgflow.base._native import may_have_other_spellings
 from tgflow.graph.id_columns import canonical, ids_of_kind
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.quotes import Quotes, Text
@@ -56,7 +57,6 @@ MAX_COMMENTS, HEAD_BYTES = 10_000, 8 << 20
 """Maximum leading comment lines of a file, and about how many bytes are searched for them."""
 JODIE_HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
-_OTHER = re.compile(rb"0[0-9]|[ \t]")
 _SPACES = re.compile(rb"[ \t]+")
 
 
@@ -342,7 +342,7 @@ def csv_parser(
         ends = [batch[columns.src], batch[columns.dst]] if ids == "int" else []
         if any(pc.any(pc.less(column, 0)).as_py() for column in ends):
             raise pa.ArrowInvalid("a negative id, such as -007")
-        if ends and may_be_other_integers(lines, delimiter):
+        if ends and may_have_other_spellings(lines, delimiter):
             for column in table(lines, as_ids, num_lines).columns:
                 if ids_of_kind(column, "integers")[1].any():
                     raise pa.ArrowInvalid("an id such as 007, which Arrow reads as 7")
@@ -356,31 +356,6 @@ def csv_parser(
 
     schema = pa.schema(dict.fromkeys(types, pa.string()))
     return Parser(typed, texts, explain, schema, listed(list(types)))
-
-
-def may_be_other_integers(lines: Text, delimiter: str) -> bool:
-    """Return whether a value may begin with 0 and go on, or have a space around or an `x` in it.
-
-    Arrow reads such values as integers, too. Rarely wrong.
-    """
-    data, marks = np.frombuffer(lines, dtype=np.uint8), f'{delimiter}\n"'.encode()
-    if b"x" in lines or b"X" in lines or _OTHER.match(lines):
-        return True
-    for mark in marks if b'"' in lines else marks[:2]:
-        for start in (0, 1):  # pairs of bytes at even places, and at odd ones; fast
-            pairs = data[start : len(data) - (len(data) - start) % 2].view("<u2")
-            found = pairs == mark + (ord("0") << 8)
-            if found.any():
-                after = np.minimum(2 * np.flatnonzero(found) + start + 2, len(data) - 1)
-                if (data[after] - ord("0") < 10).any():
-                    return True
-    for space in b" \t".replace(delimiter.encode(), b""):
-        if space in lines:
-            places = np.flatnonzero(data == space)
-            beside = [data[places - 1], data[np.minimum(places + 1, len(data) - 1)]]
-            if np.isin(beside, [*marks, ord("\r")]).any():
-                return True
-    return False
 
 
 def split_values(row: Text, delimiter: str) -> list[str]:

@@ -46,7 +46,7 @@ class Quotes:
 
     def __init__(self, separators: bytes, comments: Sequence[bytes] = ()) -> None:
         self.comments = (*comments,)
-        self._is_border = np.isin(np.arange(256), [*separators, *b'\r\n"'])
+        self._borders = b'\r\n"' + separators
         value = rb'"(?<![^%b\r\n]")((?:[^"]++|"")*+)("?)' % re.escape(separators)
         comment = b"|".join(map(re.escape, comments))
         none = np.empty(0, np.int64)
@@ -66,12 +66,13 @@ class Quotes:
         if self._has_comments(text):
             return self.find_each(text)
         opening, closing = quotes[::2], quotes[1::2]  # a doubled quote closes and opens
-        opens = self._is_border[data[opening - 1]] | (opening == 0)
-        closes = self._is_border[data[np.minimum(closing + 1, len(data) - 1)]]
-        if not (opens.all() and closes.all()):
+        ends = closing + 1
+        opens = self._are_borders(data[opening - 1])
+        opens[:1] |= opening[:1] == 0
+        if not (opens.all() and self._are_borders(data.take(ends, mode="clip")).all()):
             return self.find_each(text)
         is_open = len(opening) > len(closing)
-        ends = np.append(closing + 1, [len(data)] * is_open)
+        ends = np.append(ends, len(data)) if is_open else ends
         return QuotedValues(opening, ends, True, is_open)
 
     def find_each(self, text: Text, start: int = 0) -> QuotedValues:
@@ -81,20 +82,32 @@ class Quotes:
         starts, ends = np.array([each.span() for each in found], np.int64).reshape(-1, 2).T
         is_open = bool(found) and not found[-1][2]
         after = ends[ends < len(text)]
-        is_sound = bool(self._is_border[np.frombuffer(text, dtype=np.uint8)[after]].all())
+        is_sound = bool(self._are_borders(np.frombuffer(text, dtype=np.uint8)[after]).all())
         return QuotedValues(starts, ends, is_sound, is_open)
+
+    def _are_borders(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = data == self._borders[0]
+        for border in self._borders[1:]:  # 5x faster than a table
+            found |= data == border
+        return found
 
     def _has_comments(self, text: Text) -> bool:
         return any(text.startswith(each) or b"\n" + each in text for each in self.comments)
 
     def row_ends(self, text: Text, *, is_whole: bool = True) -> Int64s:
         """Return the offset after each row, including a last one without end if `is_whole`."""
-        found = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))
+        data = np.frombuffer(text, dtype=np.uint8)
+        is_end = data == ord("\n")
         if b'"' in text:
             values = self.find(text)
-            found = found[~values.hold(found)]
             self._latest = (text if values.is_sound else None, values)
-        ends = found + 1
+            ends = values.ends[data.take(values.ends, mode="clip") == ord("\n")]
+            if values.is_open or len(ends) < np.count_nonzero(is_end):  # not all end in a quote
+                ends = np.flatnonzero(is_end)
+                ends = ends[~values.hold(ends)]
+        else:
+            ends = np.flatnonzero(is_end)
+        ends += 1
         is_short = is_whole and len(text) > (ends[-1] if len(ends) else 0)
         return np.append(ends, len(text)) if is_short else ends
 

@@ -225,9 +225,12 @@ class TextFile:
         self, rows: Text, ends: Int64s, quotes: Quotes, longest: int, line: int, is_last: bool
     ) -> Int64s:
         """Return the ends of the rows before the first open quote; raise OpenQuote in the first."""
+        is_open = is_last and quotes.find(rows).is_open
+        if len(rows) <= longest and not is_open:
+            return ends
         starts = np.append(0, ends[:-1])
         doubtful = np.flatnonzero(ends - starts > longest).tolist()
-        if is_last and quotes.find(rows).is_open:
+        if is_open:
             doubtful.append(len(ends) - 1)
         for row in doubtful:
             text = rows[starts[row] : ends[row]]

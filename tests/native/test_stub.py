@@ -12,7 +12,7 @@ FOR_TESTS = {"FileOp", "inject_fault", "StaticCsr"}
 SAME_TYPE = (
     (r"typing\.SupportsInt( \| typing\.SupportsIndex)?", "int"),
     (r"typing\.SupportsFloat( \| typing\.SupportsIndex)?", "float"),
-    (r"\b(torch|tgflow\._core|collections\.abc|pathlib)\.", ""),
+    (r"\b(torch|tgflow\._core|collections\.abc|pathlib|typing_extensions)\.", ""),
     (r"tuple\[Tensor, Tensor \| None\]", "_Column"),
     (r"Sequence\[", "list["),
 )

@@ -150,8 +150,8 @@ def test_first_rows_fix_the_kind_of_ids(way, ids, kind, name, tmp_path, monkeypa
 
 def test_kind_of_ids_does_not_depend_on_blocks(tmp_path):
     path = tmp_path / "events.csv"
-    for odd, kind in ((98, "string"), (150, "int")):
-        rows = [f"{'007' if i == odd else i},1,{i}" for i in range(200)]
+    for odd, kind, other in ((98, "string", "007"), (150, "int", "007"), (150, "int", "-00")):
+        rows = [f"{other if i == odd else i},1,{i}" for i in range(200)]
         path.write_text("\n".join(["src,dst,t", *rows, ""]))
         for block_bytes in (10, 100, 1 << 20):
             source = open_files(path, block_bytes=block_bytes)

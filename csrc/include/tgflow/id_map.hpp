@@ -164,4 +164,8 @@ void decode_offsets(const IdMap<StringKeys>& map, const node_t* nodes, int64_t s
 void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, char* out,
                   int64_t num_bytes);
 
+/// Returns whether a value of delimited text may be a number in another spelling than its own: `007`,
+/// `-00`, `0x7`, or with spaces around. Rarely wrong, and only if there is none.
+bool may_have_other_spellings(std::string_view text, char separator);
+
 }  // namespace tgflow

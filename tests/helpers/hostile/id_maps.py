@@ -106,6 +106,9 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "ReuseMap.decide": decide_reuse,
     "ReuseMap.restore": restore_reuse,
+    "may_have_other_spellings": simple(
+        lambda: _core.may_have_other_spellings, {"text": b"1,2\n", "separator": ","}
+    ),
     "IntIdMap.__init__": simple(lambda: _core.IntIdMap, {"bipartite": True}),
     "StringIdMap.__init__": simple(lambda: _core.StringIdMap, {"bipartite": True}),
 }

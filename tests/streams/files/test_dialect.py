@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from helpers.effort import slow, tries
 from helpers.files import flat
+from tgflow.base._native import may_have_other_spellings
 from tgflow.streams import StreamError, open_files
 from tgflow.streams.errors import SourceCorrupt
 from tgflow.streams.rows.schema import Checks
@@ -221,3 +223,12 @@ def test_json_lines_are_read_as_by_json_wherever_blocks_end(scratch, data):
     whole = outcome(path)
     assert (whole[0], [line for line, *_ in whole[1]]) == (events, bad)
     assert outcome(path, block_bytes=data.draw(st.integers(1, len(text))))[:3] == whole[:3]
+
+
+@pytest.mark.parametrize("separator", [",", "\t", " "])
+@given(texts=st.lists(st.text('01x,\t \n"-.\r', max_size=9), max_size=9), fill=st.integers(0, 40))
+def test_other_spellings_of_integers_are_found_at_any_place(separator, texts, fill):
+    borders, blanks = f'{separator}\n"', " \t".replace(separator, "")
+    other = rf"(\A|[{borders}])(-?0\d|[{blanks}])|0[xX]|[{blanks}]([{borders}\r]|\Z)"
+    text = ("1" * fill).join(texts)
+    assert may_have_other_spellings(text.encode(), separator) == bool(re.search(other, text))
