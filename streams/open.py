@@ -77,6 +77,14 @@ class EventSource:
                     break
         return concat(batches)
 
+    def count_labels(self) -> dict[str, int]:
+        """Return the number of rows with each known label, as text; reads everything.
+
+        Raises:
+            StreamError: If a file cannot be read.
+        """
+        return self._reader.count_labels()
+
     def _facts(self) -> dict[str, object]:
         return {
             "name": self._name,
@@ -89,7 +97,9 @@ class EventSource:
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
         """Texts of the classes 0, 1, ... so far: "relation", "label", and by categorical column."""
-        return {role: tuple(found.names) for role, found in self._reader.classes.items()}
+        names = self._reader.label_names
+        found = {role: tuple(each.names) for role, each in self._reader.classes.items()}
+        return found | ({"label": names} if names else {})
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Return the events from the start. A background thread reads a few blocks ahead.

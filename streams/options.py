@@ -48,8 +48,10 @@ class StreamOptions(ColumnNames, TextLayout):
     largest int64 are not valid times.
 
     Relations and labels are integers, booleans (0 and 1), or texts, which become 0, 1, ... in order
-    of appearance (`EventSource.classes`); no texts in Kafka's records. Features may also be columns
-    of lists; None reads those that the format declares (JODIE's), else none. Features of
+    of appearance (`EventSource.classes`); no texts in Kafka's records. With `positive_label`,
+    `unknown_label` (also ()) or `label_values`, labels are read by their values, of any type, and
+    become `tgflow.graph.events.NO_LABEL` where empty, null, NaN or unknown. Features may also be
+    columns of lists; None reads those that the format declares (JODIE's), else none. Features of
     categorical columns follow the others.
 
     Raises:

@@ -22,6 +22,8 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from typing import IO, Any, TypeGuard
 
+import numpy as np
+
 from tgflow.base.iso_time import formats_of, iso_seconds
 from tgflow.base.units import exact_decimal, parse_bytes
 from tgflow.graph.ids import NodeIds
@@ -46,6 +48,7 @@ from tgflow.streams.rows.validate import (
     BOOLEANS,
     MISSING,
     MOST,
+    LabelCoding,
     RowSchema,
     TextClasses,
     first_classes,
@@ -415,6 +418,9 @@ class Reader:
         self.classes: dict[str, TextClasses] = {}
         """Classes of the columns of texts, up to the position of the latest read."""
         self._first_classes: dict[str, list[str]] = {}
+        self.label_names = options.label_names if options.label else ()
+        """Texts of the labels 0, 1, ..., where they are given by `label_values`."""
+        self._coding = LabelCoding(options) if options.has_coded_labels else None
         self._look_ahead(times)
         counts = [decoder.num_events for decoder in files.decoders]
         known = [count for count in counts if count is not None]
@@ -452,6 +458,24 @@ class Reader:
         rows = self._rows(current, start)
         return self._all(current, rows, start, is_complete, stop or Event())
 
+    def count_labels(self) -> dict[str, int]:
+        """Return the number of rows with each known label, as text, in order of appearance.
+
+        Reads everything; `unknown_label` must be set, if only to nothing.
+        """
+        own, places, counts = self._coding, dict[str, int](), np.zeros(0, dtype=np.int64)
+        self._coding = LabelCoding(self._options, places)
+        try:
+            for rows, _ in self.read():
+                assert rows.events.label is not None
+                found = np.bincount(rows.events.label[rows.events.label >= 0])
+                if len(found) > len(counts):
+                    counts, found = found, counts
+                counts[: len(found)] += found
+        finally:
+            self._coding = own
+        return {text: int(counts[place]) for text, place in places.items() if place < len(counts)}
+
     def _all(
         self,
         current: int,
@@ -485,10 +509,10 @@ class Reader:
         if names is None:
             return iter(())
         columns = self._columns(decoder, names)
-        texts = frozenset(getattr(columns, role) for role in self._first_classes)
+        texts = columns.texts | {getattr(columns, role) for role in self._first_classes}
         columns = replace(columns, texts=texts)
         schema = RowSchema(
-            columns, self.id_kind, self.time, self.widths, self._checks, self.classes
+            columns, self.id_kind, self.time, self.widths, self._checks, self.classes, self._coding
         )
         return decoder.read(schema, start)
 
@@ -579,6 +603,7 @@ class Reader:
                 name = getattr(columns, role)
                 if (
                     name
+                    and name not in columns.texts
                     and (texts := first_classes(each.get(name) for each in samples)) is not None
                 ):
                     self._first_classes[role] = texts

@@ -172,7 +172,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
     @property
     def schema(self) -> RowSchema:
         """Schema of the rows."""
-        from tgflow.streams.rows.validate import RowSchema
+        from tgflow.streams.rows.validate import LabelCoding, RowSchema
 
         features = [feature_width(feature) for feature in self.features]
         widths = tuple(width for _, width in features)
@@ -182,7 +182,8 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         if self.time_format is not None:
             check_format(self.time_format)
             time = replace(time, is_text=True, format=self.time_format)
-        return RowSchema(columns, self.id_kind, time, widths, self.checks)
+        coding = LabelCoding(self) if self.has_coded_labels else None
+        return RowSchema(columns, self.id_kind, time, widths, self.checks, coding=coding)
 
     def client_options(self) -> dict[str, Any]:
         """Return the keyword arguments of `kafka.KafkaConsumer`, with secrets."""

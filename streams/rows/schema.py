@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
@@ -205,7 +206,7 @@ class Checks:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnNames:
-    """Columns of events that hold one value per row, by their names in the source."""
+    """Columns of events that hold one value per row, by their names, and the values of labels."""
 
     src: str = "src"
     """Column of the source node; by default src, or the only one with a usual name: user, account,
@@ -218,11 +219,37 @@ class ColumnNames:
     """Column of the relation, that is the type of the edge: texts, or integers from 0 to 65,535."""
     label: str | None = None
     """Column of the label."""
+    positive_label: str | None = None
+    """Label that is class 1, where the other is class 0; unset: 1 or true, of 0/1, -1/1 and
+    false/true."""
+    unknown_label: Annotated[tuple[str, ...] | None, Setting(resume="from_now")] = None
+    """Label that means not known, beside empty, null and NaN; may be repeated. Such an event is
+    learned as a link alone."""
+    label_values: Annotated[tuple[str, ...] | None, Setting(resume="from_now", expert=True)] = None
+    """Labels that are classes 0, 1, ..., and no others; unset: with a target, counted in files
+    before the first event is learned."""
     weight: str | None = None
     """Column of weights, at least 0: the training loss of each event is multiplied by its weight;
     unset: 1."""
 
+    @property
+    def has_coded_labels(self) -> bool:
+        """Whether labels are read by `label_values`, `positive_label` or `unknown_label`."""
+        given = self.label_values, self.positive_label, self.unknown_label
+        return self.label is not None and given != (None, None, None)
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Texts of the labels 0, 1, ... of events; none where labels are numbers themselves."""
+        values = tuple(self.label_values or ())
+        is_plain = values in PLAIN_PAIRS or (
+            len(values) > 2 and all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in values)
+        )
+        return () if is_plain else values
+
+
+PLAIN_PAIRS = (("0", "1"), ("-1", "1"))
+"""Two labels of which the second is known to be class 1; false and true are 0 and 1."""
 OPTIONAL: Mapping[str, type] = {"relation": int, "label": int, "weight": float}
 """Optional fields of `ColumnNames` with their value types, in the order of a CSV record."""
 
@@ -244,6 +271,8 @@ class Columns(ColumnNames):
     def of(cls, names: ColumnNames, **others: Any) -> Columns:
         """Return the columns in `names`, together with `others`."""
         given = {each.name: getattr(names, each.name) for each in fields(ColumnNames)}
+        if names.label is not None and names.has_coded_labels:
+            others["texts"] = frozenset({names.label})
         return cls(**given, **others)
 
     def single(self, *kinds: type) -> list[str]:

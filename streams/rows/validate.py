@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tgflow.base.iso_time import CLOCK, DAY, EXAMPLE, time_seconds
-from tgflow.base.units import INT64_MAX, INT64_MIN, exact_decimal, ticks_per_unit
-from tgflow.graph.events import NUM_RELATIONS
+from tgflow.base.units import INT64_MAX, exact_decimal, ticks_per_unit
+from tgflow.graph.events import NO_LABEL, NUM_RELATIONS
 from tgflow.graph.id_columns import canonical, ids_of_kind
 from tgflow.streams.errors import RowFault, StreamError, shown
 from tgflow.streams.rows.row_batch import (
@@ -32,7 +32,16 @@ from tgflow.streams.rows.row_batch import (
     RowBatch,
     nowhere,
 )
-from tgflow.streams.rows.schema import UNSCALED, Checks, Columns, IdKind, Scale
+from tgflow.streams.rows.schema import (
+    PLAIN_PAIRS,
+    UNSCALED,
+    Checks,
+    ColumnNames,
+    Columns,
+    IdKind,
+    Scale,
+    listed,
+)
 
 Bools = npt.NDArray[np.bool_]
 
@@ -51,6 +60,8 @@ class RowSchema:
     checks: Checks = field(default_factory=Checks)
     classes: Mapping[str, TextClasses] = field(default_factory=dict)
     """Classes of columns of texts: by role, "relation" or "label", and by categorical column."""
+    coding: LabelCoding | None = None
+    """Reads labels by their values; None: as whole numbers or `classes`."""
 
 
 def validate(
@@ -171,7 +182,10 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     dst = _id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id)
     t = _tick_column(batch[columns.t], columns.t, schema.time)
     relation = _whole_numbers(batch, schema, "relation", 0, NUM_RELATIONS - 1)
-    label = _whole_numbers(batch, schema, "label", INT64_MIN, INT64_MAX)
+    if schema.coding is not None and columns.label is not None:
+        label: Int64s | None = schema.coding.encode(batch[columns.label], columns.label)
+    else:
+        label = _whole_numbers(batch, schema, "label", -INT64_MAX, INT64_MAX)
     if columns.features:
         missing = columns.fill_missing
         x = feature_columns(batch, columns.features, schema.widths, checks.max_abs, missing)
@@ -616,6 +630,124 @@ def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scal
             way_out = f"pass tick_unit={tick!r} to keep it exactly"
             break
     return f"{name} is {value}, between two ticks of 1 {scale.tick}; {way_out}"
+
+
+# Labels by their values.
+
+MOST_LABELS = 64
+"""Maximum number of classes that are counted rather than given."""
+_TOO_MANY = 65_536
+"""Number of distinct labels at which counting ends."""
+
+
+def label_text(value: object) -> str | None:
+    """Return a label as text: equal numbers alike, booleans as 0 and 1; None: not known."""
+    text: str = text_of(value)
+    if text is None or text == "" or text.lower() == "nan":
+        return None
+    if (word := text.strip(" \t").lower()) in BOOLEANS:
+        return str(BOOLEANS.index(word))
+    number = exact_decimal(text)
+    if number is None or abs(number.adjusted()) > PRECISION:
+        return text
+    return str(int(number)) if number % 1 == 0 else format(number.normalize(), "f")
+
+
+class LabelCoding:
+    """Numbers the labels of rows by their values alone; those not known become `NO_LABEL`.
+
+    Args:
+        columns: With `label_values`, all others make bad rows; with `positive_label` alone, all
+            others are 0; with neither, labels are whole numbers.
+        counted: Receives each new label, which becomes its place there; None: does not count.
+    """
+
+    def __init__(self, columns: ColumnNames, counted: dict[str, int] | None = None) -> None:
+        unknown = columns.unknown_label or ()
+        self._unknown = {*map(label_text, [unknown] if isinstance(unknown, str) else unknown)}
+        self._positive = label_text(columns.positive_label)
+        values, names = columns.label_values, columns.label_names
+        numbers = {v: names.index(v) if names else int(v) for v in values or ()}
+        self._numbers, self._counted = numbers if values is not None else None, counted
+
+    def encode(self, array: pa.Array, name: str) -> Int64s:
+        """Return the numbers of labels of any type, int64 `[B]`."""
+        kind = _plain_type(array.type)
+        tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+        if not (is_text(kind) or pa.types.is_null(kind) or any(test(kind) for test in tests)):
+            _refuse_all(len(array), "type", f"{name} is of type {kind}, expected numbers or texts")
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        found = array.dictionary_encode()
+        values = [*found.dictionary.to_pylist(), None]
+        numbers = [self._number(label_text(value)) for value in values]
+        index = pc.fill_null(found.indices, len(values) - 1).to_numpy(zero_copy_only=False)
+        bad = np.array([number is None for number in numbers])[index]
+        _refuse(bad, lambda row: self._fault(name, values[index[row]]))
+        codes: Int64s = np.array(numbers, dtype=np.int64)[index]
+        return codes
+
+    def _number(self, text: str | None) -> int | None:
+        if text is None or text in self._unknown:
+            return NO_LABEL
+        if self._counted is not None:
+            place = len(self._counted) if len(self._counted) < _TOO_MANY else _TOO_MANY - 1
+            return self._counted.setdefault(text, place)
+        if self._numbers is not None:
+            return self._numbers.get(text)
+        if self._positive is not None:
+            return int(text == self._positive)
+        return int(text) if number_fault("", text, UNSCALED) is None else None
+
+    def _fault(self, name: str, value: object) -> Fault:
+        if self._numbers is None:
+            fault = number_fault(name, text_of(value), UNSCALED)
+            assert fault is not None
+            return fault
+        text = f"{name} is {shown(value)}, which is none of the labels {listed([*self._numbers])}"
+        way_out = f"; if it means not known, pass unknown_label={text_of(value)!r}, and if it is "
+        return "range", text + way_out + "a class, pass positive_label=... or classes=..."
+
+
+def label_values(
+    name: str, counts: Mapping[str, int], positive: str | None, classes: int | None
+) -> tuple[str, ...] | None:
+    """Return the labels that are classes 0, 1, ..., from the counts of a column's labels.
+
+    Args:
+        name: The column.
+        counts: Rows with each known label, in order of appearance.
+        positive: Label of class 1, one of two; None: not given.
+        classes: Number of classes; None: not given.
+
+    Raises:
+        ValueError: If two labels do not show which is class 1, or the classes are too many.
+    """
+    total, kinds = sum(counts.values()), {*counts}
+    shares = [f"{shown(kind)} ({count:,} of {total:,} rows)" for kind, count in counts.items()]
+    some = " and ".join(shares) if len(shares) < 3 else ", ".join(shares[:8])
+    if positive is not None:
+        first = label_text(positive)
+        if len(kinds) > 2 or first not in kinds:
+            text = f"positive_label={positive!r} must be one of two labels of {name}, which has"
+            raise ValueError(f"{text} {len(kinds)}: {some}")
+        others = kinds - {first}
+        return (*others, str(first)) if others else None
+    if not kinds:
+        return ("-1", "0", "1")
+    for pair in PLAIN_PAIRS:
+        if kinds <= {*pair} and (classes or 2) == 2:
+            return pair
+    if len(kinds) < 3 and (classes or 2) == 2:
+        rare = min(counts, key=lambda kind: counts[kind])
+        text = f"the labels of {name} are {some}, and which of them is class 1 is not known"
+        raise ValueError(f"{text}; name it, such as positive_label={rare!r}")
+    if len(kinds) > (classes or MOST_LABELS):
+        more = "at least " if len(kinds) >= _TOO_MANY else ""
+        limit = f"{MOST_LABELS} that are classes by themselves" if classes is None else f"{classes}"
+        text = f"{name} has {more}{len(kinds):,} distinct labels, more than {limit}: {some}"
+        raise ValueError(f"{text}, ...; if they are classes, pass classes={len(kinds)}")
+    return (*counts,)
 
 
 # Texts of relations and labels as classes.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import random
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
+from sklearn.metrics import average_precision_score
 
 from helpers.effort import slow
 from helpers.live_runs import SMALL
@@ -45,7 +49,7 @@ def test_training_learns_labels_and_compares_them_with_heuristics(tgflow, paymen
     found = figures()
     assert 0 <= found["test.edge.source_average.auc"] <= 1
     assert found["test.edge.auc_low"] <= found["test.edge.auc"] <= found["test.edge.auc_high"]
-    assert "<h2>Labels</h2>" in Path("out/report.html").read_text()
+    assert "<h2>Labels of is_fraud = 1</h2>" in Path("out/report.html").read_text()
     assert 'target = "is_fraud"' in Path("out/config.toml").read_text()
 
 
@@ -101,6 +105,99 @@ def test_comparison_refuses_tasks_that_it_cannot_measure(tgflow, payments, flags
     assert (ran.code, said in ran.err) == (2, True), ran.err
 
 
+def recoded(payments, name, *texts):
+    """Write the payments with `texts` in place of the labels 0, 1 and, of every fifth row, more."""
+    header, *rows = payments.read_text().split()
+    rows = [row.rpartition(",") for row in rows]
+    code = [len(texts) - 1 if len(texts) > 2 and not i % 5 else int(row[2])
+            for i, row in enumerate(rows)]  # fmt: skip
+    lines = [f"{row[0]},{texts[c]}" for row, c in zip(rows, code, strict=True)]
+    payments.with_name(name).write_text("\n".join([header, *lines]) + "\n")
+    return code
+
+
+def learn(tgflow, path, *flags, out="out"):
+    ran = tgflow("run", path, *FRAUD, *SMALL, "-o", out, "--scores", f"{out}.csv", *flags)
+    assert ran.code == 0, ran.err
+    return ran, json.loads(Path(out, "metrics.json").read_text()), rows_of(f"{out}.csv")
+
+
+@pytest.mark.parametrize("texts", [("2", "1"), slow(("ok", "fraud"))])
+def test_two_labels_are_classes_once_the_positive_one_is_given(tgflow, payments, texts):
+    """Labels 0 and 1 and any two others give the same bits, and the AP is of the class named."""
+    code = recoded(payments, "other.csv", *texts)
+    positive, share = texts[1], f"({sum(code)} of 400 rows)"
+    ran = tgflow("run", "other.csv", *FRAUD, *SMALL, "-o", "none")
+    for text in (*texts, share, f"--positive-label {positive}"):
+        assert (ran.code, text in ran.err) == (65, True), ran.err
+    assert f"--positive-label {positive}" in " ".join(
+        tgflow("info", "other.csv", "--target", "is_fraud").out.split()
+    )
+    expected = learn(tgflow, payments, out="plain")[1:]
+    ran, found, rows = learn(tgflow, "other.csv", "--positive-label", positive)
+    assert f"is positive {share}" in ran.err
+    assert f"labels are those of is_fraud = {positive}" in ran.out
+    assert f"AP of is_fraud = {positive}" in Path("out/report.html").read_text()
+    assert (found["label_target"], found["label_positive"]) == ("is_fraud", positive)
+    assert (found["state_sha256"], rows) == (expected[0]["state_sha256"], expected[1])
+    ap = average_precision_score(code, [float(row["label_probability"]) for row in rows])
+    # run counts scores in bins, which ties those within one
+    assert found["prequential.edge.ap"] == pytest.approx(ap, abs=0.02)
+
+
+def test_three_labels_are_classes_alike(tgflow, payments):
+    recoded(payments, "three.csv", "1", "2", "unknown")
+    ran, found, rows = learn(tgflow, "three.csv", "--limit", 100)
+    assert "label is_fraud: 3 classes: " in ran.err
+    assert "prequential.edge.mrr" in found
+    assert "label_positive" not in found
+    assert "unknown" in {row["predicted_label"] for row in rows}
+    ran = tgflow("run", "three.csv", *FRAUD, *SMALL, "-o", "none", "--positive-label", "1")
+    assert (ran.code, "one of two labels of is_fraud" in ran.err) == (65, True), ran.err
+    ran = tgflow("run", "three.csv", *FRAUD, *SMALL, "-o", "none", "--classes", 2)
+    assert (ran.code, "3 distinct labels, more than 2" in ran.err) == (65, True), ran.err
+
+
+def test_labels_of_stdin_are_not_guessed(tgflow, payments, monkeypatch):
+    """A label that was not announced makes a bad row, which names it and the way out."""
+    recoded(payments, "three.csv", "0", "1", "2")
+    buffer = io.BytesIO(Path("three.csv").read_bytes())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
+    ran = tgflow("run", "-", *FRAUD, *SMALL, "-o", "out")
+    assert ran.code == 65, ran.err
+    assert "is_fraud is '2', which is none of the labels -1, 0, 1" in ran.err
+    assert "--unknown-label 2" in ran.err
+
+
+def test_unknown_labels_leave_events_that_are_links_alone(tgflow, payments):
+    """They are not counted; if all are unknown, what is learned is the same as without labels."""
+    recoded(payments, "some.csv", "0", "1", "?")
+    _, found, rows = learn(tgflow, "some.csv", "--unknown-label", "?", "--limit", 200)
+    assert (len(rows), found["label_positive"]) == (200, "1")
+    assert all(row["predicted_label"] for row in rows)
+    code = recoded(payments, "empty.csv", "0", "1", "")[:200]
+    assert found["prequential.edge.num_positives"] == code.count(1)
+    _, empty, others = learn(tgflow, "empty.csv", "--limit", 200, out="two")
+    assert (empty["state_sha256"], others) == (found["state_sha256"], rows)
+    recoded(payments, "none.csv", "", "")
+    few = (*SMALL, *FRAUD[:2], "--limit", 200, "-o")
+    assert tgflow("run", "none.csv", *few, "a", "--label", "is_fraud",
+                  "--unknown-label", "?").code == 0  # fmt: skip
+    assert tgflow("run", "none.csv", *few, "b").code == 0
+    parts = [
+        {name: each["sha256"] for name, each in json.loads(path.read_text())["files"].items()}
+        for out in "ab"
+        for path in sorted(Path(out, "checkpoints").glob("*/manifest.json"))[-1:]
+    ]
+    assert {name for name in parts[0] if parts[0][name] != parts[1].get(name)} == {
+        "events.safetensors"  # which holds the column itself
+    }
+    _, found, rows = learn(tgflow, "none.csv", "--limit", 200, out="c")
+    assert "prequential.edge.accuracy" not in found
+    links = json.loads(Path("b", "metrics.json").read_text())
+    assert found["prequential.ap"] == links["prequential.ap"]
+
+
 @pytest.mark.parametrize("ending", ["csv", slow("parquet"), slow("jsonl")])
 def test_score_rows_have_the_predicted_label(tgflow, tmp_path, ending):
     rng, lines = random.Random(4), []
@@ -141,8 +238,11 @@ def test_static_labels_of_nodes_are_predicted_from_embeddings(tgflow, payments, 
     rows = [f"a{i},{'mule' if i % 3 == 0 else 'fine'}" for i in range(20)] + ["nobody,fine"]
     (tmp_path / "nodes.csv").write_text("node,label\n" + "\n".join(rows) + "\n")
     flags = ("--task", "node", "--node-labels", "nodes.csv")
-    ran = tgflow("train", "-s", payments, "-o", "out", *flags, *FEW)
+    ran = tgflow("train", "-s", payments, "-o", "none", *flags, *FEW)
+    assert (ran.code, "--positive-label mule" in ran.err) == (65, True), ran.err
+    ran = tgflow("train", "-s", payments, "-o", "out", *flags, "--positive-label", "mule", *FEW)
     assert ran.code == 0, ran.err
+    assert "labels are those of label = mule" in ran.out
     assert "degrees and age alone" in ran.out
     assert figures()["test.node.num_unknown"] == 1
     assert 0 <= figures()["test.node.auc"] <= 1

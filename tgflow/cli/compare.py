@@ -154,6 +154,7 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
             stream, said = result.reports["stream"], result.reports["features"]
             summary = {
                 **_common_figures(config.stream.path, learning, trainer.graph, preset),
+                **config.label_facts,
                 **inputs.machine_figures(run.threads, run.device),
                 **result.metrics,
                 "cut_at_steps": cut,
@@ -222,6 +223,7 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
         said = features_report(graph, nodes, source.ids)
         summary = {
             **_common_figures(config.stream.path, config.offline, graph, preset),
+            **config.label_facts,
             **inputs.machine_figures(threads, device),
             **({"features": said} if said else {}),
             **outcome.summary,

@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -21,8 +22,7 @@ from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.report.formatting import num_bytes, rank_line, stream_time
 from tgflow.report.table_text import TITLES, describe_table, print_table, row_sums
-from tgflow.run.config import Config, StreamConfig, load_config, plain
-from tgflow.run.config.schema import GraphConfig
+from tgflow.run.config import Config, StreamConfig, load_config, plain, replaced
 from tgflow.run.records import (
     LEARNED_FILES,
     DamagedJson,
@@ -33,7 +33,6 @@ from tgflow.run.records import (
 )
 from tgflow.run.rejections import print_stream
 from tgflow.streams.rows.schema import ID_KINDS
-from tgflow.train.tasks.config import TaskConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +41,14 @@ if TYPE_CHECKING:
     from tgflow.streams import EventSource
 
 SETTINGS = (*STREAM_OF_FILES, "graph")
+_Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="Column of labels to learn: which of them is class 1, or what to pass to choose it.",
+        rich_help_panel="Task: labels to learn besides links",
+    ),
+]
 HEADLINES = (
     "model", "stream", "num_events", "num_nodes", "num_parameters", "visibility", "seed", "seeds",
     "prequential.ap", "prequential.mrr", "val.ap", "test.ap", "test.auc", "test.mrr",
@@ -52,25 +59,27 @@ QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 @with_config(SETTINGS, positional="stream.path")
-def info(config: Config, *, json: Json = False) -> None:
+def info(config: Config, *, target: _Target = None, json: Json = False) -> None:
     """Describe a stream (nodes, times, ties, repeats, degrees) or a run directory.
 
     [bold]Examples[/bold]
 
       tgflow info examples/data/collegemsg.csv.gz
       tgflow info events.parquet --src user --dst item --t at --json
+      tgflow info payments.csv --target is_fraud
       tgflow info runs/collegemsg-tgn
     """
     from tgflow.run.config.rules import check_rules
 
     check_rules(config, "info")
+    config = replaced(config, {} if target is None else {"stream.label": target})
     path = Path(config.stream.path)
     if (path / "config.toml").exists():
         found = _read_run(path)
     elif path.is_dir() and config.stream.path and not any(path.iterdir()):
         raise CliError(f"{path} is an empty folder: neither a stream nor a run", NO_INPUT)
     else:
-        found = _read_stream(config.stream, config.graph, config.task)
+        found = _read_stream(config, is_target=target is not None)
     if json:
         text = jsonlib.dumps(found, indent=2, ensure_ascii=False, default=str)
         sys.stdout.write(text + "\n")
@@ -195,6 +204,8 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
     if (kind := found["config"]["stream"]["id_kind"]) is not None:
         rows.append(("ids", ID_KINDS[kind]))
+    if (positive := metrics.get("label_positive")) is not None:
+        rows.append(("positive label", printable(f"{metrics['label_target']} = {positive}")))
     tables = metrics.get("tables") or health.get("tables") or {}
     rows += [(TITLES[name], printable(describe_table(figures))) for name, figures in tables.items()]
     ranks = health.get("ranks") or {}
@@ -275,13 +286,17 @@ def _shown(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else printable(str(value))
 
 
-def _read_stream(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> dict[str, Any]:
-    """Read a whole stream and return its facts."""
+def _read_stream(config: Config, *, is_target: bool) -> dict[str, Any]:
+    """Read a whole stream and return its facts, and with a target which label is class 1."""
     from tgflow.cli import inputs as assemble
     from tgflow.graph.events import concat
     from tgflow.report.compare.presets import measure
     from tgflow.streams import playback
 
+    labels, graph, task = None, config.graph, config.task
+    if is_target:
+        labels, config = assemble.propose_labels(config)
+    stream = config.stream
     source = assemble.open_source(stream, graph, task)
     events = concat(list(playback(source, limit=stream.limit)))
     nodes = assemble.open_node_features(graph, source, stream.fill_missing)
@@ -296,6 +311,7 @@ def _read_stream(stream: StreamConfig, graph: GraphConfig, task: TaskConfig) -> 
         **_facts(events),
         "node_features": None if nodes is None else nodes.line(source.ids, num_nodes),
         "classes": source.classes,
+        "target": labels,
         "family": measure(events, seconds_per_tick(source.unit)).line() if len(events) else None,
     }
 
@@ -368,7 +384,9 @@ def _stream_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["node_features"] is not None:
         rows.append(("node features", found["node_features"].removeprefix("node features: ")))
     for role in ("relation", "label"):
-        if (num := found[f"num_{role}s"]) is not None:
+        if role == "label" and found["target"] is not None:
+            rows.append(("labels", found["target"]))
+        elif (num := found[f"num_{role}s"]) is not None:
             names = [f"{name} = {i}" for i, name in enumerate(found["classes"].get(role, ()))]
             shown = f": {listed(names)}" if names else ""
             rows.append((f"{role}s", f"{num:,} distinct{shown}"))

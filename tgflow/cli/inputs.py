@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tgflow.base.choices import Direction
 from tgflow.base.peers import Peers
+from tgflow.base.text import printable
 from tgflow.cli.errors import (
     DATA,
     IO,
@@ -55,7 +56,7 @@ from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import ID_KINDS, IdKind, time_guard
-from tgflow.streams.rows.validate import feature_names
+from tgflow.streams.rows.validate import feature_names, label_values
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.config import OfflineConfig
 from tgflow.train.split import training_end
@@ -227,6 +228,75 @@ def hint_late(run: RunContext) -> None:
         hint(f"{num:,} rows of {c.stream.path} come after later events: --late {c.order.late}")
 
 
+def announce_labels(config: Config, *, resumed: bool) -> Config:
+    """Return settings with the labels of the target that are classes, counted in files; hint them.
+
+    Of a stream that can be read only once, the labels are 0 and 1 or -1 and 1, or as given.
+    """
+    c, task, found, counts = config.stream, config.task, dict[str, Any](), dict[str, int]()
+    if task.target is None:
+        return config
+    if c.label_values is None and not resumed:  # a resumed run reads them as before
+        found["stream.unknown_label"] = c.unknown_label or ()
+        path = c.path
+        if find_transport(path) is not None or c.follow or (path and is_pipe(path)):
+            if c.positive_label is None and task.classes in (None, 2):
+                found["stream.label_values"] = ("-1", "0", "1")
+        else:
+            counts, values, refusal = _counted_labels(replaced(config, found), task.target)
+            if refusal is not None:
+                raise CliError(refusal, DATA)
+            found["stream.label_values"] = values
+            if task.classes is None and values is not None and len({*counts}) > 2:
+                found["task.classes"] = len(values)
+    config = replaced(config, found)
+    if config.operate.log_format != "json":
+        hint(printable(label_line(config, counts)))
+    return config
+
+
+def _counted_labels(
+    config: Config, name: str
+) -> tuple[dict[str, int], tuple[str, ...] | None, str | None]:
+    """Return the labels of files with their counts, those that are classes, and a refusal."""
+    source = _opened(config.stream, config.graph, config.task, open_stream, quiet=True)
+    counts = source.count_labels()
+    try:
+        values = label_values(name, counts, config.stream.positive_label, config.task.classes)
+    except ValueError as error:
+        return counts, tuple(counts), in_flags(str(error))
+    return counts, values, None
+
+
+def propose_labels(config: Config) -> tuple[str, Config]:
+    """Return which label of files is class 1, or what to pass; and settings that read them all."""
+    c, name = config.stream, config.stream.label or ""
+    config = replaced(config, {"stream.unknown_label": c.unknown_label or ()})
+    counts, values, refusal = _counted_labels(config, name)
+    config = replaced(config, {"stream.label_values": values})
+    if refusal is not None:
+        return refusal, config
+    many = len(values) if values is not None and len(counts) > 2 else None
+    task = {"task.kind": "edge", "task.target": name, "task.classes": many}
+    return label_line(replaced(config, task), counts), config
+
+
+def label_line(config: Config, counts: Mapping[str, int]) -> str:
+    """Return a sentence on which labels are which class, with their `counts`, {} if not counted."""
+    total = sum(counts.values())
+
+    def rows(value: str) -> str:
+        return f" ({counts.get(value, 0):,} of {total:,} rows)" if counts else ""
+
+    if (value := config.positive_label) is not None:
+        shown = value if re.fullmatch(r"-?[0-9]+", value) else repr(value)
+        return f"label {config.task.target}: {shown} is positive{rows(value)}"
+    values = config.stream.label_values or ()
+    some = ", ".join(f"{value}{rows(value)}" for value in values[:8]) + ", ..." * (len(values) > 8)
+    what = f"{config.task.classes} classes" + (f": {some}" if some else "")
+    return f"label {config.task.target}: {what}"
+
+
 def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
     """Return the number of classes of the task's labels, counted if not given."""
     return count_classes(graph) if task.has_decoder and task.classes is None else task.classes
@@ -339,7 +409,7 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     served_at = check_serving(config.serve)
     check_loggers(config.operate.log_to)
     check_own(directory)
-    opened = partial(open_partitioned, config, directory.part)
+    opened = partial(open_partitioned, part=directory.part)
     source, nodes, device, threads = _open_inputs(directory, opened, peers.world)
     types = open_node_types(directory)
     run = RunContext(
@@ -361,17 +431,17 @@ def open_offline(
     directory: RunDirectory, world: int = 1
 ) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
     """Open the inputs of an offline training: stream, node features, device and threads."""
-    c = directory.config
-    return _open_inputs(directory, partial(open_source, c.stream, c.graph, c.task), world)
+    return _open_inputs(directory, lambda c: open_source(c.stream, c.graph, c.task), world)
 
 
 def _open_inputs(
-    directory: RunDirectory, opened: Callable[[], _Inputs], world: int
+    directory: RunDirectory, opened: Callable[[Config], _Inputs], world: int
 ) -> tuple[_Inputs, NodeFeatures | None, torch.device, int]:
     """Open device, threads, stream and node features; what they resolve becomes settings."""
     c = directory.config
     device = use_device(c.run.device, c.model.precision)
-    threads, source = use_threads(c.run.threads, c.serve), opened()
+    threads, c = use_threads(c.run.threads, c.serve), announce_labels(c, resumed=directory.resumed)
+    source = opened(c)
     if isinstance(source, FileSource | EventSource) and c.operate.log_format != "json":
         hint(in_flags(source.id_note))
     found = inferred(source, c.stream) | {"run.threads": threads}

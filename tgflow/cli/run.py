@@ -228,7 +228,7 @@ def _learn(
             if not result.stopped:
                 inputs.check_events(c.stream.path, result.metrics["num_events"])
             machine = inputs.machine_figures(run.threads, run.device)
-            metrics = _metrics(result, c.stream.path, c.model.name) | machine
+            metrics = _metrics(result, c.stream.path, c.model.name) | c.label_facts | machine
             _write_report(directory, metrics, result, run.run_log)
             if c.serve.at is not None and c.serve.stay:
                 run.run_log.info("serve", "the stream has ended; a signal ends serving")

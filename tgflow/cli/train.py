@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from tgflow.ranks.broadcast import Lead
     from tgflow.run.directory import RunDirectory
     from tgflow.train.config import OfflineConfig
+    from tgflow.train.node_property import PropertyLabels
     from tgflow.train.observe import Callback
+    from tgflow.train.tasks.node_labels import LabeledNodes
 
 SETTINGS = (
     *STREAM_OF_FILES, "graph", "model", "task", *LEARNING_OF["offline"], "reuse", "tables", "run",
@@ -173,6 +175,8 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
             "command": COMMAND,
             "stream": config.stream.path,
             "model": config.model.name,
+            **config.label_facts,
+            **_node_label_facts(opened.labels),
             **average([each.result for each in results.trained]),
             **({"features": opened.about_features} if opened.about_features else {}),
             "tables": features.table_figures(graph),
@@ -187,6 +191,11 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
         shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
         run_log.info("end", "done", exit_code=0)
     return metrics
+
+
+def _node_label_facts(labels: LabeledNodes | PropertyLabels | None) -> dict[str, str]:
+    positive = getattr(labels, "positive", None)
+    return {} if positive is None else {"label_target": "label", "label_positive": positive}
 
 
 def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

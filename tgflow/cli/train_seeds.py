@@ -20,6 +20,7 @@ from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cli import inputs as assemble
 from tgflow.cli import rank_setup as ranks
+from tgflow.cli.errors import DATA, CliError
 from tgflow.cuda.device import Device, device_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
@@ -30,7 +31,7 @@ from tgflow.report.compare.offline_results import OfflineResults
 from tgflow.report.formatting import compact, score
 from tgflow.report.label_figures import label_score
 from tgflow.run import features
-from tgflow.run.config import Config, ConfigError, flat, plain, replaced
+from tgflow.run.config import Config, ConfigError, StreamConfig, flat, in_flags, plain, replaced
 from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import execution_config, use_device
@@ -133,12 +134,8 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
     classes = assemble.num_classes(config.task, graph)
     directory.config = replaced(config, {"task.classes": classes})
     if config.task.node_labels is not None:
-        labels = _read_labels(
-            config.task.node_labels,
-            config.task.kind,
-            ticks_per_unit(config.stream.unit, graph.time_unit).numerator,
-            source.ids,
-        )
+        per_unit = ticks_per_unit(config.stream.unit, graph.time_unit).numerator
+        labels = _read_labels(config.task, config.stream, per_unit, source.ids)
     if config.task.inject is not None:
         share, path = config.task.inject_share, directory.path
         graph = _with_anomalies(config.offline, config.task.inject, share, graph, path)
@@ -177,10 +174,15 @@ def _shared_graph(
 
 
 def _read_labels(
-    path: str, kind: str, per_unit: int, ids: NodeIds
+    task: TaskConfig, stream: StreamConfig, per_unit: int, ids: NodeIds
 ) -> LabeledNodes | PropertyLabels:
-    if kind == "node":
-        return LabeledNodes.of(read_table(path, ["node"])[1], ids, path)
+    path, positive, unknown = task.node_labels or "", stream.positive_label, stream.unknown_label
+    if task.kind == "node":
+        table = read_table(path, ["node"])[1]
+        try:
+            return LabeledNodes.of(table, ids, path, positive, unknown or (), task.classes)
+        except ValueError as error:
+            raise CliError(in_flags(str(error)), DATA) from None
     return PropertyLabels.of(read_table(path, ["node"])[1], ids, per_unit, path)
 
 

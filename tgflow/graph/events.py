@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tgflow.base.describe import described
+from tgflow.base.units import INT64_MIN
 from tgflow.graph.id_columns import list_array
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ NO_NODE = -1
 """Fills an empty neighbor slot; never a node's id."""
 NO_EVENT = -1
 """Log position in place of a missing event."""
+NO_LABEL = INT64_MIN
+"""Label of an event whose label is not known; no label has this value."""
 NUM_RELATIONS = 2**16
 """Relations are in [0, NUM_RELATIONS)."""
 
@@ -104,7 +107,7 @@ class EventBatch:
         dst: Destination nodes, int64 `[B]`, each at least 0.
         t: Times in the stream's ticks, int64 `[B]`. A log accepts them only if they never decrease.
         x: Edge features, float32 `[B, x_dim]`, or None.
-        label: Labels to learn, int64 `[B]`, or None.
+        label: Labels to learn, int64 `[B]`, `NO_LABEL` where not known; or None.
         weight: Weights of the events in the training loss, float32 `[B]`, finite and at least 0;
             None: 1 each.
         relation: Relations, that is types of edges, int64 `[B]` in [0, 65535], or None.
@@ -192,6 +195,8 @@ class EventBatch:
     def to_arrow(self, ids: NodeIds | None = None) -> pa.RecordBatch:
         """Return a row per event: src, dst, t in ticks, optional columns, features as f0, ...
 
+        Labels that are not known are null.
+
         Args:
             ids: Ids of the stream, such as `source.ids` or `run.ids`, to decode nodes with.
                 None: dense ids.
@@ -212,7 +217,9 @@ class EventBatch:
             if name in ("src", "dst"):
                 columns[name] = named(values)
             elif values.dim() == 1:
-                columns[name] = pa.array(values.cpu().numpy())
+                column = values.cpu().numpy()
+                mask = column == NO_LABEL if name == "label" and len(column) else None
+                columns[name] = pa.array(column, mask=mask)
             else:
                 prefix, rows = "f" if name == "x" else name, values.cpu()
                 columns |= {f"{prefix}{i}": pa.array(c.numpy()) for i, c in enumerate(rows.T)}

@@ -46,6 +46,14 @@ def label_table(
     return header, [*own, *rule_rows(flat, prefix, columns)]
 
 
+def named(flat: Mapping[str, Any], before: str, unnamed: str = "") -> str:
+    """Return the column of labels and its positive label, such as "is_fraud = 1", or `unnamed`."""
+    target, positive = (flat.get(key) for key in ("label_target", "label_positive"))
+    if target is None:
+        return unnamed
+    return before + (target if positive is None else f"{target} = {positive}")
+
+
 def columns_of(flat: Mapping[str, Any], prefix: str, leading: str) -> list[str]:
     """Return the keys of the figures that were measured, the leading one first."""
     return [leading, *(k for k in COLUMNS if k != leading and f"{prefix}.{k}" in flat)]

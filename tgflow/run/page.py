@@ -19,7 +19,7 @@ from tgflow.report.formatting import (
     score,
     stream_time,
 )
-from tgflow.report.label_figures import COLUMNS, RULES, label_table, task_of
+from tgflow.report.label_figures import COLUMNS, RULES, label_table, named, task_of
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
@@ -173,7 +173,7 @@ def _task_specs(flat: Mapping[str, Any]) -> list[Spec]:
     if (found := task_of(flat)) is None:
         return []
     prefix, key = found
-    name = f"{COLUMNS[key]} of labels"
+    name = COLUMNS[key] + named(flat, " of ", " of labels")
     low, high = (flat.get(f"{prefix}.{key}_{end}") for end in ("low", "high"))
     note = "" if low is None or high is None else f"95 %: {low:.3f} to {high:.3f}"
     return [(f"{prefix}.{key}", name, score, note)]
@@ -186,9 +186,9 @@ def _task_charts(
     if (found := task_of(flat)) is None:
         return []
     prefix, key = found
-    task, name = prefix.partition(".")[2], COLUMNS[key]
+    task, name = prefix.partition(".")[2], COLUMNS[key] + named(flat, " of ", " of labels")
     of = "running" if key == "ap" else "metrics"
-    chart = _curve(records, f"{of}.{task}.{key}", f"{name} of labels", 1 if key == "ap" else window,
+    chart = _curve(records, f"{of}.{task}.{key}", name, 1 if key == "ap" else window,
                    4, axis, "of recent events; dashed: since the start", wide=True)  # fmt: skip
     charts = [replace(chart, lines=[*chart.lines, *_label_levels(flat, prefix, key, axis["x"])])]
     shares = {i: flat.get(f"{prefix}.calibration.{i}") for i in range(10)}
@@ -379,7 +379,7 @@ def _label_cards(flat: Mapping[str, Any], model: str) -> list[Card]:
     if found is None:
         return []
     note = "95 % intervals take events as independent. Baselines see the same labels as the model."
-    return [Card("Labels", found[1], found[0], [note])]
+    return [Card("Labels" + named(flat, " of "), found[1], found[0], [note])]
 
 
 Groups = list[tuple[str, Rows]]

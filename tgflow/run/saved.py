@@ -115,7 +115,7 @@ class Run(Predictor):
         self.classes = load_classes(checkpoint)
         """Texts of the numbers 0, 1, ... of relations and of labels, if they have any."""
         task, has_labels = make_task(config.task), self.model.label_decoder is not None
-        has_names = config.task.classes not in (None, 2)  # of two, one may combine several labels
+        names = config.stream.label_names if config.task.classes not in (None, 2) else ()
         super().__init__(
             str(path),
             config.stream,
@@ -127,7 +127,7 @@ class Run(Predictor):
             features=load_features(checkpoint, feature_widths(graph)["edge_x_dim"]),
             has_inverses=not self.is_continual and config.offline.inverse,
             labels=task.labels_of(graph) if task is not None and has_labels else None,
-            label_names=lambda: self.classes.get("label", ()) if has_names else (),
+            label_names=names,
         )
         if config.graph.node_features is not None:
             self.node_rows = node_rows_of(lambda: self._node_features, graph)

@@ -20,6 +20,7 @@ from tgflow.checkpoint import Checkpoint, Component
 from tgflow.checkpoint.durable.fs import AppendedFile, writing
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
+from tgflow.graph.events import NO_LABEL
 from tgflow.graph.id_columns import list_array
 from tgflow.run.config import ConfigError, StreamConfig
 from tgflow.run.context import RunContext
@@ -32,7 +33,6 @@ from tgflow.streams.write import encode_rows, write_rows
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScores
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.train.tasks.targets import NO_LABEL
 
 OWNER, ROWS = "scores.json", "scores.arrows"
 """Files in a run's directory: the path of its file of scores, and the rows of a Parquet file."""
@@ -171,8 +171,8 @@ class ScoreRows:
     ) -> None:
         self._ingest, self._has_labels = ingest, has_labels
         self._has_event_ids = stream.event_id is not None
-        # with two classes labels have no names: one class may combine several labels
-        self._has_names = classes not in (None, 2)
+        # of two classes, 1 is the positive one
+        self._names = stream.label_names if classes not in (None, 2) else ()
         tick, unit = ingest.unit, stream.unit
         self._per_unit = ticks_per_unit(tick if "tick" in (tick, unit) else unit, tick)
 
@@ -205,8 +205,8 @@ class ScoreRows:
         return pa.RecordBatch.from_pydict(columns)
 
     def _labels(self, label: Tensor) -> pa.Array:
-        names = self._ingest.classes.get("label") if self._has_names else None
-        if names is None:
+        names = self._names
+        if not names:
             return pa.array(label.numpy(), mask=(label == NO_LABEL).numpy())
         texts = [None if each == NO_LABEL else names[each] for each in label.tolist()]
         return pa.array(texts, pa.string())

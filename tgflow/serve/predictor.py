@@ -21,7 +21,7 @@ from tgflow.base.describe import described
 from tgflow.base.iso_time import EXAMPLE, time_seconds
 from tgflow.base.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
 from tgflow.graph import Neighbors, TemporalGraph
-from tgflow.graph.events import NUM_RELATIONS
+from tgflow.graph.events import NO_LABEL, NUM_RELATIONS
 from tgflow.graph.id_columns import list_array
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
@@ -34,7 +34,6 @@ from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.inference import Inference, check_reach
 from tgflow.train.tasks.labels import EventLabels
-from tgflow.train.tasks.targets import NO_LABEL
 
 EMBEDDED_AT_ONCE = 4096
 """Nodes per batch of rows."""
@@ -135,7 +134,7 @@ class Predictor:
         features: Widths of the stream's feature columns by name, in order, categorical ones last.
         has_inverses: Whether the graph has the inverse of each event; see `with_inverses`.
         labels: Labels of the graph's events, if the model predicts them.
-        label_names: Returns the texts of the labels 0, 1, ...; none if labels are numbers.
+        label_names: Texts of the labels 0, 1, ...; none if labels are numbers.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class Predictor:
         features: Mapping[str, int] = MappingProxyType({}),
         has_inverses: bool = False,
         labels: EventLabels | None = None,
-        label_names: Callable[[], Sequence[str]] = tuple,
+        label_names: Sequence[str] = (),
     ) -> None:
         self._name, self._stream = name, stream
         self.ids = ids
@@ -387,7 +386,7 @@ class Predictor:
                 of=question,
             )
         [new] = _new_ends(asked.src, asked.dst)
-        names = self.label_names()
+        names = self.label_names
         return found.named(src, dst, new, self.ids.decode, self.time_of, names)
 
     def _label_question(self, of: str | None, label: Any, x: Any) -> LabelQuestion | None:
@@ -402,7 +401,7 @@ class Predictor:
         if self.labels is None or of != target:
             known = LINK if target is None else f"{LINK} or {target}"
             raise ValueError(f"of={of!r}: {self._name} explains {known}")
-        names = [*self.label_names()]
+        names = [*self.label_names]
         if label is not None and names:
             if label not in names:
                 raise ValueError(f"{label!r} is no label; there are {', '.join(names)}")
@@ -560,7 +559,7 @@ class Predictor:
         columns = self._in_turn(asked.src, asked.dst, asked.new, answered)
         logits, classes = columns[:, 0], columns[:, 1:]
         label, share = self.labels.said(t, classes)
-        names = self.label_names()
+        names = self.label_names
         texts = [
             None if each == NO_LABEL else names[each] if names else each for each in label.tolist()
         ]

@@ -33,7 +33,7 @@ class EventScores:
     model_position: int
     """Log position up to which the model had learned and stored events."""
     predicted_label: Tensor | None = None
-    """int64 `[B]`: the likeliest label, of two classes 1 (above 0) or 0; `NO_LABEL` for a class
+    """int64 `[B]`: the likeliest label, of two classes 1 (positive) or 0; `NO_LABEL` for a class
     that no earlier label had. None without a task that predicts labels."""
     label_probability: Tensor | None = None
     """float64 `[B]`: for two classes P(label > 0), else the probability of the predicted label."""

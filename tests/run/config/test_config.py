@@ -219,6 +219,7 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("run", DISK, {"tables.edge_cache": "9%"}),
     ("run", DISK | CACHE, {"operate.memory_limit": "8GB"}), ("train", {}, CACHE),
     ("run", DISK | {"tables.edge_path": "x"}, STORE), ("train", EDGE, {"stream.label": "z"}),
+    ("run", {}, {"stream.positive_label": "x"}),
     ("run", EDGE | {"task.label_delay": "1d"}, {"learning.replay_ratio": 0}), ("run", {}, NODE),
     ("compare", {}, INJECT), ("run", EDGE, FREEZE),
     ("compare", {"stream.path": "-", "compare.preset": "none"}, {"compare.preset": "auto"}),

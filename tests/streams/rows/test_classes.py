@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from helpers.files import flat, read
+from tgflow.graph.events import NO_LABEL
 from tgflow.streams import StreamError, open_files, open_stream, write_events
 from tgflow.streams.rows import validate
-from tgflow.streams.rows.validate import first_classes
+from tgflow.streams.rows.validate import first_classes, label_values
 
 
 def write_labels(path, labels):
@@ -163,3 +164,57 @@ def test_bad_rows_do_not_affect_filled_rows(tmp_path):
     events, bad = flat(read(open_files(path, features="f", fill_missing=0, id_kind="int")))
     assert [row[0] for row in bad] == [t for t in range(80) if t % 7 == 0]
     assert {row[4] for row in events} == {(0.0, 0.0)}
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_labels_are_read_by_their_values(tmp_path, ending):
+    """The positive one is 1 wherever it comes first; unknown ones are no bad rows."""
+    path = write_labels(tmp_path / f"a.{ending}", ["fraud", "ok", "", "?", "fraud"])
+    options = {"label": "label", "positive_label": "fraud", "unknown_label": ("?",)}
+    assert labels_of(open_stream(path, **options)) == [1, 0, NO_LABEL, NO_LABEL, 1]
+    assert open_stream(path, **options).count_labels() == {"fraud": 2, "ok": 1}
+    options["label_values"] = ("ok", "fraud")
+    stream = open_stream(path, **options)
+    assert labels_of(stream) == [1, 0, NO_LABEL, NO_LABEL, 1]
+    write_events(tmp_path / "b.csv", stream)
+    rows = (tmp_path / "b.csv").read_text().replace('"', "").split()
+    assert [row.split(",")[3] for row in rows] == ["label", "fraud", "ok", "", "", "fraud"]
+    options["label_values"] = ("fraud", "x")
+    with pytest.raises(StreamError, match=r"label is 'ok', which is none of the labels fraud, x.*"):
+        labels_of(open_stream(path, **options))
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [([1.0, None, float("nan"), 2.0], ("1", "2")), ([True, None, None, False], ("0", "1")),
+     (["1", "", "nan", "02"], ("1", "2")), ([1, None, None, 2], ("1", "2"))],
+)  # fmt: skip
+def test_equal_labels_of_any_type_are_one_class(label, expected):
+    table = pa.table({"src": [0] * 4, "dst": [1] * 4, "t": [*range(4)], "label": label})
+    found = labels_of(open_stream(table, label="label", label_values=expected))
+    assert (found[1:3], sorted([found[0], found[3]])) == ([NO_LABEL] * 2, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "expected"),
+    [
+        ({"1": 3}, (None, None), ("0", "1")),
+        ({"1": 3, "-1": 2}, (None, None), ("-1", "1")),
+        ({"0": 3, "1": 2}, ("0", None), ("1", "0")),
+        ({"2": 3, "1": 2}, (None, 3), ("2", "1")),
+        ({"-1": 3, "0": 2, "1": 2}, (None, None), ("-1", "0", "1")),
+        (
+            {"2": 3, "1": 2},
+            (None, None),
+            r"'2' \(3 of 5 rows\) and '1' \(2 of .*positive_label='1'",
+        ),
+        ({"2": 3, "1": 2}, ("3", None), r"positive_label='3' must be one of two labels of y"),
+        ({str(i): 1 for i in range(65)}, (None, None), r"65 distinct .* 64 .*classes=65"),
+    ],
+)
+def test_counted_labels_are_classes_or_are_refused(counts, options, expected):
+    if isinstance(expected, tuple):
+        assert label_values("y", counts, *options) == expected
+        return
+    with pytest.raises(ValueError, match=expected):
+        label_values("y", counts, *options)

@@ -48,20 +48,28 @@ def table_of(nodes, label):
 
 
 def test_label_table_uses_the_node_ids_of_the_stream():
-    names = [f"n{i}" for i in range(12)]
-    found = LabeledNodes.of(
-        table_of([*names[::-1], "stranger"], ["yes", "no"] * 6 + ["no"]), ids_of(*names), "x.csv"
-    )
+    """Two labels need a positive one; those that are not known are left out."""
+    names = [f"n{i}" for i in range(14)]
+    table = table_of([*names[::-1], "stranger"], ["?", None, *["yes", "no"] * 6, "no"])
+    found = LabeledNodes.of(table, ids_of(*names), "x.csv", "yes", ["?"])
     assert found.nodes.tolist() == list(range(12))[::-1]
     assert found.label.tolist() == [1, 0] * 6
-    assert (found.num_classes, found.num_unknown) == (2, 1)
+    assert (found.num_classes, found.num_unknown, found.positive) == (2, 1, "yes")
+    found = LabeledNodes.of(table, ids_of(*names), "x.csv", "no", ["?"])
+    assert found.label.tolist() == [0, 1] * 6
+    with pytest.raises(ValueError, match=r"'no' \(7 of 13 rows\) and 'yes'.*positive_label='yes'"):
+        LabeledNodes.of(table, ids_of(*names), "x.csv", unknown=["?"])
+    numbers = table_of(names[:10], [10, 2] * 5)
+    assert LabeledNodes.of(numbers, ids_of(*names), "x", "2").label.tolist() == [0, 1] * 5
+    three = table_of([*names, "n14"], [10, 2, 9] * 5)
+    found = LabeledNodes.of(three, ids_of(*names, "n14"), "x")
+    assert found.label.tolist() == [2, 0, 1] * 5, "as the numbers are ordered"
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         (pa.table({"id": [1], "label": [1]}), "x has no column 'node'; the columns are id, label"),
-        (table_of([0, 1], [1, None]), "1 labels are missing"),
         (table_of([0, 0], [1, 1]), "a node has several labels"),
         (table_of([0, 1, 2], [1, 0, 1]), r"5 folds need as many nodes.*\[1, 2\]"),
     ],

@@ -7,6 +7,7 @@ import torch
 
 from helpers.made_streams import codes_of, made_events, rows_of, tied, with_labels
 from tgflow import EventBatch, TemporalGraph
+from tgflow.graph.events import NO_LABEL
 from tgflow.train.tasks.baselines import BASELINES, WINDOW, LabelRules
 from tgflow.train.tasks.targets import DEPTH, LabelHistory
 
@@ -31,6 +32,28 @@ def seen_by_scan(events, codes, eid, delay):
     return [each + [-1] * (DEPTH - len(each)) for each in classes], ages
 
 
+def test_unknown_labels_are_as_events_that_never_were():
+    """Histories and heuristics are those of a log of the events with known labels alone."""
+    events = tied(200)
+    is_known = torch.arange(200) % 20 == 3  # so that most of the last events of a list are unknown
+    label = events.label.where(is_known, NO_LABEL)
+    sparse, rows = with_labels(events, label), is_known.nonzero().flatten()
+    few = EventBatch(events.src[rows], events.dst[rows], events.t[rows], label=label[rows])
+    mixed, alone = history_of(sparse), history_of(few)
+    eid = torch.arange(200)
+    asked = events.src, events.dst, events.t
+    for found, expected in zip(mixed.past_of(*asked), alone.past_of(*asked), strict=True):
+        assert torch.equal(found, expected)
+    assert (mixed.past_of(*asked)[0] >= 0).any()
+    rules = (LabelRules(each._log, each) for each in (mixed, alone))
+    [(_, said), (_, expected)] = (
+        [*next(each.predicted(0, n))] for each, n in zip(rules, (200, len(rows)), strict=True)
+    )
+    for name, scores in expected.items():
+        assert torch.equal(said[name][rows], scores), name
+    assert (mixed.classes(eid) >= 0).tolist() == is_known.tolist()
+
+
 @pytest.mark.parametrize("delay", [0, 5])
 def test_past_labels_of_an_event_match_a_scan_of_earlier_events(delay):
     events = tied(60)
@@ -41,9 +64,14 @@ def test_past_labels_of_an_event_match_a_scan_of_earlier_events(delay):
         assert (past[row].tolist(), ages[row].tolist()) == seen_by_scan(events, codes, each, delay)
 
 
-def test_binary_class_is_whether_the_label_is_above_0():
-    events = with_labels(made_events(3), torch.tensor([-1, 0, 5]))
-    assert history_of(events, num_classes=2).classes(torch.arange(3)).tolist() == [0, 0, 1]
+def test_binary_classes_are_signs_and_other_labels_are_refused():
+    events = with_labels(made_events(4), torch.tensor([-1, 0, 1, NO_LABEL]))
+    assert history_of(events, num_classes=2).classes(torch.arange(4)).tolist() == [0, 0, 1, -1]
+    events = with_labels(made_events(3), torch.tensor([1, 2, 1]))
+    with pytest.raises(
+        ValueError, match=r"label 2 is none of 0 and 1, or -1 and 1.*positive_label"
+    ):
+        history_of(events, num_classes=2).upto(3)
 
 
 def test_missing_labels_and_too_many_classes_are_refused():

@@ -22,7 +22,7 @@ from tgflow.report.compare.significance import (
     compare_means,
 )
 from tgflow.report.formatting import score
-from tgflow.report.label_figures import COLUMNS, columns_of, rule_rows, task_of
+from tgflow.report.label_figures import COLUMNS, columns_of, named, rule_rows, task_of
 from tgflow.train.tasks.figures import bin_scores, calibration_of
 
 NUM_WINDOWS = 20
@@ -120,9 +120,11 @@ class Analysis:
         if not self.judged or self.task is None:
             return None
         figure, values = self.task[1], self.judged
-        if figure == "ap" and 0 < self.positives.sum() < self.num_events:
+        values, positives = {n: x[:, self._known] for n, x in values.items()}, self.positives
+        positives = positives[self._known]
+        if figure == "ap" and 0 < positives.sum() < len(positives):
             values = {
-                label: np.stack([ap_values(row, self.positives) for row in rows])
+                label: np.stack([ap_values(row, positives) for row in rows])
                 for label, rows in values.items()
             }
         elif figure != "mrr":
@@ -134,7 +136,8 @@ class Analysis:
         """The figure that models are compared by first, and its significance."""
         if self.labels is None or self.task is None:
             return "MRR", self.mrr
-        return f"{COLUMNS[self.task[1]]} of labels", self.labels
+        of = named(self.outcome.summary, " of ", " of labels")
+        return f"{COLUMNS[self.task[1]]}{of}", self.labels
 
     def label_windows(self) -> dict[str, list[float]]:
         """Return the leading figure of labels in each window, the mean over seeds.
@@ -143,12 +146,15 @@ class Analysis:
         """
 
         def figure(row: Values, window: slice) -> float:
-            are_positive = self.positives[window]
+            known = self._known[window]
+            row, are_positive = row[window][known], self.positives[window][known]
+            if not len(row):
+                return np.nan
             if self.task is None or self.task[1] != "ap":
-                return float(row[window].mean())
+                return float(row.mean())
             if are_positive.all() or not are_positive.any():
                 return np.nan
-            return float(ap_values(row[window], are_positive).mean())
+            return float(ap_values(row, are_positive).mean())
 
         return {
             label: [float(np.mean([figure(row, w) for row in rows])) for w in self.windows()]
@@ -159,10 +165,17 @@ class Analysis:
         """Return the share of label 1 in each tenth of predicted probability, over all seeds."""
         if self.task is None or self.task[1] != "ap":
             return {}
+        known = self._known
+        positives = self.positives[known]
         return {
-            label: calibration_of(bin_scores(rows.ravel(), np.tile(self.positives, len(rows))))
+            label: calibration_of(bin_scores(rows[:, known].ravel(), np.tile(positives, len(rows))))
             for label, rows in self.judged.items()
         }
+
+    @property
+    def _known(self) -> Mask:
+        """Whether the label of each event is known, bool `[N]`."""
+        return np.asarray(self.facts["class"] >= 0)
 
     @property
     def positives(self) -> Mask:
@@ -197,7 +210,8 @@ class Analysis:
         for name, first, *others in rule_rows({**flat, **self.outcome.summary}, prefix, keys):
             rows.append((name, first, "", "", *others))
         first, *others = (COLUMNS[key] for key in keys)
-        return (f"labels, {prefix.partition('.')[2]}", first, "95 %", "p", *others), rows
+        head = f"labels, {prefix.partition('.')[2]}{named(self.outcome.summary, ': ')}"
+        return (head, first, "95 %", "p", *others), rows
 
     @cached_property
     def slices(self) -> list[Slice]:

@@ -462,6 +462,20 @@ class Config:
         return OfflineConfig(**named | {"reuse": self.reuse, "task": self.task})
 
     @property
+    def positive_label(self) -> str | None:
+        """The label of class 1, where the task has two classes; None without a task or of more."""
+        values = self.stream.label_values or ()
+        if self.task.target is None or self.task.classes not in (None, 2):
+            return None
+        return values[1] if len(values) == 2 else self.stream.positive_label or "1"
+
+    @property
+    def label_facts(self) -> dict[str, str]:
+        """Column of the task's labels and the positive one, as in metrics; {} without a task."""
+        facts = {"label_target": self.task.target, "label_positive": self.positive_label}
+        return {name: value for name, value in facts.items() if value is not None}
+
+    @property
     def is_offline(self) -> bool:
         """Whether the protocol is one of offline training."""
         return self.learning.protocol in get_args(OfflineProtocol)

@@ -72,6 +72,8 @@ class LabelRules:
         eid = torch.arange(self._num_seen, cut)
         events, classes = self._log.gather(eid), self._history.classes(eid).tolist()
         for src, dst, own in zip(events.src.tolist(), events.dst.tolist(), classes, strict=True):
+            if own < 0:
+                continue
             self._all[own] += 1
             self._most[src][own] += 1
             self._src_last[src] = self._pair_last[src, dst] = own

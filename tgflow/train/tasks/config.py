@@ -40,8 +40,7 @@ class TaskConfig:
     inject_share: Annotated[float, Gt(0), Lt(1)] = 0.05
     """Share of the test events that is injected."""
     classes: Annotated[int, Ge(2), Le(65_536)] | None = None
-    """Number of classes; unset: run 2, above 0 or not; train the number of distinct labels, 2 if
-    there are two, one of them at most 0 and the other above."""
+    """Number of classes; unset: that of distinct labels, counted in files; else 2."""
     label_delay: Annotated[Duration | None, Setting(resume="from_now")] = None
     """Delay after its event until a label is known, such as 1d or 2h; unset: none, once the event
     has been predicted."""

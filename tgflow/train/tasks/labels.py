@@ -17,6 +17,7 @@ from tgflow.base.units import seconds_of, ticks_in
 from tgflow.checkpoint import Checkpoint, Component, check_like
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, HostEvents, Targets
+from tgflow.graph.events import NO_LABEL
 from tgflow.nn.label_decoder import LabelDecoder
 from tgflow.nn.model import Scores, TemporalModel, device_of_model, feature_widths
 from tgflow.train.tasks.baselines import LabelRules
@@ -179,12 +180,14 @@ class EventLabels:
             eid: Log positions, int64 `[B]`.
             positive: Logits of the links, float `[B]`.
             classes: Logits of the labels, float `[B, num_classes]`; None: of anomalies.
+
+        Those of events whose label is not known mean nothing.
         """
         if classes is None:
             return -positive.double()
         if self.task.num_classes == 2:
             return (classes[:, 1] - classes[:, 0]).double()
-        return 1 / ranks_of(self.history.classes(eid), classes.float())
+        return 1 / ranks_of(self.history.classes(eid).clamp(min=0), classes.float())
 
     def said(self, t: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the most likely label of each event at ticks `t`, and its probability."""
@@ -197,8 +200,9 @@ class EventLabels:
         if not self.are_predicted:
             return batch
         eid = batch.host.eid
-        past = self.history.past(eid)
-        return _with_targets(batch, self.history.classes(eid), self._are_known(batch), *past)
+        past, label = self.history.past(eid), self.history.classes(eid)
+        known = self._are_known(batch) & (label >= 0)
+        return _with_targets(batch, label.clamp(min=0), known, *past)
 
     def asked(self, batch: Batch, as_of: Tensor, last: Tensor | None = None) -> Batch:
         """Attach the labels visible to events that are not stored, as of log positions.
@@ -232,14 +236,15 @@ class EventLabels:
     def check_measurable(self, part: str, start: int, stop: int) -> None:
         """Raise ValueError if labels of the events at `[start, stop)` give no AUC to choose by."""
         classes = self.history.classes(torch.arange(start, stop))
+        classes = classes[classes >= 0]
         if self.task.num_classes > 2:
             return
         if 0 < int(classes.sum()) < len(classes):
             return
         target = self.task.config.target
-        what = "is" if len(classes) and int(classes[0]) else "is not"
+        what = f"of class {int(classes[0])}" if len(classes) else "not known"
         raise ValueError(
-            f"every label ({target}) of {part} {what} above 0, so two classes cannot be separated "
+            f"every label ({target}) of {part} is {what}, so two classes cannot be separated "
             "there; give the number of classes (classes=...), or other parts"
         )
 
@@ -273,10 +278,11 @@ class EventFigures(Component):
         first = int(self._span[0])
         self._span = torch.tensor([int(host.eid[0]) if first < 0 else first, host.end])
         label = self._history.classes(host.eid)
+        known = label >= 0
         if classes is None:
-            self._own.add_scores(-positive.double(), label == 1)
+            self._own.add_scores(-positive[known].double(), label[known] == 1)
             return {}
-        return self._named(self._own.add(label, classes.float()))
+        return self._named(self._own.add(label[known], classes[known].float()))
 
     def aps(self) -> tuple[dict[str, float], ...]:
         """Return the AP of recent scores and of all by name; nothing unless it is defined."""
@@ -297,7 +303,7 @@ class EventFigures(Component):
         for eid, predicted in rules.predicted(max(start, 0), max(stop, 0)):
             label = self._history.classes(eid)
             for name, classes in predicted.items():
-                found.setdefault(name, self._new()).add(label, classes)
+                found.setdefault(name, self._new()).add(label[label >= 0], classes[label >= 0])
         return self._named(
             {
                 f"{rule}.{name}": value
@@ -345,16 +351,11 @@ def task_with_decoder(
 
 
 def count_classes(graph: TemporalGraph) -> int:
-    """Return the number of classes that the labels of all events need.
-
-    Two for two distinct labels, one of them at most 0 and the other above, as 0 and 1, or signs.
-    Otherwise the number of distinct labels, at least three, as two would be separated by sign.
-    """
+    """Return the number of distinct known labels, which are 0 and 1, or -1 and 1, if two."""
     label = graph.log.read(0, graph.num_events).label
     if label is None:
         raise ValueError("the events have no labels; name their column by target=...")
-    kinds = torch.unique(label)
+    kinds = torch.unique(label[label != NO_LABEL])
     if len(kinds) < 2:
         raise ValueError(f"there is nothing to learn: the labels are {kinds.tolist()}")
-    are_signs = len(kinds) == 2 and int(kinds[0]) <= 0 < int(kinds[1])
-    return 2 if are_signs else max(3, len(kinds))
+    return len(kinds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,10 +12,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tgflow.base.keys import derive_key
-from tgflow.base.units import seconds_of
+from tgflow.base.units import exact_decimal, seconds_of
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.ids import NodeIds
 from tgflow.nn.model import TemporalModel
+from tgflow.streams.rows.validate import label_text, label_values
 from tgflow.train.inference import Inference
 from tgflow.train.tasks.figures import LabelFigures
 
@@ -27,25 +29,55 @@ class LabeledNodes:
 
     nodes: Tensor
     label: Tensor
-    """int64 `[N]`: classes, from 0, in the order of the labels."""
+    """int64 `[N]`: classes, from 0; of two 1 is the positive one, more are in order of labels."""
     num_classes: int
     num_unknown: int
     """Omitted nodes, with labels but without events."""
+    positive: str | None = None
+    """The label of class 1 of two."""
 
     @classmethod
-    def of(cls, table: pa.Table, ids: NodeIds, path: str) -> LabeledNodes:
+    def of(
+        cls,
+        table: pa.Table,
+        ids: NodeIds,
+        path: str,
+        positive: str | None = None,
+        unknown: Sequence[str] = (),
+        classes: int | None = None,
+    ) -> LabeledNodes:
+        """Return the nodes of a table whose labels are known.
+
+        Args:
+            table: Columns node and label.
+            ids: Ids of the stream.
+            path: File of the table, for messages.
+            positive: Label of class 1, as in `label_values`.
+            unknown: Labels that mean not known, beside empty, null and NaN.
+            classes: Number of classes; None: at most `MOST_LABELS`.
+        """
         check_columns(table, ("node", "label"), path)
-        column = table["label"].combine_chunks()
-        if column.null_count:
-            raise ValueError(f"{path}: {column.null_count} labels are missing")
-        nodes = found_nodes(ids, table["node"], path)
+        texts = [label_text(value) for value in table["label"].to_pylist()]
+        left_out = {None, *map(label_text, unknown)}
+        rows = [row for row, text in enumerate(texts) if text not in left_out]
+        counts = Counter(texts[row] for row in rows)
+        kinds = {str(kind): counts[kind] for kind in sorted(counts, key=_by_number)}
+        try:
+            order = label_values("label", kinds, positive, classes) or (*kinds,)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        nodes = found_nodes(ids, table["node"].take(pa.array(rows, pa.int64())), path)
         known = nodes >= 0
-        values = column.to_pylist()
-        order = {value: code for code, value in enumerate(sorted(set(values)))}
-        label = torch.tensor([order[value] for value in values])[known]
-        nodes = nodes[known]
+        label = torch.tensor([order.index(str(texts[row])) for row in rows], dtype=torch.int64)
+        label, nodes = label[known], nodes[known]
         _check(path, nodes, label, len(order))
-        return cls(nodes, label, len(order), int((~known).sum()))
+        shown = order[1] if len(order) == 2 else None
+        return cls(nodes, label, len(order), int((~known).sum()), shown)
+
+
+def _by_number(text: str | None) -> tuple[bool, float, str]:
+    number = exact_decimal(str(text))
+    return number is None, float(number or 0), str(text)
 
 
 def check_columns(table: pa.Table, names: Sequence[str], path: str) -> None:

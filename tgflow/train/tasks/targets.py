@@ -8,13 +8,14 @@ from torch import Tensor
 
 from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.graph import TemporalGraph
+from tgflow.graph.events import NO_LABEL
 from tgflow.nn.memory_table import grow_to
 from tgflow.plan.count_lookup import LastEvents
 
-NO_LABEL = INT64_MIN
-"""Marks an unknown label."""
 DEPTH = 8
 """Earlier labels of each list that are visible to an event."""
+_DEEPEST = 64 * DEPTH
+"""Earlier events of each list among which known labels are looked for."""
 
 
 class LabelHistory:
@@ -24,8 +25,8 @@ class LabelHistory:
     They are a function of the log before t, so no state is saved: the log is read as far as needed.
     Takes some 40 bytes an event, plus the same for each new pair. Not thread-safe.
 
-    With two classes, labels above 0 are class 1 and all others class 0: as they are 0 and 1, or
-    signs. With more, the classes are numbered by first occurrence of their label.
+    With two classes, labels are 0 and 1, or -1 and 1, and 1 is class 1. With more, the classes are
+    numbered by first occurrence of their label. `NO_LABEL` is of class -1: it is not shown.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class LabelHistory:
         self.num_classes, self.delay = num_classes, delay
         self._log, self._last = graph.log, LastEvents(graph)
         self._classes = torch.zeros(0, dtype=torch.int32)
+        self._has_unknown = False
         self._size = 0
         """Number of events read, which have classes; the rest is spare capacity."""
         self.codes: dict[int, int] = {} if codes is None else codes
@@ -52,7 +54,10 @@ class LabelHistory:
             raise ValueError("the events have no labels; name their column by target=...")
         self._classes = grow_to(self._classes, stop)
         added = self._classes[self._size : stop]
-        added[:] = self._classes_of(label)
+        known = label != NO_LABEL
+        self._has_unknown |= not known.all()
+        added[:] = -1
+        added[known] = self._classes_of(label[known]).int()
         codes, places = np.unique(added.numpy(), return_index=True)
         for code, place in zip(codes.tolist(), places.tolist(), strict=True):
             self._first.setdefault(code, self._size + place)
@@ -60,6 +65,11 @@ class LabelHistory:
 
     def _classes_of(self, label: Tensor) -> Tensor:
         if self.num_classes == 2:
+            if (wrong := (label < -1) | (label > 1)).any():
+                raise ValueError(
+                    f"label {int(label[wrong][0])} is none of 0 and 1, or -1 and 1, so which class "
+                    "it is of is not known; pass positive_label=..., or classes=..."
+                )
             return label > 0
         kinds, first, which = np.unique(label.numpy(), return_index=True, return_inverse=True)
         for kind in kinds[first.argsort()].tolist():
@@ -72,7 +82,7 @@ class LabelHistory:
         return codes[torch.from_numpy(which)]
 
     def classes(self, eid: Tensor) -> Tensor:
-        """Return the classes of events, int64 `[N]` of positions `[N]`."""
+        """Return the classes of events, int64 `[N]` of positions `[N]`; -1: not known."""
         if not len(eid):
             return eid
         self.upto(int(eid.max()) + 1)
@@ -114,7 +124,18 @@ class LabelHistory:
         cut = torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
         cut = cut if limit is None else torch.minimum(cut, limit)
         self.upto(int(cut.max()) if len(cut) else 0)
-        return self._last.before(src, dst, cut, num)
+        deep = num
+        while True:
+            last = self._last.before(src, dst, cut, deep)
+            if not self._has_unknown:
+                return last
+            known = (last >= 0) & (self._classes[last.clamp(min=0)] >= 0)
+            is_short = (known.sum(-1) < num) & (last[:, :, -1] >= 0)
+            if deep >= _DEEPEST or not is_short.any():
+                break
+            deep *= 4
+        known_first = (~known).byte().argsort(dim=-1, stable=True)[:, :, :num]
+        return last.where(known, -1).gather(-1, known_first)
 
     def past_at(self, last: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return classes and ages, as `past`, of lists of events `[N, 4, k]` at ticks `[N]`."""
