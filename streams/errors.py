@@ -80,11 +80,15 @@ class TooManyBadRecords(StreamError):
     Args:
         where: As of `StreamError`, and likewise `code` and `text`.
         row: The bad row that exceeded the limit; None if all rows were counted.
+        example: The place of the example in `text`.
     """
 
-    def __init__(self, where: str, code: str, text: str, row: object = None) -> None:
+    def __init__(
+        self, where: str, code: str, text: str, row: object = None, example: str = ""
+    ) -> None:
         super().__init__(where, code, text)
         self.row = row
+        self.example = example
 
 
 class LateEvent(StreamError):

@@ -73,7 +73,7 @@ class RowAccounting:
         if not self._allows(num_bad, num_rows):
             total = f" {num_rows:,}" if num_bad < num_rows else ""
             text = f"{num_bad:,} of all{total} rows are bad{self._limit}"
-            raise self._broken(text, self._most_frequent())
+            raise self._broken(text, *self._most_frequent())
 
     def changes(self) -> dict[str, Any]:
         """Return the counts of the partitions that have changed since the last call."""
@@ -100,9 +100,9 @@ class RowAccounting:
             num_bad = len(recent) - start
             if not self._allows(num_bad, WINDOW):
                 rows = f"the last {min(number + 1, WINDOW):,} rows are bad"
-                raise self._broken(f"{num_bad:,} of {rows}{self._limit}", _usual(bad), row)
+                raise self._broken(f"{num_bad:,} of {rows}{self._limit}", *_usual(bad), row)
             if num_bad == number + 1 == FIRST:
-                raise self._broken(f"the first {FIRST:,} rows are all bad", _usual(bad), row)
+                raise self._broken(f"the first {FIRST:,} rows are all bad", *_usual(bad), row)
         counts["recent_bad"] = recent[start:]
 
     def _allows(self, num_bad: int, num_rows: int) -> bool:
@@ -113,8 +113,8 @@ class RowAccounting:
     def _limit(self) -> str:
         return f", more than max_bad_ratio={self._max_bad_ratio:g}"
 
-    def _most_frequent(self) -> str:
-        """Return the most frequent fault of all rows, with an example and its place."""
+    def _most_frequent(self) -> tuple[str, str]:
+        """Return the most frequent fault of all rows with an example, and the example's place."""
         seen = [each for entry in self.counts.values() for each in entry["refused"].items()]
         most: Counter[str] = Counter()
         for code, found in seen:
@@ -122,19 +122,22 @@ class RowAccounting:
         [(code, count)] = most.most_common(1)
         example = next(found for other, found in seen if other == code)
         place = Origin(example["first"], b"").where
-        return f", {count:,} of them by {code!r} (as {place}: {example['examples'][0]})"
+        return f", {count:,} of them by {code!r} (as {place}: {example['examples'][0]})", place
 
-    def _broken(self, text: str, fault: str, row: BadRow | None = None) -> TooManyBadRecords:
+    def _broken(
+        self, text: str, fault: str, place: str, row: BadRow | None = None
+    ) -> TooManyBadRecords:
         way_out = "is the schema right? the dead letters hold the rows; else raise max_bad_ratio"
-        return TooManyBadRecords(self._name, "schema", f"{text}{fault}; {way_out}", row)
+        return TooManyBadRecords(self._name, "schema", f"{text}{fault}; {way_out}", row, place)
 
 
-def _usual(bad: Sequence[BadRow]) -> str:
-    """Return the most frequent fault of rows, with an example and its place."""
+def _usual(bad: Sequence[BadRow]) -> tuple[str, str]:
+    """Return the most frequent fault of rows with an example, and the example's place."""
     [(code, _)] = Counter(row.code for row in bad).most_common(1)
     example = next(row for row in bad if row.code == code)
-    text = printable(f"{example.origin.where}: {example.text}", MAX_MESSAGE)
-    return f", most of them lately by {code!r} (as {text})"
+    place = example.origin.where
+    text = printable(f"{place}: {example.text}", MAX_MESSAGE)
+    return f", most of them lately by {code!r} (as {text})", place
 
 
 def _none() -> dict[str, Any]:

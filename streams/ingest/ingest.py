@@ -136,7 +136,8 @@ class Ingest:
         self._committed: IngestState | None = None
         self._silence: defaultdict[int, float] = defaultdict(float)
         """Seconds polled without rows, by partition, while it was known to have no more."""
-        self._row_at: dict[int, float] = {}
+        self._without_rows: defaultdict[int, float] = defaultdict(float)
+        """Seconds polled since its last rows, by partition."""
         self._warned: set[int] = set()
         self._has_refused = False
         self._waits_for: Mapping[int, float] = {}
@@ -273,8 +274,7 @@ class Ingest:
 
     def waits(self) -> dict[str, float]:
         """Return the partitions that buffered events wait for, with their seconds of silence."""
-        now = self._clock()
-        return {str(p): now - since for p, since in self._waits_for.items()}
+        return {str(p): seconds for p, seconds in self._waits_for.items()}
 
     def close(self) -> None:
         """End the iteration and close the source."""
@@ -312,8 +312,9 @@ class Ingest:
         elif polled and not self.progress:  # the first rows came after an empty poll
             self.progress = self.source.progress()
         active = {rows.partition for rows in polled}
-        silent = self._silent(began, active)
-        self._note_waits(active | (admission.partitions - wanted))
+        seconds = self._clock() - began
+        silent = self._silent(seconds, active)
+        self._note_waits(seconds, active | (admission.partitions - wanted))
         if admission.can_release(silent):
             yield from self._step(silent)
 
@@ -364,14 +365,14 @@ class Ingest:
         if broken is not None:
             raise broken
 
-    def _silent(self, began: float, active: Set[int]) -> Set[int]:
+    def _silent(self, seconds: float, active: Set[int]) -> Set[int]:
         """Mark idle partitions; return those without rows for `order_timeout`.
 
         The clock of a partition stands still while events are learned, and while it is not known to
         have no more: in outages and under back-pressure. None is silent while any partition is
         behind its end.
         """
-        seconds, caught_up = self._clock() - began, self.source.caught_up()
+        caught_up = self.source.caught_up()
         for partition in active:
             self._silence[partition] = 0.0
         for partition in caught_up - active:
@@ -381,23 +382,24 @@ class Ingest:
             return frozenset()
         return {p for p in caught_up if self._silence[p] >= self._order_timeout}
 
-    def _note_waits(self, active: Set[int]) -> None:
+    def _note_waits(self, seconds: float, active: Set[int]) -> None:
         """Note the partitions that events wait for; warn of each that is silent for long.
 
-        Partitions in `active` have delivered rows, or were not polled.
+        Partitions in `active` have delivered rows, or were not polled, in the last `seconds`.
         """
-        now = self._clock()
-        self._row_at |= dict.fromkeys(active, now)
+        for partition in self._admission.partitions:
+            self._without_rows[partition] += seconds
+        self._without_rows.update(dict.fromkeys(active, 0.0))
         self._warned -= active
-        self._waits_for = {p: self._row_at.setdefault(p, now) for p in self._admission.holding()}
-        for partition, since in self._waits_for.items():
-            if now - since >= WARN_SECONDS and partition not in self._warned:
+        self._waits_for = {p: self._without_rows[p] for p in self._admission.holding()}
+        for partition, waited in self._waits_for.items():
+            if waited >= WARN_SECONDS and partition not in self._warned:
                 self._warned.add(partition)
                 _log.warning(
                     "%s: partition %d has been silent for %.0f s and delays the others; %s",
                     self.source.name,
                     partition,
-                    now - since,
+                    waited,
                     "set idle_timeout to continue without it"
                     if self._idle_timeout == inf
                     else "the source does not confirm that it was read to its end",

@@ -270,7 +270,8 @@ def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
         consumer.assign(partitions)
         ends = consumer.end_offsets(partitions)
         starts = consumer.beginning_offsets(partitions)
-        consumer.seek_to_beginning(*partitions)
+        for partition in partitions:
+            consumer.seek(partition, starts[partition])
         waiting = {p for p in partitions if starts[p] < ends[p]}
         deadline = time.monotonic() + FIRST_SECONDS
         while waiting - found.keys() and time.monotonic() < deadline:

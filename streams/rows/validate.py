@@ -342,10 +342,12 @@ def first_id_kind(
     """Return the kind of ids in the first rows, given with their columns, and the reason if text.
 
     Ids are integers if all are, as `canonical`; they are text if one is a text or a number that
-    is written in another way, such as 007 or 12.0. `has_missing` explains numbers with decimals.
+    is written in another way, such as 007 or 12.0. Missing values do not count. `has_missing`
+    explains numbers with decimals.
     """
+    ends = [(name, value) for name, value in ends if value not in (None, "")]
     for name in dict.fromkeys(name for name, _ in ends):
-        there = [v for other, v in ends if other == name and v is not None]
+        there = [v for other, v in ends if other == name]
         if there and not any(map(_is_id, there)):
             text = f"{name} is {shown(there[0])}, expected an integer or a string; "
             if has_missing:

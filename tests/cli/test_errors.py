@@ -172,6 +172,7 @@ def template(tmp_path_factory):
         "open.csv": 'src,dst,t\n1,2,1\n1,"2,2\n1,2,3\n',
         "late.csv": "src,dst,t\n1,2,10\n1,2,5\n1,2,20\n",
         "bad.csv": "src,dst,t\n1,,1\n1,,2\n",
+        "a src=b.csv": "src,dst,t\n1,,1\n1,,2\n",
         "words.csv": "src,dst,t\n1,2,x\n1,2,y\n",
         "a.csv": "1,2,3\n4,5,6\n",
         "b.csv": "1;2;3\n4;5;6\n",
@@ -246,6 +247,7 @@ def test_error_in_kafka_settings_names_the_fix(refused, line, code, words):
     [
         ("run words.csv", 65, "words.csv, line 2: t is 'x', expected a number of s"),
         ("run bad.csv", 65, "bad.csv: 2 of all rows are bad"),
+        ("run 'a src=b.csv'", 65, "(as a src=b.csv, line 2: dst is empty"),
         ("run bad.csv", 65, "are in runs/bad-tgn/dead-letters"),
         ("run open.csv -m recency", 65, "open.csv, line 3: a quote opens here that is not closed "
          "within --set checks.max_record_bytes=1048576 or to the end of the file"),

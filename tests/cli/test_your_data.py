@@ -58,7 +58,7 @@ def test_time_ahead_of_the_clock_is_refused_from_stdin(tgflow, monkeypatch, flag
     ran = tgflow("run", "-", "--time-unit", "s", "--json", "-o", "out", *flags, *CHEAP)
     assert ran.code == 0
     assert ran.json["refused"].get("time_jump", 0) == refused
-    assert ("--max-time-jump none; such rows are refused" in ran.err) == bool(refused)
+    assert ran.err.count("--max-time-jump none; such rows are refused") == refused
 
 
 @pytest.mark.parametrize(

@@ -186,3 +186,8 @@ def test_tables_that_hold_no_events_are_refused_with_a_sentence():
         open_stream(floats)
     [batch] = open_stream(floats.dropna(), id_kind="string")
     assert len(batch) == 1
+
+
+def test_missing_values_do_not_fix_the_kind_of_ids():
+    assert first_id_kind("a.csv", [("src", 1), ("dst", ""), ("dst", None)]) == ("int", "")
+    assert first_id_kind("a.csv", [("src", ""), ("src", "a")])[1].endswith("is 'a'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 import traceback
@@ -135,9 +136,11 @@ def explain(error: BaseException) -> str:
         return text
     from tgflow.run.config import in_flags
 
-    place = f"{getattr(error, 'where', None) or getattr(error, 'filename', None)}: "
-    place = place if text.startswith(place) else ""  # a file's name may look like a setting
-    return place + in_flags(text.removeprefix(place))
+    # a file's name may look like a setting
+    places = (getattr(error, name, None) for name in ("where", "filename", "example"))
+    named = "|".join(re.escape(str(place)) for place in places if place)
+    parts = re.split(f"((?<![^ (])(?:{named})(?=: ))", text) if named else [text]
+    return "".join(part if i % 2 else in_flags(part) for i, part in enumerate(parts))
 
 
 def cause_of(error: BaseException) -> BaseException:

@@ -163,7 +163,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         flow=flow,
         control=control,
         status=status,
-        services=[library_messages(run_log), opened.pop_all(), watchdog, *feeds],
+        services=[opened.pop_all(), watchdog, *feeds],
         display=next(each for each in components if isinstance(each, watch.Shown)),
         components=components,
         warn=lambda text: run_log.warning("checkpoint", text),

@@ -175,6 +175,7 @@ def choices(key):
         ("pass data_seed=3", "pass --set learning.data_seed=3"),
         ("buffer_bytes is 0, raise it", "--set order.buffer_bytes is 0, raise it"),
         ("max_time_jump is 5", "--max-time-jump is 5"),
+        ("(--set kafka.connect_timeout=S)", "(--set kafka.connect_timeout=S)"),
         ("set late to dead_letter or drop", "set late to dead_letter or drop"),
         ("the column 'time_unit' of a.csv", "the column 'time_unit' of a.csv"),
         ("--time-unit ms; x=3, some_name=4", "--time-unit ms; x=3, some_name=4"),

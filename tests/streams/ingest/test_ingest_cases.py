@@ -124,12 +124,21 @@ def test_silent_partition_is_waited_for_in_bounded_memory(caplog):
         assert times(ingest) == []
     assert 200 <= ingest.num_buffered <= 400 + 50
     assert source.polled[-1] == {1}
-    assert ingest.waits() == {"1": 99.0}
+    assert ingest.waits() == {"1": 100.0}
     ours = [record.message for record in caplog.records if record.name.startswith("tgflow")]
     assert ours == [
         "list: partition 1 has been silent for 10 s and delays the others; "
         "set idle_timeout to continue without it"
     ]
+
+
+def test_waits_do_not_count_the_time_of_learning():
+    source = Ticking({0: rows_at([0, 1, 2, 3])}, poll_sizes=(2,))
+    events = iter(ingest := Ingest(source, OrderConfig(), clock=source.clock))
+    for _ in range(2):
+        next(events)
+        source.seconds += 60
+        assert all(seconds <= 1 for seconds in ingest.waits().values())
 
 
 def test_idle_partition_times_out_the_same_way_on_replay():
