@@ -352,6 +352,9 @@ LABELED = replace(STREAM, label=(2 * STREAM.src + torch.arange(len(STREAM))) % 3
 ASKED_X = torch.tensor([[2.0, -0.5]])
 
 
+TWO = replace(LABELED, label=LABELED.label.clamp(max=1))
+
+
 def labeled(name, num_classes, events=LABELED, reads_x=True):
     """Return an engine of a model with a random label decoder, and the labels."""
     task = LabelTask(TaskConfig(kind="edge", target="is_odd", classes=num_classes))
@@ -370,7 +373,8 @@ def label_logits(engine, labels, src, dst, t, x=ASKED_X):
 @pytest.mark.parametrize("name", ["tgn", "jodie", "graphmixer", "tgat"])
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_contributions_to_a_label_add_up_to_its_logit(name, num_classes):
-    engine, labels = labeled(name, num_classes)
+    events = TWO if num_classes == 2 else LABELED
+    engine, labels = labeled(name, num_classes, events)
     asked = LabelQuestion(labels, ASKED_X, [("amount", 1, "2"), ("hour", 1, "-0.5")])
     for src, dst in (PAIR, (0, 12), (12, 13)):
         found = Explainer(engine).explain(src, dst, NOW, of=asked)
@@ -390,7 +394,7 @@ def test_contributions_to_a_label_add_up_to_its_logit(name, num_classes):
             eids = (ends == node).nonzero().squeeze(1)
             assert record.num_known == len(eids)
             assert [each.eid for each in record.latest] == eids.tolist()[::-1][:8]
-            own = LABELED.label[eids]
+            own = events.label[eids]
             kinds = own > 0 if num_classes == 2 else own == found.label
             assert record.num_positive == int(kinds.sum())
     other = next(label for label in labels.history.codes or (0,) if label != found.label)
@@ -406,14 +410,14 @@ def test_contributions_to_a_label_add_up_to_its_logit(name, num_classes):
 
 
 def test_effects_on_a_label_are_those_of_logs_without_the_event():
-    engine, labels = labeled("tgat", 2)
+    engine, labels = labeled("tgat", 2, TWO)
     found = Explainer(engine).explain(*PAIR, NOW, of=LabelQuestion(labels, ASKED_X))
     assert {group.name for group in found.groups} >= {"features"}
     assert len(found.events) > 3
     for event in found.events[:6]:
         graph = tg.TemporalGraph(edge_x=FeatureTable(X_DIM))
         kept = [i for i in range(len(LABELED)) if i != event.eid]
-        graph.append(LABELED[torch.tensor(kept)])
+        graph.append(TWO[torch.tensor(kept)])
         other = labels.task.labels_of(graph)
         logits = label_logits(recent(engine.model, graph), other, *PAIR, NOW)
         assert event.drop == pytest.approx(found.logit - float(logits[1] - logits[0]), abs=1e-5)
