@@ -33,13 +33,13 @@ def moments(base: str):
 def seen(name: str, base: str, unit: str, delay=None, epochs=0, **settings):
     """Return every batch's tensors and scores, the results and the state at the end."""
     events, tick = moments(base), int(ticks_per_unit(base, unit))
-    graph, found, task = TemporalGraph("undirected", 2, time_unit=unit), [], None
+    graph, found, task = TemporalGraph("undirected", 2, time_unit=unit), [], TaskConfig()
     model = made_model(name)
     if delay is not None:
-        task = LabelTask(TaskConfig(kind="edge", target="label", classes=3, label_delay=delay))
+        task = TaskConfig(kind="edge", target="label", classes=3, label_delay=delay)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            task.add_decoder(model, 2)
+            LabelTask(task).add_decoder(model, 2)
     settings = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5, **settings}
 
     def keep(module, args, out):
@@ -58,7 +58,7 @@ def seen(name: str, base: str, unit: str, delay=None, epochs=0, **settings):
         trainer = OfflineTrainer(model, graph, OfflineConfig(epochs=epochs, **settings))
         result = trainer.fit()
     else:
-        trainer = ContinualTrainer(model, graph, ContinualConfig(**settings), task=task)
+        trainer = ContinualTrainer(model, graph, ContinualConfig(task=task, **settings))
         result = trainer.run([events])
     return found, untimed(result), state_of(trainer), tick
 
