@@ -39,6 +39,7 @@ def test_without_a_terminal_plain_lines_are_printed():
 
 def test_lag_of_a_topic_stands_instead_of_a_share():
     topic = {key: value for key, value in RECORD.items() if key != "progress"}
+    assert "lag 50 ms" in show(False, [RECORD | {"lag_events": 7, "lag_seconds": 5}], 400)
     [_, line] = show(False, [topic | {"lag_events": 1234, "lag_seconds": 75}], None).splitlines()
     assert line.startswith(
         "200 events  1,234 events/s  lag 1,234 events, 1 min 15 s  recent:  loss"

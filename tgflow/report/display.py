@@ -99,7 +99,7 @@ class Display:
         return self._total is not None or "progress" in self._last
 
     def _lag(self) -> str:
-        if "lag_events" not in self._last:
+        if self._has_share or "lag_events" not in self._last:
             return f"lag {duration(self._value('freshness_seconds'))}"
         behind = f", {duration(self._last['lag_seconds'])}" if "lag_seconds" in self._last else ""
         return f"lag {self._last['lag_events']:,} events{behind}"
