@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from tgflow.base._native import may_have_other_spellings
@@ -38,7 +37,6 @@ from tgflow.streams.files.text import (
     BOM,
     Parser,
     TextDecoder,
-    count_lines,
     head_of,
     parser_block,
     refuse_tiny,
@@ -311,8 +309,7 @@ def csv_parser(
     decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
 
     def table(lines: Text, options: pa.csv.ConvertOptions, num_lines: int) -> pa.RecordBatch:
-        is_plain = count_lines(lines) == num_lines and not len(_lone_returns(lines))
-        layout = parsing if is_plain else with_line_ends
+        layout = with_line_ends if b'"' in lines else parsing
         table = pa.csv.read_csv(pa.BufferReader(lines), reading, layout, options)
         if len(table) != num_lines:
             raise pa.ArrowInvalid("not one row a line")
@@ -340,7 +337,7 @@ def csv_parser(
         refuse_tiny(lines, is_tiny, quotes.row_ends)
         batch = table(lines, converting, num_lines)
         ends = [batch[columns.src], batch[columns.dst]] if ids == "int" else []
-        if any(pc.any(pc.less(column, 0)).as_py() for column in ends):
+        if any((column.to_numpy(zero_copy_only=False) < 0).any() for column in ends):
             raise pa.ArrowInvalid("a negative id, such as -007")
         if ends and may_have_other_spellings(lines, delimiter):
             for column in table(lines, as_ids, num_lines).columns:
