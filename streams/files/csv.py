@@ -53,7 +53,8 @@ UNREAD = "_"
 """Name of an ignored column; may be repeated."""
 MAX_COMMENTS, HEAD_BYTES = 10_000, 8 << 20
 """Maximum leading comment lines of a file, and about how many bytes are searched for them."""
-JODIE_HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
+_JODIE = re.compile(r"user(_id)?,item(_id)?,timestamp,state_label")
+_FEATURES = re.compile(r"comma_separated_(list|array)_of_features")
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
 _SPACES = re.compile(rb"[ \t]+")
 
@@ -270,8 +271,9 @@ class CsvDecoder(TextDecoder):
 class JodieDecoder(CsvDecoder):
     """JODIE's published CSV files (Kumar et al., KDD 2019): wikipedia, reddit, ...
 
-    The header has five names for `4 + F` values per row: src, dst, t, label, f0, f1, ... Users
-    and items are numbered separately, both from 0, so the stream is bipartite.
+    The header has five names for `4 + F` values per row: src, dst, t, label, f0, f1, ...; or a name
+    for each feature. Users and items are numbered separately, both from 0, so the stream is
+    bipartite.
     """
 
     bipartite = True
@@ -281,11 +283,35 @@ class JodieDecoder(CsvDecoder):
         self.refuse_first_row()
         widths = [len(split_values(line, ",")) for line in self.head()[1:] if not undecodable(line)]
         num_features = max(mode(widths) - 4, 0) if widths else 0
-        return ["src", "dst", "t", "label", *(f"f{i}" for i in range(num_features))]
+        given = self._header_names()[4:] if widths else []
+        if len({*given}) != num_features or _FEATURES.fullmatch(",".join(plain_names(given))):
+            given = [f"f{i}" for i in range(num_features)]
+        return ["src", "dst", "t", "label", *given]
+
+    def notes(self) -> Sequence[str]:
+        """Return a note on the layout."""
+        names = f"src, dst, t, label and {len(self.default_features())} features"
+        text = f"read as JODIE's files: {names}, users and items as separate nodes"
+        return [f"{text}; format='csv' reads the columns by their own names"]
 
     def default_features(self) -> Sequence[str]:
         """Return f0, f1, ..., which are read unless other features are requested."""
         return self.names()[4:]
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Return names in lower case, with `_` between words."""
+    return [re.sub(r"[\s_-]+", "_", name.strip().lower()) for name in names]
+
+
+def is_jodie(header: Sequence[str], row: Sequence[str]) -> bool:
+    """Return whether a file has JODIE's columns, by its header and the values of its first row."""
+    names = plain_names(header)
+    if not _JODIE.fullmatch(",".join(names[:4])):
+        return False
+    return _FEATURES.fullmatch(",".join(names[4:])) is not None or (
+        len(row or header) == len(header) and all(map(_is_number, row[4:]))
+    )
 
 
 def csv_parser(

@@ -24,18 +24,20 @@ from tgflow.streams.files.columnar import (
 )
 from tgflow.streams.files.csv import (
     EDGES,
-    JODIE_HEADER,
     KONECT,
     SNAP,
     CsvDecoder,
     Dialect,
     JodieDecoder,
+    is_jodie,
+    plain_names,
+    split_values,
 )
 from tgflow.streams.files.decoder import Decoder
-from tgflow.streams.files.dyglib import HEADER as DYGLIB_HEADER
+from tgflow.streams.files.dyglib import HEADER as DYGLIB
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
-from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, TextFile, head_of
+from tgflow.streams.files.text import BLOCK_BYTES, BOM, COMPRESSION, TextFile, head_of
 from tgflow.streams.files.urls import FilePath, file_path
 from tgflow.streams.options import TextLayout
 
@@ -97,8 +99,8 @@ def decoder_for(
 ) -> Decoder:
     """Return the decoder of one file.
 
-    Without a format the file name decides, for JODIE and DyGLib the header; a file with an unknown
-    ending and a given layout is CSV.
+    Without a format the file name decides, for JODIE and DyGLib the columns, unless `layout` names
+    one of them; a file with an unknown ending and a given layout is CSV.
     """
     layout = layout or TextLayout()
     format, given = layout.format, (layout.header, layout.columns, layout.sep, layout.comment)
@@ -111,8 +113,13 @@ def decoder_for(
         text = f"its name has no known ending (known: {endings}); pass format=..."
         raise StreamError(str(path), "schema", f"{text} ({', '.join(FORMATS)})")
     if format is None and chosen == "csv" and not has_layout:
-        head = [line.strip() for line in head_of(path, 1)]
-        chosen = {JODIE_HEADER: "jodie", DYGLIB_HEADER: "dyglib"}.get(b"".join(head), "csv")
+        lines = [line.removeprefix(BOM) for line in head_of(path, 2)]
+        header, row = (split_values(line, ",") for line in [*lines, b"", b""][:2])
+        roles = {getattr(layout, role, None) for role in ("src", "dst", "t", "label")}
+        if plain_names(header) == DYGLIB:
+            chosen = "dyglib"
+        elif is_jodie(header, row) and roles.isdisjoint(map(str.strip, header[:4])):
+            chosen = "jodie"
     found = FORMATS[chosen]
     if found.dialect is not None:
         return found.decoder(path, max_bytes, block_bytes, found.dialect, layout)
