@@ -140,6 +140,7 @@ def test_events_before_a_node_without_a_row_are_delivered_first():
         (TABLE | {"id": ["a", "b", "a", "c"]}, {}, "id 'a' has two rows, 0 and 2; leave one"),
         (TABLE | {"id": ["a", None, "b", "c"]}, {}, "row 1: the id is missing"),
         (TABLE | {"id": AGES}, {}, "ids are numbers without decimals or texts, got double"),
+        (TABLE | {"id": [0.0, None, 2.0, 3.0]}, {}, "row 1: the id is missing, which made floats"),
         (TABLE | {"age": [1.0, None, 2.0, 3.0]}, {}, "row of 'a': age is missing; .*_missing=0"),
         (TABLE | {"end": ["src", "to", "dst", "dst"]}, {"side": "end", "columns": ["age"]},
          'row 1: a side is "src" or "dst", got \'to\''),
