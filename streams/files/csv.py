@@ -347,12 +347,7 @@ def csv_parser(
 
     def checked(lines: Text, num_lines: int) -> Text:
         lines = tidy(lines)
-        found = quotes.find(lines) if b'"' in lines else None
-        if found is not None and (found.is_open or not found.is_sound):
-            raise pa.ArrowInvalid("an open quote, or text after a closing one")  # Arrow appends it
-        returns = _lone_returns(lines)
-        if len(returns) and (found is None or not found.hold(returns).all()):
-            raise pa.ArrowInvalid("a line end of another kind")
+        check_quotes(lines, quotes)
         if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
             raise pa.ArrowInvalid("a byte order mark")  # Arrow would skip a leading one
         reading.block_size = parser_block(lines, num_lines)
@@ -379,6 +374,16 @@ def csv_parser(
 
     schema = pa.schema(dict.fromkeys(types, pa.string()))
     return Parser(typed, texts, explain, schema, listed(list(types)))
+
+
+def check_quotes(lines: Text, quotes: Quotes) -> None:
+    """Raise `pa.ArrowInvalid` for quotes and line ends that Arrow would read in another way."""
+    found = quotes.find(lines) if b'"' in lines else None
+    if found is not None and (found.is_open or not found.is_sound):
+        raise pa.ArrowInvalid("an open quote, or text after a closing one")  # Arrow appends it
+    returns = _lone_returns(lines)
+    if len(returns) and (found is None or not found.hold(returns).all()):
+        raise pa.ArrowInvalid(r"a \r that ends no line; end lines with \n or \r\n")
 
 
 def split_values(row: Text, delimiter: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
@@ -29,6 +30,7 @@ from tgflow.streams.files.csv import (
     CsvDecoder,
     Dialect,
     JodieDecoder,
+    check_quotes,
     is_jodie,
     plain_names,
     split_values,
@@ -37,6 +39,7 @@ from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.dyglib import HEADER as DYGLIB
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
+from tgflow.streams.files.quotes import Quotes, Text
 from tgflow.streams.files.text import BLOCK_BYTES, BOM, COMPRESSION, TextFile, head_of
 from tgflow.streams.files.urls import FilePath, file_path
 from tgflow.streams.options import TextLayout
@@ -169,16 +172,10 @@ def _read_file(path: FilePath, texts: Sequence[str]) -> pa.Table:
     kind = format_of(path)
     try:
         if kind in ("csv", "tsv", "jsonl"):
-            with pa.BufferReader(TextFile(path).read()) as text:
-                if kind == "jsonl":
-                    return pa.json.read_json(text)
-                delimiter = "," if kind == "csv" else "\t"
-                types = dict.fromkeys(texts, pa.string())
-                return pa.csv.read_csv(
-                    text,
-                    parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                    convert_options=pa.csv.ConvertOptions(column_types=types),
-                )
+            data = TextFile(path).read()
+            if kind == "jsonl":
+                return pa.json.read_json(pa.BufferReader(data))
+            return _delimited(data, "," if kind == "csv" else "\t", texts)
         decoder = decoder_for(path)
     except (pa.ArrowException, OSError) as error:
         raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
@@ -187,3 +184,24 @@ def _read_file(path: FilePath, texts: Sequence[str]) -> pa.Table:
         raise StreamError(str(path), "schema", f"a table of nodes is {known}, got {kind}")
     batches = [*decoder.batches(decoder.names(), BATCH_ROWS)]
     return pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+def _delimited(text: Text, delimiter: str, texts: Sequence[str]) -> pa.Table:
+    """Return delimited text with a header, its columns `texts` and hexadecimal numbers as text."""
+    text = text.removeprefix(BOM)
+    check_quotes(text, Quotes(delimiter.encode(), ()))
+
+    def parsed(names: Sequence[str]) -> pa.Table:
+        types = dict.fromkeys(names, pa.string())
+        return pa.csv.read_csv(
+            pa.BufferReader(text),
+            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(column_types=types),
+        )
+
+    table = parsed(texts)
+    if b"0x" not in text and b"0X" not in text:
+        return table
+    plain = parsed(table.column_names)
+    is_hex = [pc.any(pc.match_substring(each, "0x", ignore_case=True)).as_py() for each in plain]
+    return parsed([*texts, *(n for n, x in zip(table.column_names, is_hex, strict=True) if x)])
