@@ -48,8 +48,7 @@ def main() -> None:
         tgflow("playback", str(DATA), "--to", url, "--codec", "arrow", *limit, *options)
 
         run = ["run", "--stream", url, "--codec", "arrow", "--until-end", *options]
-        run += ["--max-time-jump", "none", "--checkpoint-batches", "5", "--threads", "1"]
-        run += others
+        run += ["--checkpoint-batches", "5", "--threads", "1", *others]
         tgflow(*run, "--out", str(folder / "undisturbed"))
         whole = digest(folder / "undisturbed")
 

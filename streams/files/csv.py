@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from tgflow.base._native import may_have_other_spellings
@@ -38,7 +37,6 @@ from tgflow.streams.files.text import (
     BOM,
     Parser,
     TextDecoder,
-    count_lines,
     head_of,
     parser_block,
     refuse_tiny,
@@ -55,7 +53,8 @@ UNREAD = "_"
 """Name of an ignored column; may be repeated."""
 MAX_COMMENTS, HEAD_BYTES = 10_000, 8 << 20
 """Maximum leading comment lines of a file, and about how many bytes are searched for them."""
-JODIE_HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
+_JODIE = re.compile(r"user(_id)?,item(_id)?,timestamp,state_label")
+_FEATURES = re.compile(r"comma_separated_(list|array)_of_features")
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
 _SPACES = re.compile(rb"[ \t]+")
 
@@ -272,8 +271,9 @@ class CsvDecoder(TextDecoder):
 class JodieDecoder(CsvDecoder):
     """JODIE's published CSV files (Kumar et al., KDD 2019): wikipedia, reddit, ...
 
-    The header has five names for `4 + F` values per row: src, dst, t, label, f0, f1, ... Users
-    and items are numbered separately, both from 0, so the stream is bipartite.
+    The header has five names for `4 + F` values per row: src, dst, t, label, f0, f1, ...; or a name
+    for each feature. Users and items are numbered separately, both from 0, so the stream is
+    bipartite.
     """
 
     bipartite = True
@@ -283,11 +283,35 @@ class JodieDecoder(CsvDecoder):
         self.refuse_first_row()
         widths = [len(split_values(line, ",")) for line in self.head()[1:] if not undecodable(line)]
         num_features = max(mode(widths) - 4, 0) if widths else 0
-        return ["src", "dst", "t", "label", *(f"f{i}" for i in range(num_features))]
+        given = self._header_names()[4:] if widths else []
+        if len({*given}) != num_features or _FEATURES.fullmatch(",".join(plain_names(given))):
+            given = [f"f{i}" for i in range(num_features)]
+        return ["src", "dst", "t", "label", *given]
+
+    def notes(self) -> Sequence[str]:
+        """Return a note on the layout."""
+        names = f"src, dst, t, label and {len(self.default_features())} features"
+        text = f"read as JODIE's files: {names}, users and items as separate nodes"
+        return [f"{text}; format='csv' reads the columns by their own names"]
 
     def default_features(self) -> Sequence[str]:
         """Return f0, f1, ..., which are read unless other features are requested."""
         return self.names()[4:]
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Return names in lower case, with `_` between words."""
+    return [re.sub(r"[\s_-]+", "_", name.strip().lower()) for name in names]
+
+
+def is_jodie(header: Sequence[str], row: Sequence[str]) -> bool:
+    """Return whether a file has JODIE's columns, by its header and the values of its first row."""
+    names = plain_names(header)
+    if not _JODIE.fullmatch(",".join(names[:4])):
+        return False
+    return _FEATURES.fullmatch(",".join(names[4:])) is not None or (
+        len(row or header) == len(header) and all(map(_is_number, row[4:]))
+    )
 
 
 def csv_parser(
@@ -311,8 +335,7 @@ def csv_parser(
     decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
 
     def table(lines: Text, options: pa.csv.ConvertOptions, num_lines: int) -> pa.RecordBatch:
-        is_plain = count_lines(lines) == num_lines and not len(_lone_returns(lines))
-        layout = parsing if is_plain else with_line_ends
+        layout = with_line_ends if b'"' in lines else parsing
         table = pa.csv.read_csv(pa.BufferReader(lines), reading, layout, options)
         if len(table) != num_lines:
             raise pa.ArrowInvalid("not one row a line")
@@ -324,12 +347,7 @@ def csv_parser(
 
     def checked(lines: Text, num_lines: int) -> Text:
         lines = tidy(lines)
-        found = quotes.find(lines) if b'"' in lines else None
-        if found is not None and (found.is_open or not found.is_sound):
-            raise pa.ArrowInvalid("an open quote, or text after a closing one")  # Arrow appends it
-        returns = _lone_returns(lines)
-        if len(returns) and (found is None or not found.hold(returns).all()):
-            raise pa.ArrowInvalid("a line end of another kind")
+        check_quotes(lines, quotes)
         if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
             raise pa.ArrowInvalid("a byte order mark")  # Arrow would skip a leading one
         reading.block_size = parser_block(lines, num_lines)
@@ -340,7 +358,7 @@ def csv_parser(
         refuse_tiny(lines, is_tiny, quotes.row_ends)
         batch = table(lines, converting, num_lines)
         ends = [batch[columns.src], batch[columns.dst]] if ids == "int" else []
-        if any(pc.any(pc.less(column, 0)).as_py() for column in ends):
+        if any((column.to_numpy(zero_copy_only=False) < 0).any() for column in ends):
             raise pa.ArrowInvalid("a negative id, such as -007")
         if ends and may_have_other_spellings(lines, delimiter):
             for column in table(lines, as_ids, num_lines).columns:
@@ -356,6 +374,16 @@ def csv_parser(
 
     schema = pa.schema(dict.fromkeys(types, pa.string()))
     return Parser(typed, texts, explain, schema, listed(list(types)))
+
+
+def check_quotes(lines: Text, quotes: Quotes) -> None:
+    """Raise `pa.ArrowInvalid` for quotes and line ends that Arrow would read in another way."""
+    found = quotes.find(lines) if b'"' in lines else None
+    if found is not None and (found.is_open or not found.is_sound):
+        raise pa.ArrowInvalid("an open quote, or text after a closing one")  # Arrow appends it
+    returns = _lone_returns(lines)
+    if len(returns) and (found is None or not found.hold(returns).all()):
+        raise pa.ArrowInvalid(r"a \r that ends no line; end lines with \n or \r\n")
 
 
 def split_values(row: Text, delimiter: str) -> list[str]:

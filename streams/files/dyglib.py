@@ -21,7 +21,7 @@ from tgflow.streams.rows.row_batch import Fault
 from tgflow.streams.rows.schema import Columns
 from tgflow.streams.rows.validate import RowSchema
 
-HEADER = b",u,i,ts,label,idx"
+HEADER = ["", "u", "i", "ts", "label", "idx"]
 FEATURES, INDEX = "x", "idx"
 _NAMES = ("row", "src", "dst", "t", "label", INDEX)
 _log = logging.getLogger("tgflow.streams")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
@@ -24,18 +25,22 @@ from tgflow.streams.files.columnar import (
 )
 from tgflow.streams.files.csv import (
     EDGES,
-    JODIE_HEADER,
     KONECT,
     SNAP,
     CsvDecoder,
     Dialect,
     JodieDecoder,
+    check_quotes,
+    is_jodie,
+    plain_names,
+    split_values,
 )
 from tgflow.streams.files.decoder import Decoder
-from tgflow.streams.files.dyglib import HEADER as DYGLIB_HEADER
+from tgflow.streams.files.dyglib import HEADER as DYGLIB
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
-from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, TextFile, head_of
+from tgflow.streams.files.quotes import Quotes, Text
+from tgflow.streams.files.text import BLOCK_BYTES, BOM, COMPRESSION, TextFile, head_of
 from tgflow.streams.files.urls import FilePath, file_path
 from tgflow.streams.options import TextLayout
 
@@ -97,8 +102,8 @@ def decoder_for(
 ) -> Decoder:
     """Return the decoder of one file.
 
-    Without a format the file name decides, for JODIE and DyGLib the header; a file with an unknown
-    ending and a given layout is CSV.
+    Without a format the file name decides, for JODIE and DyGLib the columns, unless `layout` names
+    one of them; a file with an unknown ending and a given layout is CSV.
     """
     layout = layout or TextLayout()
     format, given = layout.format, (layout.header, layout.columns, layout.sep, layout.comment)
@@ -111,8 +116,13 @@ def decoder_for(
         text = f"its name has no known ending (known: {endings}); pass format=..."
         raise StreamError(str(path), "schema", f"{text} ({', '.join(FORMATS)})")
     if format is None and chosen == "csv" and not has_layout:
-        head = [line.strip() for line in head_of(path, 1)]
-        chosen = {JODIE_HEADER: "jodie", DYGLIB_HEADER: "dyglib"}.get(b"".join(head), "csv")
+        lines = [line.removeprefix(BOM) for line in head_of(path, 2)]
+        header, row = (split_values(line, ",") for line in [*lines, b"", b""][:2])
+        roles = {getattr(layout, role, None) for role in ("src", "dst", "t", "label")}
+        if plain_names(header) == DYGLIB:
+            chosen = "dyglib"
+        elif is_jodie(header, row) and roles.isdisjoint(map(str.strip, header[:4])):
+            chosen = "jodie"
     found = FORMATS[chosen]
     if found.dialect is not None:
         return found.decoder(path, max_bytes, block_bytes, found.dialect, layout)
@@ -162,16 +172,10 @@ def _read_file(path: FilePath, texts: Sequence[str]) -> pa.Table:
     kind = format_of(path)
     try:
         if kind in ("csv", "tsv", "jsonl"):
-            with pa.BufferReader(TextFile(path).read()) as text:
-                if kind == "jsonl":
-                    return pa.json.read_json(text)
-                delimiter = "," if kind == "csv" else "\t"
-                types = dict.fromkeys(texts, pa.string())
-                return pa.csv.read_csv(
-                    text,
-                    parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                    convert_options=pa.csv.ConvertOptions(column_types=types),
-                )
+            data = TextFile(path).read()
+            if kind == "jsonl":
+                return pa.json.read_json(pa.BufferReader(data))
+            return _delimited(data, "," if kind == "csv" else "\t", texts)
         decoder = decoder_for(path)
     except (pa.ArrowException, OSError) as error:
         raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
@@ -180,3 +184,24 @@ def _read_file(path: FilePath, texts: Sequence[str]) -> pa.Table:
         raise StreamError(str(path), "schema", f"a table of nodes is {known}, got {kind}")
     batches = [*decoder.batches(decoder.names(), BATCH_ROWS)]
     return pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+def _delimited(text: Text, delimiter: str, texts: Sequence[str]) -> pa.Table:
+    """Return delimited text with a header, its columns `texts` and hexadecimal numbers as text."""
+    text = text.removeprefix(BOM)
+    check_quotes(text, Quotes(delimiter.encode(), ()))
+
+    def parsed(names: Sequence[str]) -> pa.Table:
+        types = dict.fromkeys(names, pa.string())
+        return pa.csv.read_csv(
+            pa.BufferReader(text),
+            parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=pa.csv.ConvertOptions(column_types=types),
+        )
+
+    table = parsed(texts)
+    if b"0x" not in text and b"0X" not in text:
+        return table
+    plain = parsed(table.column_names)
+    is_hex = [pc.any(pc.match_substring(each, "0x", ignore_case=True)).as_py() for each in plain]
+    return parsed([*texts, *(n for n, x in zip(table.column_names, is_hex, strict=True) if x)])

@@ -26,6 +26,7 @@ import numpy as np
 
 from tgflow.base.iso_time import formats_of, iso_seconds
 from tgflow.base.units import exact_decimal, parse_bytes
+from tgflow.graph.id_columns import MADE_FLOATS
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
 from tgflow.streams.files.columnar import as_table, table_decoder
@@ -585,12 +586,15 @@ class Reader:
                 and not self._time_fault(columns.t, row[columns.t])
             ]
             ends = [(name, row.get(name)) for row in whole or samples for name in needed[:2]]
+            if self._options.id_kind != "string":
+                for name in dict.fromkeys(name for name, end in ends if isinstance(end, float)):
+                    if (row := decoder.first_missing(name)) is not None:
+                        where = f"{decoder.name}, row {row}"
+                        raise StreamError(where, "null", f"{name} {MADE_FLOATS}")
             if self._options.id_kind is None:
                 is_whole = len(whole) == len(samples[:SAMPLES])
                 self.id_kind, reason = first_id_kind(
-                    decoder.first_place if is_whole else decoder.name,
-                    ends,
-                    has_missing=not is_whole,
+                    decoder.first_place if is_whole else decoder.name, ends
                 )
                 self.id_note = f"ids are {ID_KINDS[self.id_kind]}{reason}"
             spaced = [v for _, v in ends if isinstance(v, str) and v != v.strip(" ")]

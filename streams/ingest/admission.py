@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tgflow.base.units import INT64_MAX, ticks_per_unit
 from tgflow.streams.errors import RowFault
-from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig, TimeLimits
 from tgflow.streams.ingest.ingest_state import DedupWindow, IngestState, PartitionState, Seen
 from tgflow.streams.ingest.ordering import (
     MAX_PARTITION,
@@ -148,7 +148,7 @@ def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
 def classify(
     t: Int64s,
     state: PartitionState,
-    config: OrderConfig,
+    limits: TimeLimits,
     *,
     released: int = BEFORE_ALL,
     window: BoundedWindow | None = None,
@@ -165,7 +165,7 @@ def classify(
         The state after them, with `max_t` and `floor`; the rejected events, in order; and how often
         the watermark was forced forward.
     """
-    jump, lateness = config.jump, config.allowed_lateness
+    lateness, jump = limits
     if not len(t):
         return state, [], 0
     before = np.maximum.accumulate(np.concatenate([np.array([state.max_t]), t[:-1]]))
@@ -175,7 +175,7 @@ def classify(
     if most is not None:
         is_odd |= t > most
     if window is not None or is_odd.any():
-        return _classify_each(t, state, config, released, window, sizes, most)
+        return _classify_each(t, state, limits, released, window, sizes, most)
     least = max(state.floor, released)
     late = (t < least) | ((t < before) & (_distance(before, t) > lateness))
     rejected = [
@@ -193,7 +193,7 @@ def _distance(later: Int64s, earlier: Int64s) -> npt.NDArray[np.uint64]:
 def _classify_each(
     t: Int64s,
     state: PartitionState,
-    config: OrderConfig,
+    limits: TimeLimits,
     released: int,
     window: BoundedWindow | None,
     sizes: int | Int64s,
@@ -202,14 +202,14 @@ def _classify_each(
     """Classify events one by one."""
     rejected: list[RowFault] = []
     max_t, floor, forced = state.max_t, state.floor, 0
-    jump, lateness = config.jump, config.allowed_lateness
+    lateness, jump = limits
     for row, (at, size) in enumerate(_sized(t, sizes)):
         watermark = max(floor, max_t - lateness, released)
         if at in (BEFORE_ALL, AFTER_ALL):
             rejected.append(RowFault(row, "time_range", f"t is {at}, a limit of int64"))
         elif jump is not None and max_t != BEFORE_ALL and at > max_t + jump:
             text = f"t is {at}, {at - max_t} ticks after the latest so far, {max_t}"
-            rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump}"))
+            rejected.append(RowFault(row, "time_jump", f"{text}; max_time_jump is {jump} ticks"))
         elif most is not None and at > most[row]:
             text = f"t is {at}, over a day after it was written or the clock; is the unit of times "
             text += "right, time_unit=...? else accept any, max_time_jump='none'"
@@ -226,7 +226,7 @@ def _classify_each(
 
 def _late(row: int, t: int, watermark: int, lateness: int, floor: int) -> RowFault:
     text = f"t is {t}, {watermark - t} ticks before the watermark {watermark}; allowed_lateness is "
-    text += f"{lateness}, raise it to wait longer for such events"
+    text += f"{lateness} ticks, raise it to wait longer for such events"
     if watermark == floor:  # forced by evictions
         text = f"t is {t}, {watermark - t} ticks before the watermark {watermark}, as the reorder "
         text += "buffer was full; raise buffer_events and buffer_bytes"
@@ -251,6 +251,7 @@ class Admission:
 
     Args:
         config: Settings of ordering and admission.
+        limits: Its limits of times.
         none: Rows of the stream, none of them.
         keep_event_ids: Whether to keep the texts of event ids.
         clock_unit: Unit of a tick: times more than a day after they were written, else after the
@@ -260,6 +261,7 @@ class Admission:
     def __init__(
         self,
         config: OrderConfig,
+        limits: TimeLimits,
         none: EventColumns,
         *,
         keep_event_ids: bool = False,
@@ -267,6 +269,7 @@ class Admission:
     ) -> None:
         self.released = BEFORE_ALL
         """All events before this time have been released."""
+        self.limits = limits
         self._config, self._none, self._keep_event_ids = config, none, keep_event_ids
         self._clock_unit = clock_unit
         self._partitions: dict[int, PartitionState] = {}
@@ -358,7 +361,7 @@ class Admission:
         after, faults, forced = classify(
             rows.t,
             state,
-            self._config,
+            self.limits,
             released=self.released,
             window=self._window_for(partition, len(rows), total_bytes(sizes, len(rows))),
             sizes=sizes,
@@ -469,7 +472,7 @@ class Admission:
         """Return a partition's watermark: the minimum time of its next event."""
         if partition in self._ended:
             return AFTER_ALL
-        return self._partitions[partition].watermark(self._config.allowed_lateness)
+        return self._partitions[partition].watermark(self.limits.lateness)
 
     def _watermark(self) -> int:
         """Return the global watermark: no later event is before it; it never decreases."""

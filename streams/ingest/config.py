@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from math import floor
+from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Ge, Le
 
-from tgflow.base.setting import EXPERT, Setting, Size, Timeout, check_ranges
-from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, parse_timeout
+from tgflow.base.setting import EXPERT, Duration, Setting, Size, Timeout, check_ranges
+from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, parse_timeout, ticks_in
 
 Late = Literal["dead_letter", "drop", "error"]
 
@@ -18,22 +19,31 @@ AFTER_ALL = INT64_MAX
 """Watermark after all times; no event may have this time."""
 
 
+class TimeLimits(NamedTuple):
+    """Limits of times in ticks, as in `OrderConfig`; a jump of None is any."""
+
+    lateness: int = 0
+    jump: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderConfig:
-    """Settings of event ordering and admission; times are in ticks.
+    """Settings of event ordering and admission.
 
     Raises:
         ValueError: If a setting is out of its range.
     """
 
-    allowed_lateness: Annotated[int, Ge(0), Le(INT64_MAX)] = 0
-    """Ticks by which an event may arrive after a later one of its partition."""
+    allowed_lateness: Duration | None = None
+    """Stream time by which an event may arrive after a later one of its partition, such as 30s;
+    unset: none."""
     late: Late = "dead_letter"
     """Policy for events later than `allowed_lateness`; default error for files, else dead_letter;
     drop only counts them."""
-    max_time_jump: Annotated[int, Ge(0), Le(INT64_MAX)] | Literal["none"] | None = None
-    """Maximum jump of time in a partition in ticks, or none for any; unset: Kafka, --follow and
-    stdin refuse times over a day after their record was written (else the clock), others none."""
+    max_time_jump: Timeout | None = None
+    """Maximum jump of stream time in a partition, such as 1d, or none for any; unset: Kafka,
+    --follow and stdin refuse times over a day after their record was written (else the clock),
+    others none."""
     idle_timeout: Annotated[Timeout | None, Setting(live=True)] = None
     """Time after which a partition that has been read to its end delays no other, or none; unset:
     5s for Kafka, without --until-end and with a log, which records it; else none."""
@@ -52,10 +62,13 @@ class OrderConfig:
         if parse_bytes(self.buffer_bytes) < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {self.buffer_bytes}")
 
-    @property
-    def jump(self) -> int | None:
-        """`max_time_jump` in ticks, None for any."""
-        return None if self.max_time_jump == "none" else self.max_time_jump
+    def limits(self, unit: str) -> TimeLimits:
+        """Return `allowed_lateness` and `max_time_jump` in whole ticks of 1 `unit`."""
+        lateness, jump = (
+            None if span in (None, "none") else min(floor(ticks_in(span, unit)), INT64_MAX)
+            for span in (self.allowed_lateness, self.max_time_jump)
+        )
+        return TimeLimits(lateness or 0, jump)
 
     def timeouts(self) -> tuple[float, float]:
         """Return `idle_timeout` and `order_timeout` in seconds, infinite if unset."""

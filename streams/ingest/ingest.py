@@ -123,6 +123,7 @@ class Ingest:
         none = no_rows(source.id_kind, source.x_dim)
         self._admission = Admission(
             config,
+            config.limits(self.unit),
             none,
             keep_event_ids=keep_event_ids,
             clock_unit=self.unit if clock_limit and self.unit != "tick" else None,
@@ -254,7 +255,7 @@ class Ingest:
 
     def report(self) -> dict[str, Any]:
         """Return a JSON-serializable report as of the last poll that returned rows."""
-        state, lateness = self._state, self._config.allowed_lateness
+        state, lateness = self._state, self._admission.limits.lateness
         totals = sums(state.counts, state.num_held)
         partitions = {
             p: {name: value for name, value in entry.items() if name != "recent_bad"}

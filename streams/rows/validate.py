@@ -336,25 +336,18 @@ def _is_id(value: object) -> bool:
     return isinstance(value, int | str | Decimal) and not isinstance(value, bool)
 
 
-def first_id_kind(
-    where: str, ends: Sequence[tuple[str, object]], *, has_missing: bool = False
-) -> tuple[IdKind, str]:
+def first_id_kind(where: str, ends: Sequence[tuple[str, object]]) -> tuple[IdKind, str]:
     """Return the kind of ids in the first rows, given with their columns, and the reason if text.
 
     Ids are integers if all are, as `canonical`; they are text if one is a text or a number that
-    is written in another way, such as 007 or 12.0. Missing values do not count. `has_missing`
-    explains numbers with decimals.
+    is written in another way, such as 007 or 12.0. Missing values do not count.
     """
     ends = [(name, value) for name, value in ends if value not in (None, "")]
     for name in dict.fromkeys(name for name, _ in ends):
         there = [v for other, v in ends if other == name]
         if there and not any(map(_is_id, there)):
-            text = f"{name} is {shown(there[0])}, expected an integer or a string; "
-            if has_missing:
-                text += (
-                    "a column with missing values holds such numbers: drop them, convert it, or "
-                )
-            raise StreamError(where, "type", text + AS_TEXT)
+            text = f"{name} is {shown(there[0])}, expected an integer or a string; {AS_TEXT}"
+            raise StreamError(where, "type", text)
     for name, value in ends:
         if _is_id(value) and (isinstance(value, str) or canonical(str(value)) is None):
             return "string", f", as {name} of the first rows is {shown(value)}"

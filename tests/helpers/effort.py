@@ -20,6 +20,11 @@ def slow(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+def slow_in_full(test: Any) -> Any:
+    """Mark a test slow unless it tries few examples, as in a quick run."""
+    return test if IS_QUICK else pytest.mark.slow(test)
+
+
 def cases(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     """Return all values for `parametrize`, those that are not in `quick` marked slow."""
     return [value if value in quick else slow(value) for value in values]

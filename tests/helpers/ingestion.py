@@ -200,9 +200,10 @@ def judge_rows(
     """Return the outcome of each row of a partition, of which at most `share` is buffered."""
     out = Expected()
     max_t = floor = float("-inf")
+    lateness, jump = config.limits("s")
     first_seen: dict[int, int] = {}
     for seq, row in enumerate(rows):
-        watermark = max(floor, max_t - config.allowed_lateness, start)
+        watermark = max(floor, max_t - lateness, start)
         before = first_seen.get(row.event_id) if row.event_id is not None else None
         if row.bad:
             out.bad[seq] = row.bad
@@ -214,7 +215,7 @@ def judge_rows(
             first_seen[row.event_id] = seq
         if row.t in (BEFORE_ALL, AFTER_ALL):
             out.bad[seq] = "time_range"
-        elif config.jump is not None and row.t > max_t + config.jump:
+        elif jump is not None and row.t > max_t + jump:
             if max_t == float("-inf"):
                 out.accepted.append(seq)
                 max_t = row.t
@@ -228,7 +229,7 @@ def judge_rows(
             if share is not None:
                 floor_before = floor
                 while True:
-                    least = max(floor, max_t - config.allowed_lateness)
+                    least = max(floor, max_t - lateness)
                     held = [rows[s].t for s in out.accepted if rows[s].t >= least]
                     if len(held) <= share or min(held) == max_t:
                         break

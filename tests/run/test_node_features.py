@@ -20,6 +20,7 @@ from tgflow.run.config import load_config
 from tgflow.run.restore import SavedEvents
 from tgflow.streams import StreamError
 from tgflow.streams.errors import SourceMismatch
+from tgflow.streams.files.formats import read_table
 
 NAMES = ["c", "a", "b", "z"]
 AGES = [30.0, 10.0, 20.0, 99.0]
@@ -140,6 +141,7 @@ def test_events_before_a_node_without_a_row_are_delivered_first():
         (TABLE | {"id": ["a", "b", "a", "c"]}, {}, "id 'a' has two rows, 0 and 2; leave one"),
         (TABLE | {"id": ["a", None, "b", "c"]}, {}, "row 1: the id is missing"),
         (TABLE | {"id": AGES}, {}, "ids are numbers without decimals or texts, got double"),
+        (TABLE | {"id": [0.0, None, 2.0, 3.0]}, {}, "row 1: the id is missing, which made floats"),
         (TABLE | {"age": [1.0, None, 2.0, 3.0]}, {}, "row of 'a': age is missing; .*_missing=0"),
         (TABLE | {"end": ["src", "to", "dst", "dst"]}, {"side": "end", "columns": ["age"]},
          'row 1: a side is "src" or "dst", got \'to\''),
@@ -254,3 +256,36 @@ def test_parts_of_a_batch_keep_its_node_rows_and_concat_merges_them():
     assert torch.equal(joined.x, torch.cat([torch.eye(4), torch.eye(4)[2:]]))
     assert first.new_nodes.since(4) is None
     assert torch.equal(first.new_nodes.since(3).x, torch.eye(4)[3:])
+
+
+@pytest.mark.parametrize("sep", [",", "\t"])
+def test_quotes_of_a_table_are_read_as_those_of_events(tmp_path, sep):
+    path = tmp_path / ("nodes.csv" if sep == "," else "nodes.tsv")
+    rows = ['"id"', "x"], ['"a\nb,2"', "1"], ['"c ""d"""', "2.5"], ['5"', "3"]
+    text = "".join(sep.join(row) + "\n" for row in rows)
+    path.write_text("\ufeff" + text.replace("3\n", "3\r\n"), newline="")
+    name, table = read_table(path, ["id"])
+    assert (name, table.to_pydict()) == (
+        str(path),
+        {"id": ["a\nb,2", 'c "d"', '5"'], "x": [1.0, 2.5, 3.0]},
+    )
+    for wrong, what in (
+        ('"a"b', "an open quote, or text after a closing one"),
+        ('"a', "an open quote"),
+        ("a\rb", r"a \\r that ends no line"),
+    ):
+        path.write_text(text + f"{wrong}{sep}4\n", newline="")
+        with pytest.raises(StreamError, match=f"it cannot be read: {what}"):
+            read_table(path, ["id"])
+
+
+def test_hexadecimal_numbers_of_a_table_are_texts_as_in_events(tmp_path):
+    path = tmp_path / "nodes.csv"
+    path.write_text("id,x,label\n1,2,0x1F\n2,3.5,7\n")
+    assert read_table(path)[1].to_pydict() == {
+        "id": [1, 2],
+        "x": [2.0, 3.5],
+        "label": ["0x1F", "7"],
+    }
+    with pytest.raises(StreamError, match="column 'label' holds no numbers"):
+        NodeFeatures(path, columns=["label"])

@@ -103,6 +103,54 @@ def test_published_jodie_files_are_read(tmp_path):
         assert torch.equal(batch.x, expected)
 
 
+PUBLISHED = "user_id,item_id,timestamp,state_label"
+LIST = ",comma_separated_list_of_features"
+
+
+@pytest.mark.parametrize(
+    ("header", "features", "row"),
+    [
+        (PUBLISHED + LIST, "0.5,1", ["f0", "f1"]),  # SNAP's wikipedia, reddit, mooc and lastfm
+        ("user_id, item_id, timestamp, state_label, comma-separated-list-of-features", "1", ["f0"]),
+        ("User_ID,Item_ID,Timestamp,State_Label,Comma_Separated_List_Of_Features", "1,2", None),
+        ("user, item, timestamp, state label, comma-separated array of features", "1,2", None),
+        ('"user_id","item_id","timestamp","state_label",c1,"c 2"', "0.5,1e3", ["c1", "c 2"]),
+        ("\ufeff" + PUBLISHED, "", []),
+        (PUBLISHED + ",amount\r", "-3.5", ["amount"]),
+    ],
+)
+def test_jodie_layout_is_known_by_its_columns(tmp_path, header, features, row):
+    path = tmp_path / "made.csv"
+    values = "," + features if features else ""
+    path.write_text(f"{header}\n0,0,0.0,0{values}\n0,1,3,1{values}\n", newline="")
+    source = open_stream(path, label="label")
+    (batch,) = source
+    assert (source.ids.bipartite, len(source.ids), batch.label.tolist()) == (True, 3, [0, 1])
+    assert list(source.features) == (["f0", "f1"] if row is None else row)
+    assert "read as JODIE's files: src, dst, t, label and" in source.notes[0]
+    assert "format='csv' reads the columns by their own names" in source.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "options"),
+    [
+        (PUBLISHED + ",comment", "0,0,0,0,good", {}),
+        (PUBLISHED + ",a,b", "0,0,0,0,1,2", {"src": "user_id", "features": ["a"]}),
+        ("user_id,item_id,timestamp,amount", "0,0,0,5", {}),
+        ("item_id,user_id,timestamp,state_label" + LIST, "0,0,0,0,1", {}),
+        (PUBLISHED + LIST, "0,0,0,0,1", {"format": "csv"}),
+    ],
+)
+def test_file_that_resembles_jodie_layout_is_read_by_its_own_names(tmp_path, header, row, options):
+    path = tmp_path / "made.csv"
+    path.write_text(f"{header}\n{row}\n")
+    source = open_stream(path, **options)
+    assert [batch.t.tolist() for batch in source] == [[0]]
+    assert not source.ids.bipartite
+    assert "columns by their usual names" in source.notes[0]
+    assert source.x_dim == len(options.get("features", []))
+
+
 def test_jodie_files_without_features_or_rows(tmp_path):
     path = tmp_path / "wikipedia.csv"
     path.write_text(JODIE)

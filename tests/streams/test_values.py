@@ -6,14 +6,17 @@ import io
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
-import pyarrow.parquet
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 from helpers.files import read
 from helpers.kafka_io import config, decode
+from tgflow.graph.id_columns import read_ids
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.files import reader
 from tgflow.streams.kafka.codecs import RecordDecoder
@@ -80,7 +83,7 @@ def source_of(way, columns, folder, monkeypatch):
     elif way == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif way == "parquet":
-        pa.parquet.write_table(table, path)
+        pq.write_table(table, path)
     elif way == "arrow":
         pa.feather.write_feather(table, path)
     elif way == "frame":
@@ -182,10 +185,40 @@ def test_tables_that_hold_no_events_are_refused_with_a_sentence():
     with pytest.raises(StreamError, match="columns differ in length: src has 2 rows, dst has 1"):
         open_stream(lengths)
     floats = pd.DataFrame({"src": [None, 1.0], "dst": [1, 2], "t": [1, 2]})
-    with pytest.raises(StreamError, match=r"table: src is 1.0.*missing values holds such numbers"):
-        open_stream(floats)
     [batch] = open_stream(floats.dropna(), id_kind="string")
     assert len(batch) == 1
+
+
+@pytest.mark.parametrize("kind", ["frame", "arrays", "tensors", "arrow", "parquet", "file"])
+@pytest.mark.parametrize(("name", "row"), [("src", 1), ("dst", 5000), ("dst", 40_000)])
+@pytest.mark.parametrize("id_kind", [None, "int"])
+def test_null_that_made_floats_of_ids_is_named_with_its_row(tmp_path, kind, name, row, id_kind):
+    columns = {name: np.arange(row + 3) for name in ("src", "dst", "t")}
+    values = columns[name] = columns[name].astype(np.float64)
+    values[row] = np.nan
+    table: object = pa.table(columns)
+    if kind == "frame":
+        table = pd.DataFrame(columns)
+    elif kind == "tensors":
+        table = {name: torch.from_numpy(each) for name, each in columns.items()}
+    elif kind == "arrays":
+        table = columns
+    elif kind == "arrow":
+        table = pa.table(columns | {name: pa.array(values, from_pandas=True)})
+    elif kind == "parquet":
+        pq.write_table(table, table := tmp_path / "events.parquet", row_group_size=7000)
+    else:
+        with pa.ipc.new_file(table := tmp_path / "events.arrow", pa.table(columns).schema) as file:
+            file.write_table(pa.table(columns))
+    where = getattr(table, "name", "table")
+    text = rf"{where}, row {row}: {name} is missing, which made floats of the column's integers;"
+    with pytest.raises(StreamError, match=text):
+        open_stream(table, id_kind=id_kind)
+
+
+def test_null_that_made_floats_of_the_nodes_of_a_table_is_named_with_its_row():
+    with pytest.raises(ValueError, match="row 2: the id is missing, which made floats"):
+        read_ids(pa.array([0.0, 1.0, float("nan")]), "integers")
 
 
 def test_missing_values_do_not_fix_the_kind_of_ids():

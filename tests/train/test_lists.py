@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
+from helpers.live_runs import assert_same_state, untimed
 from helpers.made_streams import made_events, pieces, small_counts, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.models.counts import SmoothedCounts
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.model import Scores
-from tgflow.plan.negatives import FixedNegatives, NegativeSampler
+from tgflow.plan.negatives import FixedNegatives, NegativeFunction, NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
@@ -214,3 +215,38 @@ def test_historical_negatives_are_learned_from_beside_a_random_one():
             assert set(map(tuple, drawn.flatten(0, 1).tolist())) <= past - own
     with pytest.raises(ValueError, match="they go beside random:1 alone, got 'source:2,historical"):
         training_negatives("source:2,historical:1")
+
+
+def function_of(sampler: NegativeSampler) -> NegativeFunction:
+    """Return a function that draws as a sampler does."""
+
+    def drawn(history, key, src, dst, start, stop):
+        return sampler.draw(history, key, src, dst, start=start, stop=stop).dst
+
+    return NegativeFunction(drawn, sampler.num)
+
+
+def test_function_of_negatives_trains_as_the_sampler_that_it_calls():
+    config = replace(CONFIG, negatives="random:1", replay_ratio=1.0)
+    trainers = [
+        ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), config, negatives=negatives)
+        for negatives in (None, NegativeSampler(1), function_of(NegativeSampler(1)))
+    ]
+    results = [each.run(pieces(made_events(200), 50)) for each in trainers]
+    assert [each["negatives"] for each in results] == ["random:1", "own:1", "own:1"]
+    assert "learned from own:1" in results[1]["protocol_line"]
+    for each in trainers[1:]:
+        assert_same_state(each, trainers[0])
+        assert each.not_in_config == ["negatives"]
+
+
+def test_offline_training_learns_from_a_function_of_negatives():
+    graph = TemporalGraph.from_events(made_events(200))
+    config = OfflineConfig(batch_size=16, epochs=2, negatives="random:1")
+    found = [
+        OfflineTrainer(small_tgn(), graph, config, negatives=negatives).fit()
+        for negatives in (None, NegativeSampler(1), function_of(NegativeSampler(1)))
+    ]
+    assert [each["negatives"] for each in found] == ["random:1", "own:1", "own:1"]
+    drawn, by_function = (untimed(each) for each in found[1:])
+    assert by_function == drawn != untimed(found[0])

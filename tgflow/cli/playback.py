@@ -197,7 +197,7 @@ def _publish(
         for key, value in options.items():
             text = value if isinstance(value, str) else json.dumps(value)
             flags += [flag_of(f"{scheme}.options"), f"{key}={text}"]
-        words = ["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"]
+        words = ["tgflow", "run", "--stream", url, *flags]
         console.print(f"read them with: {shlex.join(words)}", soft_wrap=True, markup=False)
 
     is_paced = source.settings.speed is not None

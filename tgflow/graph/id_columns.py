@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -22,6 +22,9 @@ Ids: TypeAlias = "pa.Array | pa.ChunkedArray | np.ndarray[Any, Any] | Tensor | S
 Array: TypeAlias = "Tensor | Buffer | np.ndarray[Any, Any]"
 Kind: TypeAlias = Literal["integers", "strings"]
 
+MADE_FLOATS = (
+    "is missing, which made floats of the column's integers; drop the row and convert it to int64"
+)
 _INT64_MAX = torch.iinfo(torch.int64).max
 _CANONICAL = re.compile("-?(?:0|[1-9][0-9]{0,18})")
 _SURELY = "^(0|[1-9][0-9]{0,17})$"
@@ -97,6 +100,16 @@ def ids_of_kind(ids: pa.Array, kind: Kind) -> tuple[pa.Array, npt.NDArray[np.boo
     return pa.array(numbers), bad
 
 
+def first_missing(arrays: Iterable[pa.Array]) -> int | None:
+    """Return the row of the first null or NaN in consecutive arrays, None without."""
+    num = 0
+    for array in arrays:
+        if (row := pc.is_null(array, nan_is_null=True).index(True).as_py()) >= 0:
+            return num + int(row)
+        num += len(array)
+    return None
+
+
 def read_ids(column: Any, kind: Kind) -> pa.Array:
     """Return an Arrow column of ids as integers or strings; see `ids_of_kind`.
 
@@ -104,6 +117,9 @@ def read_ids(column: Any, kind: Kind) -> pa.Array:
         ValueError: If a value is no id of that kind; the message has the first row.
     """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    is_float = kind == "integers" and pa.types.is_floating(array.type)
+    if is_float and (row := first_missing([array])) is not None:
+        raise ValueError(f"row {row}: the id {MADE_FLOATS}")
     try:
         found, bad = ids_of_kind(array, kind)
     except TypeError as error:

@@ -3,8 +3,17 @@
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.in_order import BatchError
 from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negatives import FixedNegatives, NegativeFunction, NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 
-__all__ = ["BatchError", "CountHistory", "ExperienceReplay", "Loader", "NegativeSampler", "Plan"]
+__all__ = [
+    "BatchError",
+    "CountHistory",
+    "ExperienceReplay",
+    "FixedNegatives",
+    "Loader",
+    "NegativeFunction",
+    "NegativeSampler",
+    "Plan",
+]

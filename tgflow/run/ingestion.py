@@ -132,7 +132,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     if config.stream.sort:  # all events are buffered until the end
         order = replace(
             order,
-            allowed_lateness=INT64_MAX,
+            allowed_lateness=1e300,
             late="dead_letter",
             buffer_events=INT64_MAX,
             buffer_bytes=INT64_MAX,

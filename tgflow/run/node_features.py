@@ -16,7 +16,7 @@ from tgflow.base.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.graph.event_stream import EventStream
 from tgflow.graph.events import EventBatch, NewNodes
-from tgflow.graph.id_columns import Kind, read_ids
+from tgflow.graph.id_columns import MADE_FLOATS, Kind, first_missing, read_ids
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceMismatch, StreamError
 from tgflow.streams.files.formats import read_table
@@ -95,10 +95,10 @@ class NodeFeatures:
         """The feature columns."""
         self._column = _plain(found[id])
         self._is_dst = None if side is None else self._destinations(_plain(found[side]))
-        if self._column.null_count:
-            row = self._column.is_null().index(True).as_py()
-            raise StreamError(f"{self.name}, row {row}", "null", "the id is missing")
         kind = self._column.type
+        if (row := first_missing([self._column])) is not None:
+            what = MADE_FLOATS if pa.types.is_floating(kind) else "is missing"
+            raise StreamError(f"{self.name}, row {row}", "null", f"the id {what}")
         if not (is_text(kind) or pa.types.is_integer(kind)):
             raise self._error("type", f"ids are numbers without decimals or texts, got {kind}")
         self._build(self._column, "strings" if is_text(kind) else "integers")

@@ -18,6 +18,7 @@ from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import TemporalModel, device_of_model
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.loader import BatchSource
+from tgflow.plan.negatives import NegativeSource
 from tgflow.ranks.control import RankControl
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
@@ -63,6 +64,8 @@ class ContinualTrainer(StreamTrainer):
             optimizer to a schedule, which is stepped after each update; None:
             `config.lr_scheduler`.
         loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
+        negatives: Negatives to learn from: a function of your own, `tgflow.plan.NegativeFunction`,
+            given ones or a mix; None: `config.negatives`.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs future
@@ -91,6 +94,7 @@ class ContinualTrainer(StreamTrainer):
         optimizer: OptimizerLike | None = None,
         lr_scheduler: SchedulerLike | None = None,
         loss: LossLike | None = None,
+        negatives: NegativeSource | None = None,
     ) -> None:
         config = ContinualConfig() if config is None else config
         task = None
@@ -113,7 +117,12 @@ class ContinualTrainer(StreamTrainer):
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         super().__init__(graph, config, execution, device, peers, task)
         self.model = model
-        given: dict[str, Any] = {"optimizer": optimizer, "lr_scheduler": lr_scheduler, "loss": loss}
+        given: dict[str, Any] = {
+            "optimizer": optimizer,
+            "lr_scheduler": lr_scheduler,
+            "loss": loss,
+            "negatives": negatives,
+        }
         self.not_in_config = [name for name, value in given.items() if value is not None]
         """Arguments given beside `config`, which does not hold them."""
         self.scorer: EventScorer | None = None
@@ -253,8 +262,8 @@ class ContinualTrainer(StreamTrainer):
             options: Further arguments of the class. `execution` and `peers` may differ from run to
                 run. With `scores` the checkpoint's calibration continues, if it has one, and with
                 a task its metrics, if the model is kept; pending labels are those of the
-                checkpoint's events. An `optimizer`, `lr_scheduler` or `loss` that is not in the
-                settings must be given again.
+                checkpoint's events. An `optimizer`, `lr_scheduler`, `loss` or `negatives` that is
+                not in the settings must be given again.
 
         Raises:
             CheckpointError: If it is not of a continual trainer, the model does not fit it, or a

@@ -167,6 +167,8 @@ class OfflineTrainer:
             optimizer to a schedule, which is stepped after each update; None:
             `config.lr_scheduler`.
         loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
+        negatives: Negatives to learn from: a function of your own, `tgflow.plan.NegativeFunction`,
+            given ones or a mix, of the log of training events; None: `config.negatives`.
 
     Raises:
         ValueError: If a part has no events, fixed negatives belong to other events, `config.slices`
@@ -198,6 +200,7 @@ class OfflineTrainer:
         optimizer: OptimizerLike | None = None,
         lr_scheduler: SchedulerLike | None = None,
         loss: LossLike | None = None,
+        negatives: NegativeSource | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         self._peers = peers = Peers() if peers is None else peers
@@ -230,7 +233,7 @@ class OfflineTrainer:
             checks_at_once=peers.world > 1,  # evaluation sends no gradients, and only scores to one
             task=task,
         )
-        self._captures = execution.capture
+        self._captures, self._own_negatives = execution.capture, negatives
         self._epochs = c.epochs if self._learner.learns else 1
         self._counts = CountHistory(graph, model.counts)
         self._train_plan = self._training_plan()
@@ -273,12 +276,12 @@ class OfflineTrainer:
         draws_all = c.draws.destinations == "all"
         pool = graph.log.read(0, graph.num_events).dst if draws_all else None
         learned, cut, collide = negatives_learned(self.model, c), len(train), c.draws.collide
-        negatives = training_negatives(learned, cut=cut, pool=pool, collide=collide, types=types)
+        drawn = training_negatives(learned, cut=cut, pool=pool, collide=collide, types=types)
         return make_plan(
             training,
             self.model,
             c,
-            negatives,
+            self._own_negatives or drawn,
             seed=c.seed,
             stop=training.num_events,
             for_gradients=True,
@@ -464,8 +467,8 @@ class OfflineTrainer:
             device: Device of the graph, as in `TemporalGraph`.
             edge_x: Table to load the edge features into; None: host memory.
             node_x: Table to load the node features into, likewise.
-            options: Further arguments of the class; give again an `optimizer`, `lr_scheduler` or
-                `loss` that is not in the settings.
+            options: Further arguments of the class; give again an `optimizer`, `lr_scheduler`,
+                `loss` or `negatives` that is not in the settings.
 
         Raises:
             CheckpointError: If it was not taken within `fit`, or does not fit the model.
@@ -706,7 +709,9 @@ class OfflineTrainer:
         c, totals, graph = self.config, self._progress.totals, self.graph
         tied = graph.log.tied_share(graph.num_events)
         is_published = (c.val_ratio, c.test_ratio) == (0.15, 0.15)
-        learned = negatives_learned(self.model, c) if self._learner.learns else None
+        own, learned = self._own_negatives, None
+        if self._learner.learns:
+            learned = negatives_learned(self.model, c, own)
         num_destinations = None
         if c.mrr_negatives == "all":
             pairs = self._val_plan.draws.pairs.upto(graph.num_events)

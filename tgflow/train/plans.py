@@ -176,8 +176,12 @@ def make_plan(
     )
 
 
-def negatives_learned(model: TemporalModel, config: TrainingConfig) -> str:
+def negatives_learned(
+    model: TemporalModel, config: TrainingConfig, own: NegativeSource | None = None
+) -> str:
     """Return the kinds and numbers of the negatives that a model learns from."""
+    if own is not None:
+        return f"own:{own.num}"
     return model.negatives if config.negatives is None else config.negatives
 
 
@@ -218,10 +222,14 @@ def micro_batch_plans(
     *,
     start: int = 0,
     replay_from: int = 0,
+    negatives: NegativeSource | None = None,
     slabs: Sequence[Slabs | None] = (None, None),
     **shared: Any,
 ) -> MicroBatchPlans:
-    """Return the plans of a stream's micro-batches: to predict, and to learn, each with slabs."""
+    """Return the plans of a stream's micro-batches: to predict, and to learn, each with slabs.
+
+    `negatives` are those to learn from; None: as in the settings.
+    """
     c = config
     replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life, replay_from)
     seed = c.seed if c.data_seed is None else c.data_seed
@@ -236,7 +244,7 @@ def micro_batch_plans(
     return MicroBatchPlans(
         make(ranked, slabs=slabs[0]),
         make(
-            training_negatives(negatives_learned(model, c)),
+            negatives or training_negatives(negatives_learned(model, c)),
             replay=replay if c.replay_ratio else None,
             for_gradients=True,
             slabs=slabs[1],

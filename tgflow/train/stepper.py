@@ -26,7 +26,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, StepBatch
 from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import TemporalModel
-from tgflow.plan.negatives import chosen_events
+from tgflow.plan.negatives import NegativeSource, chosen_events
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged
@@ -107,9 +107,12 @@ class Stepper:
         on_scores: OnScores | None = None,
         scorer: EventScorer | None = None,
         figures: EventFigures | None = None,
+        negatives: NegativeSource | None = None,
         **options: Any,
     ) -> None:
         self.model, self.config = model, config
+        self.own_negatives = negatives
+        """Negatives to learn from that are not those of the settings, or None."""
         self.learner = learner_of(
             model,
             config,
@@ -155,7 +158,8 @@ class Stepper:
     @property
     def negatives(self) -> str | None:
         """Kinds and numbers of the negatives that it learns from; None if it does not learn."""
-        return negatives_learned(self.model, self.config) if self.num_updates else None
+        own = self.own_negatives
+        return negatives_learned(self.model, self.config, own) if self.num_updates else None
 
     def keep_past(self) -> None:
         """Make the model's state keep the past that replayed events read."""

@@ -452,6 +452,7 @@ class StreamTrainer(ABC):
             self.config,
             start=self._segment_start,
             replay_from=self._replay_from,
+            negatives=self._steppers[0].own_negatives,
             counts=counts,
             pairs=self._pairs,
             slabs=self._slabs.setdefault(counts, (Slabs(), Slabs())),

@@ -241,3 +241,27 @@ def test_arrays_and_lists_are_asked_like_tensors(of):
         sample_hops(graph, [0.5, 1], of(t), (2,))
     with pytest.raises(ValueError, match="one length, got 2 and 1"):
         sample_hops(graph, of(nodes), of([1]), (2,))
+
+
+UNKNOWN = [-1, -5, 4, 10**12, -(2**63), 2**63 - 1]
+"""Nodes that a graph of the nodes 0 to 3 does not have; the first is `NO_NODE`."""
+
+
+@for_each_device
+@by_name
+@pytest.mark.parametrize("dedup", [False, True])
+def test_nodes_that_the_graph_does_not_have_have_no_neighbors(device, sampler, dedup):
+    events = graph_events((0, 2, 10), (1, 3, 20), (0, 3, 30), (1, 2, 40))
+    graph = TemporalGraph.from_events(events, device=opened(device))
+    nodes, t = torch.tensor([*UNKNOWN, 0]), torch.full((7,), 50)
+    found = sample_neighbors(graph, sampler, nodes, t, 2, key=1)
+    assert found.count.tolist() == [0] * 6 + [2]
+    for column, empty in ((found.nodes, -1), (found.t, 0), (found.eid, -1)):
+        assert column[:6].tolist() == [[empty, empty]] * 6
+    hops = sample_hops(
+        graph, nodes.to(graph.device), t.to(graph.device), (2, 1), sampler=sampler, dedup=dedup
+    )
+    assert hops.frontiers[1].nodes.cpu()[:7].tolist() == nodes.tolist()
+    for block in hops.blocks:
+        assert not block.mask.cpu()[:6].any()
+        assert block.mask.cpu()[6].any()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.effort import slow, tries
+from helpers.effort import slow, slow_in_full, tries
 from helpers.files import flat
 from tgflow.base._native import may_have_other_spellings
 from tgflow.streams import StreamError, open_files
@@ -92,6 +92,7 @@ def delimited(draw, delimiter):
     return found if draw(st.booleans()) else found.removesuffix("\n").removesuffix("\r")
 
 
+@slow_in_full
 @settings(max_examples=EXAMPLES)
 @given(st.data())
 @pytest.mark.parametrize(("ending", "sep"), [("csv", ","), slow("tsv", "\t"), slow("csv.gz", ";")])
@@ -196,6 +197,7 @@ def test_spaces_separate_values_but_not_within_quotes(tmp_path):
 JSON_TEXT = st.text(st.sampled_from('a"\\\n\r{}[],:é\u2028 '), min_size=1, max_size=6)
 
 
+@slow_in_full
 @settings(max_examples=EXAMPLES)
 @given(st.data())
 def test_json_lines_are_read_as_by_json_wherever_blocks_end(scratch, data):

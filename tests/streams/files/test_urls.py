@@ -51,6 +51,12 @@ def place(request, tmp_path):
 
 def encoded(kind: str) -> bytes:
     text, table, out = b"src,dst,t\n" + csv_of(0, 100), table_of(100), io.BytesIO()
+    if kind == "quoted.csv":
+        return (
+            b"note,src,dst,t\n"
+            + b'"a\nEVIL,1,2,3\n""b",'
+            + b'\n"x\r\ny",'.join(csv_of(0, 100).splitlines())
+        )
     if kind == "csv":
         return text
     if kind == "csv.gz":
@@ -64,7 +70,7 @@ def encoded(kind: str) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet", "arrow", "npz"])
+@pytest.mark.parametrize("kind", ["csv", "quoted.csv", "csv.gz", "parquet", "arrow", "npz"])
 def test_url_reads_the_events_of_the_path(place, tmp_path, kind):
     local = tmp_path / f"local.{kind}"
     local.write_bytes(encoded(kind))

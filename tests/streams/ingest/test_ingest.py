@@ -53,7 +53,7 @@ def test_event_sequence_does_not_depend_on_interleaving_or_crashes(record_proper
             event_ids=event_ids,
         )
         config = OrderConfig(
-            allowed_lateness=rng.choice([0, 1, 5, 100]),
+            allowed_lateness=rng.choice([None, 1, 5, 100]),
             dedup_window=rng.choice([5, 1000]) if event_ids else 0,
             max_time_jump=rng.choice([None, 3, 30]),
             **bound,

@@ -83,6 +83,26 @@ def test_partitions_join_while_a_run_reads(seed, with_log):
         assert replayed(world.log, world.config, partitions) == learned
 
 
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1), ("ms", 1000), ("ns", 10**9)])
+def test_lateness_and_jumps_are_durations_in_any_unit(unit, scale):
+    config = OrderConfig(allowed_lateness="2.5s", max_time_jump="2m")
+    assert config.limits(unit) == (scale * 5 // 2, 120 * scale)
+    seconds = [0, 3, 1, 0, 123, 244, 121]  # 0 comes 3 s after its time, 244 121 s ahead
+    source = ListSource({0: rows_at([scale * at for at in seconds])}, poll_sizes=(1,))
+    source.unit = unit
+    ingest = Ingest(source, config)
+    found = [t for batch in ingest for t in batch.t.tolist()]
+    assert found == [scale * at for at in (0, 1, 3, 121, 123)]
+    refused = ingest.report()["counts"]["partitions"]["0"]["refused"]
+    assert {code: each["count"] for code, each in refused.items()} == {"late": 1, "time_jump": 1}
+
+
+@pytest.mark.parametrize("span", [0, -1, "soon", "5 parsecs"])
+def test_lateness_is_more_than_no_time(span):
+    with pytest.raises(ValueError, match="allowed_lateness: a span of time is more than 0"):
+        OrderConfig(allowed_lateness=span)
+
+
 def test_events_of_a_joining_partition_before_the_watermark_are_late():
     partitions = {0: rows_at([10, 20, 30, 40]), 1: rows_at([5, 29, 30, 35, 1])}
     source = ListSource(partitions, joins={1: 1}, silent={0: 4}, poll_sizes=(1,))

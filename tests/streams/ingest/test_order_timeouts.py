@@ -198,7 +198,7 @@ def test_what_has_left_once_is_repeated_after_kills_and_losses_of_power(monkeypa
     rng = random.Random(seed)
     broker, seen, forced = Broker(rng), [], 0
     config = OrderConfig(
-        allowed_lateness=rng.choice([0, 2, 10]),
+        allowed_lateness=rng.choice([None, 2, 10]),
         idle_timeout=rng.choice([2.0, 20.0]),
         order_timeout=rng.choice([1.0, 4.0]),
         buffer_events=rng.choice([20, 10**6]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -226,6 +227,8 @@ def test_demo_broker_serves_the_printed_command_until_a_signal(tmp_path):
             lines.append(demo.stderr.readline())
             assert lines[-1], lines
         (command,) = (line for line in lines if line.startswith("read them with: tgflow "))
+        printed = re.sub(r"127.0.0.1:\d+", "127.0.0.1:PORT", command[len("read them with: ") :])
+        assert printed in (EXAMPLES / "guides/kafka.md").read_text()
         run = shlex.split(command.removeprefix("read them with: tgflow "))
         more = ["--until-end", "-m", "recency", "-o", str(tmp_path / "out"), "--threads", "1"]
         assert main([*run, *more]) == 0

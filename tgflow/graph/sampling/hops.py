@@ -78,7 +78,8 @@ def sample_hops(
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`.
+        nodes: Query nodes, int64 `[Q]`; unknown ones are rows of the frontiers without neighbors,
+            see `tgflow.sampling.recent_neighbors`.
         t: Query times in ticks, int64 `[Q]`.
         fanouts: Neighbors per query of each hop, from the roots down; at least one hop.
         sampler: Which neighbors are taken; or a name, for `recent` and `uniform`.

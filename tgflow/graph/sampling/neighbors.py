@@ -27,8 +27,9 @@ def recent_neighbors(
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`, or, as `t` too, an array or a list. `NO_NODE` and nodes
-            beyond the graph have no neighbors.
+        nodes: Query nodes, int64 `[Q]`, or, as `t` too, an array or a list. Nodes that the graph
+            does not have (`NO_NODE`, other negative numbers, those beyond `num_nodes`) are no
+            error: they have no history.
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbors per query, at least 1.
         as_of: See only events at log positions below this, one for all or int64 `[Q]`.
@@ -70,7 +71,8 @@ def uniform_neighbors(
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbors.
+        nodes: Query nodes, int64 `[Q]`, of which unknown ones have no history, as in
+            `recent_neighbors`.
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbors per query, at least 1. A node with at most `k` returns them all.
         key: Random key, `0 <= key < 2**64`.
@@ -111,7 +113,7 @@ def window_neighbors(
 
     Args:
         graph: As in `uniform_neighbors`, as are the arguments without details here.
-        nodes: Query nodes, int64 `[Q]`.
+        nodes: Query nodes, int64 `[Q]`; unknown ones have no history.
         t: Query times in ticks, int64 `[Q]`.
         k: Neighbors per query, at least 1.
         width: Length of the window in ticks, at least 1.
@@ -156,7 +158,7 @@ def decayed_neighbors(
 
     Args:
         graph: As in `uniform_neighbors`, as are the arguments without details here.
-        nodes: Query nodes, int64 `[Q]`.
+        nodes: Query nodes, int64 `[Q]`; unknown ones have no history.
         t: Query times in ticks, int64 `[Q]`.
         k: Neighbors per query, at least 1.
         half_life: An event this many ticks older is half as likely to be drawn; at least 1.

@@ -31,7 +31,7 @@ def sample_neighbors(
 ) -> Neighbors:
     """Return `k` neighbors of each node, by the sampler's function `STRATEGY_neighbors`.
 
-    Arguments and errors as for those functions; `key` is for strategies that draw,
+    Arguments, unknown nodes and errors as for those functions; `key` is for strategies that draw,
     and `params`, on a GPU only, as in `Queries`. `rows`, int64 `[Q]`, are the queries' rows in
     a larger call of which this is a part, and key their draws.
 
