@@ -255,7 +255,7 @@ class Ingest:
 
     def report(self) -> dict[str, Any]:
         """Return a JSON-serializable report as of the last poll that returned rows."""
-        state, lateness = self._state, self._admission.limits.lateness
+        state, lateness = self._state, self._admission.limits[0]
         totals = sums(state.counts, state.num_held)
         partitions = {
             p: {name: value for name, value in entry.items() if name != "recent_bad"}
