@@ -116,7 +116,7 @@ def order_of(config: Config) -> OrderConfig:
 
 def max_wait_of(config: Config) -> float:
     """Return the seconds that an event waits for its micro-batch to fill; infinite for any."""
-    is_live = is_endless(config) and not config.stream.until_end
+    is_live = config.stream.follow or (is_endless(config) and not config.stream.until_end)
     return parse_timeout(config.scores.max_wait or (MAX_WAIT if is_live else "none"))
 
 
