@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import sysconfig
 import traceback
@@ -136,11 +135,8 @@ def explain(error: BaseException) -> str:
         return text
     from tgflow.run.config import in_flags
 
-    # a file's name may look like a setting
     places = (getattr(error, name, None) for name in ("where", "filename", "example"))
-    named = "|".join(re.escape(str(place)) for place in places if place)
-    parts = re.split(f"((?<![^ (])(?:{named})(?=: ))", text) if named else [text]
-    return "".join(part if i % 2 else in_flags(part) for i, part in enumerate(parts))
+    return in_flags(text, *places)
 
 
 def cause_of(error: BaseException) -> BaseException:
