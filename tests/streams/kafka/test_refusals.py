@@ -17,6 +17,7 @@ from tgflow.cli import main
 from tgflow.streams.errors import NoTopicError, SourceRefused, SourceUnavailable
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.publish import NoBrokerError, PublishError, Topic
+from tgflow.testing.broker import PRODUCE
 
 pytestmark = pytest.mark.timeout(60)
 API_VERSIONS, HANDSHAKE, AUTHENTICATE = 18, 17, 36
@@ -236,3 +237,26 @@ def test_wrong_option_is_named(fake, changes, words):
     options = {key: value for key, value in (SASL | changes).items() if value is not None}
     with pytest.raises(ValueError, match=words):
         KafkaConfig(url="kafka://127.0.0.1:9/edges", options=options).client_options()
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (3, PublishError, "UnknownTopicOrPartitionError"),  # such as one that was deleted
+        (19, PublishError, "NotEnoughReplicasError"),
+        (29, SourceRefused, "TopicAuthorizationFailedError.* permission"),
+    ],
+)
+def test_reason_why_records_are_not_taken_is_named(broker, topic, monkeypatch, code, error, words):
+    monkeypatch.setattr("tgflow.streams.kafka.publish.TOPIC_SECONDS", 1)
+    broker.create(topic)
+    options = {"api_version": broker.api_version, "retry_backoff_ms": 20}
+    to = Topic(broker.url(topic), options, timeout=2.0 if code == 19 else 60.0)
+    began = time.monotonic()
+    broker.fail(PRODUCE, [code] * 1000)
+    to.send(b"x", None)
+    with pytest.raises(error, match=words):
+        to.flush()
+    assert time.monotonic() - began < 20  # of 60 s (FLUSH_SECONDS)
+    broker("clear_request_errors", PRODUCE)
+    to.close()
