@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -323,3 +324,15 @@ def test_signal_during_imports_ends_without_a_traceback(made, module, number, co
     command = [sys.executable, "-c", SIGNALED_IN_IMPORT, module, str(int(number))]
     ended = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
+
+
+def test_each_line_of_stderr_is_one_write(tmp_path):
+    """So that lines of ranks on one terminal do not run together, also without buffers."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet a write
+    command = [sys.executable, "-u", "-m", "tgflow", "run", "away.csv"]
+    subprocess.run(command, cwd=tmp_path, stderr=theirs, check=False)
+    theirs.close()
+    packets = [*iter(lambda: ours.recv(1 << 16), b"")]
+    ours.close()
+    assert packets
+    assert all(packet.endswith(b"\n") for packet in packets)

@@ -177,13 +177,19 @@ def mark_reported(error: BaseException, text: str) -> None:
 def report(error: BaseException) -> int:
     """Write one line about `error` to stderr, unless it is reported, and return its exit code."""
     if "reported" not in vars(error):
-        print(f"tgflow: {explain(error)}", file=sys.stderr)
+        say(explain(error))
     return exit_code(error)
 
 
 def table() -> str:
     """Return the exit codes as one sentence for a help text."""
     return ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+def say(text: str, speaker: str = "tgflow") -> None:
+    """Write a line to stderr by one call, as ranks share it; `print` makes two if unbuffered."""
+    sys.stderr.write(f"{speaker}: {text}\n")
+    sys.stderr.flush()
 
 
 def hint(text: str, style: str | None = None) -> None:
