@@ -151,6 +151,9 @@ def test_uncounted_rows_of_a_run_killed_before_its_first_checkpoint_are_written_
     assert Path(name).read_bytes() == whole
 
 
+FOLLOWED = ("--follow", "--time-unit", "s", "--allowed-lateness", 30)
+
+
 def test_last_event_of_a_quiet_followed_file_is_scored_within_two_seconds(tgflow, tmp_path):
     stream, scores, has_ended = tmp_path / "made.csv", tmp_path / "scores.csv", threading.Event()
     stream.write_text("src,dst,t\n" + "".join(f"{i % 7},9,{i // 10}\n" for i in range(30)))
@@ -175,8 +178,9 @@ def test_last_event_of_a_quiet_followed_file_is_scored_within_two_seconds(tgflow
     with ThreadPoolExecutor(1) as pool:
         seconds = pool.submit(lambda: [*write()])
         ran = tgflow(
-            "run", "-s", stream, "-m", "recency", "-o", "out", "--follow", "--scores", scores
+            "run", "-s", stream, "-m", "recency", "-o", "out", *FOLLOWED, "--scores", scores
         )
         has_ended.set()
     assert ran.code == 0
+    assert "--allowed-lateness is 30 s, but after 1s without a row all events are rel" in ran.err
     assert min(seconds.result()) < 2, "but for a loaded machine both are"
