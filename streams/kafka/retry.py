@@ -232,9 +232,11 @@ class ClientWatch:
 
     def _note(self, found: object) -> None:
         """Keep the error of a connection, or the result of a first request."""
-        from kafka.errors import KafkaConfigurationError
+        from kafka.errors import KafkaConfigurationError, SaslAuthenticationFailedError
 
-        if not isinstance(found, Exception):
+        if type(found) is KeyError:  # of SCRAM: the broker answers with an error, not a signature
+            self.failure = SaslAuthenticationFailedError("the broker refused the login")
+        elif not isinstance(found, Exception):
             self.has_answered, self.failure = True, None
         elif type(found) in (RuntimeError, TypeError, ValueError):  # of a SASL mechanism
             self.failure = KafkaConfigurationError(str(found))

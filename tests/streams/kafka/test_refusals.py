@@ -75,6 +75,12 @@ class FakeBroker:
         if key == HANDSHAKE:
             code = 0 if self._mechanism in body else 33
             return struct.pack(">hih", code, 1, len(self._mechanism)) + self._mechanism
+        if self._mechanism.startswith(
+            b"SCRAM"
+        ):  # refuses as RFC 5802 has it, without an error code
+            nonce = body.partition(b"n=0012,r=")[2].rstrip(b"\0")
+            said = b"r=" + nonce + b"1,s=c2FsdA==,i=4096" if nonce else b"e=unknown-user"
+            return struct.pack(">hhi", 0, -1, len(said)) + said + bytes(8)
         self.passwords.append(body.rpartition(b"\0")[2])
         return struct.pack(">hh", 58, 12) + b"bad password" + bytes(12 if version else 4)
 
@@ -147,6 +153,7 @@ TLS = {"api_version": (2, 3), "security_protocol": "SSL"}
     ("options", "words"),
     [
         (SASL | {"sasl_mechanism": "SCRAM-SHA-512"}, "UnsupportedSaslMechanismError.* sasl_mech"),
+        (SASL | {"sasl_mechanism": "SCRAM-SHA-256"}, "the broker refused the login; .* sasl_plain"),
         (SASL | {"sasl_mechanism": "GSSAPI"}, "GSSAPI lib not found.* correct --kafka-option"),
         (TLS, "CERTIFICATE_VERIFY_FAILED.* correct --kafka-option .*ssl_cafile"),
         (TLS | {"ssl_cafile": "away.pem"}, "No such file.* correct --kafka-option .*ssl_cafile"),
@@ -156,7 +163,7 @@ TLS = {"api_version": (2, 3), "security_protocol": "SSL"}
 )
 def test_refused_client_is_not_retried(fake, tmp_path, options, words):
     is_tls = options.get("security_protocol") == "SSL"
-    mechanism = b"GSSAPI" if options.get("sasl_mechanism") == "GSSAPI" else b"PLAIN"
+    mechanism = options.get("sasl_mechanism", "PLAIN").replace("SCRAM-SHA-512", "PLAIN").encode()
     broker = fake(mechanism=mechanism, tls=self_signed(tmp_path) if is_tls else None)
     began = time.monotonic()
     source = open_source(broker, "edges", options=options)
