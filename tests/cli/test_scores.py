@@ -151,7 +151,7 @@ def test_uncounted_rows_of_a_run_killed_before_its_first_checkpoint_are_written_
     assert Path(name).read_bytes() == whole
 
 
-FOLLOWED = ("--follow", "--time-unit", "s", "--allowed-lateness", 30)
+FOLLOWED = ("--follow", "--time-unit", "s", "--allowed-lateness", "30s")
 
 
 def test_last_event_of_a_quiet_followed_file_is_scored_within_two_seconds(tgflow, tmp_path):
@@ -182,5 +182,5 @@ def test_last_event_of_a_quiet_followed_file_is_scored_within_two_seconds(tgflow
         )
         has_ended.set()
     assert ran.code == 0
-    assert "--allowed-lateness is 30 s, but after 1s without a row all events are rel" in ran.err
+    assert "--allowed-lateness is 30s, but after 1s without a row all events are rel" in ran.err
     assert min(seconds.result()) < 2, "but for a loaded machine both are"

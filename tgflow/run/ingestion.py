@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from tgflow.base.units import INT64_MAX, duration, parse_timeout, seconds_per_tick
+from tgflow.base.units import INT64_MAX, parse_seconds, parse_timeout
 from tgflow.checkpoint import Checkpoint, Component, UntrustedCheckpoint
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.lock import RunLock
@@ -137,12 +137,10 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
             buffer_events=INT64_MAX,
             buffer_bytes=INT64_MAX,
         )
-    lateness = order.allowed_lateness * seconds_per_tick(source.unit)
-    if source.unit != "tick" and lateness > order.timeouts()[1]:
-        text = (
-            f"--allowed-lateness is {duration(lateness)}, but after {order.order_timeout} without "
-        )
-        text += "a row all events are released, and earlier ones are late; to wait: --order-timeout"
+    lateness = order.allowed_lateness
+    if lateness is not None and parse_seconds(lateness) > order.timeouts()[1]:
+        text = f"--allowed-lateness is {lateness}, but after {order.order_timeout} without a row "
+        text += "all events are released, and earlier ones are late; to wait: --order-timeout"
         run.run_log.warning("order", text)
     address, topic = config.stream.path, None
     section, transport = config.section_of(scheme_of(address)), find_transport(address)
