@@ -99,7 +99,8 @@ def _opened(
     except StreamError as error:
         if task.target is None or "label=..." not in str(error):
             raise
-        raise CliError(in_flags(str(error).replace("label=", "target=")), DATA) from None
+        text = in_flags(error.text.replace("label=", "target="))
+        raise CliError(f"{error.where}: {text}", DATA) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
     for note in () if quiet else source.notes:

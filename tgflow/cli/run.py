@@ -93,7 +93,7 @@ def run(
 
       tgflow run examples/data/collegemsg.csv.gz
       tgflow run -s clicks.parquet --src user --dst page --t at --time-unit ms -m tgat
-      tgflow run log.csv --no-header --columns src,dst,_,t --follow --max-wait 1s
+      tgflow run log.csv --no-header --columns src,dst,_,t --follow
       tgflow run -s events.csv --out runs/events --resume
       tgflow run --resume --out runs/events --append day2.csv
       tgflow run -s events.csv --nproc 2 --out runs/two

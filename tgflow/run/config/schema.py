@@ -258,7 +258,7 @@ class ScoresConfig(Checked):
     """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC."""
     max_wait: Timeout | None = None
     """Maximum wait of an event for its micro-batch to fill, such as 1s, or none; unset: 250ms for
-    Kafka without --until-end, else none."""
+    --follow and Kafka without --until-end, else none."""
 
 
 LogTo = Literal["tensorboard", "wandb", "csv"]
