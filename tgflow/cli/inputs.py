@@ -48,7 +48,7 @@ from tgflow.run.machine import describe, num_cores, peak_rss_bytes
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.node_types import NodeTypes
 from tgflow.run.restore import check_own
-from tgflow.run.scores import check_scores
+from tgflow.run.scores import check_alerts, check_scores
 from tgflow.run.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import LateEvent, TooManyBadRecords
@@ -412,6 +412,7 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     check_own(directory)
     opened = partial(open_partitioned, part=directory.part)
     source, nodes, device, threads = _open_inputs(directory, opened, peers.world)
+    check_alerts(directory.config)
     types = open_node_types(directory)
     run = RunContext(
         directory=directory,

@@ -104,7 +104,7 @@ def run(
       tgflow run -s events.csv --log-to tensorboard
       tgflow run -s kafka://localhost:9092/clicks --serve 8080
       tgflow run -s new.csv --init-from runs/old-offline
-      tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d
+      tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d --alert-budget 100
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
@@ -238,7 +238,7 @@ def _learn(
     return metrics, result, directory
 
 
-_REPORTS = ("scores", "features", "ranks", "serving", "store")
+_REPORTS = ("scores", "alerts", "features", "ranks", "serving", "store")
 
 
 def _metrics(result: RunResult, path: str, model: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+from tgflow.base.iso_time import FIRST_DATE, LAST_DATE
 from tgflow.base.units import duration, seconds_per_tick
 from tgflow.report.chart import round_ticks_inside
 
@@ -55,8 +56,6 @@ def reuse_line(figures: Mapping[str, Any]) -> str:
     return line + ("; off, as too few are reused" if figures["reuse.is_off"] else "")
 
 
-FIRST_DATE, LAST_DATE = 631_152_000, 221_845_392_000
-"""Unix seconds of 1990 and of 9000; times outside are hardly dates."""
 DAY, MONDAY = 86_400, 345_600
 """Seconds of a day, and Unix seconds of the first Monday."""
 STEPS = (

@@ -182,6 +182,9 @@ class FramePublisher(Component, Callback):
             found = self._ids.state_dict(num_ids, self._num_ids)
             tensors |= {f"ids/{name}": x for name, x in found.items()}
         self._num_ids, self._num_rows = num_ids, num_rows
+        if trainer.scorer is not None and trainer.scorer.alerts is not None:
+            alerts = trainer.scorer.alerts.alerts.between(begin, end)
+            tensors |= {f"alerts/{name}": x for name, x in alerts._asdict().items()}
         classes = self._classes()
         sizes = {name: len(texts) for name, texts in classes.items()}
         if sizes != self._num_classes:
