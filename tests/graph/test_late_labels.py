@@ -68,9 +68,10 @@ def fed(items, log_of, looks):
         if isinstance(item, int):
             log_of.append(graph_events((0, 1, item)))
         else:
-            log_of.log.add_labels(late_of(item))
-        if looks:
-            log_of.log.late.labels(torch.arange(4), log_of.num_events - 1, torch.zeros(4).long())
+            for row in item:
+                log_of.log.add_labels(late_of([row]))
+                if looks:
+                    log_of.log.late.find(torch.arange(4), 0)
 
 
 @given(items=labeled_streams(), looks=st.booleans())
@@ -83,17 +84,26 @@ def test_labels_seen_from_positions_match_a_scan_of_all_entries(items, looks):
     eid, at = torch.tensor(pairs).unbind(1)
     own = torch.arange(len(pairs)) + 100
     expected = [seen_by_scan(*pair, times, entries) for pair in pairs]
-    labels, since = late.labels(eid, at, own), late.known_at(eid, at)
-    for row, seen in enumerate(expected):
-        assert (int(labels[row]), int(since[row])) == (seen or (row + 100, -1))
-    for start in range(len(times)):
-        found, known_at = late.between(start, len(times))
-        keys = [(known_at_of(entry, times), entry) for entry in entries]
-        wanted = [(at, *entry[:3]) for at, entry in keys if at in range(start, len(times))]
-        columns = (known_at, found.eid, found.label, found.t)
-        assert torch.stack(columns, 1).tolist() == [
-            [*row] for row in sorted(wanted, key=lambda row: (row[0], row[3]))
-        ]
+    labels, place = late.labels(eid, at, own), late.find(eid, at)
+    known = late.known(slice(int(late.num_known(torch.tensor(len(times) - 1)))))
+    for row, (label, seen) in enumerate(zip(labels.tolist(), expected, strict=True)):
+        since = int(known.known_at[place[row]]) if place[row] >= 0 else None
+        assert (label, since) == (seen or (row + 100, None))
+    keys = [(known_at_of(entry, times), entry[2], i) for i, entry in enumerate(entries)]
+    order = sorted(key for key in keys if key[0] is not None and key[0] < len(times))
+    rows = [(known_at, *entries[i][:3]) for known_at, _, i in order]
+    columns = (known.known_at, known.eid, known.label, known.t)
+    assert [*zip(*(column.tolist() for column in columns), strict=True)] == rows
+    for i, (_, _, entry) in enumerate(order):
+        earlier = [j for j in range(i) if entries[order[j][2]][0] == entries[entry][0]]
+        assert known.before[i] == max(earlier, default=-1)
+    for position in range(len(times) + 1):
+        fresh = late.fresh(position)
+        hidden = {i for at, _, i in keys if at is not None and at < position}
+        seen = [i for _, _, i in sorted((entry[2], 0, i) for i, entry in enumerate(entries))
+                if i not in hidden and entries[i][3] <= position]  # fmt: skip
+        assert fresh.eid.tolist() == [entries[i][0] for i in seen]
+        assert fresh.t.tolist() == [entries[i][2] for i in seen]
 
 
 @given(items=labeled_streams(), cut=st.integers(0, 12), kept=st.booleans())

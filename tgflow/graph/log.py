@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tgflow.base.describe import Span, described
 from tgflow.graph import _native
-from tgflow.graph.events import COLUMNS, EventBatch, LateLabels
+from tgflow.graph.events import COLUMNS, NO_EVENT, EventBatch, LateLabels
 
 _BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "relation", "x"))
 """Columns of the log that are not in the core."""
@@ -136,6 +136,20 @@ class EventLog:
             beside[name] = held
         self._beside = beside  # in one assignment: others may be reading
 
+    def find(self, src: Tensor, dst: Tensor, t: Tensor) -> Tensor:
+        """Return the position of the event of each pair at a time, int64 `[N]`.
+
+        `NO_EVENT` without one, and `NO_EVENT - 1` with several.
+        """
+        found = torch.full_like(t, NO_EVENT)
+        starts, stops = self.positions(t).tolist(), self.positions(t + 1).tolist()
+        for row, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            events = self.read(start, stop)
+            own = ((events.src == src[row]) & (events.dst == dst[row])).nonzero().flatten()
+            if len(own):
+                found[row] = start + own[0] if len(own) == 1 else NO_EVENT - 1
+        return found
+
     def add_labels(self, late: LateLabels) -> Added:
         """Write late labels of a stream at the log's end, as `LateEntries.add`."""
         return self.late.add(late)
@@ -222,6 +236,18 @@ class Added(NamedTuple):
     """Those equal to the latest late label of their event, which are ignored."""
 
 
+class KnownLabels(NamedTuple):
+    """Late labels in the order in which they became known: columns int64 `[N]`."""
+
+    eid: Tensor
+    label: Tensor
+    t: Tensor
+    known_at: Tensor
+    """First log position that they may be seen from."""
+    before: Tensor
+    """Places of those that they correct; -1: none."""
+
+
 class LateEntries:
     """The late labels of a log.
 
@@ -299,13 +325,20 @@ class LateEntries:
 
     def _settle(self) -> None:
         """Order the entries that have become known as the log grew, after those known before."""
-        if not len(self._waiting):  # of events, so that there is a clock
+        if not len(self._waiting):  # of events, so that there are some
             return
-        num = int(torch.searchsorted(self._written[2, self._waiting], self._log.clock))
-        if not num:
+        size = len(self._log)  # the clock may be ahead of it while events are appended
+        last = int(self._log.columns(size - 1, size)[2][0])
+        num = int(torch.searchsorted(self._written[2, self._waiting], last))
+        # Others may be written at the same position, to be ordered with these.
+        is_due = self._written[3, self._waiting[:num]] < size
+        due, self._waiting = (
+            self._waiting[:num][is_due],
+            torch.cat([self._waiting[:num][~is_due], self._waiting[num:]]),
+        )
+        if not (num := len(due)):
             return
-        due, self._waiting = self._waiting[:num], self._waiting[num:]
-        # Of times before the clock, so that the next event that is later is in the log.
+        # Of times before the last event's, so that the next event that is later is in the log.
         self._log.positions(self._written[2, due] + 1, later := torch.empty_like(due))
         known_at, order = torch.maximum(later, self._written[3, due]).sort(stable=True)
         due = due[order]
@@ -325,55 +358,70 @@ class LateEntries:
             column[first : self._num_known] = values
         self._of_event[0, grouped[is_last]] = (1 + places[by_event][is_last]).int()
 
+    def find(self, eid: Tensor, at: int | Tensor) -> Tensor:
+        """Return the places of the entries that give events their labels, int64 `[N]`; -1: none.
+
+        An entry's place is its rank in the order in which they became known, which never changes.
+
+        Args:
+            eid: Log positions, int64 `[N]`; negative ones have no entry.
+            at: Positions to see them from, below the log's end, int64 `[N]` or one.
+        """
+        with self._lock:
+            self._settle()
+            if not self._num_known:
+                return torch.full_like(eid, -1)
+            heads = self._of_event[0]
+            has_entry = (eid >= 0) & (eid < len(heads))
+            place = torch.where(has_entry, heads[eid.where(has_entry, 0)].long() - 1, -1)
+            while True:
+                found = place.clamp(min=0)
+                is_ahead = (place >= 0) & (self._known[0, found] > at)
+                if not is_ahead.any():
+                    return place
+                place = torch.where(is_ahead, self._known[3, found], place)
+
     def labels(self, eid: Tensor, at: int | Tensor, otherwise: Tensor) -> Tensor:
         """Return the labels of events as seen from positions, int64 `[N]`.
 
         Args:
-            eid: Log positions, int64 `[N]`; negative ones have no late label.
-            at: Positions to see them from, below the log's end, int64 `[N]` or one.
+            eid: As in `find`.
+            at: As in `find`.
             otherwise: Labels of those without a late label there, int64 `[N]`.
         """
+        place = self.find(eid, at)
         with self._lock:
-            place = self._place(eid, at)
-            if place is None:
+            if not self._num_known:
                 return otherwise
             label = self._written[1, self._known[1, place.clamp(min=0)]]
-            return torch.where(place < 0, otherwise, label)
+        return torch.where(place < 0, otherwise, label)
 
-    def known_at(self, eid: Tensor, at: int | Tensor) -> Tensor:
-        """Return from where on the labels of `labels` are seen, int64 `[N]`; -1: not late ones."""
+    def num_known(self, at: Tensor) -> Tensor:
+        """Return the numbers of entries that may be seen from positions below the log's end."""
         with self._lock:
-            place = self._place(eid, at)
-            if place is None:
-                return torch.full_like(eid, -1)
-            return torch.where(place < 0, -1, self._known[0, place.clamp(min=0)])
+            self._settle()
+            return torch.searchsorted(self._known[0, : self._num_known], at, right=True)
 
-    def _place(self, eid: Tensor, at: int | Tensor) -> Tensor | None:
-        """Return the place of the entry that gives each label; None if there are no entries."""
-        self._settle()
-        if not self._num_known:
-            return None
-        heads = self._of_event[0]
-        has_entry = (eid >= 0) & (eid < len(heads))
-        place = torch.where(has_entry, heads[eid.where(has_entry, 0)].long() - 1, -1)
-        while True:
-            found = place.clamp(min=0)
-            is_ahead = (place >= 0) & (self._known[0, found] > at)
-            if not is_ahead.any():
-                return place
-            place = torch.where(is_ahead, self._known[3, found], place)
+    def known(self, places: Tensor | slice) -> KnownLabels:
+        """Return the entries at places."""
+        with self._lock:
+            known_at, number, _, before = self._known[:, places]
+            eid, label, t, _ = self._written[:, number]
+            return KnownLabels(eid, label, t, known_at.clone(), before.clone())
 
-    def between(self, start: int, stop: int) -> tuple[LateLabels, Tensor]:
-        """Return the entries with `known_at` in `[start, stop)`, ordered by it, and theirs.
+    def fresh(self, position: int) -> LateLabels:
+        """Return the entries that an event at a position could see, but not the one before.
 
-        `stop` must be at most the log's end.
+        By time: those before the event's, if it is later than the event before it.
         """
         with self._lock:
             self._settle()
             known_at = self._known[0, : self._num_known]
-            first, last = torch.searchsorted(known_at, torch.tensor([start, stop])).tolist()
-            found = self._written[:, self._known[1, first:last]]
-            return LateLabels(*found[:3]), known_at[first:last].clone()
+            first = int(torch.searchsorted(known_at, position - 1, right=True))
+            numbers = torch.cat([self._known[1, first : self._num_known], self._waiting])
+            numbers = numbers[self._written[3, numbers] <= position].sort().values
+            numbers = numbers[self._written[2, numbers].argsort(stable=True)]
+            return LateLabels(*self._written[:3, numbers])
 
     def num_upto(self, position: int) -> int:
         """Return the number of entries that a checkpoint of so many events holds."""

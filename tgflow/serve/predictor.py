@@ -643,7 +643,7 @@ class Predictor:
 
         columns = self._in_turn(asked.src, asked.dst, asked.new, answered)
         logits, classes = columns[:, 0], columns[:, 1:]
-        label, share = self.labels.said(t, classes)
+        label, share = self.labels.said(t, cuts, classes)
         names = self.label_names
         texts = [
             None if each == NO_LABEL else names[each] if names else each for each in label.tolist()
