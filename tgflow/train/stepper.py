@@ -127,9 +127,7 @@ class Stepper:
         self.keep_past()
         self.late: LateLearning | None = None
         """Learns labels that become known after their event."""
-        import os
-
-        if labels is not None and not os.environ.get("LATE_OFF"):
+        if labels is not None:
             from tgflow.train.tasks.late_learning import LateLearning
 
             self.late = LateLearning.of(self.learner, labels, graph)

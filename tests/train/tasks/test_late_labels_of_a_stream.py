@@ -41,11 +41,13 @@ def late_stream(seed=0, size=25):
                 waiting.append(eid)
 
 
-def trainer_of(delay=None, *, execution=None, updates=1, replay_ratio=0.5, **changes):
+def trainer_of(delay=None, *, execution=None, updates=1, replay_ratio=0.5, threads=1, **changes):
     task = TaskConfig(kind="edge", target="label", classes=2, label_delay=delay, **changes)
     model = small_tgn(dropout=0.1)
     seeded(lambda: LabelTask(task).add_decoder(model, 2))
-    config = ContinualConfig(**SETTINGS, task=task, updates=updates, replay_ratio=replay_ratio)
+    config = ContinualConfig(
+        **SETTINGS, task=task, updates=updates, replay_ratio=replay_ratio, num_threads=threads
+    )
     return ContinualTrainer(model, TemporalGraph("undirected", 2), config, execution=execution)
 
 
@@ -53,7 +55,7 @@ def state_of(trainer):
     """Return all tensors of a checkpoint, and its notes but for clocks."""
     found = trainer.checkpoint()
     sections = {name: make() for name, make in found.sealed.items()} | found.sections
-    notes = {k: v for k, v in found.meta.items() if k != "progress"}
+    notes = {k: v for k, v in found.meta.items() if k not in ("progress", "config")}
     return {(s, n): x for s, parts in sections.items() for n, x in parts.items()}, notes
 
 
@@ -100,7 +102,7 @@ def test_late_labels_give_the_bits_of_a_replay_of_their_recorded_positions(delay
     live.run(late_stream())
     assert len(live.graph.log.late) > 100
     beside = ExecutionConfig(beside=True)
-    again = trainer_of(delay, execution=beside, **changes)
+    again = trainer_of(delay, execution=beside, threads=0, **changes)
     again.run(with_features(recorded(live.graph.log)))
     assert_same(live, again)
     assert live.result()["prequential.edge.ap"] == again.result()["prequential.edge.ap"]
@@ -219,3 +221,13 @@ def test_decoder_learns_late_labels_from_kept_inputs(delay, changes):
     assert not out.any(), "no label is known yet"
     trainer.run([unknown[100:140] if delay is None else events[20:140]])
     assert out.any()
+
+
+def test_labels_that_are_known_at_once_need_no_space():
+    trainer = trainer_of()
+    trainer.run([by_feature(100)])
+    sections = trainer.checkpoint().sections
+    assert not [name for name in sections if name.startswith(("label_", "late_"))]
+    trainer.run([replace(events_without(), t=events_without().t + 10**6)])
+    sections = trainer.checkpoint().sections
+    assert {"label_inputs", "label_predictions", "late_figures"} <= sections.keys()

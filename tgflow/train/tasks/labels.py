@@ -32,7 +32,7 @@ LATE_FIGURES = ("judged", "pending", "corrected", "too_late", "seen")
 a label; those whose prediction was no longer kept; and entries of the log so far."""
 _JUDGED, _PENDING, _CORRECTED, _TOO_LATE, _SEEN = range(len(LATE_FIGURES))
 _PER_OCTAVE = 4
-_OWN = ("span", "late", "delays")
+_LATE = "late_figures"
 
 
 @described
@@ -370,7 +370,7 @@ class EventFigures(Component):
 
         Nothing unless an event had no label of its own. Delays are in seconds, within 9 %.
         """
-        if self._said.first is None and not len(self._graph.log.late):
+        if not self._has_late:
             return {}
         found = {
             f"late.{name}": float(num) for name, num in zip(LATE_FIGURES, self._late, strict=True)
@@ -408,22 +408,27 @@ class EventFigures(Component):
         return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}
 
     def save(self, writer: Checkpoint) -> None:
-        writer.put(self.name, self._state())
-        self._said.save(writer)
+        writer.put(self.name, {**self._own.state_dict(), "span": self._span.clone()})
+        if self._has_late:
+            writer.put(_LATE, {"numbers": self._late.clone(), "delays": self._delays.clone()})
+            writer.note(_LATE, True)
+            self._said.save(writer)
 
     def load(self, reader: Checkpoint) -> None:
         found = reader.get(self.name)
-        check_like(self.name, found, self._state())
+        check_like(self.name, found, {**self._own.state_dict(), "span": self._span})
         self._own.load_state_dict(found)
-        for name in _OWN:
-            getattr(self, f"_{name}").copy_(found[name])
-        self._said.load(reader)
+        self._span = found["span"].clone()
+        if _LATE in reader.meta:
+            late = reader.get(_LATE)
+            check_like(_LATE, late, {"numbers": self._late, "delays": self._delays})
+            self._late, self._delays = late["numbers"].clone(), late["delays"].clone()
+            self._said.load(reader)
 
-    def _state(self) -> dict[str, Tensor]:
-        return {
-            **self._own.state_dict(),
-            **{name: getattr(self, f"_{name}").clone() for name in _OWN},
-        }
+    @property
+    def _has_late(self) -> bool:
+        """Whether a label was not known at once."""
+        return self._said.first is not None or int(self._late[_SEEN]) > 0
 
 
 def make_task(config: TaskConfig) -> LabelTask | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from dataclasses import replace
 
 import torch
@@ -22,7 +22,7 @@ from tgflow.train.tasks.kept_rows import KeptRows
 from tgflow.train.tasks.labels import EventLabels
 from tgflow.train.tasks.targets import DEPTH
 
-_REPLAY = ExperienceReplay(1.0, 1 << 62, float(os.environ.get("HL", "inf")))
+_REPLAY = ExperienceReplay(1.0, 1 << 62, math.inf)
 """Draws uniformly."""
 
 
@@ -30,8 +30,11 @@ class LateLearning(Component):
     """Learns labels that become known after their event was learned, from inputs kept of then.
 
     Each micro-batch learns labels that became known before it, in order and at most as many as it
-    has events, and labels that were learned before again: drawn from those whose inputs are kept,
-    by keys. So what is learned is a function of the log. Rows are filled up to a fixed number.
+    has events, and some of those learned so before again, drawn by keys from those whose inputs are
+    kept. So what is learned is a function of the log. Rows are filled up to a fixed number.
+
+    Inputs are kept with a delay of labels, or from the first event whose label is not known. Labels
+    that are known at once are learned with their event, and not again: that gains little.
 
     Args:
         labels: Labels of the events.
@@ -85,8 +88,12 @@ class LateLearning(Component):
         """Keep the inputs of a micro-batch that was predicted."""
         assert isinstance(batch, Batch)
         assert batch.targets is not None
+        if self._rows.first is None:
+            eid = batch.host.eid[: batch.num_new]
+            if not self._is_delayed and (self._history.classes(eid) >= 0).all():
+                return
+            self._rows.first = batch.host.begin
         past = batch.targets.past[: batch.num_new].flatten(1).cpu()
-        self._rows.first = batch.host.begin if self._rows.first is None else self._rows.first
         self._results.put((batch.host.begin, past), {"values": values[: batch.num_new]})
         self._write()
 
@@ -97,6 +104,8 @@ class LateLearning(Component):
     def attach(self, batch: Batch) -> Batch:
         """Return a batch to learn with kept labels; those of all updates of a micro-batch."""
         begin, targets = batch.host.begin, batch.targets
+        if self._rows.first is None:
+            return batch
         assert targets is not None
         if begin != self._at:
             self._at, self._before = begin, self._after
@@ -143,8 +152,8 @@ class LateLearning(Component):
 
     def _again(self, key: int, first: int) -> Tensor:
         """Return events with labels learned before the micro-batch, to learn them again."""
-        own, late = self._before
-        history = self._history
+        (own, late), history = self._before, self._history
+        own = own if self._is_delayed else 0
         own_begin, own_stop = history.num_labeled(min(first, own)), history.num_labeled(own)
         late_begin = min(late, int(self._log.late.num_known(torch.tensor(first))))
         num_own, num_late = own_stop - own_begin, late - late_begin
@@ -154,15 +163,17 @@ class LateLearning(Component):
         return torch.cat([history.labeled(drawn_own), history.late(drawn_late)])
 
     def save(self, writer: Checkpoint) -> None:
-        self._write(everything=True)
-        writer.note(self.name, [*self._after])
-        self._rows.save(writer)
+        if self._rows.first is not None:
+            self._write(everything=True)
+            writer.note(self.name, [*self._after])
+            self._rows.save(writer)
 
     def load(self, reader: Checkpoint) -> None:
-        self._rows.load(reader)
-        own, late = read_as(list[int], reader.meta.get(self.name), self.name)
-        self._before = self._after = (own, late)
-        self._at = self._rows.stop
+        if self.name in reader.meta:
+            self._rows.load(reader)
+            own, late = read_as(tuple[int, int], reader.meta[self.name], self.name)
+            self._before = self._after = own, late
+            self._at = self._rows.stop
 
 
 def _filled(rows: Tensor, num: int) -> Tensor:
