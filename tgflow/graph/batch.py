@@ -189,6 +189,8 @@ class Targets(NamedTuple):
     """float32 `[B, 4]`: log(1 + seconds) since the newest event of each list; 0 without any."""
     kept: KeptTargets | None = None
     """Labels of earlier events to learn with the batch, from inputs of then; or None."""
+    host_past: Tensor | None = None
+    """`past` in host memory, of stored events; or None."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -270,8 +270,8 @@ def _with_targets(
 ) -> Batch:
     seconds = seconds_of(ages.clamp(min=0), batch.seconds_per_tick)
     columns = label, is_known, past, seconds.log1p().float()
-    label, is_known, past, age = (x.to(batch.eid.device) for x in columns)
-    return replace(batch, targets=Targets(label, is_known, past, age))
+    on_device = (x.to(batch.eid.device) for x in columns)
+    return replace(batch, targets=Targets(*on_device, host_past=past))
 
 
 class EventFigures(Component):

@@ -88,12 +88,13 @@ class LateLearning(Component):
         """Keep the inputs of a micro-batch that was predicted."""
         assert isinstance(batch, Batch)
         assert batch.targets is not None
+        assert batch.targets.host_past is not None
         if self._rows.first is None:
             eid = batch.host.eid[: batch.num_new]
             if not self._is_delayed and (self._history.classes(eid) >= 0).all():
                 return
             self._rows.first = batch.host.begin
-        past = batch.targets.past[: batch.num_new].flatten(1).cpu()
+        past = batch.targets.host_past[: batch.num_new].flatten(1)
         self._results.put((batch.host.begin, past), {"values": values[: batch.num_new]})
         self._write()
 
