@@ -459,12 +459,13 @@ class Predictor:
             return [None] * len(eid)
         history, c = self.labels.history, self._stream
         names: Any = dict(enumerate(c.label_names)) or {1: c.positive_label or 1}
-        known = eid < min(history.cut(self._now()), self.position)
-        eid = eid.where(known, 0)
-        known &= history.classes(eid) >= 0
-        label: Any = self.graph.log.gather(eid).label
-        pairs = zip(label.tolist(), known.tolist(), strict=True)
-        return [names.get(each, each) if is_known else None for each, is_known in pairs]
+        now, end = torch.tensor([self._now()]), torch.tensor([self.position])
+        code = history.seen_by(eid, now, end)
+        own, label = history.classes(eid), self.graph.log.gather(eid).label
+        late = [*history.codes] if history.num_classes > 2 else [0, 1]
+        rows = zip(code.tolist(), own.tolist(), label.tolist(), strict=True)  # type: ignore[union-attr]
+        found = [None if c < 0 else each if c == o else late[c] for c, o, each in rows]
+        return [None if each is None else names.get(each, each) for each in found]
 
     def label_history(self, name: Any, side: Side) -> list[Any]:
         """Return the known labels of all events of a node on one side, in order."""

@@ -13,7 +13,7 @@ from helpers.devices import (
 )
 from helpers.effort import slow
 from helpers.made_streams import by_feature, seeded, small_tgn
-from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
+from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph, open_run
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.graph.events import NO_LABEL, LateLabels
 from tgflow.graph.log import Added
@@ -176,6 +176,11 @@ def test_labels_are_added_by_the_ids_and_times_of_their_events():
     assert trainer.add_labels(**named, label=[1, -1, None]) == Added(3, 0, 0)
     assert trainer.add_labels(**named, label=[1, 1, None], time=int(events.t[-1])) == Added(0, 1, 2)
     assert trainer.graph.log.late.read(0, 4)["eid"].tolist() == [1, 4, 7, 4]
+    assert open_run(trainer).known_labels(torch.tensor([1, 4, 7, 0, 2])) == [
+        *(1, 1, None),
+        int(events.label[0] > 0) or -1,
+        None,
+    ]
     with pytest.raises(ValueError, match="label 1 is of no event; the log has 300 events"):
         trainer.add_labels(src=[1, 1], dst=[13, 13], t=[int(events.t[1]), 5], label=[1, 1],
                            eid=[1, 300])  # fmt: skip

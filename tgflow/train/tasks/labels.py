@@ -270,8 +270,8 @@ def _with_targets(
 ) -> Batch:
     seconds = seconds_of(ages.clamp(min=0), batch.seconds_per_tick)
     columns = label, is_known, past, seconds.log1p().float()
-    on_device = (x.to(batch.eid.device) for x in columns)
-    return replace(batch, targets=Targets(*on_device, host_past=past))
+    label, is_known, there, age = (x.to(batch.eid.device) for x in columns)
+    return replace(batch, targets=Targets(label, is_known, there, age, host_past=past))
 
 
 class EventFigures(Component):

@@ -306,6 +306,12 @@ class LabelHistory:
                 found[row, place, : len(own)] = own
         return found.where(self.seen(found, view) >= 0, -1)
 
+    def seen_by(self, eid: Tensor, t: Tensor, limit: Tensor) -> Tensor:
+        """Return the classes of events `[N]` as one question sees them, see `asked`; -1: none."""
+        self.upto(int(limit))
+        view = self.asked(t, limit)
+        return self.seen(eid.where(eid < limit, -1).unsqueeze(0), view)[0]
+
     def seen(self, eid: Tensor, view: View) -> Tensor:
         """Return the classes of events `[N, ...]` as their query sees them; -1: none."""
         each = (-1, *[1] * (eid.dim() - 1))
