@@ -242,12 +242,26 @@ class ColumnNames:
     def label_names(self) -> tuple[str, ...]:
         """Texts of the labels 0, 1, ... of events; none where labels are numbers themselves."""
         values = tuple(self.label_values or ())
-        is_plain = values in PLAIN_PAIRS or (
-            len(values) > 2 and all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in values)
-        )
+        is_plain = values in PLAIN_PAIRS or (len(values) > 2 and all(map(_WHOLE.fullmatch, values)))
         return () if is_plain else values
 
+    @property
+    def label_shown(self) -> tuple[str | int, ...]:
+        """Labels as the stream has them, by their numbers; none where labels are the numbers.
 
+        With a positive label alone, the name of all others is not known.
+        """
+        values = tuple(self.label_values or ())
+        if len(values) != 2:
+            values = self.label_names
+            if self.label_values is None and self.positive_label is not None:
+                values = (f"not {self.positive_label}", self.positive_label)
+        return tuple(map(int, values)) if all(map(_WHOLE.fullmatch, values)) else values
+
+
+MOST_LABELS = 64
+"""Maximum number of classes that are counted rather than given, and have columns in scores."""
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 PLAIN_PAIRS = (("0", "1"), ("-1", "1"))
 """Two labels of which the second is known to be class 1; false and true are 0 and 1."""
 OPTIONAL: Mapping[str, type] = {"relation": int, "label": int, "weight": float}

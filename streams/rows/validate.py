@@ -33,6 +33,7 @@ from tgflow.streams.rows.row_batch import (
     nowhere,
 )
 from tgflow.streams.rows.schema import (
+    MOST_LABELS,
     PLAIN_PAIRS,
     UNSCALED,
     Checks,
@@ -629,8 +630,6 @@ def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scal
 
 # Labels by their values.
 
-MOST_LABELS = 64
-"""Maximum number of classes that are counted rather than given."""
 _TOO_MANY = 65_536
 """Number of distinct labels at which counting ends."""
 
@@ -742,7 +741,9 @@ def label_values(
         limit = f"{MOST_LABELS} that are classes by themselves" if classes is None else f"{classes}"
         text = f"{name} has {more}{len(kinds):,} distinct labels, more than {limit}: {some}"
         raise ValueError(f"{text}, ...; if they are classes, pass classes={len(kinds)}")
-    return (*counts,)
+    # of many, the most frequent ones have columns in scores
+    is_long = len(kinds) > MOST_LABELS
+    return tuple(sorted(counts, key=lambda kind: -counts[kind] if is_long else 0))
 
 
 # Texts of relations and labels as classes.

@@ -169,7 +169,7 @@ def test_explanation_of_a_label_adds_up_to_its_logit(tgflow, payments):
         (("--of", "is_fraud", "--x", "{"), "--x: '{' is not JSON"),
         (("--of", "is_fraud", "--x", '{"amount": 1}'), "x of event 0 has no 'hour'"),
         (("--x", '{"amount": 1, "hour": 1}'), "are for explanations of labels: of='is_fraud'"),
-        (("--of", "is_fraud", "--class", "good"), "--class: labels of this run are numbers"),
+        (("--of", "is_fraud", "--class", "good"), "'good' is no label; there are 0, 1"),
     ],
 )
 def test_explanations_of_labels_that_cannot_be_are_refused(tgflow, payments, flags, message):

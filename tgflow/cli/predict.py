@@ -259,7 +259,7 @@ def _features(text: str | None) -> dict[str, Any] | None:
 def _label(run: Run, text: str | None) -> str | int | None:
     """Return a label in the stream's type: a number, if those of the run have no texts."""
     if text is None or run.label_names:
-        return text
+        return next((name for name in run.label_names if str(name) == text), text)
     try:
         return int(text)
     except ValueError:

@@ -115,7 +115,6 @@ class Run(Predictor):
         self.classes = load_classes(checkpoint)
         """Texts of the numbers 0, 1, ... of relations and of labels, if they have any."""
         task, has_labels = make_task(config.task), self.model.label_decoder is not None
-        names = config.stream.label_names if config.task.classes not in (None, 2) else ()
         super().__init__(
             str(path),
             config.stream,
@@ -127,7 +126,8 @@ class Run(Predictor):
             features=load_features(checkpoint, feature_widths(graph)["edge_x_dim"]),
             has_inverses=not self.is_continual and config.offline.inverse,
             labels=task.labels_of(graph) if task is not None and has_labels else None,
-            label_names=names,
+            label_names=config.stream.label_shown,
+            label_columns=config.label_columns,
         )
         if config.graph.node_features is not None:
             self.node_rows = node_rows_of(lambda: self._node_features, graph)
@@ -308,6 +308,7 @@ def open_run(
             lambda: path.stream.classes,
             features=path.stream.features,
             labels=None if path.model.label_decoder is None else path.labels,
+            label_names=stream.label_shown,
         )
         run.follow(path, engine)
         if isinstance(stream_of := path.stream, FeaturedStream):

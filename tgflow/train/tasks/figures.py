@@ -121,11 +121,16 @@ class LabelFigures:
         return group_scores(*(part.numpy() for part in self.pool()))
 
     @property
+    def has_any(self) -> bool:
+        """Whether any label was known."""
+        return bool(self._cells.any() or self._bins.any())
+
+    @property
     def _is_exact(self) -> bool:
         return self._pooled or int(self._bins.sum()) <= EXACT
 
     def pool(self) -> tuple[Tensor, Tensor]:
-        """Return the scores that are kept, float64 `[N]`, and which are of positives, bool `[N]`."""
+        """Return the scores that are kept, float64 `[N]`, and whether each is positive."""
         score, is_positive = zip(*self._pool, strict=True) if self._pool else ((), ())
         none = torch.zeros(0, dtype=torch.float64)
         self._pool = [(torch.cat([none, *score]), torch.cat([none.bool(), *is_positive]))]

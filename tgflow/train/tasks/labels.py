@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -196,8 +196,16 @@ class EventLabels:
         """Return the most likely label of each event at ticks `t`, and its probability."""
         share, code = classes.double().softmax(1), classes.argmax(1)
         if self.task.num_classes == 2:
-            return code, share[:, 1]
+            return self.history.labels(code, t), share[:, 1]
         return self.history.labels(code, t), share.gather(1, code.unsqueeze(1)).squeeze(1)
+
+    def shares(self, t: Tensor, classes: Tensor, labels: Sequence[int]) -> Tensor:
+        """Return the probabilities of some of more than two labels, float64 `[B, len(labels)]`.
+
+        NaN of a label that no event visible at ticks `t` has had.
+        """
+        codes, was_seen = self.history.first_of(labels, t)
+        return classes.double().softmax(1)[:, codes].where(was_seen, torch.nan)
 
     def attach(self, batch: Batch) -> Batch:
         if not self.are_predicted:
@@ -320,7 +328,8 @@ class EventFigures(Component):
         return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}
 
     def save(self, writer: Checkpoint) -> None:
-        writer.put(self.name, self._state())
+        is_idle = not self._own.has_any  # which is not of the data, see `save_state`
+        writer.put(self.name, self._state(), volatile=is_idle)
         score, is_positive = self._own.pool()
 
         def rows(start: int, stop: int) -> dict[str, Tensor]:
@@ -328,7 +337,7 @@ class EventFigures(Component):
             own = {"score": score, "is_positive": is_positive}
             return {name: column[start:stop].clone() for name, column in own.items()}
 
-        put_pieces(writer, self._pool_name, _PIECE, len(score), rows)
+        put_pieces(writer, self._pool_name, _PIECE, len(score), rows, volatile=is_idle)
         writer.note(_NOTE, len(score))
 
     def load(self, reader: Checkpoint) -> None:
