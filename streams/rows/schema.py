@@ -225,9 +225,9 @@ class ColumnNames:
     unknown_label: Annotated[tuple[str, ...] | None, Setting(resume="from_now")] = None
     """Label that means not known, beside empty, null and NaN; may be repeated. Such an event is
     learned as a link alone."""
-    label_values: Annotated[tuple[str, ...] | None, Setting(resume="from_now", expert=True)] = None
-    """Labels that are classes 0, 1, ..., and no others; unset: with a target, counted in files
-    before the first event is learned."""
+    label_values: Annotated[tuple[str, ...] | None, Setting(resume="from_now")] = None
+    """Label that is a class, repeated for each, and no others; unset: with a target, counted
+    in files before the first event is learned."""
     weight: str | None = None
     """Column of weights, at least 0: the training loss of each event is multiplied by its weight;
     unset: 1."""
@@ -264,6 +264,8 @@ MOST_LABELS = 64
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 PLAIN_PAIRS = (("0", "1"), ("-1", "1"))
 """Two labels of which the second is known to be class 1; false and true are 0 and 1."""
+UNCOUNTED = ("-1", *PLAIN_PAIRS[0])
+"""Two labels of a stream that is not counted: the first two are class 0."""
 OPTIONAL: Mapping[str, type] = {"relation": int, "label": int, "weight": float}
 """Optional fields of `ColumnNames` with their value types, in the order of a CSV record."""
 

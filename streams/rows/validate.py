@@ -35,6 +35,7 @@ from tgflow.streams.rows.row_batch import (
 from tgflow.streams.rows.schema import (
     MOST_LABELS,
     PLAIN_PAIRS,
+    UNCOUNTED,
     UNSCALED,
     Checks,
     ColumnNames,
@@ -661,7 +662,7 @@ class LabelCoding:
         self._unknown = {*map(label_text, [unknown] if isinstance(unknown, str) else unknown)}
         self._positive = label_text(columns.positive_label)
         values, names = columns.label_values, columns.label_names
-        numbers = {v: names.index(v) if names else int(v) for v in values or ()}
+        numbers = {str(label_text(v)): names.index(v) if names else int(v) for v in values or ()}
         self._numbers, self._counted = numbers if values is not None else None, counted
 
     def encode(self, array: pa.Array, name: str) -> Int64s:
@@ -700,7 +701,7 @@ class LabelCoding:
             return fault
         text = f"{name} is {shown(value)}, which is none of the labels {listed([*self._numbers])}"
         way_out = f"; if it means not known, pass unknown_label={text_of(value)!r}, and if it is "
-        return "range", text + way_out + "a class, pass positive_label=... or classes=..."
+        return "range", text + way_out + "a class, name all of them: label_values=..."
 
 
 def label_values(
@@ -710,7 +711,7 @@ def label_values(
 
     Args:
         name: The column.
-        counts: Rows with each known label, in order of appearance.
+        counts: Rows with each known label, in order of appearance; 0 each if not counted.
         positive: Label of class 1, one of two; None: not given.
         classes: Number of classes; None: not given.
 
@@ -718,7 +719,10 @@ def label_values(
         ValueError: If two labels do not show which is class 1, or the classes are too many.
     """
     total, kinds = sum(counts.values()), {*counts}
-    shares = [f"{shown(kind)} ({count:,} of {total:,} rows)" for kind, count in counts.items()]
+    shares = [
+        shown(kind) + (f" ({count:,} of {total:,} rows)" if total else "")
+        for kind, count in counts.items()
+    ]
     some = " and ".join(shares) if len(shares) < 3 else ", ".join(shares[:8])
     if positive is not None:
         first = label_text(positive)
@@ -728,7 +732,7 @@ def label_values(
         others = kinds - {first}
         return (*others, str(first)) if others else None
     if not kinds:
-        return ("-1", "0", "1")
+        return UNCOUNTED
     for pair in PLAIN_PAIRS:
         if kinds <= {*pair} and (classes or 2) == 2:
             return pair

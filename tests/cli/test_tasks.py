@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score
 
+from helpers.campaign import FROM_KAFKA, mock_broker
 from helpers.effort import slow
+from helpers.kafka_io import publish
 from helpers.live_runs import SMALL
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
@@ -161,15 +163,101 @@ def test_three_labels_are_classes_alike(tgflow, payments):
     assert (ran.code, "3 distinct labels, more than 2" in ran.err) == (65, True), ran.err
 
 
-def test_labels_of_stdin_are_not_guessed(tgflow, payments, monkeypatch):
+def type_in(monkeypatch, path):
+    buffer = io.BytesIO(Path(path).read_bytes())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
+
+
+def as_json(path):
+    """Return the rows of a CSV file as JSON, with numbers where they look like ones."""
+    rows = csv.DictReader(Path(path).read_text().splitlines())
+    number = {"t": int, "amount": float}
+    return [
+        json.dumps(
+            {
+                name: (int(x) if x.lstrip("-").isdigit() else x or None)
+                if name == "is_fraud"
+                else number.get(name, str)(x)
+                for name, x in row.items()
+            }
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "of_files", "of_others"),
+    [
+        (("-1", "1", ""), (), ()),
+        slow(("ok", "fraud", "?"), ("--positive-label", "fraud", "--unknown-label", "?"),
+             ("--positive-label", "fraud", "--unknown-label", "?")),
+        slow(("0", "1", "2"), (), ("--classes", 3)),
+        slow(("a", "b", "c"), (), [word for each in "cab" for word in ("--label-values", each)]),
+    ],
+)  # fmt: skip
+def test_labels_of_topics_and_stdin_give_the_answers_of_files(
+    tgflow, payments, monkeypatch, texts, of_files, of_others
+):
+    """Labels of a stream that is not counted are announced, in their order in the file."""
+    recoded(payments, "other.csv", *texts)
+    lines = as_json("other.csv")
+    Path("other.jsonl").write_text("\n".join(lines))
+    few = ("--limit", 200)
+    _, expected, rows = learn(tgflow, "other.csv", *of_files, *few)
+    _, found, others = learn(tgflow, "other.jsonl", *of_files, *few, out="lines")
+    assert (found["state_sha256"], others) == (expected["state_sha256"], rows)
+    type_in(monkeypatch, "other.csv")
+    _, found, others = learn(tgflow, "-", *of_others, *few, out="stdin")
+    assert found["state_sha256"] == expected["state_sha256"]
+    names = {row["predicted_label"] for row in others}
+    # a label that is not named can be shown once it was seen
+    assert names <= {*texts, "", "0", f"not {texts[1]}"}
+    shares = [[x for name, x in row.items() if "label_prob" in name] for row in others]
+    assert shares == [[x for name, x in row.items() if "label_prob" in name] for row in rows]
+    with mock_broker() as broker:
+        broker.create("pay", 1)
+        publish(broker, "pay", [line.encode() for line in lines])
+        topic = (broker.url("pay"), *FROM_KAFKA[:-1], "--id-kind", "string", "--max-time-jump")
+        _, found, there = learn(tgflow, *topic, "none", *of_others, *few, out="topic")
+    assert (found["state_sha256"], there) == (expected["state_sha256"], others)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "is_fraud is '2', which is none of the labels -1, 0, 1"),
+        (("--label-values", "0", "--label-values", "1"), "'2', which is none of the labels 0, 1"),
+        (("--label-values", "1", "--label-values", "2"), "name it, such as --positive-label 1"),
+        (("--label-values", "1", "--label-values", "1.0"), "labels, got ('1', '1.0')"),
+    ],
+)
+def test_labels_of_stdin_are_not_guessed(tgflow, payments, monkeypatch, flags, said):
     """A label that was not announced makes a bad row, which names it and the way out."""
     recoded(payments, "three.csv", "0", "1", "2")
-    buffer = io.BytesIO(Path("three.csv").read_bytes())
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
-    ran = tgflow("run", "-", *FRAUD, *SMALL, "-o", "out")
-    assert ran.code == 65, ran.err
-    assert "is_fraud is '2', which is none of the labels -1, 0, 1" in ran.err
-    assert "--unknown-label 2" in ran.err
+    type_in(monkeypatch, "three.csv")
+    ran = tgflow("run", "-", *FRAUD, *SMALL, "-o", "out", *flags)
+    assert (ran.code in (2, 65), said in ran.err) == (True, True), ran.err
+    if "none of" in said:
+        assert (
+            "--unknown-label 2, and if it is a class, name all of them: --label-values" in ran.err
+        )
+
+
+def test_more_classes_than_score_columns_keep_those_of_the_most_frequent(tgflow, payments):
+    header, *rows = payments.read_text().split()
+    rows = [f"{row.rpartition(',')[0]},k{min(i, 399 - i) // 2}" for i, row in enumerate(rows)]
+    Path("many.csv").write_text("\n".join([header, *rows, "a1,s1,2000000,1.5,k99"]) + "\n")
+    ran = tgflow("run", "many.csv", *FRAUD, *SMALL, "-o", "none")
+    assert (ran.code, "pass --classes 100" in ran.err) == (65, True), ran.err
+    _, found, rows = learn(tgflow, "many.csv", "--classes", 100, "--limit", 150)
+    columns = [name for name in rows[0] if name.startswith("label_probability.")]
+    assert len(columns) == 64
+    assert columns[0] == "label_probability.k99"
+    last = [float(rows[-1][name] or 0) for name in columns]
+    # those of labels that no event has had yet are empty
+    assert [bool(share) for share in last[:4]] == [False, True, True, True]
+    assert sum(last) < 1
+    assert "prequential.edge.mrr" in found
 
 
 def test_unknown_labels_leave_events_that_are_links_alone(tgflow, payments):

@@ -208,8 +208,8 @@ class ScoreRows:
             columns["predicted_label"] = self._labels(scores.predicted_label)
             columns["label_probability"] = _array(scores.label_probability)
         if scores.label_probabilities is not None:
-            for name, column in zip(self._label_columns, scores.label_probabilities.T, strict=True):
-                columns[label_column(name)] = _array(column)
+            for label, share in zip(self._label_columns, scores.label_probabilities.T, strict=True):
+                columns[label_column(label)] = _array(share)
         assert [*columns] == self.columns
         return pa.RecordBatch.from_pydict(columns)
 

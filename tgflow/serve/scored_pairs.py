@@ -115,8 +115,8 @@ class ScoredPairs:
             columns["predicted_label"] = pa.array(self.predicted_label)
             share = self.label_probability.cpu().numpy()
             columns["label_probability"] = pa.array(share, from_pandas=True)
-        for name, share in self._of_labels().items():
-            columns[name] = pa.array(share.cpu().numpy(), from_pandas=True)
+        for name, x in self._of_labels().items():
+            columns[name] = pa.array(x.cpu().numpy(), from_pandas=True)
         return pa.table(columns)
 
     def to_pandas(self) -> Any:

@@ -475,10 +475,9 @@ class Config:
         values, names = self.stream.label_values or (), self.stream.label_shown
         if self.task.classes in (None, 2):
             return {}
-        every = (
-            {name: i for i, name in enumerate(names)} if names else {int(v): int(v) for v in values}
-        )
-        return dict([*every.items()][:MOST_LABELS])
+        if names:
+            return {name: i for i, name in enumerate(names[:MOST_LABELS])}
+        return {number: number for number in sorted(map(int, values[:MOST_LABELS]))}
 
     @property
     def label_facts(self) -> dict[str, str]:
