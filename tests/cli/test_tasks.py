@@ -47,7 +47,7 @@ def test_training_learns_labels_and_compares_them_with_heuristics(tgflow, paymen
     assert ran.out.index("labels, edge") < ran.out.index("links ")
     for text in ("labels, edge", "pair's last", "source's most frequent", "macro-F1", "AUC"):
         assert text in ran.out, text
-    assert "edge.auc" in ran.err
+    assert "AUC of is_fraud = 1 0." in ran.err
     found = figures()
     assert 0 <= found["test.edge.source_average.auc"] <= 1
     assert found["test.edge.auc_low"] <= found["test.edge.auc"] <= found["test.edge.auc_high"]
@@ -63,9 +63,10 @@ def test_comparison_leads_with_the_figure_of_labels(tgflow, payments):
     assert ran.out.index("labels, edge") < ran.out.index("links ")
     for text in ("pair's last", "most frequent", "macro-F1", "AUC"):
         assert text in ran.out, text
-    assert "edge.ap" in ran.err
+    assert "AP of is_fraud = 1 0." in ran.err
+    assert "accuracy of is_fraud 0." in ran.err
     summary, page = figures(), Path("out/report.html").read_bytes()
-    assert "Calibration of labels" in page.decode()
+    assert "Calibration of is_fraud = 1" in page.decode()
     assert "prequential.edge.ap" not in summary["participants"]["recency/0"]
     Path("out/report.html").unlink()
     assert tgflow("compare", "--report", "out").code == 0
@@ -136,10 +137,17 @@ def test_two_labels_are_classes_once_the_positive_one_is_given(tgflow, payments,
         tgflow("info", "other.csv", "--target", "is_fraud").out.split()
     )
     expected = learn(tgflow, payments, out="plain")[1:]
-    ran, found, rows = learn(tgflow, "other.csv", "--positive-label", positive)
+    flags = ("--positive-label", positive, "--log-to", "csv")
+    ran, found, rows = learn(tgflow, "other.csv", *flags)
+    head = Path("out/metrics.csv").read_text().partition("\n")[0]
+    assert f"running.edge.ap.is_fraud={positive}" in head
+    assert "running.edge.accuracy," in head
+    assert f"recent:  AP of is_fraud = {positive} " in ran.err
     assert f"is positive {share}" in ran.err
     assert f"labels are those of is_fraud = {positive}" in ran.out
-    assert f"AP of is_fraud = {positive}" in Path("out/report.html").read_text()
+    page = Path("out/report.html").read_text()
+    for text in ("AP of", "Calibration of", "share of", "Labels of"):
+        assert f"{text} is_fraud = {positive}" in page, text
     assert (found["label_target"], found["label_positive"]) == ("is_fraud", positive)
     assert found["state_sha256"] == expected[0]["state_sha256"]
     assert {row["predicted_label"] for row in rows} == {*texts}
@@ -378,7 +386,7 @@ def test_frozen_model_learns_links_first_and_then_only_labels(tgflow, payments):
     ran = tgflow("train", "-s", payments, "-o", "out", *flags, "--epochs", 2)
     assert ran.code == 0, ran.err
     assert ran.err.count("val AP") == 4
-    assert ran.err.count("node.auc") == 2
+    assert ran.err.count("AUC of is_fraud = 1 ") == 2
     records = [json.loads(x) for x in Path("out/metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [0, 1]
     assert len({record["val.ap"] for record in records}) == 1  # links stay as they were
