@@ -208,7 +208,7 @@ def _label_levels(flat: Mapping[str, Any], prefix: str, key: str, x: Sequence[fl
         best = max(known, key=lambda text: known[text])
         levels.append((f"best rule: {best}", known[best], 2))
     if key == "ap" and (positives := flat.get(f"{prefix}.num_positives")) is not None:
-        levels.append(("share of positives", positives / max(flat.get("num_events", 0), 1), 3))
+        levels.append(("share of positives", positives / flat[f"{prefix}.num_labels"], 3))
     return [Line(name, x, [value] * len(x), color, "dashed") for name, value, color in levels]
 
 

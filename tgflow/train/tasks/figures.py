@@ -101,7 +101,8 @@ class LabelFigures:
 
     def _score_figures(self, with_intervals: bool) -> dict[str, float]:
         counts = self._counts()
-        num = {"num_positives": float(counts[1].sum())} if counts.sum() else {}
+        num = {"num_positives": float(counts[1].sum()), "num_labels": float(counts.sum())}
+        num = num if counts.sum() else {}
         if not counts.any(axis=1).all():
             return num
         out = num | {"auc": auc_of(counts), "ap": float(_aps(counts[:1], counts[1:])[0])}

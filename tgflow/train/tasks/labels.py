@@ -320,7 +320,7 @@ class EventFigures(Component):
                 f"{rule}.{name}": value
                 for rule, figures in found.items()
                 for name, value in figures.result(with_intervals=False).items()
-                if name != "num_positives"
+                if not name.startswith("num_")
             }
         )
 
