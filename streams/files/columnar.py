@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 import torch
 
 from tgflow.graph.events import EventBatch
-from tgflow.graph.id_columns import first_missing
 from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated, StreamError
 from tgflow.streams.files.decoder import (
     SAMPLES,
@@ -120,11 +119,6 @@ class ColumnarDecoder(Decoder):
             rows = (_values(batch, row) for row in range(len(batch)))
             return [row for row, is_whole in rows if is_whole]
         return []
-
-    def first_missing(self, name: str) -> int | None:
-        """Return the row of the first null or NaN of a column, None without; reads up to there."""
-        parts = (batch.column(0) for batch in self.batches([name], BATCH_ROWS))
-        return first_missing(parts)
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows; column types are checked during conversion."""

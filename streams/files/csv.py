@@ -279,9 +279,8 @@ class CsvDecoder(TextDecoder):
 class JodieDecoder(CsvDecoder):
     """JODIE's published CSV files (Kumar et al., KDD 2019): wikipedia, reddit, ...
 
-    The header has five names for `4 + F` values per row: src, dst, t, label, f0, f1, ...; or a name
-    for each feature. Users and items are numbered separately, both from 0, so the stream is
-    bipartite.
+    The header has five names for `4 + F` values per row, src, dst, t, label, f0, f1, ..., or names
+    each feature. Users and items are numbered separately from 0, so the stream is bipartite.
     """
 
     bipartite = True
@@ -298,9 +297,9 @@ class JodieDecoder(CsvDecoder):
 
     def notes(self) -> Sequence[str]:
         """Return a note on the layout."""
-        names = f"src, dst, t, label and {len(self.default_features())} features"
-        text = f"read as JODIE's files: {names}, users and items as separate nodes"
-        return [f"{text}; format='csv' reads the columns by their own names"]
+        text = f"src, dst, t, label and {len(self.default_features())} features, users and items as"
+        way_out = "format='csv' reads the columns by their own names"
+        return [f"read as JODIE's files: {text} separate nodes; {way_out}"]
 
     def default_features(self) -> Sequence[str]:
         """Return f0, f1, ..., which are read unless other features are requested."""
@@ -315,11 +314,9 @@ def plain_names(names: Sequence[str]) -> list[str]:
 def is_jodie(header: Sequence[str], row: Sequence[str]) -> bool:
     """Return whether a file has JODIE's columns, by its header and the values of its first row."""
     names = plain_names(header)
-    if not _JODIE.fullmatch(",".join(names[:4])):
-        return False
-    return _FEATURES.fullmatch(",".join(names[4:])) is not None or (
-        len(row or header) == len(header) and all(map(_is_number, row[4:]))
-    )
+    is_list = _FEATURES.fullmatch(",".join(names[4:])) is not None
+    are_numbers = len(row or header) == len(header) and all(map(_is_number, row[4:]))
+    return _JODIE.fullmatch(",".join(names[:4])) is not None and (is_list or are_numbers)
 
 
 def csv_parser(

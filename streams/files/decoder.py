@@ -51,10 +51,6 @@ class Decoder(ABC):
     def progress(self) -> float:
         """Return the share that the latest `read` has consumed, 0 to 1."""
 
-    def first_missing(self, name: str) -> int | None:
-        """Return the row of the first null or NaN of a column; None without, or for text."""
-        return None
-
     def default_features(self) -> Sequence[str]:
         """Return the default feature columns, for streams that declare none."""
         return ()

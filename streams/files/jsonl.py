@@ -207,14 +207,14 @@ def parse_object(line: Text) -> tuple[dict[str, Any], Fault | None]:
         )
     except json.JSONDecodeError as error:
         what = f"not JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
-        return {}, ("syntax", f"{what}; write one object per line")
+        return {}, ("syntax", f"{what}; write one object per event")
     except KeyError as error:
         return {}, ("schema", f"the key {shown(error.args[0])} is repeated; keep one")
     except (RecursionError, ValueError):
         text = "the JSON is nested too deeply, or has a number with thousands of digits"
-        return {}, ("syntax", f"{text}; write one flat object per line")
+        return {}, ("syntax", f"{text}; write one flat object per event")
     if not isinstance(value, dict):
-        return {}, ("syntax", f"{shown(value)} is not an object; write one object per line")
+        return {}, ("syntax", f"{shown(value)} is not an object; write one object per event")
     if b"\\u" in line and not _is_whole(value):
         return {}, ("encoding", "a string has half of a character; write whole ones")
     return value, None

@@ -26,10 +26,10 @@ import numpy as np
 
 from tgflow.base.iso_time import formats_of, iso_seconds
 from tgflow.base.units import exact_decimal, parse_bytes
-from tgflow.graph.id_columns import MADE_FLOATS
+from tgflow.graph.id_columns import MADE_FLOATS, first_missing
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, shown
-from tgflow.streams.files.columnar import as_table, table_decoder
+from tgflow.streams.files.columnar import BATCH_ROWS, ColumnarDecoder, as_table, table_decoder
 from tgflow.streams.files.csv import SNAP, CsvDecoder, names_of
 from tgflow.streams.files.decoder import SAMPLES, Decoder
 from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
@@ -586,9 +586,10 @@ class Reader:
                 and not self._time_fault(columns.t, row[columns.t])
             ]
             ends = [(name, row.get(name)) for row in whole or samples for name in needed[:2]]
-            if self._options.id_kind != "string":
+            if self._options.id_kind != "string" and isinstance(decoder, ColumnarDecoder):
                 for name in dict.fromkeys(name for name, end in ends if isinstance(end, float)):
-                    if (row := decoder.first_missing(name)) is not None:
+                    parts = (each.column(0) for each in decoder.batches([name], BATCH_ROWS))
+                    if (row := first_missing(parts)) is not None:
                         where = f"{decoder.name}, row {row}"
                         raise StreamError(where, "null", f"{name} {MADE_FLOATS}")
             if self._options.id_kind is None:

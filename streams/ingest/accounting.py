@@ -71,8 +71,8 @@ class RowAccounting:
         found = sums(self.counts, 0)
         num_bad, num_rows = found["malformed"], found["read"]
         if not self._allows(num_bad, num_rows):
-            total = f" {num_rows:,}" if num_bad < num_rows else ""
-            text = f"{num_bad:,} of all{total} rows are bad{self._limit}"
+            bad = "all" if num_bad == num_rows else f"{num_bad:,} of"
+            text = f"{bad} {num_rows:,} rows are bad{self._limit}"
             raise self._broken(text, *self._most_frequent())
 
     def changes(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tgflow.base.units import INT64_MAX, ticks_per_unit
 from tgflow.streams.errors import RowFault
-from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig, TimeLimits
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest_state import DedupWindow, IngestState, PartitionState, Seen
 from tgflow.streams.ingest.ordering import (
     MAX_PARTITION,
@@ -148,7 +148,7 @@ def _sized(t: Int64s, sizes: int | Int64s) -> Iterable[tuple[int, int]]:
 def classify(
     t: Int64s,
     state: PartitionState,
-    limits: TimeLimits,
+    limits: tuple[int, int | None],
     *,
     released: int = BEFORE_ALL,
     window: BoundedWindow | None = None,
@@ -193,7 +193,7 @@ def _distance(later: Int64s, earlier: Int64s) -> npt.NDArray[np.uint64]:
 def _classify_each(
     t: Int64s,
     state: PartitionState,
-    limits: TimeLimits,
+    limits: tuple[int, int | None],
     released: int,
     window: BoundedWindow | None,
     sizes: int | Int64s,
@@ -251,7 +251,7 @@ class Admission:
 
     Args:
         config: Settings of ordering and admission.
-        limits: Its limits of times.
+        limits: Its lateness and maximum jump in ticks, see `OrderConfig.limits`.
         none: Rows of the stream, none of them.
         keep_event_ids: Whether to keep the texts of event ids.
         clock_unit: Unit of a tick: times more than a day after they were written, else after the
@@ -261,7 +261,7 @@ class Admission:
     def __init__(
         self,
         config: OrderConfig,
-        limits: TimeLimits,
+        limits: tuple[int, int | None],
         none: EventColumns,
         *,
         keep_event_ids: bool = False,
@@ -472,7 +472,7 @@ class Admission:
         """Return a partition's watermark: the minimum time of its next event."""
         if partition in self._ended:
             return AFTER_ALL
-        return self._partitions[partition].watermark(self.limits.lateness)
+        return self._partitions[partition].watermark(self.limits[0])
 
     def _watermark(self) -> int:
         """Return the global watermark: no later event is before it; it never decreases."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
@@ -19,13 +19,6 @@ AFTER_ALL = INT64_MAX
 """Watermark after all times; no event may have this time."""
 
 
-class TimeLimits(NamedTuple):
-    """Limits of times in ticks, as in `OrderConfig`; a jump of None is any."""
-
-    lateness: int = 0
-    jump: int | None = None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderConfig:
     """Settings of event ordering and admission.
@@ -35,15 +28,13 @@ class OrderConfig:
     """
 
     allowed_lateness: Duration | None = None
-    """Stream time by which an event may arrive after a later one of its partition, such as 30s;
-    unset: none."""
+    """Stream time by which an event may come after a later one of its partition, such as 30s."""
     late: Late = "dead_letter"
     """Policy for events later than `allowed_lateness`; default error for files, else dead_letter;
     drop only counts them."""
     max_time_jump: Timeout | None = None
-    """Maximum jump of stream time in a partition, such as 1d, or none for any; unset: Kafka,
-    --follow and stdin refuse times over a day after their record was written (else the clock),
-    others none."""
+    """Maximum jump of stream time in a partition, such as 1d, or none; unset: Kafka, --follow and
+    stdin refuse times over a day after their record was written (else the clock), others none."""
     idle_timeout: Annotated[Timeout | None, Setting(live=True)] = None
     """Time after which a partition that has been read to its end delays no other, or none; unset:
     5s for Kafka, without --until-end and with a log, which records it; else none."""
@@ -62,13 +53,13 @@ class OrderConfig:
         if parse_bytes(self.buffer_bytes) < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {self.buffer_bytes}")
 
-    def limits(self, unit: str) -> TimeLimits:
-        """Return `allowed_lateness` and `max_time_jump` in whole ticks of 1 `unit`."""
+    def limits(self, unit: str) -> tuple[int, int | None]:
+        """Return `allowed_lateness` and `max_time_jump`, None for any, in ticks of 1 `unit`."""
         lateness, jump = (
             None if span in (None, "none") else min(floor(ticks_in(span, unit)), INT64_MAX)
             for span in (self.allowed_lateness, self.max_time_jump)
         )
-        return TimeLimits(lateness or 0, jump)
+        return lateness or 0, jump
 
     def timeouts(self) -> tuple[float, float]:
         """Return `idle_timeout` and `order_timeout` in seconds, infinite if unset."""

@@ -255,7 +255,7 @@ class Ingest:
 
     def report(self) -> dict[str, Any]:
         """Return a JSON-serializable report as of the last poll that returned rows."""
-        state, lateness = self._state, self._admission.limits.lateness
+        state, lateness = self._state, self._admission.limits[0]
         totals = sums(state.counts, state.num_held)
         partitions = {
             p: {name: value for name, value in entry.items() if name != "recent_bad"}
@@ -345,8 +345,8 @@ class Ingest:
             admitted = self._admission.admit(rows)
             for row in admitted.rejected:
                 if row.code == "late" and late == "error":
-                    text = f"{row.text}, sort the whole file with sort=True, or set late to "
-                    text += "dead_letter or drop"
+                    text = f"{row.text}, sort the whole file with sort=True, or pass "
+                    text += "late='dead_letter' or late='drop'"
                     raise LateEvent(row.origin.where, "late", text)
                 if row.code != "late" or late == "dead_letter":
                     rejected.append(row)

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from urllib.request import HTTPErrorProcessor, HTTPSHandler, Request, build_opener
 
 from tgflow.base.extras import install_command
 from tgflow.base.secret import resolve
 from tgflow.base.text import printable
-from tgflow.streams.errors import MAX_MESSAGE, SourceRefused
+from tgflow.streams.errors import MAX_MESSAGE, SourceRefused, shown
 from tgflow.streams.kafka.config import KafkaConfig
 
 FRAME_BYTES = 5
@@ -26,9 +27,14 @@ MAX_SCHEMAS = 1000
 """Maximum schemas kept; the least recently used is dropped."""
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_DEPTH = 64
+MAX_REFERENCES = 64
+"""Maximum schemas of a registry that one is made of."""
 REQUEST_SECONDS = 10.0
 UNKNOWN_SECONDS = 60.0
 """Time after which an unknown id is requested again, as it may be registered later."""
+
+_Types = tuple[dict[str, Any], dict[str, int | None]]
+"""Named types, parsed, and the fewest bytes of a value of each."""
 
 
 class BadRecord(Exception):
@@ -160,23 +166,39 @@ class Registry:
 
     def _fetched(self, number: int) -> tuple[Any, float]:
         """Return a schema, or why there is none, and for how long that holds."""
-        status, body = self._get(f"{self._url}/schemas/ids/{number}")
-        if status in (408, 429) or status >= 500:
-            raise RegistryDown(f"it answers {status}")
         name = f"the schema of id {number}"
         try:
+            return self._resolved(f"schemas/ids/{number}", name, ({}, {}), set()), math.inf
+        except BadRecord as error:
+            return error, UNKNOWN_SECONDS
+
+    def _resolved(self, path: str, name: str, types: _Types, seen: set[str]) -> Any:
+        """Return a schema, parsed after those it refers to, whose `types` are added."""
+        seen.add(path)
+        if len(seen) > MAX_REFERENCES:
+            raise BadRecord("schema", f"more than {MAX_REFERENCES} references lead to {name}")
+        status, body = self._get(f"{self._url}/{path}")
+        if status in (408, 429) or status >= 500:
+            raise RegistryDown(f"it answers {status}")
+        try:
             found = json.loads(body)
-            if status == 404 and found["error_code"] == 40403:
-                return BadRecord("schema", f"the registry lacks {name}"), UNKNOWN_SECONDS
+            if status == 404 and found["error_code"] in (40401, 40402, 40403):
+                raise BadRecord("schema", f"the registry lacks {name}")
             text, kind = found["schema"], found.get("schemaType", "AVRO")
-        except (ValueError, KeyError, TypeError, RecursionError):
+            others = [(str(x["subject"]), int(x["version"])) for x in found.get("references") or ()]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise self._refused(f"answers {status}, and not as a registry does") from None
         if kind != "AVRO":
-            return BadRecord("schema", f"{name} is of {kind}, not Avro"), math.inf
+            raise BadRecord("schema", f"{name} is of {kind}, not Avro")
+        for subject, version in others:
+            path = f"subjects/{quote(subject, safe='')}/versions/{version}"
+            if path not in seen:
+                other = f"version {version} of the subject {shown(subject)}"
+                self._resolved(path, other, types, seen)
         try:
-            return parsed(text), math.inf
+            return parsed(text, types)
         except ValueError as error:
-            return BadRecord("schema", f"{name}: {error}"), math.inf
+            raise BadRecord("schema", f"{name}: {error}") from None
 
     def _get(self, url: str) -> tuple[int, bytes]:
         request, given = Request(url), self._given()
@@ -219,8 +241,10 @@ def _words(error: BaseException) -> str:
     return printable(f"{type(error).__name__}: {error}", MAX_MESSAGE)
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str, types: _Types | None = None) -> Any:
     """Return an Avro schema whose values can be read without harm, parsed.
+
+    It may refer to the named `types`; its own are added.
 
     Raises:
         ValueError: If it is none, or recursive, or an array's items take no bytes: a few bytes
@@ -228,11 +252,16 @@ def parsed(text: str) -> Any:
     """
     import fastavro
 
+    named, least = types or ({}, {})
     try:
-        schema = fastavro.parse_schema(json.loads(text))
+        schema = fastavro.parse_schema(json.loads(text), named)
+        if isinstance(schema, list):  # each carries the types that it refers to, as if parsed alone
+            hints = {"__fastavro_parsed": True, "__named_schemas": named}
+            known = {name: {**kind, **hints} for name, kind in named.items()}
+            schema = [known.get(x, x) if isinstance(x, str) else x for x in schema]
     except Exception as error:  # of any kind: what is no schema fails anywhere
         raise ValueError(f"not an Avro schema: {_words(error)}") from None
-    _least_bytes(schema, {})
+    _least_bytes(schema, least)
     return schema
 
 

@@ -248,8 +248,8 @@ class _Process:
 
     def _take_status(self, status: Mapping[str, Any]) -> None:
         self.is_ready = True
-        for level, text in status["log"]:
-            _log.log(level, "%s", text)
+        for level, text, *args in status["log"]:
+            _log.log(level, text, *args)
         if "started" in status:
             self.started = {p: Cursor(**cursor) for p, cursor in status["started"]}
         self.known, self.ends = frozenset(status["known"]), dict(status["ends"])
@@ -438,12 +438,13 @@ class _Messages(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._kept: list[tuple[int, str]] = []
+        self._kept: list[tuple[Any, ...]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._kept.append((record.levelno, record.getMessage()))
+        args = (arg if isinstance(arg, int | float) else str(arg) for arg in record.args or ())
+        self._kept.append((record.levelno, record.msg, *args))
 
-    def take(self) -> list[tuple[int, str]]:
+    def take(self) -> list[tuple[Any, ...]]:
         """Return the messages since the last call."""
         taken, self._kept = self._kept, []
         return taken

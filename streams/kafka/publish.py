@@ -17,6 +17,7 @@ import pyarrow as pa
 from tgflow.base.secret import check_options
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
+from tgflow.streams.errors import SourceRefused
 from tgflow.streams.kafka.config import (
     CLIENT_DEFAULTS,
     CodecName,
@@ -87,7 +88,7 @@ class Topic:
         servers, self.name = parse_url(url)
         known, most_ms = kafka.KafkaProducer.DEFAULT_CONFIG, int(connect_timeout * 1000)
         own = {k: v for k, v in (options or {}).items() if k in known}
-        watch = ClientWatch()
+        self._watch = watch = ClientWatch()
         blocked = {"bootstrap_timeout_ms": most_ms, "max_block_ms": most_ms, "kafka_client": watch}
         given = client_values(own, known)
         settings = {**_PRODUCER_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
@@ -139,10 +140,19 @@ class Topic:
 
     def flush(self) -> None:
         """Block until the broker has acknowledged all records."""
-        try:
-            self._producer.flush(timeout=self._timeout)  # without a timeout it may block for ever
-        except Exception as error:
-            raise self._refused(error) from error
+        kafka, began, is_done = kafka_client(), time.monotonic(), False
+        while not is_done:
+            try:
+                self._producer.flush(timeout=min(1.0, self._timeout))  # by default without an end
+                is_done = True
+            except kafka.errors.KafkaTimeoutError as error:
+                rejection = self._watch.rejection
+                is_gone = isinstance(rejection, kafka.errors.UnknownTopicOrPartitionError)
+                limit = min(self._timeout, TOPIC_SECONDS) if is_gone else self._timeout
+                if time.monotonic() - began >= limit:
+                    raise self._refused(rejection or error) from error
+            except Exception as error:
+                raise self._refused(error) from error
         self._unsent = 0
         self._check()
 
@@ -158,7 +168,9 @@ class Topic:
         if self._failure is not None:
             raise self._refused(self._failure) from self._failure
 
-    def _refused(self, error: Exception) -> PublishError:
+    def _refused(self, error: Exception) -> PublishError | SourceRefused:
+        if is_final(error):
+            return refused(f"topic {self.name}", error)
         return PublishError(
             f"topic {self.name}: the broker did not take all records ({said(error)})"
         )

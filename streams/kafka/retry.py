@@ -186,6 +186,8 @@ class ClientWatch:
     def __init__(self) -> None:
         self.has_answered = False
         self.failure: BaseException | None = None
+        self.rejection: Exception | None = None
+        """Why the broker did not take the latest records, which kafka-python sends again."""
 
     def __call__(self, **settings: Any) -> Any:
         """Return a client; `settings` are those of `kafka.KafkaClient`."""
@@ -205,7 +207,7 @@ class ClientWatch:
                 return connection
 
             def send(self, *args: Any, **options: Any) -> Any:
-                future = super().send(*args, **options)
+                future = super().send(*args, **options).add_callback(watch._note_produced)
                 return future if self.bootstrapped else future.add_both(watch._note)
 
             def bootstrap(self, *args: Any, **options: Any) -> None:
@@ -219,11 +221,22 @@ class ClientWatch:
         net = NetworkSelector(**settings)
         return KafkaNetClient(net=net, manager=Manager(net, **settings), **settings)
 
+    def _note_produced(self, response: Any) -> None:
+        """Keep the error in a response, if it is one to records."""
+        from kafka.errors import for_code
+
+        for topic in getattr(response, "responses", ()):
+            for partition in getattr(topic, "partition_responses", ()):
+                code = partition.error_code
+                self.rejection = for_code(code)(topic.name) if code else None
+
     def _note(self, found: object) -> None:
         """Keep the error of a connection, or the result of a first request."""
-        from kafka.errors import KafkaConfigurationError
+        from kafka.errors import KafkaConfigurationError, SaslAuthenticationFailedError
 
-        if not isinstance(found, Exception):
+        if type(found) is KeyError:  # of SCRAM: the broker answers with an error, not a signature
+            self.failure = SaslAuthenticationFailedError("the broker refused the login")
+        elif not isinstance(found, Exception):
             self.has_answered, self.failure = True, None
         elif type(found) in (RuntimeError, TypeError, ValueError):  # of a SASL mechanism
             self.failure = KafkaConfigurationError(str(found))

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -255,3 +256,12 @@ def test_checkpoint_of_a_process_that_lost_the_run_is_not_resumed_from(tmp_path)
     assert "was written by a process that had lost the run" in after.problems[0]
     old.release()
     new.release()
+
+
+def test_empty_tensors_of_numpy_are_saved(tmp_path):
+    """Their stride is 0, so that they have no view as bytes."""
+    tensors = {"empty": torch.from_numpy(np.sort(np.empty(0))), "one": torch.ones(1)}
+    store = CheckpointStore(tmp_path)
+    store.save(1, Checkpoint({"x": tensors}))
+    found = store.newest()[1].get("x")
+    assert (found["empty"].shape, found["one"].tolist()) == ((0,), [1.0])

@@ -246,12 +246,12 @@ def test_error_in_kafka_settings_names_the_fix(refused, line, code, words):
     ("line", "code", "word"),
     [
         ("run words.csv", 65, "words.csv, line 2: t is 'x', expected a number of s"),
-        ("run bad.csv", 65, "bad.csv: 2 of all rows are bad"),
+        ("run bad.csv", 65, "bad.csv: all 2 rows are bad"),
         ("run 'a src=b.csv'", 65, "(as a src=b.csv, line 2: dst is empty"),
         ("run bad.csv", 65, "are in runs/bad-tgn/dead-letters"),
         ("run open.csv -m recency", 65, "open.csv, line 3: a quote opens here that is not closed "
          "within --set checks.max_record_bytes=1048576 or to the end of the file"),
-        ("run late.csv -m recency", 65, "set late to dead_letter or drop"),
+        ("run late.csv -m recency", 65, "with --sort, or pass --late dead_letter or --late drop"),
         ("run made.csv -m recency -o out --scores a-file/s.csv", 74, "/a-file: File exists"),
         ("run made.csv -m recency -o out --scores taken/notes.csv", 74,
          "notes.csv exists already"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -299,3 +302,37 @@ def test_own_model_without_a_required_attribute_is_refused(tgflow, made, monkeyp
 def test_missing_folder_of_scores_is_made(run):
     assert run("--scores", "new/folder/scores.csv", "--limit", 50).code == 0
     assert len(Path("new/folder/scores.csv").read_text().splitlines()) == 51
+
+
+SIGNALED_IN_IMPORT = """
+import os, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+sys.meta_path.insert(0, Interrupts())
+from tgflow.cli import main
+sys.exit(main(["run", "made.csv", "-o", "out"]))
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "torch"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+def test_signal_during_imports_ends_without_a_traceback(made, module, number, code):
+    command = [sys.executable, "-c", SIGNALED_IN_IMPORT, module, str(int(number))]
+    ended = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
+
+
+def test_each_line_of_stderr_is_one_write(tmp_path):
+    """So that lines of ranks on one terminal do not run together, also without buffers."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet a write
+    command = [sys.executable, "-u", "-m", "tgflow", "run", "away.csv"]
+    subprocess.run(command, cwd=tmp_path, stderr=theirs, check=False)
+    theirs.close()
+    packets = [*iter(lambda: ours.recv(1 << 16), b"")]
+    ours.close()
+    assert packets
+    assert all(packet.endswith(b"\n") for packet in packets)

@@ -96,7 +96,7 @@ def test_ids_with_leading_zeros_are_other_nodes_in_every_table(tgflow, tmp_path)
 
 REFUSED = [
     (["nowhere"], 66, "nowhere is not the directory of a run"),
-    (["r", "--by", "node"], 2, "--by: node; choose src, dst, or both"),
+    (["r", "--by", "node"], 2, "--by: node; choose event alone, or src, dst, or both"),
     (["r", "--rank-by", "median"], 2, "choose mean, max, sum"),
     (["r", "--of", "amount"], 2, "has no column 'amount' of numbers, but position"),
     (["r", "--last", "soon"], 2, "--last: a span of time"),

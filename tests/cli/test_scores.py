@@ -2,14 +2,20 @@
 
 import csv
 import json
+import os
 import re
 import shutil
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from helpers.forged import flip_bit
+from helpers.kafka_io import wait_for
 from helpers.live_runs import SMALL
 from tgflow.run.scores import SavedScores
 
@@ -143,3 +149,38 @@ def test_uncounted_rows_of_a_run_killed_before_its_first_checkpoint_are_written_
     ran = resume()
     assert ran.code == 0, ran.err
     assert Path(name).read_bytes() == whole
+
+
+FOLLOWED = ("--follow", "--time-unit", "s", "--allowed-lateness", "30s")
+
+
+def test_last_event_of_a_quiet_followed_file_is_scored_within_two_seconds(tgflow, tmp_path):
+    stream, scores, has_ended = tmp_path / "made.csv", tmp_path / "scores.csv", threading.Event()
+    stream.write_text("src,dst,t\n" + "".join(f"{i % 7},9,{i // 10}\n" for i in range(30)))
+
+    def wait_for_rows(number):
+        has = lambda: scores.exists() and scores.read_bytes().count(b"\n") > number  # noqa: E731
+        began = time.monotonic()
+        wait_for(lambda: has() or has_ended.is_set(), 30)
+        return time.monotonic() - began
+
+    def write():
+        try:
+            wait_for_rows(30)
+            for i in range(2):
+                with stream.open("a") as file:
+                    file.write(f"1,9,{40 + i}\n")
+                yield wait_for_rows(31 + i)
+        finally:
+            if not has_ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as pool:
+        seconds = pool.submit(lambda: [*write()])
+        ran = tgflow(
+            "run", "-s", stream, "-m", "recency", "-o", "out", *FOLLOWED, "--scores", scores
+        )
+        has_ended.set()
+    assert ran.code == 0
+    assert "--allowed-lateness is 30s, but after 1s without a row all events are rel" in ran.err
+    assert min(seconds.result()) < 2, "but for a loaded machine both are"

@@ -198,7 +198,7 @@ def test_answers_are_of_versions_that_existed_under_kills_of_run_and_replica(
     """Answers have the bits of their version, and the run those of an undisturbed one."""
     stream, rng = Growing(tmp_path / "made.csv", 200 * (KILLS + 1) + 100), random.Random(7)
     flags = ("run", "-s", stream.path, *SMALL, "--checkpoint-every", 2, "--no-follow")
-    flags = (*flags, "--set", "serve.parameters_every=50ms")
+    flags = (*flags, "--set", "serve.parameters_every=50ms", "--max-wait", "none")
     port = free_port()
     served = (*flags, "-o", "out", "--resume", "--serve", port, "--follow")
     process = start(*served)
@@ -244,7 +244,7 @@ def test_random_questions_have_the_bits_of_inference_while_the_run_learns(
 ):
     size, num = tries(5_000, 1_000), tries(10_000, 400)
     stream = Growing(tmp_path / "made.csv", size, labeled=True)
-    task = ("--features", "amount", "--task", "edge", "--target", "is_odd")
+    task = ("--features", "amount", "--task", "edge", "--target", "is_odd", "--max-wait", "none")
     flags = ("run", "-s", stream.path, *SMALL, *task, "--set", f"learning.replay_horizon={size}")
     port = free_port()
     process = start(*flags, "-o", "out", "--serve", port, "--follow")

@@ -79,6 +79,8 @@ def test_times_are_dates_if_they_are_unix_times():
     assert name == "stream time (UTC)"
     show_t, *_ = stream_time(1_600_000_000_000, 1_600_000_900_000, "ms")
     assert show_t(1_600_000_000_000) == "12:26:40"
+    show_t, *_ = stream_time(1_600_000_000_000, 1_600_000_900_000, "ms", dated=True)
+    assert show_t(1_600_000_000_000) == "2020-09-13 12:26:40"
     assert stream_time(5, 100, "d")[0](8) == "3 d"
     assert stream_time(5, 100, "tick")[0](8) == "8"
 

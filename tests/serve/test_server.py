@@ -21,7 +21,8 @@ from helpers.served import Client, Held, made_predictor, read_all, served
 from tgflow.run.machine import rss_bytes
 from tgflow.serve.answers import Answers
 from tgflow.serve.predictor import Predictor
-from tgflow.serve.questions import QUESTIONS, Refused, ScoreQuestion, TopQuestion
+from tgflow.serve.questions import QUESTIONS, AlertQuestion, Refused, ScoreQuestion, TopQuestion
+from tgflow.train.alerts import AlertList
 
 server_module = pytest.importorskip("tgflow.serve.server", reason="uvicorn is not installed")
 
@@ -128,7 +129,7 @@ def test_health_metrics_and_schema_pages(server, client):
     names = set(re.findall(r'href="#([^"]+)"', page))
     assert {"ScoreAnswer", "EventScore", "ExplainAnswer", "PastEvent"} <= names
     assert names <= set(re.findall(r'id="([^"]+)"', page))
-    for kind in QUESTIONS:
+    for kind in POSTED:
         command = rf"curl -d '(.*)' {server.endpoint.url}{kind.path}</pre>"
         assert kind.model_validate_json(html.unescape(re.search(command, page)[1]))
         assert all(f"<code>{field}</code>" in page for field in kind.model_fields)
@@ -259,6 +260,9 @@ def test_invalid_http_closes_only_its_connection(client, data):
 HEAD = b"POST /score HTTP/1.1\r\nHost: x\r\n" + JSON
 
 
+POSTED = [kind for kind in QUESTIONS if kind.method == "POST"]
+
+
 def described(schema):
     """Return a schema without its texts."""
     if isinstance(schema, list):
@@ -281,7 +285,7 @@ def check_answer(answer, schema, schemas):
         check_answer(each, schema.get("items", {}), schemas)
 
 
-@pytest.mark.parametrize("kind", QUESTIONS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", POSTED, ids=lambda kind: kind.__name__)
 def test_openapi_document_describes_questions_and_answers(client, kind):
     api = client.get("/openapi.json")[1]
     schemas, entry = api["components"]["schemas"], api["paths"][kind.path]["post"]
@@ -298,6 +302,42 @@ def test_openapi_document_describes_questions_and_answers(client, kind):
     refused = {status for status in entry["responses"] if status != "200"}
     assert refused == {"401", "403", "404", "408", "413", "422", "429", "503"}
     assert refused <= set(api["components"]["responses"])
+
+
+def test_alerts_are_asked_by_the_query_of_a_url(predictor):
+    with served(predictor) as server:
+        client = Client(server.endpoint.url)
+        status, answer = client.get("/alerts")
+        assert status == 422
+        assert "made raises no alerts: they need a task of labels and --alert-budget" in str(answer)
+        eid, share = torch.tensor([3, 7, 20]), torch.tensor([0.5, 0.75, 0.25]).double()
+        predictor.alerts = AlertList().extended(eid, share)
+        rows = [row["position"] for row in client.get("/alerts")[1]["alerts"]]
+        assert rows == [20, 7, 3]
+        t = predictor.time_of(int(predictor.graph.log.read(7, 8).t))
+        status, answer = client.get(f"/alerts?since={t}&limit=1")
+        assert (status, answer["num_alerts"], len(answer["alerts"])) == (200, 2, 1)
+        api = client.get("/openapi.json")[1]
+        schemas, entry = api["components"]["schemas"], api["paths"]["/alerts"]["get"]
+        assert {each["name"] for each in entry["parameters"]} == {*AlertQuestion.model_fields}
+        content = entry["responses"]["200"]["content"]["application/json"]
+        check_answer(answer, content["schema"], schemas)
+        page = html.unescape(client.get("/docs")[1])
+        assert f"curl '{server.endpoint.url}/alerts?since=2024-05-01&limit=20'" in page
+        with tg.serve.Client(server.endpoint.url) as asking:
+            assert asking.alerts(since=t, limit=1)["alerts"] == answer["alerts"]
+            with pytest.raises(tg.serve.AnswerError, match="422: src and dst are needed, or the"):
+                asking.ask("/explain", src="n0")
+        for query, text in (
+            ("limit=0", "limit: input should be greater than or equal to 1"),
+            ("limit=many", "limit: input should be a valid integer"),
+            ("since=soon", "'soon' is not a time"),
+            ("after=3", "after is not a field"),
+        ):
+            status, answer = client.get(f"/alerts?{query}")
+            assert (status, text in answer["detail"]) == (422, True), answer
+        assert client.post("/alerts", {})[0] == 405
+        client.close()
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/openapi.json", "/score", "/none"])

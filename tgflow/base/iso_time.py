@@ -11,6 +11,8 @@ from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache
 
+from tgflow.base.units import seconds_per_tick
+
 EXAMPLE = "2024-05-01 12:00:00"
 DAY, CLOCK = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}"
 _ISO = re.compile(
@@ -40,6 +42,18 @@ def iso_seconds(text: str) -> Fraction | None:
         return None
     minutes = 60 * (24 * days + hour) + minute - (-away if sign == "-" else away)
     return 60 * minutes + int(second or 0) + Fraction(int(decimals or 0), 10 ** len(decimals or ""))
+
+
+FIRST_DATE, LAST_DATE = 631_152_000, 221_845_392_000
+"""Unix seconds of 1990 and of 9000; times outside are hardly dates."""
+
+
+def iso_text(ticks: float, unit: str) -> str | None:
+    """Return a time as 2024-05-01T12:00:00Z; None where ticks are hardly Unix time."""
+    seconds = 0 if unit == "tick" else ticks * seconds_per_tick(unit)
+    if not FIRST_DATE <= seconds <= LAST_DATE:
+        return None
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -56,6 +56,8 @@ class Encoded:
         """Yield the bytes in chunks of moderate size, each valid until the next."""
         small = bytearray(self.header)
         for x in self.data:
+            if not x.numel():  # of NumPy it has a stride of 0, which no view as bytes may have
+                continue
             if x.nbytes < CHUNK_BYTES:
                 small += x.cpu().view(torch.uint8).numpy().data
             else:

@@ -16,10 +16,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; None takes the process's.
 
     Returns:
-        One of `tgflow.cli.errors.EXIT_CODES`, or 130 after a second Ctrl-C. Thread counts and
-        the umask are restored.
+        One of `tgflow.cli.errors.EXIT_CODES`, or 130 after Ctrl-C before a run begins, or a
+        second one. Thread counts and the umask are restored.
     """
-    from tgflow.cli import app, errors
+    try:
+        from tgflow.cli import app, errors
+    except KeyboardInterrupt:
+        return 130
 
     args = list(sys.argv[1:] if argv is None else argv)
     show_traceback = "--traceback" in args or bool(os.environ.get("TGFLOW_TRACEBACK"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import sysconfig
 import traceback
@@ -136,11 +135,8 @@ def explain(error: BaseException) -> str:
         return text
     from tgflow.run.config import in_flags
 
-    # a file's name may look like a setting
     places = (getattr(error, name, None) for name in ("where", "filename", "example"))
-    named = "|".join(re.escape(str(place)) for place in places if place)
-    parts = re.split(f"((?<![^ (])(?:{named})(?=: ))", text) if named else [text]
-    return "".join(part if i % 2 else in_flags(part) for i, part in enumerate(parts))
+    return in_flags(text, *places)
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -181,13 +177,19 @@ def mark_reported(error: BaseException, text: str) -> None:
 def report(error: BaseException) -> int:
     """Write one line about `error` to stderr, unless it is reported, and return its exit code."""
     if "reported" not in vars(error):
-        print(f"tgflow: {explain(error)}", file=sys.stderr)
+        say(explain(error))
     return exit_code(error)
 
 
 def table() -> str:
     """Return the exit codes as one sentence for a help text."""
     return ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+def say(text: str, speaker: str = "tgflow") -> None:
+    """Write a line to stderr by one call, as ranks share it; `print` makes two if unbuffered."""
+    sys.stderr.write(f"{speaker}: {text}\n")
+    sys.stderr.flush()
 
 
 def hint(text: str, style: str | None = None) -> None:

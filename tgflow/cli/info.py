@@ -256,7 +256,7 @@ def _checkpoint_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _file_rows(files: Sequence[Mapping[str, Any]], unit: str) -> list[tuple[str, ...]]:
     times = [t for entry in files for t in entry["times"]] or [0]
-    show, *_ = stream_time(times[0], times[-1], unit)
+    show, *_ = stream_time(times[0], times[-1], unit, dated=True)
     return [
         (
             printable(entry["path"] or "in Python"),
@@ -370,7 +370,7 @@ def _stream_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if found["num_events"]:
         unit, first, last = found["unit"], found["first_t"], found["last_t"]
-        show, *_ = stream_time(first, last, unit)
+        show, *_ = stream_time(first, last, unit, dated=True)
         span = "" if unit == "tick" else f"  ({duration((last - first) * seconds_per_tick(unit))})"
         rows += [
             ("time", f"{show(first)} to {show(last)}{span}"),

@@ -48,7 +48,7 @@ from tgflow.run.machine import describe, num_cores, peak_rss_bytes
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.node_types import NodeTypes
 from tgflow.run.restore import check_own
-from tgflow.run.scores import check_scores
+from tgflow.run.scores import check_alerts, check_scores
 from tgflow.run.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import LateEvent, TooManyBadRecords
@@ -99,7 +99,8 @@ def _opened(
     except StreamError as error:
         if task.target is None or "label=..." not in str(error):
             raise
-        raise CliError(in_flags(str(error).replace("label=", "target=")), DATA) from None
+        text = in_flags(error.text.replace("label=", "target="))
+        raise CliError(f"{error.where}: {text}", DATA) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
     for note in () if quiet else source.notes:
@@ -424,6 +425,7 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     check_own(directory)
     opened = partial(open_partitioned, part=directory.part)
     source, nodes, device, threads = _open_inputs(directory, opened, peers.world)
+    check_alerts(directory.config)
     types = open_node_types(directory)
     run = RunContext(
         directory=directory,

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from tgflow.checkpoint.names import list_checkpoints
+from tgflow.cli.errors import say
 from tgflow.ranks.launch import MEETING_VARIABLE
 from tgflow.ranks.supervise import supervise
 from tgflow.run.machine import num_cores
@@ -68,15 +69,13 @@ def run_ranks(
 
     _warn_of_cores(nproc)
     max_restarts = 0 if path == "-" or Path(path).is_fifo() else max_restarts
-    return supervise(
-        command, nproc, max_restarts=max_restarts, progress=newest_checkpoint, say=_say
-    )
+    return supervise(command, nproc, max_restarts=max_restarts, progress=newest_checkpoint, say=say)
 
 
 def train_ranks(arguments: Sequence[str], nproc: int) -> int:
     """Run `tgflow train` as ranks, without restarts, and return the exit code."""
     _warn_of_cores(nproc)
-    return supervise(lambda: _command(arguments), nproc, max_restarts=0, keeps=False, say=_say)
+    return supervise(lambda: _command(arguments), nproc, max_restarts=0, keeps=False, say=say)
 
 
 def _command(arguments: Sequence[str]) -> list[str]:
@@ -85,8 +84,4 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 def _warn_of_cores(nproc: int) -> None:
     if nproc > num_cores():
-        _say(f"{nproc} processes share {num_cores()} cores")
-
-
-def _say(text: str) -> None:
-    print(f"tgflow: {text}", file=sys.stderr, flush=True)
+        say(f"{nproc} processes share {num_cores()} cores")

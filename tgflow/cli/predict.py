@@ -97,7 +97,7 @@ def predict(
         found = opened.top_k(_ids(opened, src or []), top, candidates, exclude_known, time, related)
     table = found.to_arrow()
     if to is not None:
-        count = _write(to, table.to_batches(), table.schema)
+        count = write_table(to, table.to_batches(), table.schema)
         Console(stderr=True, highlight=False).print(f"wrote {count:,} scores to {to}")
     if json:
         sys.stdout.write(jsonlib.dumps(table.to_pylist(), indent=2, ensure_ascii=False) + "\n")
@@ -218,7 +218,7 @@ def embed(
         for number, batch in enumerate(batches):
             sys.stdout.write(encode_rows(batch, "csv", header=not number).decode())
         return
-    count = _write(to, batches, batches.schema)
+    count = write_table(to, batches, batches.schema)
     Console(stderr=True, highlight=False).print(f"wrote {count:,} embeddings to {to}")
 
 
@@ -309,7 +309,8 @@ def _read_pairs(path: Path, run: Run) -> pa.Table:
     return table
 
 
-def _write(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+def write_table(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Write rows to a file by its ending; return their number."""
     from tgflow.streams.write import write_rows
 
     try:

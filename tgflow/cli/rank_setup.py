@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -11,7 +10,7 @@ from typing import Any, Literal
 
 from tgflow.base.peers import PeerLost, Peers
 from tgflow.cli import inputs as assemble
-from tgflow.cli.errors import exit_code, explain, mark_reported
+from tgflow.cli.errors import exit_code, explain, mark_reported, say
 from tgflow.ranks.broadcast import LeaderFailed
 from tgflow.ranks.launch import read_launch
 from tgflow.run.build import open_follower
@@ -59,7 +58,7 @@ def join_ranks(
             )
         assert isinstance(peers, Ranks)
         for warning in found:
-            print(f"tgflow: {in_flags(str(warning.message))}", file=sys.stderr)
+            say(in_flags(str(warning.message)))
         try:
             yield peers
         except Exception as error:
@@ -124,6 +123,6 @@ def report_as_rank(rank: int) -> Iterator[None]:
     except Exception as error:
         if "reported" not in vars(error):
             text = explain(error)
-            print(f"rank {rank}: {text}", file=sys.stderr, flush=True)
+            say(text, f"rank {rank}")
             mark_reported(error, text)
         raise

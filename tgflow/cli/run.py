@@ -94,7 +94,7 @@ def run(
 
       tgflow run examples/data/collegemsg.csv.gz
       tgflow run -s clicks.parquet --src user --dst page --t at --time-unit ms -m tgat
-      tgflow run log.csv --no-header --columns src,dst,_,t --follow --max-wait 1s
+      tgflow run log.csv --no-header --columns src,dst,_,t --follow
       tgflow run -s events.csv --out runs/events --resume
       tgflow run --resume --out runs/events --append day2.csv
       tgflow run -s events.csv --nproc 2 --out runs/two
@@ -105,7 +105,7 @@ def run(
       tgflow run -s events.csv --log-to tensorboard
       tgflow run -s kafka://localhost:9092/clicks --serve 8080
       tgflow run -s new.csv --init-from runs/old-offline
-      tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d
+      tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d --alert-budget 100
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
@@ -272,7 +272,7 @@ def _learn(
     return metrics, result, directory
 
 
-_REPORTS = ("scores", "features", "ranks", "serving", "store")
+_REPORTS = ("scores", "alerts", "features", "ranks", "serving", "store")
 
 
 def _metrics(result: RunResult, path: str, model: str) -> dict[str, Any]:

@@ -21,12 +21,13 @@ def serve(config: Config, *, run: RunPath, model: OwnModel = None) -> None:
     """Serve scores, rankings and embeddings of a run over HTTP.
 
     Without --serve it listens on port 8080 of this machine only. POST /score, /top-k, /embedding,
-    /neighbors and /explain take JSON, with many queries in one request; /docs describes them, / is
-    a page to try them, /ready and /healthz tell how far behind the run answers are, /metrics is for
-    Prometheus. Answers are those of tgflow predict and embed. The run is not modified and may
-    continue meanwhile, also on another host with the same directory: answers include the events
-    that it has logged, with the parameters of its newest checkpoint. To serve a run with all that
-    it has learned, use tgflow run --serve 8080.
+    /neighbors and /explain take JSON, with many queries in one request; GET /alerts lists the
+    latest alerts (--alert-budget); /docs describes them, / is a page to try them, /ready and
+    /healthz tell how far behind the run answers are, /metrics is for Prometheus. Answers are those
+    of tgflow predict and embed. The run is not modified and may continue meanwhile, also on another
+    host with the same directory: answers include the events that it has logged, with the parameters
+    of its newest checkpoint. To serve a run with all that it has learned, use tgflow run --serve
+    8080.
 
     Ctrl-C or SIGTERM stops it after all open requests are answered. On an address that other
     machines can reach, clients must show a token.

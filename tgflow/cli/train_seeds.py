@@ -182,7 +182,7 @@ def _read_labels(
         try:
             return LabeledNodes.of(table, ids, path, positive, unknown or (), task.classes)
         except ValueError as error:
-            raise CliError(in_flags(str(error)), DATA) from None
+            raise CliError(in_flags(str(error), path), DATA) from None
     return PropertyLabels.of(read_table(path, ["node"])[1], ids, per_unit, path)
 
 

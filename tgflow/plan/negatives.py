@@ -17,10 +17,10 @@ from tgflow.base.choices import NegativeKind
 from tgflow.base.describe import described
 from tgflow.base.keys import derive_key
 from tgflow.base.peers import Shard
-from tgflow.base.units import INT64_MAX
 from tgflow.graph.events import NO_NODE
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import EventLog
+from tgflow.graph.sampling.rows import check_returned, refuse_returned
 from tgflow.plan._native import EventCounts, PairIndex, choose_positions
 
 
@@ -50,7 +50,6 @@ class PairHistory:
         self._log, self._own_types = log, types
         self._counts: EventCounts | None = None
         self._growing = threading.Lock()
-        self._first, self._num_seen = torch.empty(0, dtype=torch.int64), 0
 
     @classmethod
     def of_pool(cls, dst: Tensor, types: Callable[[Tensor], Tensor] | None = None) -> Self:
@@ -142,31 +141,6 @@ class PairHistory:
             ValueError: If fewer events have been read, or `src` cannot be a node id.
         """
         return torch.tensor(self.native.destinations_of(src, before), dtype=torch.int64)
-
-    def first_events(self, nodes: Tensor, before: int) -> Tensor:
-        """Return the log position of the first event of each node, `INT64_MAX` without any.
-
-        Takes 8 bytes a node from the first call on.
-
-        Args:
-            nodes: Nodes at least 0, int64 `[N]`.
-            before: Number of events to read; later ones may count, or not.
-        """
-        assert self._log is not None, "a pool has no order"
-        with self._growing:
-            if self._num_seen < before:
-                events = self._log.read(self._num_seen, before)
-                ends = torch.cat([events.src, events.dst])
-                more = max(0, int(ends.max()) + 1 - len(self._first))
-                self._first = torch.cat([self._first, ends.new_full((more,), INT64_MAX)])
-                eid = torch.arange(self._num_seen, before).repeat(2)
-                self._first = self._first.scatter_reduce(0, ends, eid, "amin")
-                self._num_seen = before
-            first = self._first
-        found = nodes.new_full(nodes.shape, INT64_MAX)
-        is_known = nodes < len(first)
-        found[is_known] = first[nodes[is_known]]
-        return found
 
     def latest_destinations(
         self, src: Tensor, cut: Tensor, num_source: int, num_recent: int
@@ -532,13 +506,6 @@ class FixedNegatives:
 
     Raises:
         ValueError: If the arguments do not fit together.
-
-    Example:
-        >>> start, dst = torch.tensor([0, 2, 3, 3, 4]), torch.tensor([1, 3, 0, 0])
-        >>> negatives = tg.plan.FixedNegatives(0, start, dst)
-        >>> batch = tg.Plan.for_model(model, graph, negatives=negatives).batch(0, 0)
-        >>> batch.negative_dst.tolist(), batch.negative_mask.sum(1).tolist()
-        ([[1, 3], [0, 3], [3, 3], [0, 2]], [2, 1, 0, 1])
     """
 
     def __init__(self, first_eid: int, start: Tensor, dst: Tensor) -> None:
@@ -619,17 +586,14 @@ class NegativeFunction:
     """Draws negatives by a Python function: the event's source with destinations of your own.
 
     Args:
-        function: Called as `function(history, key, src, dst, start, stop)` for the events of a
-            batch, `B` new and replayed ones: `history` has the destinations and pairs of each
-            prefix of the log (`PairHistory`); `key` is the random key of the batch; `src` and `dst`
-            are the events', int64 `[B]`; `start` is the log position at which each event's batch
-            started, int64 `[B]`, and `stop` that at which this batch ends. Returns nodes, int64
-            `[B, num]`, and `NO_NODE` where there are fewer. It must be a pure function of its
-            arguments and of the log before `stop`, and is called from several threads concurrently.
+        function: Called as `function(history, key, src, dst, start, stop)` for the `B` new and
+            replayed events of a batch, with the destinations and pairs of each prefix of the log
+            (`PairHistory`), the random key of the batch, the events' ends and the log positions at
+            which the batch of each started, int64 `[B]`, and the position at which this one ends.
+            Returns int64 `[B, num]`: destinations of events before `stop`, and `NO_NODE` where
+            there are fewer. It must be a pure function of its arguments and of the log before
+            `stop`, and is called from several threads concurrently.
         num: Negatives per event, at least 1.
-
-    Raises:
-        ValueError: If there are no negatives per event.
 
     Example:
         >>> def latest(history, key, src, dst, start, stop):
@@ -651,37 +615,18 @@ class NegativeFunction:
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
-        """Return the negatives of the function, after checking them; see `NegativeSampler.draw`.
-
-        Raises:
-            ValueError: If they have another type or shape, or one is no node of the events before
-                `stop`, or is the event's own destination.
-        """
+        """Return the negatives of the function; `ValueError` if they are not as in `function`."""
         given = src.clone(), dst.clone(), start.clone()  # it must not modify the caller's tensors
         found = self.function(history.upto(stop), key, *given, stop)
-        got = type(found).__name__
-        if isinstance(found, Tensor):
-            got = f"{found.dtype} {list(found.shape)} on {found.device}"
-        if got != f"torch.int64 {[len(src), self.num]} on cpu":
-            raise ValueError(
-                f"a function of negatives must return int64 {[len(src), self.num]}, got {got}"
-            )
-        mask, own = found != NO_NODE, dst.unsqueeze(1).expand(-1, self.num)
-        out = found.where(mask, own)
-        _refuse(mask & (out < 0), out, f"which is no node; use {NO_NODE} for a missing negative")
-        late = history.first_events(out.clamp(min=0), stop) >= stop
-        _refuse(mask & late, out, f"which is no node of the events before position {stop}")
-        _refuse(mask & (out == own), out, "which is the event's own destination")
-        is_full = bool(mask.all())
-        sources = src.unsqueeze(1).expand(-1, self.num)
-        return Negatives(sources, out, 0, own_sources=True, mask=None if is_full else mask)
-
-
-def _refuse(is_wrong: Tensor, nodes: Tensor, why: str) -> None:
-    if bool(is_wrong.any()):
-        row = int(is_wrong.any(dim=1).nonzero()[0])
-        node = int(nodes[row][is_wrong[row]][0])
-        raise ValueError(f"the function of negatives returned {node} for row {row}, {why}")
+        what, own = "function of negatives", dst.unsqueeze(1).expand(-1, self.num)
+        check_returned(what, found, [len(src), self.num])
+        mask, known = found != NO_NODE, history.destinations(stop)
+        late = mask & ~torch.isin(found, known)
+        refuse_returned(what, late, found, f"which is no destination before position {stop}")
+        refuse_returned(what, mask & (found == own), found, "which is the event's own destination")
+        is_full, sources = bool(mask.all()), src.unsqueeze(1).expand(-1, self.num)
+        dst = found.where(mask, own)
+        return Negatives(sources, dst, 0, own_sources=True, mask=None if is_full else mask)
 
 
 def _column(file: Any, name: str) -> Tensor:

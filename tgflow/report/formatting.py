@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+from tgflow.base.iso_time import FIRST_DATE, LAST_DATE
 from tgflow.base.units import duration, seconds_per_tick
 from tgflow.report.chart import round_ticks_inside
 
@@ -55,8 +56,6 @@ def reuse_line(figures: Mapping[str, Any]) -> str:
     return line + ("; off, as too few are reused" if figures["reuse.is_off"] else "")
 
 
-FIRST_DATE, LAST_DATE = 631_152_000, 221_845_392_000
-"""Unix seconds of 1990 and of 9000; times outside are hardly dates."""
 DAY, MONDAY = 86_400, 345_600
 """Seconds of a day, and Unix seconds of the first Monday."""
 STEPS = (
@@ -69,11 +68,13 @@ Ticks: TypeAlias = Callable[[float, float], Sequence[float]]
 """Returns marked values of an axis between its ends."""
 
 
-def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str], str, Ticks]:
+def stream_time(
+    first: int, last: int, unit: str, *, dated: bool = False
+) -> tuple[Callable[[float], str], str, Ticks]:
     """Return the format of times from `first` to `last`, and title and marks of their axis.
 
-    Times of 1990 to 8999 as Unix time are written as UTC dates, other ones as the time since
-    `first`.
+    Times of 1990 to 8999 as Unix time are written in UTC, with the parts that differ, or `dated`:
+    with year and day; other ones as the time since `first`.
     """
     if unit == "tick":
         return compact, "stream time (ticks)", round_ticks_inside
@@ -87,7 +88,9 @@ def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str
         name = "time since the stream's first event"
         return lambda t: duration((t - first) * seconds), name, since
     span = (last - first) * seconds
-    form = "%Y-%m-%d" if span > 3 * 86400 else "%m-%d %H:%M" if span > 3600 else "%H:%M:%S"
+    clock = "" if span > 3 * 86400 else "%H:%M" if span > 3600 else "%H:%M:%S"
+    day = "%Y-%m-%d" if dated or not clock else "%m-%d" if span > 3600 else ""
+    form = f"{day} {clock}".strip()
     return (
         lambda t: datetime.fromtimestamp(t * seconds, UTC).strftime(form),
         "stream time (UTC)",

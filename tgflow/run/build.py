@@ -42,7 +42,7 @@ from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
 from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
 from tgflow.run.saved import find_initial, misfit, start_of
-from tgflow.run.scores import open_scores
+from tgflow.run.scores import open_alerts, open_scores
 from tgflow.run.serving import FramePublisher, Replicas, listed_hosts
 from tgflow.run.stream import MemoryGuard
 from tgflow.run.uploads import Uploads, open_remote
@@ -293,6 +293,7 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
         run.config.operate.log_to, run.path, run.trainer.position, run.config.label_facts
     ),
     _shown,
+    open_alerts,
     open_scores,
     _ends,
     _publisher,

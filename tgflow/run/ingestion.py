@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from tgflow.base.units import INT64_MAX, parse_timeout
+from tgflow.base.units import INT64_MAX, parse_seconds, parse_timeout
 from tgflow.checkpoint import Checkpoint, Component, UntrustedCheckpoint
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.lock import RunLock
@@ -116,7 +116,7 @@ def order_of(config: Config) -> OrderConfig:
 
 def max_wait_of(config: Config) -> float:
     """Return the seconds that an event waits for its micro-batch to fill; infinite for any."""
-    is_live = is_endless(config) and not config.stream.until_end
+    is_live = config.stream.follow or (is_endless(config) and not config.stream.until_end)
     return parse_timeout(config.scores.max_wait or (MAX_WAIT if is_live else "none"))
 
 
@@ -137,6 +137,11 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
             buffer_events=INT64_MAX,
             buffer_bytes=INT64_MAX,
         )
+    lateness = order.allowed_lateness
+    if lateness is not None and parse_seconds(lateness) > order.timeouts()[1]:
+        text = f"--allowed-lateness is {lateness}, but after {order.order_timeout} without a row "
+        text += "all events are released, and earlier ones are late; to wait: --order-timeout"
+        run.run_log.warning("order", text)
     address, topic = config.stream.path, None
     section, transport = config.section_of(scheme_of(address)), find_transport(address)
     name = getattr(section, "dead_letter_topic", None)

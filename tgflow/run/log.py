@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TextIO
 
 from tgflow.base.text import printable
@@ -96,7 +96,10 @@ def library_messages(run_log: RunLog) -> Iterator[None]:
     def emit(record: logging.LogRecord) -> None:
         event = record.name.rpartition(".")[2]
         write = run_log.warning if record.levelno >= logging.WARNING else run_log.info
-        write(event, in_flags(record.getMessage()))
+        args = record.args if isinstance(record.args, tuple) else ()
+        first = args[:1] if record.msg != "%s" else ()  # the file or topic
+        names = (arg for arg in args if isinstance(arg, PurePath))
+        write(event, in_flags(record.getMessage(), *first, *names))
 
     library, handler = logging.getLogger("tgflow"), logging.Handler(logging.INFO)
     handler.emit = emit  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tgflow.base.choices import METRIC_TITLES
-from tgflow.base.units import duration
+from tgflow.base.units import duration, seconds_per_tick
 from tgflow.report.chart import Chart, Line, calibration_chart, round_ticks_inside
 from tgflow.report.formatting import (
     compact,
@@ -23,6 +23,7 @@ from tgflow.report.label_figures import RULES, figure_name, label_table, named, 
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
+from tgflow.train.alerts import KEPT
 from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
 
 Record = Mapping[str, Any]
@@ -180,9 +181,13 @@ def _task_specs(flat: Mapping[str, Any]) -> list[Spec]:
 
 
 def _task_charts(
-    records: Sequence[Record], flat: Mapping[str, Any], window: int, axis: Mapping[str, Any]
+    records: Sequence[Record],
+    flat: Mapping[str, Any],
+    window: int,
+    axis: Mapping[str, Any],
+    days: float | None,
 ) -> list[Chart]:
-    """Return the curve of a task's figure, and how well its probabilities are calibrated."""
+    """Return the curve of a task's figure, its calibration, and what reviews of events find."""
     if (found := task_of(flat)) is None:
         return []
     prefix, key = found
@@ -196,7 +201,47 @@ def _task_charts(
     measured = {i: share for i, share in shares.items() if share is not None}
     if measured:
         charts.append(calibration_chart({"measured": measured}, [4], named(flat, "", "label 1")))
-    return charts
+    return charts + _review_charts(flat, prefix, days)
+
+
+REVIEWS = {10: 3, 100: 4}
+"""Costs of a missed positive in reviews, and their colors."""
+
+
+def _review_charts(flat: Mapping[str, Any], prefix: str, days: float | None) -> list[Chart]:
+    """Return precision at k, and what reviewing the k events of the highest scores costs.
+
+    The k events are those above one threshold over the whole run, k by `days` a day of it. The
+    cost is k reviews, and for each positive below the threshold that of `REVIEWS` reviews; as a
+    share of the cost of no review.
+    """
+    key, positives = f"{prefix}.precision_at.", flat.get(f"{prefix}.num_positives")
+    at = {int(name.removeprefix(key)): x for name, x in flat.items() if name.startswith(key)}
+    if not at or not positives:
+        return []
+    x, base = [math.log10(k / (days or 1)) for k in at], positives / flat[f"{prefix}.num_labels"]
+    found = [Line("precision", x, [*at.values()], 1, fill=True),
+             Line("share of positives", x, [base] * len(x), 3, "dashed")]  # fmt: skip
+    raised, known = flat.get("alerts.num_alerts"), flat.get("alerts.num_known")
+    if raised and known:
+        per_day = math.log10(raised / (flat["alerts.num_days"] if days else 1))
+        found.append(Line("alerts raised", [per_day], [flat["alerts.num_positive"] / known], 4))
+    caught = {k: k * precision / positives for k, precision in at.items()}
+    spent = [Line("caught", x, [*caught.values()], 2, fill=True)]
+    for each, color in REVIEWS.items():
+        costs = [k / (each * positives) + 1 - share for k, share in caught.items()]
+        shown = [cost if cost <= 1 else None for cost in costs]
+        spent.append(Line(f"cost, {each} reviews a missed one", x, shown, color))
+
+    def chart(title: str, note: str, lines: Sequence[Line]) -> Chart:
+        name = f"events reviewed {'a day' if days else 'in all'}"
+        decades = lambda low, high: [*range(math.ceil(low), math.floor(high) + 1)]  # noqa: E731
+        axes = lambda x: compact(10**x), "{:.0%}".format, name
+        return Chart(title, note, lines, *axes, 0.0, 1.0, ticks_x=decades)
+
+    of, cheap = named(flat, " of ", " of labels"), "cost as a share of that of no review"
+    return [chart(f"Precision at k{of}", "among the highest scores of the run", found),
+            chart("Positives caught, and cost", cheap, spent)]  # fmt: skip
 
 
 def _label_levels(flat: Mapping[str, Any], prefix: str, key: str, x: Sequence[float]) -> list[Line]:
@@ -225,13 +270,14 @@ def _continual_charts(
     records = [{**r, "rate": (r["stop"] - r["start"]) / r["seconds"]} for r in records]
     first, last = (int(times[0]), int(times[-1])) if times else (0, 0)
     show_t, time_name, time_ticks = stream_time(first, last, tick)
+    days = None if tick == "tick" else max(1.0, (last - first) * seconds_per_tick(tick) / 86_400)
     axis = {"x": times, "show_x": show_t, "x_name": time_name, "ticks": time_ticks}
     over_time = axis | {"why_empty": why_empty}
     axis = {"x": counts, "show_x": compact, "x_name": "events", "ticks": round_ticks_inside}
     over_events = axis | {"why_empty": why_empty}
     events, links = window * c.batch_size, " of links" if task_of(flat) else ""
     charts = [
-        *_task_charts(records, flat, window, over_time),
+        *_task_charts(records, flat, window, over_time, days),
         _curve(records, "metrics.ap", f"Average precision{links}", window, 1, over_time,
                f"mean of the last {events:,} events; dashed: since the start", wide=True),
         _curve(records, "metrics.mrr", f"Mean reciprocal rank{links}", window, 2, over_time,
@@ -382,7 +428,21 @@ def _label_cards(flat: Mapping[str, Any], model: str) -> list[Card]:
     if found is None:
         return []
     note = "95 % intervals take events as independent. Baselines see the same labels as the model."
-    return [Card("Labels" + named(flat, " of "), found[1], found[0], [note])]
+    return [Card("Labels" + named(flat, " of "), found[1], found[0], [note]), *_alert_cards(flat)]
+
+
+def _alert_cards(flat: Mapping[str, Any]) -> list[Card]:
+    if (num := flat.get("alerts.num_alerts")) is None:
+        return []
+    known, positive = flat["alerts.num_known"], flat["alerts.num_positive"]
+    share = f", {positive / known:.1%}" if known else ""
+    rows = [
+        ("Budget", f"{flat['alerts.budget']:,} a day"),
+        ("Alerts", f"{num:,} on {flat['alerts.num_days']:,} days with events"),
+        ("Positive" + named(flat, ", "), f"{positive:,} of {known:,} with a known label{share}"),
+    ]
+    notes = [f"Of labels the latest {KEPT:,} alerts are counted."] if num > KEPT else []
+    return [Card("Alerts", rows, notes=notes)]
 
 
 Groups = list[tuple[str, Rows]]

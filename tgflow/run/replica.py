@@ -219,10 +219,12 @@ class FrameReplica(Replica):
         for frame in frames:
             for name, x in frame.tensors.items():
                 part, _, key = name.partition("/")
-                if part not in ("events", "ids", "node_x", "rows"):
+                if part not in ("events", "ids", "node_x", "rows", "alerts"):
                     latest.setdefault(part, {})[key] = x
             if ids := _part(frame, "ids"):
                 run.ids.extend(ids)
+            if run.alerts is not None and (alerts := _part(frame, "alerts")):
+                run.alerts = run.alerts.extended(**alerts)
             run.classes.update(frame.note.get("classes", {}))
             self.parameters = frame.note.get("parameters", self.parameters)
         scale, graph.feature_scale = graph.feature_scale, None  # rows come as they are stored

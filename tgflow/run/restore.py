@@ -104,7 +104,7 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
     execution = execution_config(config.model.precision, capture=config.run.capture)
     learning: dict[str, Any] = {"execution": execution}
     if isinstance(model, TemporalModel):
-        learning |= {"peers": peers, "scores": config.scores.to is not None}
+        learning |= {"peers": peers, "scores": config.scores.are_made}
     kind = config.graph.feature_scale
     if checkpoint is not None:
         _check_widths(run, checkpoint, "")

@@ -61,6 +61,7 @@ from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.ingest_state import IngestState
 from tgflow.streams.ingest.tail import LogTail
 from tgflow.streams.options import StreamOptions, TextLayout
+from tgflow.train.alerts import AlertList
 from tgflow.train.calibration import Calibration
 from tgflow.train.config import TrainingConfig
 from tgflow.train.continual import ContinualTrainer
@@ -129,6 +130,8 @@ class Run(Predictor):
             label_names=config.stream.label_shown,
             label_columns=config.label_columns,
         )
+        if config.scores.alert_budget is not None:
+            self.alerts = AlertList.load(checkpoint)
         if config.graph.node_features is not None:
             self.node_rows = node_rows_of(lambda: self._node_features, graph)
 

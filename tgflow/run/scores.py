@@ -22,7 +22,7 @@ from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
 from tgflow.graph.events import NO_LABEL
 from tgflow.graph.id_columns import list_array
-from tgflow.run.config import ConfigError, StreamConfig
+from tgflow.run.config import Config, ConfigError, StreamConfig
 from tgflow.run.context import RunContext
 from tgflow.run.records import DamagedJson
 from tgflow.serve.scored_pairs import label_column
@@ -31,6 +31,7 @@ from tgflow.streams.files.text import COMPRESSION
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.streams.write import encode_rows, write_rows
+from tgflow.train.alerts import AlertBudget
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScores
 from tgflow.train.stream_trainer import StreamTrainer
@@ -172,10 +173,9 @@ class ScoreRows:
         ingest: Ingest,
         stream: StreamConfig,
         label_columns: Mapping[str | int, int],
-        *,
-        has_labels: bool,
+        labels: list[str],
     ) -> None:
-        self._ingest, self._has_labels = ingest, has_labels
+        self._ingest, self._labels = ingest, labels
         self._has_event_ids = stream.event_id is not None
         self._names, self._label_columns = stream.label_shown, label_columns
         tick, unit = ingest.unit, stream.unit
@@ -184,10 +184,9 @@ class ScoreRows:
     @property
     def columns(self) -> list[str]:
         event_id = ["event_id"] if self._has_event_ids else []
-        labels = ["predicted_label", "label_probability"] if self._has_labels else []
-        labels += [label_column(name) for name in self._label_columns]
+        own = [label_column(name) for name in self._label_columns]
         scores = ["logit", "probability", "rank", "anomaly", "model_position"]
-        return ["position", "src", "dst", "t", *event_id, *scores, *labels]
+        return ["position", "src", "dst", "t", *event_id, *scores, *self._labels, *own]
 
     def of(self, events: HostEvents, scores: EventScores) -> pa.RecordBatch:
         """Return a row for each event of a micro-batch; unknown values are null."""
@@ -205,15 +204,17 @@ class ScoreRows:
         position = pa.scalar(scores.model_position, pa.int64())
         columns["model_position"] = pa.repeat(position, len(events.eid))
         if scores.predicted_label is not None and scores.label_probability is not None:
-            columns["predicted_label"] = self._labels(scores.predicted_label)
+            columns["predicted_label"] = self._label_texts(scores.predicted_label)
             columns["label_probability"] = _array(scores.label_probability)
+        if scores.alert is not None:
+            columns["alert"] = _array(scores.alert)
         if scores.label_probabilities is not None:
             for label, share in zip(self._label_columns, scores.label_probabilities.T, strict=True):
                 columns[label_column(label)] = _array(share)
         assert [*columns] == self.columns
         return pa.RecordBatch.from_pydict(columns)
 
-    def _labels(self, label: Tensor) -> pa.Array:
+    def _label_texts(self, label: Tensor) -> pa.Array:
         names = self._names
         if not names:
             return pa.array(label.numpy(), mask=(label == NO_LABEL).numpy())
@@ -277,6 +278,28 @@ class SavedScores(Component):
         return self._mark
 
 
+def check_alerts(config: Config) -> None:
+    """Raise `ConfigError` for alerts without labels of two classes, once these are counted."""
+    task = config.task
+    if config.scores.alert_budget and not (task.has_decoder and task.classes in (None, 2)):
+        text = "--alert-budget requires labels of two classes, as of --task edge --target is_fraud"
+        found = f"{task.classes} classes" if task.has_decoder else f"--task {task.kind}"
+        raise ConfigError(f"{text}, got {found}")
+
+
+def open_alerts(run: RunContext) -> AlertBudget | None:
+    """Return the alerts of a run at its checkpoint; None without --alert-budget."""
+    trainer, most = run.trainer, run.config.scores.alert_budget
+    if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or most is None:
+        return None
+    assert trainer.labels is not None
+    classes = trainer.labels.history.classes
+    trainer.scorer.alerts = AlertBudget(most, run.unit, lambda: trainer.position, classes)
+    if run.newest is not None:
+        trainer.scorer.alerts.load(run.newest)
+    return trainer.scorer.alerts
+
+
 def check_scores(to: str | None) -> None:
     """Raise `ConfigError` for an invalid target of scores, before anything is created."""
     if to is None:
@@ -323,11 +346,9 @@ def open_scores(run: RunContext) -> SavedScores | None:
     to = config.scores.to
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or to is None:
         return None
-    has_labels, columns = trainer.scorer.predicts_labels, config.label_columns
-    rows = ScoreRows(
-        run.ingest, config.stream, columns if has_labels else {}, has_labels=has_labels
-    )
-    trainer.scorer.columns = [*columns.values()] if has_labels else ()
+    labels, columns = trainer.scorer.label_columns, config.label_columns
+    rows = ScoreRows(run.ingest, config.stream, columns if labels else {}, labels)
+    trainer.scorer.columns = [*columns.values()] if labels else ()
     noted, owner = None, {}
     if checkpoint is not None and _NOTE in checkpoint.meta:
         noted = read_as(_Noted, checkpoint.meta[_NOTE], _NOTE)

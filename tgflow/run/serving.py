@@ -185,6 +185,9 @@ class FramePublisher(Component, Callback):
         if graph.node_x is not None and scale is not None and self._num_rows < scale.freeze_at:
             tensors |= {f"node_scale/{name}": x for name, x in scale.state_at(num_rows).items()}
         self._num_ids, self._num_rows = num_ids, num_rows
+        if trainer.scorer is not None and trainer.scorer.alerts is not None:
+            alerts = trainer.scorer.alerts.alerts.between(begin, end)
+            tensors |= {f"alerts/{name}": x for name, x in alerts._asdict().items()}
         classes = self._classes()
         sizes = {name: len(texts) for name, texts in classes.items()}
         if sizes != self._num_classes:

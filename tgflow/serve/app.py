@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -147,7 +148,7 @@ class App:
         what = f"{method} {printable(path, 60)}"
         if (kind := ASKING.get(path)) is None and path not in READING and path not in PAGES:
             raise Refused(404, f"{what}: Not Found; /docs shows what can be asked")
-        allowed = ("GET", "HEAD") if kind is None else ("POST",)
+        allowed = ("POST",) if kind is not None and kind.method == "POST" else ("GET", "HEAD")
         if method not in allowed:
             text = f"{what}: Method Not Allowed; /docs shows what can be asked"
             raise Refused(405, text, {"Allow": ", ".join(allowed)})
@@ -163,7 +164,11 @@ class App:
         try:
             async with asyncio.timeout(self._serving.timeout):
                 body = await self._body(receive, headers.get(b"content-length", b"0"))
-                question = kind.model_validate_json(body)
+                if kind.method == "GET":
+                    query = parse_qsl(scope["query_string"].decode("latin-1"))
+                    question = kind.model_validate(dict(query))
+                else:
+                    question = kind.model_validate_json(body)
                 answer = await asyncio.wrap_future(self._answers.ask(question))
                 await send.respond(200, answer)
         except ValidationError as error:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from tgflow.base.secret import check_url
 
@@ -110,6 +110,11 @@ class Client(AbstractContextManager["Client"]):
         """Return why a pair has its score, or the label `of` a column its probability."""
         question = {"x": x, "of": of, "label": label}
         return self.ask("/explain", src=src, dst=dst, at=at, relation=relation, **question)
+
+    def alerts(self, since: Time | None = None, limit: int = 100) -> dict[str, Any]:
+        """Return the latest `alerts` of a run from a time on, newest first, at most `limit`."""
+        query = {"limit": limit, **({} if since is None else {"since": since})}
+        return self._request("GET", f"/alerts?{urlencode(query)}", None)
 
     def health(self) -> dict[str, Any]:
         """Return the version of the answers, and how far behind the run they are."""

@@ -172,9 +172,15 @@ class Explanation:
     history: tuple[LabelRecord, ...] = ()
     """The known labels of both nodes; none of links."""
 
+    @property
+    def reason(self) -> str:
+        """The two groups that raise the logit most, in words; "" if none raises it."""
+        raising = sorted((x for x in self.groups if x.logit > 0), key=lambda x: -x.logit)
+        return "; ".join(f"{group.name}: {group.text}" for group in raising[:2])
+
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON-serializable data."""
-        return asdict(self)
+        """Return all fields and `reason` as JSON-serializable data."""
+        return asdict(self) | {"reason": self.reason}
 
     def named(
         self,
@@ -285,6 +291,7 @@ class Explainer:
         probabilities: Callable[[Values], Values] = logistic,
         num_events: int = 50,
         of: LabelQuestion | None = None,
+        with_effects: bool = True,
     ) -> Explanation:
         """Return why a pair has its score, or an event the probability of its label.
 
@@ -298,6 +305,7 @@ class Explainer:
             num_events: Latest events of each counted list to consider, beside those of the
                 neighborhood.
             of: The label to explain; None: the link.
+            with_effects: Whether to compute the effects of single events.
 
         Raises:
             IndexError: If the graph has no such node.
@@ -325,7 +333,8 @@ class Explainer:
         parts = shapley(scores)
         order = sorted(range(len(groups)), key=lambda i: -abs(parts[i]))
         logit = float(scores[-1])
-        events, num_to_halve, left = past.effects(logit, probabilities)
+        effects = past.effects(logit, probabilities) if with_effects else ((), None, None)
+        events, num_to_halve, left = effects
         return Explanation(
             src,
             dst,

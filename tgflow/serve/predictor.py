@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tgflow.base.choices import Side
 from tgflow.base.describe import described
-from tgflow.base.iso_time import EXAMPLE, time_seconds
+from tgflow.base.iso_time import EXAMPLE, iso_text, time_seconds
 from tgflow.base.units import INT64_MAX, INT64_MIN, exact_number, ticks_per_unit
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.events import NO_LABEL, NUM_RELATIONS
@@ -30,6 +30,7 @@ from tgflow.serve.event_features import EventFeatures
 from tgflow.serve.explain import LINK, Explainer, Explanation, LabelQuestion
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.streams.options import StreamOptions
+from tgflow.train.alerts import AlertList
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.inference import Inference, check_reach
@@ -167,6 +168,8 @@ class Predictor:
         self.features = EventFeatures(stream, features, self._texts)
         self.labels, self.label_names = labels, label_names
         self._label_columns = label_columns
+        self.alerts: AlertList | None = None
+        """Alerts of the run; None if it raises none."""
         self.node_rows: Callable[[Sequence[Any], Tensor | None], Tensor] | None = None
         """Returns the features of new nodes by ids and sides, as the model reads them."""
         self._explainer: Explainer | None = None
@@ -339,14 +342,16 @@ class Predictor:
 
     def explain(
         self,
-        src: Any,
-        dst: Any,
+        src: Any = None,
+        dst: Any = None,
         at: Any = None,
         relation: Any = None,
         x: Any = None,
         *,
         of: str | None = None,
         label: Any = None,
+        event: int | None = None,
+        with_effects: bool = True,
     ) -> Explanation:
         """Return why a pair has its score, or an event the probability of its label.
 
@@ -363,6 +368,8 @@ class Predictor:
             of: The column of the labels (`--target`), whose logit is explained; None or "link":
                 the score.
             label: One of more than two labels; None: the predicted one.
+            event: Log position of a stored event whose label is explained, instead of all these.
+            with_effects: Whether to compute the effects of single past events.
 
         Returns:
             The explanation, see `tgflow.serve.Explainer`.
@@ -373,8 +380,16 @@ class Predictor:
                 memory that does not reach back so far; or there is no such label, or the features
                 that it depends on are missing.
         """
-        asked = self.pairs_of([src], [dst], at, relation)
-        question = self._label_question(of, label, x)
+        question: LabelQuestion | None
+        if event is not None:
+            if any(each is not None for each in (src, dst, at, relation, x, of, label)):
+                raise ValueError("event names a stored one with all that it has: give it alone")
+            src, dst, asked, question = self._stored_event(event)
+        elif src is None or dst is None:
+            raise ValueError("src and dst are needed, or the position of a stored event")
+        else:
+            asked = self.pairs_of([src], [dst], at, relation)
+            question = self._label_question(of, label, x)
         if self._explainer is None:
             self._explainer = Explainer(self.engine)
         u, v = (int(nodes) for nodes in self._engine_nodes(asked.src, asked.dst))
@@ -388,6 +403,7 @@ class Predictor:
                 relation=related,
                 probabilities=self._calibration.probabilities,
                 of=question,
+                with_effects=with_effects,
             )
         [new] = _new_ends(asked.src, asked.dst)
         names = self.label_names
@@ -422,6 +438,75 @@ class Predictor:
         if isinstance(given, Mapping):
             columns = [(n, width, str(given.get(n))) for n, width in self.features.widths.items()]
         return LabelQuestion(self.labels, self.features_of(x, 1), columns, label)
+
+    def _stored_event(self, position: int) -> tuple[Any, Any, PairQuery, LabelQuestion]:
+        """Return the ends of a stored event, and the questions for its label."""
+        if self.labels is None or not 0 <= position < self.position:
+            what = "" if self.labels is None else f" {position:,} among {self.position:,}"
+            raise ValueError(f"{self._name} has no event{what} whose label is predicted")
+        event, x, columns = self.graph.log.read(position, position + 1), None, []
+        [src], [dst] = self.ids.decode(event.src), self.ids.decode(event.dst)
+        if self._reads_features and self.graph.edge_x is not None:
+            x = self.graph.edge_x.read(position, position + 1).cpu()
+            widths = self.features.widths  # none if the stream has not named its columns
+            parts = zip(widths, torch.split(x[0], [*widths.values()] or len(x[0])), strict=False)
+            columns = [(name, len(part), self._stored_text(name, part)) for name, part in parts]
+        asked = PairQuery(event.src, event.dst, event.t, UnknownIds(self.ids), event.relation)
+        return src, dst, asked, LabelQuestion(self.labels, x, columns)
+
+    def _stored_text(self, name: str, value: Tensor) -> str:
+        """Return the value of a stored column in words, as it is read by the model."""
+        if len(value) > 1:
+            texts, code = self._texts(name), int(value.argmax())
+            return texts[code] if code < min(len(texts), len(value) - 1) else "other"
+        if self.graph.feature_scale is None:
+            return f"{float(value):.3g}"
+        return f"{float(value):+.3g} deviations from its mean"
+
+    def known_labels(self, eid: Tensor) -> list[Any]:
+        """Return the labels of events by log positions, int64 `[N]`: None where not known yet."""
+        if self.labels is None or not len(eid):
+            return [None] * len(eid)
+        history, c = self.labels.history, self._stream
+        names: Any = dict(enumerate(c.label_names)) or {1: c.positive_label or 1}
+        known = eid < min(history.cut(self._now()), self.position)
+        eid = eid.where(known, 0)
+        known &= history.classes(eid) >= 0
+        label: Any = self.graph.log.gather(eid).label
+        pairs = zip(label.tolist(), known.tolist(), strict=True)
+        return [names.get(each, each) if is_known else None for each, is_known in pairs]
+
+    def label_history(self, name: Any, side: Side) -> list[Any]:
+        """Return the known labels of all events of a node on one side, in order."""
+        nodes = self.find(name, side, UnknownIds(self.ids))
+        ends = getattr(self.graph.log.read(0, self.position), side)
+        labels = self.known_labels((ends == nodes).nonzero().squeeze(1))
+        return [each for each in labels if each is not None]
+
+    def alerts_since(self, since: Any = None, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
+        """Return the latest alerts from a time on, newest first, and their number without limit.
+
+        Raises:
+            ValueError: If the run raises no alerts, or the time is none.
+        """
+        if self.alerts is None:
+            text = "raises no alerts: they need a task of labels and --alert-budget 100"
+            raise ValueError(f"{self._name} {text}")
+        first = 0 if since is None else self.graph.log.position(self._tick(since))
+        found = self.alerts.between(first, self.position)
+        eid, probability = (x.flip(0)[:limit] for x in found)
+        events = self.graph.log.gather(eid)
+        columns = {
+            "position": eid.tolist(),
+            "src": self.ids.decode(events.src),
+            "dst": self.ids.decode(events.dst),
+            "t": [self.time_of(t) for t in events.t.tolist()],
+            "time": [iso_text(t, self.graph.time_unit) for t in events.t.tolist()],
+            "label_probability": probability.tolist(),
+            "label": self.known_labels(eid),
+        }
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return rows, len(found.position)
 
     def find(self, ids: Any, side: Side, new: UnknownIds) -> Tensor:
         """Return the dense ids of nodes, int64 `[N]`; of those that no learned event has, numbers.

@@ -59,11 +59,11 @@ class Question(BaseModel):
 
     path: ClassVar[str]
     """Path of the question."""
+    method: ClassVar[str] = "POST"
+    """GET for one whose fields are in the query of the URL."""
     counts: ClassVar[str | None] = "nodes"
     """What `size` counts, for messages; None: it is not checked before `answer` is called."""
     model_config = ConfigDict(extra="forbid")
-
-    at: Time | list[Time] | None = None
 
     def size(self, num_nodes: int) -> int:
         """Return the number of pairs and nodes in the question, approximately."""
@@ -86,6 +86,7 @@ class ScoreQuestion(Question):
 
     src: Nodes
     dst: Nodes
+    at: Time | list[Time] | None = None
     relation: Relation | list[Relation] | None = None
     x: Features | list[Features] | list[list[Number]] | None = None
 
@@ -107,6 +108,7 @@ class TopQuestion(Question):
     counts = None
 
     src: Nodes
+    at: Time | list[Time] | None = None
     k: StrictInt = Field(10, ge=1)
     candidates: Nodes | None = None
     exclude_known: bool = False
@@ -140,6 +142,7 @@ class EmbeddingQuestion(Question):
 
     ids: Nodes
     side: Side = "src"
+    at: Time | list[Time] | None = None
 
     def size(self, num_nodes: int) -> int:
         return len(self.ids)
@@ -182,8 +185,9 @@ class ExplainQuestion(Question):
     path = "/explain"
     counts = None
 
-    src: NodeId
-    dst: NodeId
+    src: NodeId | None = None
+    dst: NodeId | None = None
+    event: StrictInt | None = None
     at: Time | None = None
     relation: Relation | None = None
     x: Features | None = None
@@ -195,7 +199,26 @@ class ExplainQuestion(Question):
 
     def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
         asked = self.src, self.dst, self.at, self.relation, self.x
-        return predictor.explain(*asked, of=self.of, label=self.label).to_dict()
+        found = predictor.explain(*asked, of=self.of, label=self.label, event=self.event)
+        return found.to_dict()
+
+
+class AlertQuestion(Question):
+    """Asks for the latest alerts of a run."""
+
+    path = "/alerts"
+    method = "GET"
+    counts = None
+
+    since: str | None = None
+    limit: int = Field(100, ge=1, le=1_000)
+
+    def size(self, num_nodes: int) -> int:
+        return self.limit
+
+    def answer(self, predictor: Predictor, most: int) -> dict[str, Any]:
+        rows, num = predictor.alerts_since(self.since, self.limit)
+        return {"alerts": rows, "num_alerts": num}
 
 
 class Health(NamedTuple):
@@ -243,6 +266,7 @@ QUESTIONS: tuple[type[Question], ...] = (
     EmbeddingQuestion,
     NeighborQuestion,
     ExplainQuestion,
+    AlertQuestion,
 )
 """The kinds of questions."""
 _FIELDS = {name for question in QUESTIONS for name in question.model_fields}

@@ -117,12 +117,8 @@ class ContinualTrainer(StreamTrainer):
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         super().__init__(graph, config, execution, device, peers, task)
         self.model = model
-        given: dict[str, Any] = {
-            "optimizer": optimizer,
-            "lr_scheduler": lr_scheduler,
-            "loss": loss,
-            "negatives": negatives,
-        }
+        given: dict[str, Any] = {"optimizer": optimizer, "lr_scheduler": lr_scheduler, "loss": loss}
+        given["negatives"] = negatives
         self.not_in_config = [name for name, value in given.items() if value is not None]
         """Arguments given beside `config`, which does not hold them."""
         self.scorer: EventScorer | None = None

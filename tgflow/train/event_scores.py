@@ -11,6 +11,7 @@ from torch import Tensor
 from tgflow.base.describe import described
 from tgflow.base.metrics import ranks
 from tgflow.graph.batch import HostEvents
+from tgflow.train.alerts import AlertBudget
 from tgflow.train.calibration import Calibration
 from tgflow.train.tasks.labels import EventLabels
 
@@ -39,6 +40,8 @@ class EventScores:
     """float64 `[B]`: for two classes P(label > 0), else the probability of the predicted label."""
     label_probabilities: Tensor | None = None
     """float64 `[B, L]`: of each of `EventScorer.columns`; None without these."""
+    alert: Tensor | None = None
+    """bool `[B]`: whether the event is an alert; None without a budget of alerts."""
 
 
 OnEventScores = Callable[[HostEvents, EventScores], None]
@@ -55,14 +58,18 @@ class EventScorer:
         """Called with each micro-batch before it is learned; set by a runner."""
         self.columns: Sequence[int] = ()
         """Labels of more than two whose probabilities scores include; set by a runner."""
+        self.alerts: AlertBudget | None = None
+        """Chooses alerts by `label_probability`; set by a runner."""
         self._num_hist = num_hist
         self._labels = labels if labels is not None and labels.are_predicted else None
         self._latest: tuple[Tensor, Tensor] | None = None
 
     @property
-    def predicts_labels(self) -> bool:
-        """Whether scores include predicted labels."""
-        return self._labels is not None
+    def label_columns(self) -> list[str]:
+        """The fields of scores about labels; none if labels are not predicted."""
+        if self._labels is None:
+            return []
+        return ["predicted_label", "label_probability"] + ["alert"] * (self.alerts is not None)
 
     def score(
         self, events: HostEvents, values: Mapping[str, Tensor], rank: Tensor | None = None
@@ -95,7 +102,10 @@ class EventScorer:
         )
         if self._labels is not None:
             label, probability = self._labels.said(events.t, values["classes"])
-            scores = replace(scores, predicted_label=label, label_probability=probability)
+            alert = None if self.alerts is None else self.alerts.add(events, probability)
+            scores = replace(
+                scores, predicted_label=label, label_probability=probability, alert=alert
+            )
             if self.columns:
                 shares = self._labels.shares(events.t, values["classes"], self.columns)
                 scores = replace(scores, label_probabilities=shares)

@@ -167,8 +167,7 @@ class OfflineTrainer:
             optimizer to a schedule, which is stepped after each update; None:
             `config.lr_scheduler`.
         loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
-        negatives: Negatives to learn from: a function of your own, `tgflow.plan.NegativeFunction`,
-            given ones or a mix, of the log of training events; None: `config.negatives`.
+        negatives: As in `ContinualTrainer`; of the log of the training events.
 
     Raises:
         ValueError: If a part has no events, fixed negatives belong to other events, `config.slices`
@@ -281,7 +280,7 @@ class OfflineTrainer:
             training,
             self.model,
             c,
-            self._own_negatives or drawn,
+            drawn if self._own_negatives is None else self._own_negatives,
             seed=c.seed,
             stop=training.num_events,
             for_gradients=True,
@@ -709,9 +708,9 @@ class OfflineTrainer:
         c, totals, graph = self.config, self._progress.totals, self.graph
         tied = graph.log.tied_share(graph.num_events)
         is_published = (c.val_ratio, c.test_ratio) == (0.15, 0.15)
-        own, learned = self._own_negatives, None
-        if self._learner.learns:
-            learned = negatives_learned(self.model, c, own)
+        learned = negatives_learned(self.model, c) if self._learner.learns else None
+        if learned is not None and self._own_negatives is not None:
+            learned = f"own:{self._own_negatives.num}"
         num_destinations = None
         if c.mrr_negatives == "all":
             pairs = self._val_plan.draws.pairs.upto(graph.num_events)

@@ -176,12 +176,8 @@ def make_plan(
     )
 
 
-def negatives_learned(
-    model: TemporalModel, config: TrainingConfig, own: NegativeSource | None = None
-) -> str:
+def negatives_learned(model: TemporalModel, config: TrainingConfig) -> str:
     """Return the kinds and numbers of the negatives that a model learns from."""
-    if own is not None:
-        return f"own:{own.num}"
     return model.negatives if config.negatives is None else config.negatives
 
 
@@ -226,10 +222,7 @@ def micro_batch_plans(
     slabs: Sequence[Slabs | None] = (None, None),
     **shared: Any,
 ) -> MicroBatchPlans:
-    """Return the plans of a stream's micro-batches: to predict, and to learn, each with slabs.
-
-    `negatives` are those to learn from; None: as in the settings.
-    """
+    """Return the plans of micro-batches: to predict, and to learn from `negatives`, or as set."""
     c = config
     replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life, replay_from)
     seed = c.seed if c.data_seed is None else c.data_seed
@@ -237,14 +230,13 @@ def micro_batch_plans(
     def make(negatives: NegativeSource, **own: Any) -> Plan:
         return make_plan(graph, model, c, negatives, seed=seed, start=start, **shared, **own)
 
-    every = c.mrr_every
     is_all = c.mrr_negatives == "all"
     num = 1 if c.mrr_negatives == "all" else c.mrr_negatives
-    ranked = NegativeSampler(num, historical=c.hist_negatives, every=every, among_all=is_all)
+    ranked = NegativeSampler(num, historical=c.hist_negatives, every=c.mrr_every, among_all=is_all)
     return MicroBatchPlans(
         make(ranked, slabs=slabs[0]),
         make(
-            negatives or training_negatives(negatives_learned(model, c)),
+            negatives if negatives is not None else training_negatives(negatives_learned(model, c)),
             replay=replay if c.replay_ratio else None,
             for_gradients=True,
             slabs=slabs[1],

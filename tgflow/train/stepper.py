@@ -158,8 +158,9 @@ class Stepper:
     @property
     def negatives(self) -> str | None:
         """Kinds and numbers of the negatives that it learns from; None if it does not learn."""
-        own = self.own_negatives
-        return negatives_learned(self.model, self.config, own) if self.num_updates else None
+        if self.own_negatives is not None and self.num_updates:
+            return f"own:{self.own_negatives.num}"
+        return negatives_learned(self.model, self.config) if self.num_updates else None
 
     def keep_past(self) -> None:
         """Make the model's state keep the past that replayed events read."""

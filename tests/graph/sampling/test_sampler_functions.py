@@ -59,12 +59,12 @@ EVENTS = tg.EventBatch(*torch.tensor([[0, 1, 0, 0], [1, 2, 2, 1], [10, 20, 30, 3
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ([[2, -1]], "event 2 for query 0, which is not earlier than the query's time"),
-        ([[3, -1]], "event 3 for query 0, which is not below the query's cut-off"),
-        ([[99, 0]], "event 99 for query 0, which is not below the query's cut-off"),
-        ([[0, 1]], "event 1 for query 0, which is not an edge of the query's node"),
-        ([[0, 0]], "event 0 for query 0, more than once"),
-        ([[0, -2]], "event -2 for query 0, which is not a log position"),
+        ([[2, -1]], "returned 2 for row 0, which is not earlier than the query's time"),
+        ([[3, -1]], "returned 3 for row 0, which is not below the query's cut-off"),
+        ([[99, 0]], "returned 99 for row 0, which is not below the query's cut-off"),
+        ([[0, 1]], "returned 1 for row 0, which is not an edge of the query's node"),
+        ([[0, 0]], "returned 0 for row 0, more than once"),
+        ([[0, -2]], "returned -2 for row 0, which is not a log position"),
         ([[0]], r"must return int64 \[1, 2\], got torch.int64 \[1, 1\]"),
         ([[0.0, 1.0]], r"must return int64 \[1, 2\], got torch.float32 \[1, 2\]"),
         (None, r"must return int64 \[1, 2\], got NoneType"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from typing import Literal, get_args, get_origin
 
@@ -26,6 +28,7 @@ from tgflow.run.config import (
 )
 from tgflow.run.config.fields import by_key
 from tgflow.run.config.rules import RULES, check_rules
+from tgflow.run.log import RunLog, library_messages
 from tgflow.streams.files.formats import FORMATS
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.rows.schema import Checks
@@ -176,7 +179,7 @@ def choices(key):
         ("buffer_bytes is 0, raise it", "--set order.buffer_bytes is 0, raise it"),
         ("max_time_jump is 5", "--max-time-jump is 5"),
         ("(--set kafka.connect_timeout=S)", "(--set kafka.connect_timeout=S)"),
-        ("set late to dead_letter or drop", "set late to dead_letter or drop"),
+        ("or pass late='drop'", "or pass --late drop"),
         ("the column 'time_unit' of a.csv", "the column 'time_unit' of a.csv"),
         ("--time-unit ms; x=3, some_name=4", "--time-unit ms; x=3, some_name=4"),
         ("no file 'src=4.csv'; pass src='a'", "no file 'src=4.csv'; pass --src a"),
@@ -186,6 +189,20 @@ def choices(key):
 )
 def test_settings_are_named_by_their_flags(said, shown):
     assert in_flags(said) == shown
+
+
+def test_names_in_messages_are_kept(tmp_path):
+    path = tmp_path / "sort=True.csv"
+    assert in_flags("src=4.csv: pass src='a'", "src=4.csv") == "src=4.csv: pass --src a"
+    run_log, log = RunLog(tmp_path / "run.log", says=()), logging.getLogger("tgflow.x")
+    with library_messages(run_log):
+        log.warning("%s: t is 4; pass max_time_jump='none'", "src=4.csv, line 1")
+        log.warning("%d bytes of %s are damaged", 3, path)
+        log.warning("%s", "pass time_unit='s'")
+    run_log.close()
+    texts = [json.loads(line)["text"] for line in (tmp_path / "run.log").open()]
+    place = "src=4.csv, line 1: t is 4; pass --max-time-jump none"
+    assert texts == [place, f"3 bytes of {path} are damaged", "pass --time-unit s"]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

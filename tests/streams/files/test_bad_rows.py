@@ -92,7 +92,7 @@ def json_row(**changes):
     return ("{" + ", ".join(f'"{k}": {v}' for k, v in row.items() if v is not None) + "}").encode()
 
 
-ONE = "write one object per line"
+ONE = "write one object per event"
 WIDTH = "expected 2 as in most of the first rows"
 JSON_ROWS = {
     b'{"src": 1,': (

@@ -9,11 +9,12 @@ import threading
 import time
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
 
 import fastavro
 import pytest
 
-from helpers.kafka_io import decode, edge, open_source, publish, read
+from helpers.kafka_io import config, decode, edge, open_source, publish, read
 from helpers.live_runs import SMALL
 from tgflow.base.extras import install_command
 from tgflow.cli import main
@@ -48,10 +49,11 @@ def rows(count, first=0, **more):
 
 
 class Registry:
-    """A registry of schemas by id; `answer` replaces its answers."""
+    """Schemas by id or "subject:version", and their references; `answer` replaces the answers."""
 
     def __init__(self):
         self.schemas, self.requests, self.answer = {1: schema()}, [], None
+        self.references = {}
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -72,10 +74,15 @@ class Registry:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def found(self, path):
-        number = int(path.rpartition("/")[2])
-        if number not in self.schemas:
-            return 404, {"error_code": 40403, "message": "Schema not found"}
-        return 200, {"schema": json.dumps(self.schemas[number])}
+        _, kind, name, *_, version = path.split("/")
+        key = int(version) if kind == "schemas" else f"{unquote(name)}:{version}"
+        if key not in self.schemas:
+            code = 40403 if kind == "schemas" else 40401
+            return 404, {"error_code": code, "message": "not found"}
+        names = ((x, *x.rpartition(":")) for x in self.references.get(key, ()))
+        found = [{"name": x, "subject": s, "version": int(v)} for x, s, _, v in names]
+        answer = {"schema": json.dumps(self.schemas[key])}
+        return 200, answer | ({"references": found} if found else {})
 
     def close(self):
         self._server.shutdown()
@@ -194,6 +201,53 @@ def test_records_that_the_registry_does_not_explain_are_bad_rows(registry):
     assert [w in text for w, text in zip(words, texts(reading), strict=True)] == [True] * 4
     registry.answer = lambda path: (200, {"schema": "{}", "schemaType": "PROTOBUF"})
     assert "of PROTOBUF, not Avro" in texts(from_registry(values[:1], registry))[0]
+
+
+@pytest.mark.parametrize("is_union", [False, True])
+def test_references_of_schemas_are_resolved(registry, is_union):
+    """By Confluent's rule; a schema to which two refer is requested once."""
+    when = {"type": "record", "name": "x.When", "fields": [{"name": "at", "type": "long"}]}
+    who = {"type": "record", "name": "x.Who", "fields": [{"name": "id", "type": "long"}]}
+    who["fields"].append({"name": "since", "type": ["null", "x.When"]})
+    event = schema("x.Who", "long", "x.When", name="string") | {"name": "x.Event"}
+    registry.schemas |= {2: ["x.When", "x.Event"] if is_union else event}
+    registry.schemas |= {"when/1:3": when, "who:1": who, "event:7": event}
+    registry.references = {"who:1": ["when/1:3"], "event:7": ["who:1", "when/1:3"]}
+    registry.references[2] = ["event:7"] if is_union else registry.references["event:7"]
+    types = {}
+    for each in (when, who, event):
+        fastavro.parse_schema(each, types)
+    row = {"src": {"id": 5, "since": {"at": 1}}, "dst": 6, "t": {"at": 7}, "name": "a"}
+    value = io.BytesIO()
+    written = [types["x.When"], types["x.Event"]] if is_union else types["x.Event"]
+    fastavro.schemaless_writer(value, fastavro.parse_schema(written, types), row)
+    reader = avro.AvroReader(config("avro", registry=registry.url, features=()))
+    for _ in range(2):
+        assert reader.read(b"\0\0\0\0\2" + value.getvalue()) == row
+    expected = ["who/versions/1", "when%2F1/versions/3"]
+    expected = ["event/versions/7", *expected] if is_union else expected
+    expected = [f"/subjects/{each}" for each in expected]
+    assert [path for path, _ in registry.requests] == ["/schemas/ids/2", *expected]
+
+
+@pytest.mark.parametrize(
+    ("schemas", "references", "words"),
+    [
+        ({"a:1": schema()}, {2: ["a:9"]}, "the registry lacks version 9 of the subject 'a'"),
+        ({"a:1": schema("x.Who")}, {2: ["a:1"], "a:1": ["a:1"]}, "subject 'a': not an Avro schema"),
+        ({"a:1": schema("Edge")}, {2: ["a:1"]}, "the type Edge contains itself"),
+        ({}, {2: [f"a:{i}" for i in range(80)]}, "more than 64 references lead to version 63"),
+    ],
+)
+def test_references_that_cannot_be_resolved_make_bad_rows(registry, schemas, references, words):
+    registry.schemas |= {
+        2: schema(),
+        **{f"a:{i}": "long" for i in range(70) if len(references[2]) > 9},
+    }
+    registry.schemas |= schemas
+    registry.references = references
+    reading = from_registry([encoded(rows(1)[0], schema(), 2)], registry)
+    assert words in texts(reading)[0]
 
 
 def test_schemas_are_kept_up_to_a_bound_and_unknown_ones_requested_again(registry, monkeypatch):

@@ -87,6 +87,7 @@ def test_each_record_is_an_event_or_one_row_with_a_code_and_its_place(codec, cas
         reading = decode([text.encode()], codec)
         assert reading.codes == ([] if code is None else [code]), text
         assert reading.rows[0] == ([(1, 2, 3)] if code is None else []), text
+        assert not any("per line" in row.text for row in reading.arrivals[0].bad()), text
         for _, _, origin in reading.bad:
             assert origin.raw == text.encode()
             assert origin.place == {"topic": "edges", "partition": 0, "offset": 10, "row": 0}

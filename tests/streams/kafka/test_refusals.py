@@ -17,6 +17,7 @@ from tgflow.cli import main
 from tgflow.streams.errors import NoTopicError, SourceRefused, SourceUnavailable
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.publish import NoBrokerError, PublishError, Topic
+from tgflow.testing.broker import PRODUCE
 
 pytestmark = pytest.mark.timeout(60)
 API_VERSIONS, HANDSHAKE, AUTHENTICATE = 18, 17, 36
@@ -74,6 +75,12 @@ class FakeBroker:
         if key == HANDSHAKE:
             code = 0 if self._mechanism in body else 33
             return struct.pack(">hih", code, 1, len(self._mechanism)) + self._mechanism
+        if self._mechanism.startswith(
+            b"SCRAM"
+        ):  # refuses as RFC 5802 has it, without an error code
+            nonce = body.partition(b"n=0012,r=")[2].rstrip(b"\0")
+            said = b"r=" + nonce + b"1,s=c2FsdA==,i=4096" if nonce else b"e=unknown-user"
+            return struct.pack(">hhi", 0, -1, len(said)) + said + bytes(8)
         self.passwords.append(body.rpartition(b"\0")[2])
         return struct.pack(">hh", 58, 12) + b"bad password" + bytes(12 if version else 4)
 
@@ -146,6 +153,7 @@ TLS = {"api_version": (2, 3), "security_protocol": "SSL"}
     ("options", "words"),
     [
         (SASL | {"sasl_mechanism": "SCRAM-SHA-512"}, "UnsupportedSaslMechanismError.* sasl_mech"),
+        (SASL | {"sasl_mechanism": "SCRAM-SHA-256"}, "the broker refused the login; .* sasl_plain"),
         (SASL | {"sasl_mechanism": "GSSAPI"}, "GSSAPI lib not found.* correct --kafka-option"),
         (TLS, "CERTIFICATE_VERIFY_FAILED.* correct --kafka-option .*ssl_cafile"),
         (TLS | {"ssl_cafile": "away.pem"}, "No such file.* correct --kafka-option .*ssl_cafile"),
@@ -155,7 +163,7 @@ TLS = {"api_version": (2, 3), "security_protocol": "SSL"}
 )
 def test_refused_client_is_not_retried(fake, tmp_path, options, words):
     is_tls = options.get("security_protocol") == "SSL"
-    mechanism = b"GSSAPI" if options.get("sasl_mechanism") == "GSSAPI" else b"PLAIN"
+    mechanism = options.get("sasl_mechanism", "PLAIN").replace("SCRAM-SHA-512", "PLAIN").encode()
     broker = fake(mechanism=mechanism, tls=self_signed(tmp_path) if is_tls else None)
     began = time.monotonic()
     source = open_source(broker, "edges", options=options)
@@ -236,3 +244,26 @@ def test_wrong_option_is_named(fake, changes, words):
     options = {key: value for key, value in (SASL | changes).items() if value is not None}
     with pytest.raises(ValueError, match=words):
         KafkaConfig(url="kafka://127.0.0.1:9/edges", options=options).client_options()
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (3, PublishError, "UnknownTopicOrPartitionError"),  # such as one that was deleted
+        (19, PublishError, "NotEnoughReplicasError"),
+        (29, SourceRefused, "TopicAuthorizationFailedError.* permission"),
+    ],
+)
+def test_reason_why_records_are_not_taken_is_named(broker, topic, monkeypatch, code, error, words):
+    monkeypatch.setattr("tgflow.streams.kafka.publish.TOPIC_SECONDS", 1)
+    broker.create(topic)
+    options = {"api_version": broker.api_version, "retry_backoff_ms": 20}
+    to = Topic(broker.url(topic), options, timeout=2.0 if code == 19 else 60.0)
+    began = time.monotonic()
+    broker.fail(PRODUCE, [code] * 1000)
+    to.send(b"x", None)
+    with pytest.raises(error, match=words):
+        to.flush()
+    assert time.monotonic() - began < 20  # of 60 s (FLUSH_SECONDS)
+    broker("clear_request_errors", PRODUCE)
+    to.close()

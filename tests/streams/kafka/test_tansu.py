@@ -14,7 +14,7 @@ import pytest
 
 from helpers.campaign import (
     BATCH,
-    FROM_KAFKA,
+    FROM_TOPIC,
     KEPT,
     KILLS,
     SEED,
@@ -93,7 +93,8 @@ def test_killed_run_resumes_to_equal_bits(tansu, tmp_path):
             share = values[i * len(values) // 4 : (i + 1) * len(values) // 4]
             publish(tansu, "edges", share[:-1], partition, compression_type=codec)
             publish(tansu, "edges", share[-1:], partition, compression_type=codec)
-    flags = ["-s", f"kafka://{tansu.servers[0]}/edges", *FROM_KAFKA[:5], *SMALL, *KEPT]
+    flags = ["-s", f"kafka://{tansu.servers[0]}/edges", *FROM_TOPIC[:4], "--until-end"]
+    flags += [*SMALL, *KEPT]
     reference = undisturbed_with_bad_rows(tmp_path, flags)
     campaign = Campaign(tmp_path / "killed", flags, SEED)
     while campaign.kills < KILLS and campaign.kill_once():

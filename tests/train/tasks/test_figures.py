@@ -1,5 +1,6 @@
 """Label metrics match scikit-learn, and intervals match slow formulas."""
 
+import itertools
 import math
 from unittest import mock
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 
 from tgflow.train.tasks import figures as scores
-from tgflow.train.tasks.figures import LabelFigures, ranks_of
+from tgflow.train.tasks.figures import LabelFigures, group_scores, precision_at, ranks_of
 
 
 def drawn(size=300, num_classes=5, seed=0):
@@ -147,3 +148,33 @@ def test_calibration_is_the_share_of_positives_by_predicted_probability():
         expected = float(label[inside].double().mean())
         # an event within a bin's width of an edge, 0.01 in logits, may count in the next tenth
         assert result[f"calibration.{tenth}"] == pytest.approx(expected, abs=0.02)
+
+
+@given(
+    scores=st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_precision_at_k_is_the_mean_over_all_orders_of_equal_scores(scores, data):
+    k = data.draw(st.integers(1, len(scores)))
+    score, is_positive = (np.array(part) for part in zip(*scores, strict=True))
+    [found] = precision_at(group_scores(score.astype(float), is_positive), [k])
+    shares = []
+    for order in itertools.permutations(range(len(scores))):
+        best = sorted(order, key=lambda i: -scores[i][0])[:k]  # stable: keeps the order of equals
+        shares.append(sum(scores[i][1] for i in best) / k)
+    assert found == pytest.approx(np.mean(shares), abs=1e-12)  # sums in another order
+
+
+def test_precision_at_k_of_a_stream_matches_that_of_its_scores():
+    """Scores at the middles of bins of their own: no two of them share one by rounding."""
+    generator = torch.Generator().manual_seed(2)
+    label = torch.randint(2, (900,), generator=generator)
+    score = ((torch.randperm(4096, generator=generator)[:900] + 0.5) / 4096 * 40 - 20).double()
+    classes = torch.stack([torch.zeros(900).double(), score], dim=1)
+    figures = figures_of(label, classes, pooled=False).result(with_intervals=True)
+    order = score.argsort(descending=True)
+    for k in (1, 2, 5, 10, 20, 50, 100, 200, 500):
+        expected = label[order[:k]].double().mean()
+        assert figures[f"precision_at.{k}"] == pytest.approx(float(expected), abs=1e-12)
+    assert "precision_at.1000" not in figures
+    assert figures["num_labels"] == 900

@@ -100,7 +100,7 @@ def test_stream_anomalies_are_events_with_low_link_scores():
     trainer = ContinualTrainer(small_tgn(), TemporalGraph("undirected", 2), config)
     result = trainer.run(pieces(by_feature(200), 64))
     assert 0 < result["prequential.anomaly.auc"] < 1
-    assert not EventScorer(labels=trainer.labels).predicts_labels
+    assert not EventScorer(labels=trainer.labels).label_columns
 
 
 def test_batches_in_slices_are_refused():

@@ -27,9 +27,8 @@ def recent_neighbors(
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`, or, as `t` too, an array or a list. Nodes that the graph
-            does not have (`NO_NODE`, other negative numbers, those beyond `num_nodes`) are no
-            error: they have no history.
+        nodes: Query nodes, int64 `[Q]`, or, as `t` too, an array or a list. Unknown ones (`NO_NODE`
+            and any outside of [0, `num_nodes`)) are no error: they have no history.
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbors per query, at least 1.
         as_of: See only events at log positions below this, one for all or int64 `[Q]`.
@@ -71,8 +70,7 @@ def uniform_neighbors(
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`, of which unknown ones have no history, as in
-            `recent_neighbors`.
+        nodes: Query nodes, int64 `[Q]`; unknown ones have no history.
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbors per query, at least 1. A node with at most `k` returns them all.
         key: Random key, `0 <= key < 2**64`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,12 +107,7 @@ def _sample_by(
         before = torch.full_like(nodes, limit)
     # copies: a function must not modify the caller's tensors
     eid = function(graph, nodes.clone(), t.clone(), before.clone(), k, queries.key)
-    if not isinstance(eid, torch.Tensor):
-        found = type(eid).__name__
-    else:
-        found = f"{eid.dtype} {list(eid.shape)} on {eid.device}"
-    if found != f"torch.int64 {[len(nodes), k]} on cpu":
-        raise ValueError(f"a sampler function must return int64 {[len(nodes), k]}, got {found}")
+    check_returned("sampler function", eid, [len(nodes), k])
     eid = eid.sort(dim=1, descending=True).values
     is_found = eid != NO_EVENT
     _refuse(eid < NO_EVENT, eid, "which is not a log position; use -1 for a missing neighbor")
@@ -139,12 +135,24 @@ def _sample_by(
     out.count.copy_(is_found.sum(1))
 
 
-def _refuse(is_wrong: Tensor, eid: Tensor, why: str) -> None:
-    """Raise ValueError if any event returned by a sampler function is wrong."""
+def check_returned(what: str, found: Any, shape: list[int]) -> None:
+    """Raise ValueError unless a user's function returned int64 of this shape on the CPU."""
+    got = type(found).__name__
+    if isinstance(found, Tensor):
+        got = f"{found.dtype} {list(found.shape)} on {found.device}"
+    if got != f"torch.int64 {shape} on cpu":
+        raise ValueError(f"a {what} must return int64 {shape}, got {got}")
+
+
+def refuse_returned(what: str, is_wrong: Tensor, found: Tensor, why: str) -> None:
+    """Raise ValueError if any value that a user's function returned, `[Q, k]`, is wrong."""
     if bool(is_wrong.any()):
-        query = int(is_wrong.any(dim=1).nonzero()[0])
-        event = int(eid[query][is_wrong[query]][0])
-        raise ValueError(f"the sampler function returned event {event} for query {query}, {why}")
+        row = int(is_wrong.any(dim=1).nonzero()[0])
+        value = int(found[row][is_wrong[row]][0])
+        raise ValueError(f"the {what} returned {value} for row {row}, {why}")
+
+
+_refuse = partial(refuse_returned, "sampler function")
 
 
 def column_on(name: str, values: Any, device: torch.device) -> Any:

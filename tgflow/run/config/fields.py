@@ -189,13 +189,17 @@ _VALUE = re.compile(
 _NAME = re.compile(r"(?<![-\w.'\"])[a-z]+(?:_[a-z]+)+(?![-\w.'\"=(])")
 
 
-def in_flags(text: str) -> str:
+def in_flags(text: str, *names: object) -> str:
     """Return a message with settings as flags: `id_kind='string'` becomes `--id-kind string`.
 
     Values are quoted for a shell. `False` becomes `--no-NAME`. Single words count as settings only
-    before a value; other words stay, and so does all in quotes.
+    before a value; other words stay, and so do all in quotes, and `names`, as of files.
     """
-    return _NAME.sub(_name, _VALUE.sub(_assignment, text))
+    named = "|".join(re.escape(str(name)) for name in names if name)
+    parts = re.split(rf"((?<![^ (])(?:{named})(?![^ :,;)]))", text) if named else [text]
+    for i in range(0, len(parts), 2):
+        parts[i] = _NAME.sub(_name, _VALUE.sub(_assignment, parts[i]))
+    return "".join(parts)
 
 
 def _assignment(match: re.Match[str]) -> str:

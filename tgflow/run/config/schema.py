@@ -256,9 +256,17 @@ class ScoresConfig(Checked):
 
     to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
     """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC."""
+    alert_budget: Annotated[int, Ge(1), Le(100_000)] | None = None
+    """Raise alerts for events of high label probability, at most N a UTC day of the events, above a
+    threshold by the scores of up to 7 earlier days."""
     max_wait: Timeout | None = None
     """Maximum wait of an event for its micro-batch to fill, such as 1s, or none; unset: 250ms for
-    Kafka without --until-end, else none."""
+    --follow and Kafka without --until-end, else none."""
+
+    @property
+    def are_made(self) -> bool:
+        """Whether events are scored one by one."""
+        return self.to is not None or self.alert_budget is not None
 
 
 LogTo = Literal["tensorboard", "wandb", "csv"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -101,8 +101,8 @@ class LabelFigures:
 
     def _score_figures(self, with_intervals: bool) -> dict[str, float]:
         counts = self._counts()
-        num = {"num_positives": float(counts[1].sum()), "num_labels": float(counts.sum())}
-        num = num if counts.sum() else {}
+        found = {"num_positives": counts[1].sum(), "num_labels": counts.sum()}
+        num = {name: float(x) for name, x in found.items()} if counts.any() else {}
         if not counts.any(axis=1).all():
             return num
         out = num | {"auc": auc_of(counts), "ap": float(_aps(counts[:1], counts[1:])[0])}
@@ -113,6 +113,10 @@ class LabelFigures:
             out["ap_low"], out["ap_high"] = ap_interval(binned)
             if not self._pooled:
                 out |= {f"calibration.{tenth}": x for tenth, x in calibration_of(binned).items()}
+                marks = [m * 10**i for i in range(19) for m in (1, 2, 5)]
+                sizes = [k for k in marks if k <= counts.sum()]
+                shares = precision_at(counts, sizes).tolist()
+                out |= {f"precision_at.{k}": x for k, x in zip(sizes, shares, strict=True)}
         return {name: value for name, value in out.items() if not np.isnan(value)}
 
     def _counts(self) -> Counts:
@@ -263,6 +267,21 @@ def calibration_of(counts: Counts) -> dict[int, float]:
     negative, positive = (np.bincount(tenth, each, minlength=10) for each in counts)
     total = negative + positive
     return {int(i): float(positive[i] / total[i]) for i in np.flatnonzero(total)}
+
+
+def precision_at(counts: Counts, num: Sequence[int]) -> NDArray[np.float64]:
+    """Return the share of positives among the events of the highest scores.
+
+    Of equal scores that only fit in part, positives count in proportion: the mean over all orders.
+
+    Args:
+        counts: Those of `group_scores` or `bin_scores`.
+        num: Numbers of events, each from 1 to all.
+    """
+    kept = counts[:, counts.sum(axis=0) > 0][:, ::-1]
+    found = np.cumsum(np.concatenate([np.zeros((2, 1)), kept], axis=1), axis=1)
+    positives = np.interp(num, found.sum(axis=0), found[1])
+    return np.asarray(positives / np.asarray(num))
 
 
 def _aps(negative: NDArray[Any], positive: NDArray[Any]) -> NDArray[np.float64]:
