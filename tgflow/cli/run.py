@@ -120,11 +120,14 @@ def run(
     files = _files(config, append, resume=resume) if append else iter([None])
     if nproc is not None and not is_started():
         out, path, model = config.run.out, config.stream.path, config.model.name
+        code = None
         for file in files:
             words = _words(context.obj, file) if append else context.obj
             code = run_ranks(out, path, model, words, nproc, max_restarts, resume=resume)
-            if code or not append or not _has_ended(str(out)):
-                raise typer.Exit(code)
+            if code:
+                break
+        if code is not None:
+            raise typer.Exit(code)
     from tgflow.cli.rank_setup import follow, join_ranks, slice_per_rank
     from tgflow.run.directory import ResumeOptions
     from tgflow.run.saved import initial_settings
@@ -166,12 +169,6 @@ def _words(words: Sequence[str], file: str | None) -> list[str]:
     return kept if file is None else [*kept, "--append", file]
 
 
-def _has_ended(out: str) -> bool:
-    from tgflow.run.learned_files import LearnedFiles
-
-    return LearnedFiles(Path(out)).has_ended
-
-
 def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[str | None]:
     """Yield None if the stream of the run has not ended, then the files that it has not learned."""
     from tgflow.run.learned_files import LearnedFiles, digests_of
@@ -193,6 +190,8 @@ def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[s
             )
     if not LearnedFiles(Path(out)).has_ended and any(c.path for c in streams):
         yield None
+        if not LearnedFiles(Path(out)).has_ended:
+            return
     for given in append:
         files = [str(each) for each in paths_of(given)]  # those of a folder, in order
         num_known, found = 0, None
@@ -201,6 +200,8 @@ def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[s
             num_known, found = num_known + (learned is not None), learned or found
             if learned is None:
                 yield file
+                if not LearnedFiles(Path(out)).has_ended:
+                    return
         if found is not None:
             num_new, what = (
                 len(files) - num_known,

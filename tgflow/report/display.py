@@ -26,15 +26,7 @@ SPARK = "▁▂▃▄▅▆▇█"
 
 
 class Display:
-    """Progress of a run, fed one record a micro-batch; a context manager.
-
-    Args:
-        console: Where it is shown.
-        title: Title of the run.
-        total: Number of events; None if unknown.
-        metrics: Names of further figures by their keys; None: no further ones.
-        note: Returns a note on what the run waits for.
-    """
+    """Progress of a run, fed one record a micro-batch; `metrics` names further figures by key."""
 
     def __init__(
         self,
