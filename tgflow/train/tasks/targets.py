@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ DEPTH = 8
 """Earlier labels of each list that are visible to an event."""
 _DEEPEST = 64 * DEPTH
 """Earlier events of each list among which known labels are looked for."""
+_MINUS = -2
+"""Stands for the label -1 among classes, of which -1 is no label."""
 
 
 class LabelHistory:
@@ -58,6 +62,8 @@ class LabelHistory:
         self._has_unknown |= not known.all()
         added[:] = -1
         added[known] = self._classes_of(label[known]).int()
+        if self.num_classes == 2 and len(minus := (label == -1).nonzero()):
+            self._first.setdefault(_MINUS, self._size + int(minus[0]))
         codes, places = np.unique(added.numpy(), return_index=True)
         for code, place in zip(codes.tolist(), places.tolist(), strict=True):
             self._first.setdefault(code, self._size + place)
@@ -89,7 +95,11 @@ class LabelHistory:
         return self._classes[eid].long()
 
     def labels(self, codes: Tensor, t: Tensor) -> Tensor:
-        """Return the labels of classes, of which there are more than two, as seen at times."""
+        """Return the labels of classes, as seen at times; of two, 0 is -1 once that was seen."""
+        if self.num_classes == 2:
+            first = self._first.get(_MINUS, INT64_MAX)
+            is_minus = [first < self.cut(time) for time in t.tolist()]
+            return torch.where((codes == 0) & torch.tensor(is_minus, dtype=torch.bool), -1, codes)
         known = [*self.codes]
         return torch.tensor(
             [
@@ -98,6 +108,16 @@ class LabelHistory:
             ],
             dtype=torch.int64,
         )
+
+    def first_of(self, labels: Sequence[int], t: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the classes of labels, int64 `[L]`, and which labels were seen at times.
+
+        The latter is bool `[B, L]` of ticks `[B]`; the class of one that was never seen is 0.
+        """
+        codes = [self.codes.get(label, -1) for label in labels]
+        first = [INT64_MAX if code < 0 else self._first.get(code, INT64_MAX) for code in codes]
+        cuts = torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
+        return torch.tensor(codes).clamp(min=0), torch.tensor(first) < cuts.unsqueeze(1)
 
     def cut(self, t: int) -> int:
         """Return the log position up to which events are visible at a time."""
