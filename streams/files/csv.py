@@ -37,6 +37,7 @@ from tgflow.streams.files.text import (
     BOM,
     Parser,
     TextDecoder,
+    TextFile,
     head_of,
     parser_block,
     refuse_tiny,
@@ -183,6 +184,13 @@ class CsvDecoder(TextDecoder):
         return csv_parser(
             names, self._delimiter, columns, schema.ids, schema.time, self.quotes, self._tidy
         )
+
+    def plain(self) -> tuple[bytes, str, Sequence[str]]:
+        """Return all rows without header and comments, their separator and the column names."""
+        text = bytes(self._tidy(TextFile(self._path).read()))
+        lines = text.splitlines(keepends=True)[self.num_header_lines :]
+        rows = b"".join(line for line in lines if not line.startswith(self.comments))
+        return rows, self._delimiter, self.names() or ()
 
     def refuse_first_row(self) -> None:
         """Raise `StreamError` if the line where the format has its header begins with integers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +136,16 @@ def decoder_for(
     return found.decoder(path, max_bytes) if found.unpacks else found.decoder(path)
 
 
-def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
+def read_table(
+    source: Any, texts: Sequence[str] = (), layout: TextLayout | None = None
+) -> tuple[str, pa.Table]:
     """Read a whole table, such as one of nodes; return its name for messages, and the table.
 
     Args:
         source: Path of a CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet, Arrow,
             `.npz` or `.pt` file; or an in-memory table, as for `open_stream`.
         texts: Columns of CSV and TSV read as text, such as ids: "007" is not 7.
+        layout: Layout of delimited text; None: with a header, commas or tabs.
 
     Raises:
         FileNotFoundError: If the file does not exist.
@@ -150,7 +153,7 @@ def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
         TypeError: If the source has another type.
     """
     if isinstance(source, str | os.PathLike):
-        name, table = str(source), _read_file(file_path(source), texts)
+        name, table = str(source), _read_file(file_path(source), texts, layout or TextLayout())
     else:
         name, table = "table", as_table(source)
         if table is None:
@@ -163,19 +166,27 @@ def read_table(source: Any, texts: Sequence[str] = ()) -> tuple[str, pa.Table]:
     return name, table.combine_chunks()
 
 
-def _read_file(path: FilePath, texts: Sequence[str]) -> pa.Table:
+def _read_file(path: FilePath, texts: Sequence[str], layout: TextLayout) -> pa.Table:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     if isinstance(path, Path) and path.is_fifo():
         text = "a table cannot be read from a named pipe; write it to a file first"
         raise StreamError(str(path), "schema", text)
     kind = format_of(path)
+    if layout.format is not None and FORMATS[layout.format].dialect is None:
+        layout = replace(layout, format=None)
+    given = layout.format, layout.header, layout.columns, layout.sep, layout.comment
+    is_delimited = kind is None or FORMATS[kind].dialect is not None
     try:
+        if is_delimited and any(each is not None for each in given):
+            decoder = decoder_for(path, layout)
+            if isinstance(decoder, CsvDecoder):
+                return _delimited(*decoder.plain(), texts)
         if kind in ("csv", "tsv", "jsonl"):
             data = TextFile(path).read()
             if kind == "jsonl":
                 return pa.json.read_json(pa.BufferReader(data))
-            return _delimited(data, "," if kind == "csv" else "\t", texts)
+            return _delimited(data, "," if kind == "csv" else "\t", None, texts)
         decoder = decoder_for(path)
     except (pa.ArrowException, OSError) as error:
         raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
@@ -186,15 +197,21 @@ def _read_file(path: FilePath, texts: Sequence[str]) -> pa.Table:
     return pa.Table.from_batches(batches) if batches else pa.table({})
 
 
-def _delimited(text: Text, delimiter: str, texts: Sequence[str]) -> pa.Table:
-    """Return delimited text with a header, its columns `texts` and hexadecimal numbers as text."""
+def _delimited(
+    text: Text, delimiter: str, names: Sequence[str] | None, texts: Sequence[str]
+) -> pa.Table:
+    """Return delimited text, its columns `texts` and hexadecimal numbers as text.
+
+    Without `names` it has a header.
+    """
     text = text.removeprefix(BOM)
     check_quotes(text, Quotes(delimiter.encode(), ()))
 
-    def parsed(names: Sequence[str]) -> pa.Table:
-        types = dict.fromkeys(names, pa.string())
+    def parsed(some: Sequence[str]) -> pa.Table:
+        types = dict.fromkeys(some, pa.string())
         return pa.csv.read_csv(
             pa.BufferReader(text),
+            read_options=pa.csv.ReadOptions(column_names=names),
             parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=pa.csv.ConvertOptions(column_types=types),
         )

@@ -122,6 +122,17 @@ class UrlPath:
             raise SourceMismatch(self._url, "schema", text)
         return file
 
+    def version(self) -> str:
+        """Return size and ETag, or of a store without ETags URL, size and time; raises as `open`.
+
+        They identify the contents without a download.
+        """
+        self.open_native().close()
+        found = self.stat()
+        if self._tag is None:
+            return f"{self._url} {found.st_size} {found.mtime}"
+        return f"{found.st_size} {self._tag!r}"
+
     def _found(self) -> fs.FileInfo:
         if self._info is None:
             self._info = self._look()

@@ -225,9 +225,9 @@ class ColumnNames:
     unknown_label: Annotated[tuple[str, ...] | None, Setting(resume="from_now")] = None
     """Label that means not known, beside empty, null and NaN; may be repeated. Such an event is
     learned as a link alone."""
-    label_values: Annotated[tuple[str, ...] | None, Setting(resume="from_now", expert=True)] = None
-    """Labels that are classes 0, 1, ..., and no others; unset: with a target, counted in files
-    before the first event is learned."""
+    label_values: Annotated[tuple[str, ...] | None, Setting(resume="from_now")] = None
+    """Label that is a class, repeated for each, and no others; unset: with a target, counted
+    in files before the first event is learned."""
     weight: str | None = None
     """Column of weights, at least 0: the training loss of each event is multiplied by its weight;
     unset: 1."""
@@ -242,14 +242,30 @@ class ColumnNames:
     def label_names(self) -> tuple[str, ...]:
         """Texts of the labels 0, 1, ... of events; none where labels are numbers themselves."""
         values = tuple(self.label_values or ())
-        is_plain = values in PLAIN_PAIRS or (
-            len(values) > 2 and all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in values)
-        )
+        is_plain = values in PLAIN_PAIRS or (len(values) > 2 and all(map(_WHOLE.fullmatch, values)))
         return () if is_plain else values
 
+    @property
+    def label_shown(self) -> tuple[str | int, ...]:
+        """Labels as the stream has them, by their numbers; none where labels are the numbers.
 
+        With a positive label alone, the name of all others is not known.
+        """
+        values = tuple(self.label_values or ())
+        if len(values) != 2:
+            values = self.label_names
+            if self.label_values is None and self.positive_label is not None:
+                values = (f"not {self.positive_label}", self.positive_label)
+        return tuple(map(int, values)) if all(map(_WHOLE.fullmatch, values)) else values
+
+
+MOST_LABELS = 64
+"""Maximum number of classes that are counted rather than given, and have columns in scores."""
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 PLAIN_PAIRS = (("0", "1"), ("-1", "1"))
 """Two labels of which the second is known to be class 1; false and true are 0 and 1."""
+UNCOUNTED = ("-1", *PLAIN_PAIRS[0])
+"""Two labels of a stream that is not counted: the first two are class 0."""
 OPTIONAL: Mapping[str, type] = {"relation": int, "label": int, "weight": float}
 """Optional fields of `ColumnNames` with their value types, in the order of a CSV record."""
 

@@ -33,7 +33,9 @@ from tgflow.streams.rows.row_batch import (
     nowhere,
 )
 from tgflow.streams.rows.schema import (
+    MOST_LABELS,
     PLAIN_PAIRS,
+    UNCOUNTED,
     UNSCALED,
     Checks,
     ColumnNames,
@@ -629,8 +631,6 @@ def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scal
 
 # Labels by their values.
 
-MOST_LABELS = 64
-"""Maximum number of classes that are counted rather than given."""
 _TOO_MANY = 65_536
 """Number of distinct labels at which counting ends."""
 
@@ -662,7 +662,7 @@ class LabelCoding:
         self._unknown = {*map(label_text, [unknown] if isinstance(unknown, str) else unknown)}
         self._positive = label_text(columns.positive_label)
         values, names = columns.label_values, columns.label_names
-        numbers = {v: names.index(v) if names else int(v) for v in values or ()}
+        numbers = {str(label_text(v)): names.index(v) if names else int(v) for v in values or ()}
         self._numbers, self._counted = numbers if values is not None else None, counted
 
     def encode(self, array: pa.Array, name: str) -> Int64s:
@@ -701,7 +701,7 @@ class LabelCoding:
             return fault
         text = f"{name} is {shown(value)}, which is none of the labels {listed([*self._numbers])}"
         way_out = f"; if it means not known, pass unknown_label={text_of(value)!r}, and if it is "
-        return "range", text + way_out + "a class, pass positive_label=... or classes=..."
+        return "range", text + way_out + "a class, name all of them: label_values=..."
 
 
 def label_values(
@@ -711,7 +711,7 @@ def label_values(
 
     Args:
         name: The column.
-        counts: Rows with each known label, in order of appearance.
+        counts: Rows with each known label, in order of appearance; 0 each if not counted.
         positive: Label of class 1, one of two; None: not given.
         classes: Number of classes; None: not given.
 
@@ -719,7 +719,10 @@ def label_values(
         ValueError: If two labels do not show which is class 1, or the classes are too many.
     """
     total, kinds = sum(counts.values()), {*counts}
-    shares = [f"{shown(kind)} ({count:,} of {total:,} rows)" for kind, count in counts.items()]
+    shares = [
+        shown(kind) + (f" ({count:,} of {total:,} rows)" if total else "")
+        for kind, count in counts.items()
+    ]
     some = " and ".join(shares) if len(shares) < 3 else ", ".join(shares[:8])
     if positive is not None:
         first = label_text(positive)
@@ -729,7 +732,7 @@ def label_values(
         others = kinds - {first}
         return (*others, str(first)) if others else None
     if not kinds:
-        return ("-1", "0", "1")
+        return UNCOUNTED
     for pair in PLAIN_PAIRS:
         if kinds <= {*pair} and (classes or 2) == 2:
             return pair
@@ -742,7 +745,9 @@ def label_values(
         limit = f"{MOST_LABELS} that are classes by themselves" if classes is None else f"{classes}"
         text = f"{name} has {more}{len(kinds):,} distinct labels, more than {limit}: {some}"
         raise ValueError(f"{text}, ...; if they are classes, pass classes={len(kinds)}")
-    return (*counts,)
+    # of many, the most frequent ones have columns in scores
+    is_long = len(kinds) > MOST_LABELS
+    return tuple(sorted(counts, key=lambda kind: -counts[kind] if is_long else 0))
 
 
 # Texts of relations and labels as classes.

@@ -72,6 +72,60 @@ def test_two_files_are_learned_as_one_and_each_once(begin, append, tgflow, made)
     assert tgflow("run", "--resume", "-o", "out", "-s", made / "even1.csv").code == 0
 
 
+def test_new_files_of_a_folder_are_learned_in_order_and_others_once(begin, tgflow, made):
+    """Names sort by their numbers; the run has begun with two files of the folder."""
+    days = Path("days")
+    days.mkdir()
+    lines = (made / "all.csv").read_text().split()[1:]
+
+    def write(day):
+        part = lines[50 * (day - 1) : 50 * day if day < 5 else None]
+        (days / f"day{day}.csv").write_text("\n".join([HEAD, *part]) + "\n")
+
+    def append(*more):
+        ran = tgflow("run", "--resume", "-o", "out", "--append", "days", *more)
+        assert ran.code == 0, ran.err
+        return ran.err
+
+    assert begin("all", "whole").code == 0
+    write(1), write(2)
+    assert tgflow("run", "-s", "days", "-o", "out", *SMALL, *OPTIONS).code == 0
+    assert "--append days adds nothing: out has learned all of its files" in append()
+    for day in (10, 3, 4):
+        write(min(day, 5))
+    (days / "day5.csv").rename(days / "day10.csv")
+    assert "--append days adds 3 of 5 files: out has learned the others of its files" in append()
+    same_run(Path("whole"), Path("out"))
+    paths = [each.path for each in LearnedFiles(Path("out")).entries]
+    assert paths == ["days", *(f"days/day{day}.csv" for day in (3, 4, 10))]
+    assert "adds nothing" in append()
+
+
+@pytest.mark.slow
+def test_ranks_learn_appended_files_as_one_process_does(append, tgflow, made):
+    links, alone = OPTIONS[:-4], ("--set", "learning.slices=2")
+    for out, flags in (("out", ("--nproc", 2)), ("alone", alone)):
+        made_by = ("-s", made / "1.csv", *SMALL, *links)
+        assert tgflow("run", *made_by, "-o", out, *flags).code == 0
+        ran = append("1", "2", "2", out=out, more=flags[:2] if out == "out" else ())
+        assert (ran.code, ran.err.count("adds nothing")) == (0, 2), ran.err
+    same_run(Path("alone"), Path("out"))
+    assert [each.stop for each in LearnedFiles(Path("out")).entries] == [BORDER, SIZE]
+    ran = append("2", more=("--nproc", 2, "--json"))
+    assert (ran.code, ran.json["num_events"]) == (0, SIZE), ran.err
+
+
+def test_first_file_at_a_url_is_remembered_by_its_version(begin, append, tgflow, made):
+    """The version is of the store: the file is not read again, nor known at a path."""
+    url = f"file://{made}/even1.csv"
+    assert tgflow("run", "-s", url, "-o", "out", *SMALL, *OPTIONS).code == 0
+    again = tgflow("run", "--resume", "-o", "out", "--append", url)
+    assert (again.code, "adds nothing" in again.err) == (0, True), again.err
+    assert append("even2").code == 0
+    assert begin("all", "whole").code == 0
+    same_run(Path("whole"), Path("out"))
+
+
 def killed_at(monkeypatch, where) -> None:
     """Raise `Killed` once a run has learned so many events, or as it records the end of a file."""
     record, end = runner.Runner._record, LearnedFiles.end
@@ -138,10 +192,8 @@ def test_events_before_the_last_one_follow_the_late_policy(begin, append):
         (["-s", "{}/even2.csv", "--allow-config-change"], 2, "--resume --out out --append"),
         (["--append", "{}/nowhere.csv"], 66, "nowhere.csv"),
         (["-s", "{}/early.csv", "--append", "{}/even2.csv"], 2, "to learn that file after it"),
-        (["--append", "{}"], 2, "it takes files, one by one"),
-        (["--append", "kafka://localhost/t"], 2, "kafka://localhost/t: it takes files"),
+        (["--append", "kafka://localhost/t"], 2, "kafka://localhost/t: it takes files and folders"),
         (["--append", "{}/even2.csv", "--follow"], 2, "files that are not followed"),
-        (["--append", "{}/even2.csv", "--nproc", "2"], 2, "leave out --nproc"),
     ],
 )
 def test_what_cannot_be_appended_is_refused(begin, tgflow, made, words, code, said):

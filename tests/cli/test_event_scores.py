@@ -3,11 +3,13 @@
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 import tgflow as tg
+from helpers.effort import slow
 from helpers.served import Client, served
 
 BATCH, KNOWN = 50, 300
@@ -127,6 +129,45 @@ def test_columns_of_pairs_that_no_score_reads_are_ignored(tgflow, payments):
     assert rows[0] == rows[1]
 
 
+LAYOUTS = [
+    ("csv", ("--sep", ";"), lambda lines: [line.replace(",", ";") for line in lines]),
+    ("csv", ("--no-header", "--columns", "src,dst,t,amount,hour,kind,_,is_fraud"),
+     lambda lines: lines[1:]),
+    slow("txt", ("--sep", "space", "--header", "--set", 'stream.comment="!"'),
+         lambda lines: ["! made", *(line.replace(",", "  ") for line in lines)]),
+    slow("log", ("--header", "--format", "csv"), lambda lines: lines),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ending", "layout", "written"), LAYOUTS)
+def test_pairs_are_read_with_the_layout_of_the_run(tgflow, payments, ending, layout, written):
+    lines = [re.sub(",,", ",none,", line) for line in payments.read_text().split()]
+    flags = (*SMALL, *TASK, "--limit", 100)
+    expected = []
+    for name, rule, given in (("plain.csv", written, layout), ("a.csv", list, ())):
+        path = Path(name).with_suffix(f".{ending}" if given else ".csv")
+        path.write_text("\n".join(rule(lines)) + "\n")
+        out = f"run-{path.name}"
+        ran = tgflow("run", "-s", path, *flags, *given, "-o", out)
+        assert ran.code == 0, ran.err
+        pairs = Path("pairs").with_suffix(path.suffix)
+        pairs.write_text("\n".join(rule([lines[0], *lines[-20:]])) + "\n")
+        ran = tgflow("predict", out, "--pairs", pairs, "--json")
+        assert ran.code == 0, ran.err
+        expected.append(ran.json)
+    assert expected[0] == expected[1]
+    assert len(expected[0]) == 20
+
+
+def test_pairs_with_another_layout_are_refused_with_that_of_the_run(tgflow, payments):
+    payments.write_text(payments.read_text().replace(",", ";"))
+    assert tgflow("run", "-s", payments, *SMALL, "--sep", ";", "--limit", 50, "-o", "r").code == 0
+    Path("pairs.csv").write_text("src,dst\n1,101\n")
+    ran = tgflow("predict", "r", "--pairs", "pairs.csv")
+    text = "pairs.csv is read with the layout of the run, --sep ';', and has the columns src,dst,"
+    assert (ran.code, text in ran.err) == (65, True), ran.err
+
+
 def test_explanation_of_a_label_adds_up_to_its_logit(tgflow, payments):
     flags = ("run", "-s", payments, *SMALL, *TASK, *KINDS, "--limit", KNOWN)
     assert tgflow(*flags, "-o", "run").code == 0
@@ -169,7 +210,7 @@ def test_explanation_of_a_label_adds_up_to_its_logit(tgflow, payments):
         (("--of", "is_fraud", "--x", "{"), "--x: '{' is not JSON"),
         (("--of", "is_fraud", "--x", '{"amount": 1}'), "x of event 0 has no 'hour'"),
         (("--x", '{"amount": 1, "hour": 1}'), "are for explanations of labels: of='is_fraud'"),
-        (("--of", "is_fraud", "--class", "good"), "--class: labels of this run are numbers"),
+        (("--of", "is_fraud", "--class", "good"), "'good' is no label; there are 0, 1"),
     ],
 )
 def test_explanations_of_labels_that_cannot_be_are_refused(tgflow, payments, flags, message):

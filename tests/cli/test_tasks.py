@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import average_precision_score
 
+from helpers.campaign import FROM_KAFKA, mock_broker
 from helpers.effort import slow
+from helpers.kafka_io import publish
 from helpers.live_runs import SMALL
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
@@ -45,7 +47,7 @@ def test_training_learns_labels_and_compares_them_with_heuristics(tgflow, paymen
     assert ran.out.index("labels, edge") < ran.out.index("links ")
     for text in ("labels, edge", "pair's last", "source's most frequent", "macro-F1", "AUC"):
         assert text in ran.out, text
-    assert "edge.auc" in ran.err
+    assert "AUC of is_fraud = 1 0." in ran.err
     found = figures()
     assert 0 <= found["test.edge.source_average.auc"] <= 1
     assert found["test.edge.auc_low"] <= found["test.edge.auc"] <= found["test.edge.auc_high"]
@@ -61,9 +63,10 @@ def test_comparison_leads_with_the_figure_of_labels(tgflow, payments):
     assert ran.out.index("labels, edge") < ran.out.index("links ")
     for text in ("pair's last", "most frequent", "macro-F1", "AUC"):
         assert text in ran.out, text
-    assert "edge.ap" in ran.err
+    assert "AP of is_fraud = 1 0." in ran.err
+    assert "accuracy of is_fraud 0." in ran.err
     summary, page = figures(), Path("out/report.html").read_bytes()
-    assert "Calibration of labels" in page.decode()
+    assert "Calibration of is_fraud = 1" in page.decode()
     assert "prequential.edge.ap" not in summary["participants"]["recency/0"]
     Path("out/report.html").unlink()
     assert tgflow("compare", "--report", "out").code == 0
@@ -134,15 +137,25 @@ def test_two_labels_are_classes_once_the_positive_one_is_given(tgflow, payments,
         tgflow("info", "other.csv", "--target", "is_fraud").out.split()
     )
     expected = learn(tgflow, payments, out="plain")[1:]
-    ran, found, rows = learn(tgflow, "other.csv", "--positive-label", positive)
+    flags = ("--positive-label", positive, "--log-to", "csv")
+    ran, found, rows = learn(tgflow, "other.csv", *flags)
+    head = Path("out/metrics.csv").read_text().partition("\n")[0]
+    assert f"running.edge.ap.is_fraud={positive}" in head
+    assert "running.edge.accuracy," in head
+    assert f"recent:  AP of is_fraud = {positive} " in ran.err
     assert f"is positive {share}" in ran.err
     assert f"labels are those of is_fraud = {positive}" in ran.out
-    assert f"AP of is_fraud = {positive}" in Path("out/report.html").read_text()
+    page = Path("out/report.html").read_text()
+    for text in ("AP of", "Calibration of", "share of", "Labels of"):
+        assert f"{text} is_fraud = {positive}" in page, text
     assert (found["label_target"], found["label_positive"]) == ("is_fraud", positive)
-    assert (found["state_sha256"], rows) == (expected[0]["state_sha256"], expected[1])
+    assert found["state_sha256"] == expected[0]["state_sha256"]
+    assert {row["predicted_label"] for row in rows} == {*texts}
+    numbers = [row | {"predicted_label": str(texts.index(row["predicted_label"]))} for row in rows]
+    assert numbers == expected[1]
     ap = average_precision_score(code, [float(row["label_probability"]) for row in rows])
-    # run counts scores in bins, which ties those within one
-    assert found["prequential.edge.ap"] == pytest.approx(ap, abs=0.02)
+    # sums of 400 terms in another order
+    assert found["prequential.edge.ap"] == pytest.approx(ap, abs=1e-12)
 
 
 def test_three_labels_are_classes_alike(tgflow, payments):
@@ -158,15 +171,101 @@ def test_three_labels_are_classes_alike(tgflow, payments):
     assert (ran.code, "3 distinct labels, more than 2" in ran.err) == (65, True), ran.err
 
 
-def test_labels_of_stdin_are_not_guessed(tgflow, payments, monkeypatch):
+def type_in(monkeypatch, path):
+    buffer = io.BytesIO(Path(path).read_bytes())
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
+
+
+def as_json(path):
+    """Return the rows of a CSV file as JSON, with numbers where they look like ones."""
+    rows = csv.DictReader(Path(path).read_text().splitlines())
+    number = {"t": int, "amount": float}
+    return [
+        json.dumps(
+            {
+                name: (int(x) if x.lstrip("-").isdigit() else x or None)
+                if name == "is_fraud"
+                else number.get(name, str)(x)
+                for name, x in row.items()
+            }
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "of_files", "of_others"),
+    [
+        (("-1", "1", ""), (), ()),
+        slow(("ok", "fraud", "?"), ("--positive-label", "fraud", "--unknown-label", "?"),
+             ("--positive-label", "fraud", "--unknown-label", "?")),
+        slow(("0", "1", "2"), (), ("--classes", 3)),
+        slow(("a", "b", "c"), (), [word for each in "cab" for word in ("--label-values", each)]),
+    ],
+)  # fmt: skip
+def test_labels_of_topics_and_stdin_give_the_answers_of_files(
+    tgflow, payments, monkeypatch, texts, of_files, of_others
+):
+    """Labels of a stream that is not counted are announced, in their order in the file."""
+    recoded(payments, "other.csv", *texts)
+    lines = as_json("other.csv")
+    Path("other.jsonl").write_text("\n".join(lines))
+    few = ("--limit", 200)
+    _, expected, rows = learn(tgflow, "other.csv", *of_files, *few)
+    _, found, others = learn(tgflow, "other.jsonl", *of_files, *few, out="lines")
+    assert (found["state_sha256"], others) == (expected["state_sha256"], rows)
+    type_in(monkeypatch, "other.csv")
+    _, found, others = learn(tgflow, "-", *of_others, *few, out="stdin")
+    assert found["state_sha256"] == expected["state_sha256"]
+    names = {row["predicted_label"] for row in others}
+    # a label that is not named can be shown once it was seen
+    assert names <= {*texts, "", "0", f"not {texts[1]}"}
+    shares = [[x for name, x in row.items() if "label_prob" in name] for row in others]
+    assert shares == [[x for name, x in row.items() if "label_prob" in name] for row in rows]
+    with mock_broker() as broker:
+        broker.create("pay", 1)
+        publish(broker, "pay", [line.encode() for line in lines])
+        topic = (broker.url("pay"), *FROM_KAFKA[:-1], "--id-kind", "string", "--max-time-jump")
+        _, found, there = learn(tgflow, *topic, "none", *of_others, *few, out="topic")
+    assert (found["state_sha256"], there) == (expected["state_sha256"], others)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "is_fraud is '2', which is none of the labels -1, 0, 1"),
+        (("--label-values", "0", "--label-values", "1"), "'2', which is none of the labels 0, 1"),
+        (("--label-values", "1", "--label-values", "2"), "name it, such as --positive-label 1"),
+        (("--label-values", "1", "--label-values", "1.0"), "labels, got ('1', '1.0')"),
+    ],
+)
+def test_labels_of_stdin_are_not_guessed(tgflow, payments, monkeypatch, flags, said):
     """A label that was not announced makes a bad row, which names it and the way out."""
     recoded(payments, "three.csv", "0", "1", "2")
-    buffer = io.BytesIO(Path("three.csv").read_bytes())
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
-    ran = tgflow("run", "-", *FRAUD, *SMALL, "-o", "out")
-    assert ran.code == 65, ran.err
-    assert "is_fraud is '2', which is none of the labels -1, 0, 1" in ran.err
-    assert "--unknown-label 2" in ran.err
+    type_in(monkeypatch, "three.csv")
+    ran = tgflow("run", "-", *FRAUD, *SMALL, "-o", "out", *flags)
+    assert (ran.code in (2, 65), said in ran.err) == (True, True), ran.err
+    if "none of" in said:
+        assert (
+            "--unknown-label 2, and if it is a class, name all of them: --label-values" in ran.err
+        )
+
+
+def test_more_classes_than_score_columns_keep_those_of_the_most_frequent(tgflow, payments):
+    header, *rows = payments.read_text().split()
+    rows = [f"{row.rpartition(',')[0]},k{min(i, 399 - i) // 2}" for i, row in enumerate(rows)]
+    Path("many.csv").write_text("\n".join([header, *rows, "a1,s1,2000000,1.5,k99"]) + "\n")
+    ran = tgflow("run", "many.csv", *FRAUD, *SMALL, "-o", "none")
+    assert (ran.code, "pass --classes 100" in ran.err) == (65, True), ran.err
+    _, found, rows = learn(tgflow, "many.csv", "--classes", 100, "--limit", 150)
+    columns = [name for name in rows[0] if name.startswith("label_probability.")]
+    assert len(columns) == 64
+    assert columns[0] == "label_probability.k99"
+    last = [float(rows[-1][name] or 0) for name in columns]
+    # those of labels that no event has had yet are empty
+    assert [bool(share) for share in last[:4]] == [False, True, True, True]
+    assert sum(last) < 1
+    assert "prequential.edge.mrr" in found
 
 
 def test_unknown_labels_leave_events_that_are_links_alone(tgflow, payments):
@@ -181,21 +280,28 @@ def test_unknown_labels_leave_events_that_are_links_alone(tgflow, payments):
     assert (empty["state_sha256"], others) == (found["state_sha256"], rows)
     recoded(payments, "none.csv", "", "")
     few = (*SMALL, *FRAUD[:2], "--limit", 200, "-o")
-    assert tgflow("run", "none.csv", *few, "a", "--label", "is_fraud",
-                  "--unknown-label", "?").code == 0  # fmt: skip
-    assert tgflow("run", "none.csv", *few, "b").code == 0
-    parts = [
-        {name: each["sha256"] for name, each in json.loads(path.read_text())["files"].items()}
-        for out in "ab"
-        for path in sorted(Path(out, "checkpoints").glob("*/manifest.json"))[-1:]
-    ]
-    assert {name for name in parts[0] if parts[0][name] != parts[1].get(name)} == {
-        "events.safetensors"  # which holds the column itself
-    }
+    labels = ("--label", "is_fraud", "--unknown-label", "?")
+    assert tgflow("run", "none.csv", *few, "a", "--scores", "a.csv", *labels).code == 0
+    assert tgflow("run", "none.csv", *few, "b", "--scores", "b.csv").code == 0
     _, found, rows = learn(tgflow, "none.csv", "--limit", 200, out="c")
     assert "prequential.edge.accuracy" not in found
-    links = json.loads(Path("b", "metrics.json").read_text())
-    assert found["prequential.ap"] == links["prequential.ap"]
+    others = [json.loads(Path(out, "metrics.json").read_text()) for out in "ab"]
+    for other in others:
+        assert found["state_sha256"] == other["state_sha256"]
+        assert found["prequential.ap"] == other["prequential.ap"]
+
+
+def test_labels_known_late_are_learned_alike_after_a_resume(tgflow, payments):
+    """Until the first known label, checkpoints keep the decoder apart from what is digested."""
+    header, *rows = payments.read_text().split()
+    rows[:150] = [row.rpartition(",")[0] + "," for row in rows[:150]]
+    payments.write_text("\n".join([header, *rows]) + "\n")
+    whole = learn(tgflow, payments, "--limit", 300, out="whole")[1:]
+    learn(tgflow, payments, "--limit", 100)
+    resumed = learn(tgflow, payments, "--limit", 300, "--resume")[1:]
+    for name in ("state_sha256", "prequential.edge.ap", "prequential.edge.auc_low"):
+        assert resumed[0][name] == whole[0][name]
+    assert resumed[1] == whole[1]
 
 
 @pytest.mark.parametrize("ending", ["csv", slow("parquet"), slow("jsonl")])
@@ -280,7 +386,7 @@ def test_frozen_model_learns_links_first_and_then_only_labels(tgflow, payments):
     ran = tgflow("train", "-s", payments, "-o", "out", *flags, "--epochs", 2)
     assert ran.code == 0, ran.err
     assert ran.err.count("val AP") == 4
-    assert ran.err.count("node.auc") == 2
+    assert ran.err.count("AUC of is_fraud = 1 ") == 2
     records = [json.loads(x) for x in Path("out/metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [0, 1]
     assert len({record["val.ap"] for record in records}) == 1  # links stay as they were

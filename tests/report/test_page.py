@@ -98,7 +98,7 @@ def test_figures_of_a_task_lead_the_page():
     metrics = {"command": "run", **METRICS, "prequential": {"edge": figures}}
     made = [{**each, "running.edge.ap": 0.7} for each in records(10)]
     text = " ".join(Page(report(made, metrics)).texts)
-    charts = ("AP of labels", "Calibration of labels", "Average precision of links")
+    charts = ("AP of labels", "Calibration of label 1", "Average precision of links")
     places = [text.rindex(part) for part in charts]
     assert text.index("0.7431") < text.index("0.9123")
     assert places == sorted(places)

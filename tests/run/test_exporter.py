@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -33,10 +34,10 @@ def scrape(port, **headers):
         return answer.read().decode()
 
 
-def page_of(figures, labels):
+def page_of(figures, labels, facts=MappingProxyType({})):
     with ExitStack() as opened:
         at = Endpoint("127.0.0.1", 0)
-        port = open_exporter(RunCollector(lambda: figures, labels), at, ["run"], opened)
+        port = open_exporter(RunCollector(lambda: figures, labels, facts), at, ["run"], opened)
         page = scrape(port)
         assert scrape(port, Host="run:9400")
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
@@ -45,6 +46,17 @@ def page_of(figures, labels):
     with pytest.raises(urllib.error.URLError):
         scrape(port)
     return page
+
+
+def test_figures_of_the_positive_label_name_it():
+    figures = {"running": {"ap": 1, "edge.ap": 2, "edge.accuracy": 3, "edge.pair_last.auc_low": 4}}
+    exported = page_of(figures, {}, {"label_target": "kind", "label_positive": "fraud"})
+    assert re.findall(r"^tgflow_running(.*) \d\.0$", exported, re.M) == [
+        '{class="",metric="ap"}',
+        '{class="fraud",metric="edge.ap"}',
+        '{class="",metric="edge.accuracy"}',
+        '{class="fraud",metric="edge.pair_last.auc_low"}',
+    ]
 
 
 def test_every_metric_is_exported_under_its_name():

@@ -25,9 +25,19 @@ NEXT = [
 ]
 KINDS = ("card", "cash", "crypto")
 X_DIM = 5
-READ_FEATURES = ("tgn+pairs", "jodie", "graphmixer+pairs", "tgat")
+READ_FEATURES = ("tgn+pairs", "jodie", "graphmixer+pairs", "tgat", "tpnet", "dygformer")
 MODELS = cases(
-    ["tgn+pairs", "jodie", "counts", "recency", "graphmixer+pairs", "tgat", "edgebank"],
+    [
+        "tgn+pairs",
+        "jodie",
+        "counts",
+        "recency",
+        "graphmixer+pairs",
+        "tgat",
+        "edgebank",
+        "dygformer",
+        "craft",
+    ],
     ["tgn+pairs", "counts"],
 )
 
@@ -103,6 +113,24 @@ def test_scores_of_new_nodes_are_those_of_their_first_events(name, is_bipartite)
         share = last.scores.label_probability
         torch.testing.assert_close(found.label_probability, share, **close)
         assert len(set(share.tolist())) == len(NEXT)
+
+
+@pytest.mark.parametrize("is_bipartite", [False, True])
+def test_tpnet_scores_new_nodes_as_those_of_the_next_event(is_bipartite):
+    """Its random signs are those of the dense ids that new nodes would get."""
+    table, how = payments(is_bipartite), {"is_bipartite": is_bipartite, "with_task": False}
+    before = {key: column[:KNOWN] for key, column in table.items()}
+    run = tg.open_run(learned("tpnet", before, **how)[0])
+    for i in range(len(NEXT)):
+        row = {key: [column[KNOWN + i]] for key, column in table.items()}
+        together = {key: before[key] + row[key] for key in table}
+        expected = learned("tpnet", together, **how)[1].scores.logit
+        found = run.score(row["src"], row["dst"], NOW, row["relation"])
+        torch.testing.assert_close(found.logit, expected, rtol=1e-5, atol=1e-5)
+        why = run.explain(row["src"][0], row["dst"][0], NOW, row["relation"][0])
+        assert why.logit == pytest.approx(expected.item(), abs=1e-5)
+        parts = why.baseline + sum(group.logit for group in why.groups)
+        assert parts == pytest.approx(why.logit, abs=1e-5)  # float32
 
 
 FEATURES = [

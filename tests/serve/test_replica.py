@@ -18,6 +18,7 @@ import torch
 
 import tgflow as tg
 from helpers.effort import cases
+from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory
 from tgflow.run import serving
 from tgflow.run.config import ConfigError
@@ -48,10 +49,12 @@ def rows(size, names=False, seed=3, x_dim=0):
 class Published:
     """A trainer that publishes, and what its model was after each micro-batch."""
 
-    def __init__(self, path: Path, name: str, every: int = 1, ring: str = "8MiB", **stream) -> None:
+    def __init__(
+        self, path: Path, name: str, every: int = 1, ring: str = "8MiB", node_x=None, **stream
+    ) -> None:
         self.stream = tg.open_stream(rows(**({"size": 300} | stream)), time_unit="s")
         model = made(name, self.stream)
-        graph = tg.TemporalGraph(edge_x_dim=self.stream.x_dim)
+        graph = tg.TemporalGraph(edge_x_dim=self.stream.x_dim, node_x=node_x)
         self.trainer = tg.ContinualTrainer(
             model, graph, tg.ContinualConfig(batch_size=BATCH, seed=1, replay_horizon=100)
         )
@@ -131,6 +134,28 @@ def test_answers_equal_the_trainer_bit_for_bit_at_each_version(tmp_path, name, e
     memory, own = replica.predictor.model.state, published.trainer.model.state
     if isinstance(own, NodeMemory):
         assert all(torch.equal(x, own.state_dict()[k]) for k, x in memory.state_dict().items())
+
+
+def test_statistics_of_node_features_follow_the_run_until_they_are_frozen(tmp_path):
+    """They scale the features of nodes that no event has."""
+    published = Published(tmp_path / "run", "recency", node_x=FeatureTable(1))
+    graph, stream = published.trainer.graph, published.stream
+    graph.node_scale = tg.graph.FeatureScale("standard", freeze_at=20)
+    tg.save_run(published.trainer, tmp_path / "run")
+    ids = list(range(NUM_NODES))
+    ages = tg.NodeFeatures({"id": ids, "age": [float(i * i) for i in ids]}, id="id")
+    published.stream = ages.along(stream, graph, ids=stream.ids)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
+    scale = replica._node_scale  # which scaled the rows that the predictor asks for
+    seen = set()
+    for _ in published.steps():
+        replica.advance()
+        now = tg.graph.FeatureScale("standard", freeze_at=20)  # that of the graph reads ahead
+        now.load(graph.node_scale.state_at(graph.num_node_rows(replica.predictor.position)))
+        expected = now.scaled(torch.tensor([[49.0]]))[0]
+        seen.add(float(expected))
+        assert torch.equal(scale.scaled(torch.tensor([[49.0]]))[0], expected)
+    assert len(seen) > 3
 
 
 def test_scaled_features_and_several_frames_at_once(tmp_path):

@@ -55,8 +55,8 @@ from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.row_batch import PartitionedSource
-from tgflow.streams.rows.schema import ID_KINDS, IdKind, time_guard
-from tgflow.streams.rows.validate import feature_names, label_values
+from tgflow.streams.rows.schema import ID_KINDS, UNCOUNTED, IdKind, time_guard
+from tgflow.streams.rows.validate import feature_names, label_text, label_values
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.config import OfflineConfig
 from tgflow.train.split import training_end
@@ -237,12 +237,25 @@ def announce_labels(config: Config, *, resumed: bool) -> Config:
     c, task, found, counts = config.stream, config.task, dict[str, Any](), dict[str, int]()
     if task.target is None:
         return config
-    if c.label_values is None and not resumed:  # a resumed run reads them as before
+    path, num = c.path, task.classes or 2
+    if c.label_values not in (None, UNCOUNTED) and not resumed:
+        given = {text: 0 for each in c.label_values if (text := label_text(each)) is not None}
+        try:
+            values = label_values(task.target, given, c.positive_label, task.classes)
+        except ValueError as error:
+            raise ConfigError(f"--label-values: {in_flags(str(error))}") from None
+        if len(given) < len(c.label_values) or values is None:
+            raise ConfigError(f"--label-values must be different labels, got {c.label_values}")
+        found["stream.label_values"] = values
+        if task.classes is None and len(given) > 2:
+            found["task.classes"] = len(given)
+    elif c.label_values is None and not resumed:  # a resumed run reads them as before
         found["stream.unknown_label"] = c.unknown_label or ()
-        path = c.path
         if find_transport(path) is not None or c.follow or (path and is_pipe(path)):
-            if c.positive_label is None and task.classes in (None, 2):
-                found["stream.label_values"] = ("-1", "0", "1")
+            if num > 2:
+                found["stream.label_values"] = tuple(map(str, range(num)))
+            elif c.positive_label is None:
+                found["stream.label_values"] = UNCOUNTED
         else:
             counts, values, refusal = _counted_labels(replaced(config, found), task.target)
             if refusal is not None:

@@ -259,7 +259,7 @@ def _features(text: str | None) -> dict[str, Any] | None:
 def _label(run: Run, text: str | None) -> str | int | None:
     """Return a label in the stream's type: a number, if those of the run have no texts."""
     if text is None or run.label_names:
-        return text
+        return next((name for name in run.label_names if str(name) == text), text)
     try:
         return int(text)
     except ValueError:
@@ -292,7 +292,13 @@ def _read_pairs(path: Path, run: Run) -> pa.Table:
         texts.append(c.relation)
     if c.time_format is not None:
         texts.append(c.t)
-    table = read_table(path, [c.src, c.dst, *texts, *(c.categorical or ())])[1]
+    table = read_table(path, [c.src, c.dst, *texts, *(c.categorical or ())], c)[1]
+    given = {"sep": c.sep, "header": c.header, "columns": c.columns, "comment": c.comment}
+    as_read = ", ".join(f"{name}={x!r}" for name, x in given.items() if x is not None)
+    if as_read and not {c.src, c.dst} <= {*table.column_names}:
+        found = ", ".join(table.column_names[:8])
+        text = f"--pairs: {path} is read with the layout of the run, {in_flags(as_read)}, and has"
+        raise CliError(f"{text} the columns {found}, without {c.src} or {c.dst}", DATA)
     for name in (side for side in (c.src, c.dst) if side in table.column_names):
         try:
             ids = run.ids.read(table[name])

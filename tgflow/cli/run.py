@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -64,8 +65,8 @@ def run(
         list[str] | None,
         typer.Option(
             "--append",
-            help="File to learn after those that the run has learned, with its settings; one that "
-            "it has learned adds nothing; may be given several times.",
+            help="File or folder to learn after those that the run has learned, with its "
+            "settings; a file that it has learned adds nothing; may be given several times.",
             rich_help_panel="Resuming",
         ),
     ] = None,
@@ -115,12 +116,19 @@ def run(
             "--overwrite is for a single process, as ranks that are started again would lose what "
             "they have learned: remove the directory, or choose another --out"
         )
-    if append and (nproc is not None or read_launch(os.environ) is not None):
-        raise ConfigError("--append is for a single process; leave out --nproc")
+    if append and read_launch(os.environ) is not None and not is_started():
+        raise ConfigError("--append with several processes is for those of one host: --nproc 2")
+    files = _files(config, append, resume=resume) if append else iter([None])
     if nproc is not None and not is_started():
         out, path, model = config.run.out, config.stream.path, config.model.name
-        words, restarts = context.obj, max_restarts
-        raise typer.Exit(run_ranks(out, path, model, words, nproc, restarts, resume=resume))
+        code = None
+        for file in files:
+            words = _words(context.obj, file) if append else context.obj
+            code = run_ranks(out, path, model, words, nproc, max_restarts, resume=resume)
+            if code:
+                break
+        if code is not None:
+            raise typer.Exit(code)
     from tgflow.cli.rank_setup import follow, join_ranks, slice_per_rank
     from tgflow.run.directory import ResumeOptions
     from tgflow.run.saved import initial_settings
@@ -129,7 +137,10 @@ def run(
     done = None
     initial = initial_settings(config.start.init_from, stated, config.stream.path)
     config = replaced(config, initial | slice_per_rank(stated))
-    for file in _files(config, append, resume=resume) if append else [None]:
+    if append and is_started():  # a rank learns one of them; a restarted one may have learned it
+        leads = os.environ.get("RANK", "0") == "0"
+        files = iter([next(files, None) if leads else None])
+    for file in files:
         if append:
             stated = {"stream.limit": None, **stated}
         options = ResumeOptions(resume, allow_config_change, stated, overwrite, file)
@@ -149,10 +160,20 @@ def run(
         _print(metrics, result, directory)
 
 
+def _words(words: Sequence[str], file: str | None) -> list[str]:
+    """Return the words of a command with one file to append in place of all, or with none."""
+    kept = [
+        word
+        for before, word in pairwise(["", *words])
+        if "--append" not in (before, word.partition("=")[0])
+    ]
+    return kept if file is None else [*kept, "--append", file]
+
+
 def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[str | None]:
     """Yield None if the stream of the run has not ended, then the files that it has not learned."""
     from tgflow.run.learned_files import LearnedFiles, digests_of
-    from tgflow.streams.files.reader import is_pipe
+    from tgflow.streams.files.reader import is_pipe, paths_of
     from tgflow.streams.transports import find_transport
 
     out = config.run.out
@@ -162,20 +183,34 @@ def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[s
     if (saved := Path(out) / "config.toml").exists():
         streams.append(load_config(saved, unknown=[]).stream)
     are_endless = [c.follow or find_transport(c.path) for c in streams]
-    for file in append:
-        if any(are_endless) or find_transport(file) or is_pipe(file) or Path(file).is_dir():
+    for given in append:
+        if any(are_endless) or find_transport(given) or is_pipe(given):
             raise ConfigError(
-                f"--append {file}: it takes files, one by one, after files that are not followed "
+                f"--append {given}: it takes files and folders, after files that are not followed "
                 "(--follow)"
             )
     if not LearnedFiles(Path(out)).has_ended and any(c.path for c in streams):
         yield None
-    for file in append:
-        digests = digests_of(file)
-        if (found := LearnedFiles(Path(out)).with_digest(digests[0])) is None:
-            yield file
-        else:
-            hint(f"--append {file} adds nothing: {out} has learned that file, on {found.ended}")
+        if not LearnedFiles(Path(out)).has_ended:
+            return
+    for given in append:
+        files = [str(each) for each in paths_of(given)]  # those of a folder, in order
+        num_known, found = 0, None
+        for file in files:
+            learned = LearnedFiles(Path(out)).with_digest(digests_of(file)[0])
+            num_known, found = num_known + (learned is not None), learned or found
+            if learned is None:
+                yield file
+                if not LearnedFiles(Path(out)).has_ended:
+                    return
+        if found is not None:
+            num_new, what = (
+                len(files) - num_known,
+                "the others" if num_known < len(files) else "all",
+            )
+            what = "that file" if files == [given] else f"{what} of its files"
+            adds = f"{num_new:,} of {len(files):,} files" if num_new else "nothing"
+            hint(f"--append {given} adds {adds}: {out} has learned {what}, on {found.ended}")
 
 
 def _learn(

@@ -257,7 +257,9 @@ def fit(
         links.fit(progress=False)
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path
-    with closing(RunLoggers(config.operate.log_to, logs, trainer.num_epochs)) as epochs.loggers:
+    epochs.facts = config.label_facts
+    opened = RunLoggers(config.operate.log_to, logs, trainer.num_epochs, epochs.facts)
+    with closing(opened) as epochs.loggers:
         result = trainer.fit(partial(results.after_epoch, trainer), progress=False)
     epochs.loggers = None
     result |= _node_figures(trainer, inputs.labels)
@@ -317,6 +319,8 @@ class EpochLog(Callback):
         """Records of all epochs, including those before a resume."""
         self.loggers: RunLoggers | None = None
         """Loggers of the epochs; None: progress is printed and not recorded."""
+        self.facts: Mapping[str, str] = {}
+        """As `Config.label_facts`."""
         self.bar = Callback()
         """Progress of an epoch on a terminal."""
 
@@ -333,7 +337,7 @@ class EpochLog(Callback):
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
             f"  loss {record.loss:.4f}  val {METRIC_TITLES[self._metric]}"
-            f" {score(record.val[self._metric])}{label_score(record.val)}"
+            f" {score(record.val[self._metric])}{label_score(record.val, self.facts)}"
             f"{' *' if record.is_best else '  '}  {duration(record.seconds)}"
             f"  {compact(record.events_per_second)} events/s",
             highlight=False,

@@ -179,6 +179,8 @@ class EventLog:
         held = {**_IN_CORE, **self._beside}
         if not self.has_relations:
             del held["relation"]
+        if "label" not in offsets:  # none of these is known, and the label of some later event is
+            held.pop("label", None)
         if not held.keys() <= offsets.keys():
             return False
         return all(

@@ -192,13 +192,15 @@ def _paths(line: Line, across: _Scale, up: _Scale) -> list[tuple[str, str]]:
     return [*area, (f"line {_css(line)}", path), *dot]
 
 
-def calibration_chart(shares: Mapping[str, Mapping[int, float]], colors: Sequence[int]) -> Chart:
-    """Return the chart of the share of label 1 by tenth of predicted probability, by name."""
+def calibration_chart(
+    shares: Mapping[str, Mapping[int, float]], colors: Sequence[int], of: str
+) -> Chart:
+    """Return the chart of the share of a label by tenth of predicted probability, by name."""
     lines = [
         Line(name, [tenth / 10 + 0.05 for tenth in found], [*found.values()], color)
         for (name, found), color in zip(shares.items(), colors, strict=True)
     ]
     lines.append(Line("ideal", [0.05, 0.95], [0.05, 0.95], 1, "dashed"))
     percent = "{:.0%}".format
-    note = "share of label 1 by predicted probability"
-    return Chart("Calibration of labels", note, lines, percent, percent, "predicted", 0.0, 1.0)
+    note = f"share of {of} by predicted probability"
+    return Chart(f"Calibration of {of}", note, lines, percent, percent, "predicted", 0.0, 1.0)

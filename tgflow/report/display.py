@@ -26,17 +26,17 @@ SPARK = "▁▂▃▄▅▆▇█"
 
 
 class Display:
-    """Progress of a run, fed one record a micro-batch; a context manager."""
+    """Progress of a run, fed one record a micro-batch; `metrics` names further figures by key."""
 
     def __init__(
         self,
         console: Console,
         title: str,
         total: int | None,
-        metrics: Sequence[str] = (),
+        metrics: Mapping[str, str] | None = None,
         note: Callable[[], str] = str,
     ) -> None:
-        self._metrics, self._note = metrics, note
+        self._metrics, self._note = metrics or {}, note
         self._console, self._title, self._total = console, title, total
         self._history: dict[str, list[float]] = {key: [] for key in SHOWN}
         self._last: Record = {}
@@ -111,8 +111,8 @@ class Display:
             + f"  {compact(self._value('events_per_second'))} events/s  {self._lag()}"
             + "  recent:"
             + "".join(
-                f"  {name} {score(self._value(f'running.{name}'))}"
-                for name in self._metrics
+                f"  {title} {score(self._value(f'running.{name}'))}"
+                for name, title in self._metrics.items()
                 if f"running.{name}" in self._last
             )
             + f"  loss {score(self._value('running.loss'))}"
@@ -133,9 +133,9 @@ class Display:
             Text(f"{self._events()} · {clock if known else duration(elapsed)}", style="dim"),
         )
         own = (
-            f"{name} {score(self._value(f'running.{name}'))}, "
+            f"{title} {score(self._value(f'running.{name}'))}, "
             f"{score(self._value(f'prequential.{name}'))} since start"
-            for name in self._metrics
+            for name, title in self._metrics.items()
             if f"running.{name}" in self._last
         )
         return Panel(

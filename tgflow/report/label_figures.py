@@ -18,6 +18,8 @@ COLUMNS = {
     "ap": "AP",
     "ndcg": "NDCG@10",
 }
+_OF_CLASS = ("auc", "ap")
+"""Figures of the positive label alone."""
 RULES = {
     "majority": "most frequent label",
     "source_last": "source's last",
@@ -53,6 +55,22 @@ def named(flat: Mapping[str, Any], before: str, unnamed: str = "") -> str:
     if target is None:
         return unnamed
     return before + (target if positive is None else f"{target} = {positive}")
+
+
+def figure_name(key: str, flat: Mapping[str, Any]) -> str:
+    """Return what a figure is called: "edge.ap" is "AP of is_fraud = 1"; others as they are."""
+    task, _, figure = key.partition(".")
+    if task not in TASKS or figure not in COLUMNS:
+        return key
+    of = flat if figure in _OF_CLASS else {**flat, "label_positive": None}
+    return COLUMNS[figure] + named(of, " of ", " of labels")
+
+
+def class_of(key: str, flat: Mapping[str, Any]) -> str | None:
+    """Return the positive label, if a figure such as "running.edge.ap" is of it; None of all."""
+    *path, figure = key.split(".")
+    is_of_class = figure.removesuffix("_low").removesuffix("_high") in _OF_CLASS
+    return flat.get("label_positive") if is_of_class and {*TASKS} & {*path} else None
 
 
 def columns_of(flat: Mapping[str, Any], prefix: str, leading: str) -> list[str]:
@@ -95,10 +113,10 @@ def late_text(flat: Mapping[str, Any]) -> str:
     return f"{text}; half came within {duration(median)}, 90 % within {most}"
 
 
-def label_score(figures: Mapping[str, float]) -> str:
+def label_score(figures: Mapping[str, float], facts: Mapping[str, str]) -> str:
     """Return the label metrics in a few words; "" without labels."""
     names = (f"{task}.{key}" for task in TASKS for key in ("auc", "accuracy"))
-    found = [f"  {name} {score(figures[name])}" for name in names if name in figures]
+    found = [f"  {figure_name(n, facts)} {score(figures[n])}" for n in names if n in figures]
     return "".join(found[:1])
 
 

@@ -16,6 +16,7 @@ from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.ranks.broadcast import Feed
 from tgflow.ranks.parcel import broadcast_json
+from tgflow.report.label_figures import figure_name
 from tgflow.run import monitoring as watch
 from tgflow.run.checkpoints import Checkpoints, SavedRecords, SavedSettings
 from tgflow.run.context import RunContext
@@ -219,7 +220,8 @@ def _settings(run: RunContext) -> Component:
 def _shown(run: RunContext) -> Component:
     what = run.title or run.config.model.name.upper()
     title, kind = f"{what} learning from {run.config.stream.path}", run.config.task.kind
-    metrics = [f"{kind}.ap", f"{kind}.accuracy", *run.config.continual.metric_names]
+    keys = [f"{kind}.ap", f"{kind}.accuracy", *run.config.continual.metric_names]
+    metrics = {key: figure_name(key, run.config.label_facts) for key in keys}
     console = run.console if run.config.operate.log_format == "text" else None
     total, waits = run.stream.num_events, run.ingest.waits
     return watch.Shown(title, total, metrics, console, run.run_log, waits)
@@ -287,7 +289,9 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
     _settings,
     lambda run: SavedRecords(run.directory.files, run.newest, run.run_log),
     SavedIngest,
-    lambda run: RunLoggers(run.config.operate.log_to, run.path, run.trainer.position),
+    lambda run: RunLoggers(
+        run.config.operate.log_to, run.path, run.trainer.position, run.config.label_facts
+    ),
     _shown,
     open_alerts,
     open_scores,
@@ -321,7 +325,7 @@ def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:
     name = run.title or c.model.name
     labels = {"model": name, "stream": run.source.name, "run": str(run.path)}
     at = Endpoint(c.operate.metrics_host, c.operate.metrics_port)
-    collector = RunCollector(metrics.metrics, labels)
+    collector = RunCollector(metrics.metrics, labels, c.label_facts)
     port = open_exporter(collector, at, listed_hosts(c.serve), opened)
     run.run_log.info("metrics", f"metrics at {at._replace(port=port).url}/metrics", port=port)
 

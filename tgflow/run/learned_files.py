@@ -13,7 +13,9 @@ from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.log import EventLog
 from tgflow.run.records import LEARNED_FILES, DamagedJson, RunFiles, read_figures
+from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.files.reader import is_pipe, paths_of
+from tgflow.streams.files.urls import UrlPath
 
 _CHUNK = 1 << 20
 
@@ -26,7 +28,7 @@ class LearnedFile:
     start: int
     stop: int | None = None
     digests: list[str] = field(default_factory=list)
-    """SHA-256 of each file, once it has ended; none of a pipe, or of a table in memory."""
+    """Result of `digests_of`, once it has ended; none of a pipe, or of a table in memory."""
     times: list[int] = field(default_factory=list)
     """Times of the first and the last event, once it has ended."""
     ended: str | None = None
@@ -75,8 +77,8 @@ class LearnedFiles:
         *before, last = self.entries
         ends = [(at, at + 1) for at in (last.start, stop - 1)] if stop > last.start else []
         digests: list[str] = []
-        if not is_pipe(last.path) and (before or "://" not in last.path):  # not to download again
-            with suppress(FileNotFoundError):
+        if not is_pipe(last.path):
+            with suppress(FileNotFoundError, SourceUnavailable):
                 digests = digests_of(last.path)
         times, ended = [int(log.read(*each).t) for each in ends], datetime.now(UTC)
         last = replace(
@@ -94,13 +96,16 @@ class LearnedFiles:
 
 
 def digests_of(path: str) -> list[str]:
-    """Return the SHA-256 of a file, or of each file in a folder.
+    """Return the SHA-256 of a file, or of each file in a folder; at a URL, of its version there.
 
     Raises:
         FileNotFoundError: If there is none.
     """
     found = []
     for each in paths_of(path):
+        if isinstance(each, UrlPath):
+            found.append(hashlib.sha256(each.version().encode()).hexdigest())
+            continue
         digest = hashlib.sha256()
         with each.open("rb") as file:
             while chunk := file.read(_CHUNK):

@@ -10,6 +10,7 @@ from typing import Any
 from tgflow.checkpoint import Checkpoint, Component
 from tgflow.report.callbacks import CSVLogger, FigureCallback, Logger, TensorBoard, WandB
 from tgflow.report.callbacks.logger import package
+from tgflow.report.label_figures import class_of
 from tgflow.run.config.schema import LogTo
 from tgflow.run.records import LOGS
 
@@ -28,9 +29,12 @@ def check_loggers(kinds: Sequence[LogTo] | None) -> None:
 
 
 class RunLoggers(FigureCallback, Component):
-    """The loggers of a run, flushed before each checkpoint."""
+    """The loggers of a run, flushed before each checkpoint; `facts`: `Config.label_facts`."""
 
-    def __init__(self, kinds: Sequence[LogTo] | None, path: Path, step: int) -> None:
+    def __init__(
+        self, kinds: Sequence[LogTo] | None, path: Path, step: int, facts: Mapping[str, str]
+    ) -> None:
+        self._facts = facts
         with ExitStack() as opened:
             self._loggers = [
                 opened.enter_context(closing(_MAKERS[kind](path, step))) for kind in kinds or ()
@@ -38,6 +42,13 @@ class RunLoggers(FigureCallback, Component):
             self._opened = opened.pop_all()
 
     def log(self, step: int, record: Mapping[str, Any]) -> None:
+        """Log figures; names of those of the positive label end in it: `edge.ap.is_fraud=1`."""
+        record = {
+            key
+            if (of := class_of(key, self._facts)) is None
+            else f"{key}.{self._facts['label_target']}={of}": value
+            for key, value in record.items()
+        }
         for each in self._loggers:
             each.log(step, record)
 

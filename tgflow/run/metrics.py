@@ -15,6 +15,7 @@ from tgflow.base.extras import install_command
 from tgflow.base.units import seconds_per_tick
 from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.ranks.control import RankControl
+from tgflow.report.label_figures import class_of
 from tgflow.run.checkpoints import Checkpoints
 from tgflow.run.features import table_figures
 from tgflow.run.gpu import device_figures
@@ -123,10 +124,21 @@ METRICS = (
 
 
 class RunCollector:
-    """Collector of `METRICS` for prometheus-client."""
+    """Collector of `METRICS` for prometheus-client.
 
-    def __init__(self, metrics: Callable[[], Mapping[str, Any]], labels: Mapping[str, str]) -> None:
-        self._metrics, self._labels = metrics, labels
+    Args:
+        metrics: Returns their values by key.
+        labels: Labels of the run.
+        facts: As `Config.label_facts`; figures of the positive label have the label `class`.
+    """
+
+    def __init__(
+        self,
+        metrics: Callable[[], Mapping[str, Any]],
+        labels: Mapping[str, str],
+        facts: Mapping[str, str],
+    ) -> None:
+        self._metrics, self._labels, self._facts = metrics, labels, facts
 
     def describe(self) -> list[Any]:
         """Return nothing, as the metrics depend on the run, which registration must not query."""
@@ -141,11 +153,15 @@ class RunCollector:
             value = values.get(metric.key)
             if value is None:
                 continue
+            has_class = metric.label == "metric" and "label_positive" in self._facts
             labels = [] if metric.label is None else [metric.label]
+            names = [*labels, "class"] if has_class else labels
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-            family = kind(metric.name, metric.help, labels=labels)
+            family = kind(metric.name, metric.help, labels=names)
             for label, number in value.items() if labels else [("", value)]:
-                family.add_metric([str(label)] if labels else [], float(number))
+                own = [str(label)] if labels else []
+                own += [class_of(str(label), self._facts) or ""] if has_class else []
+                family.add_metric(own, float(number))
             yield family
 
     def registry(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ class Shown(Component, Callback):
         self,
         title: str,
         total: int | None,
-        metrics: Sequence[str],
+        metrics: Mapping[str, str],
         console: Console | None,
         run_log: RunLog,
         waits: Callable[[], Mapping[str, float]] = dict,

@@ -19,7 +19,7 @@ from tgflow.report.formatting import (
     score,
     stream_time,
 )
-from tgflow.report.label_figures import COLUMNS, RULES, label_table, late_text, named, task_of
+from tgflow.report.label_figures import RULES, figure_name, label_table, late_text, named, task_of
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
@@ -174,7 +174,7 @@ def _task_specs(flat: Mapping[str, Any]) -> list[Spec]:
     if (found := task_of(flat)) is None:
         return []
     prefix, key = found
-    name = COLUMNS[key] + named(flat, " of ", " of labels")
+    name = figure_name(f"{prefix.partition('.')[2]}.{key}", flat)
     low, high = (flat.get(f"{prefix}.{key}_{end}") for end in ("low", "high"))
     note = "" if low is None or high is None else f"95 %: {low:.3f} to {high:.3f}"
     return [(f"{prefix}.{key}", name, score, note)]
@@ -191,14 +191,16 @@ def _task_charts(
     if (found := task_of(flat)) is None:
         return []
     prefix, key = found
-    task, name = prefix.partition(".")[2], COLUMNS[key] + named(flat, " of ", " of labels")
+    task = prefix.partition(".")[2]
+    name = figure_name(f"{task}.{key}", flat)
     of = "running" if key == "ap" else "metrics"
     chart = _curve(records, f"{of}.{task}.{key}", name, 1 if key == "ap" else window,
                    4, axis, "of recent events; dashed: since the start", wide=True)  # fmt: skip
     charts = [replace(chart, lines=[*chart.lines, *_label_levels(flat, prefix, key, axis["x"])])]
     shares = {i: flat.get(f"{prefix}.calibration.{i}") for i in range(10)}
     measured = {i: share for i, share in shares.items() if share is not None}
-    charts += [calibration_chart({"measured": measured}, [4])] if measured else []
+    if measured:
+        charts.append(calibration_chart({"measured": measured}, [4], named(flat, "", "label 1")))
     return charts + _review_charts(flat, prefix, days)
 
 

@@ -232,8 +232,9 @@ class FrameReplica(Replica):
             graph.append(concat([_events(frame) for frame in frames]))
         finally:
             graph.feature_scale = scale
-        if scale is not None and "scale" in latest:
-            scale.load(latest["scale"])
+        for own, part in ((scale, "scale"), (self._node_scale, "node_scale")):
+            if own is not None and part in latest:
+                own.load(latest[part])
         state = run.model.state
         if isinstance(state, NodeMemory):
             for frame in frames:
@@ -252,6 +253,7 @@ class FrameReplica(Replica):
     def _take(self, run: Run) -> None:
         super()._take(run)
         self._next = None
+        self._node_scale = run.graph.node_scale  # which scales the features of new nodes
         if run.graph.node_x is not None:
             run.graph.node_scale = None  # rows come as they are stored
 

@@ -116,7 +116,6 @@ class Run(Predictor):
         self.classes = load_classes(checkpoint)
         """Texts of the numbers 0, 1, ... of relations and of labels, if they have any."""
         task, has_labels = make_task(config.task), self.model.label_decoder is not None
-        names = config.stream.label_names if config.task.classes not in (None, 2) else ()
         super().__init__(
             str(path),
             config.stream,
@@ -128,7 +127,8 @@ class Run(Predictor):
             features=load_features(checkpoint, feature_widths(graph)["edge_x_dim"]),
             has_inverses=not self.is_continual and config.offline.inverse,
             labels=task.labels_of(graph) if task is not None and has_labels else None,
-            label_names=names,
+            label_names=config.stream.label_shown,
+            label_columns=config.label_columns,
         )
         if config.scores.alert_budget is not None:
             self.alerts = AlertList.load(checkpoint)
@@ -311,6 +311,7 @@ def open_run(
             lambda: path.stream.classes,
             features=path.stream.features,
             labels=None if path.model.label_decoder is None else path.labels,
+            label_names=stream.label_shown,
         )
         run.follow(path, engine)
         if isinstance(stream_of := path.stream, FeaturedStream):

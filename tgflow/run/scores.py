@@ -25,6 +25,7 @@ from tgflow.graph.id_columns import list_array
 from tgflow.run.config import Config, ConfigError, StreamConfig
 from tgflow.run.context import RunContext
 from tgflow.run.records import DamagedJson
+from tgflow.serve.scored_pairs import label_column
 from tgflow.streams.files.formats import format_of
 from tgflow.streams.files.text import COMPRESSION
 from tgflow.streams.ingest.ingest import Ingest
@@ -168,20 +169,24 @@ class ScoreRows:
     """Formats the scores of micro-batches as rows."""
 
     def __init__(
-        self, ingest: Ingest, stream: StreamConfig, classes: int | None, labels: list[str]
+        self,
+        ingest: Ingest,
+        stream: StreamConfig,
+        label_columns: Mapping[str | int, int],
+        labels: list[str],
     ) -> None:
         self._ingest, self._labels = ingest, labels
         self._has_event_ids = stream.event_id is not None
-        # of two classes, 1 is the positive one
-        self._names = stream.label_names if classes not in (None, 2) else ()
+        self._names, self._label_columns = stream.label_shown, label_columns
         tick, unit = ingest.unit, stream.unit
         self._per_unit = ticks_per_unit(tick if "tick" in (tick, unit) else unit, tick)
 
     @property
     def columns(self) -> list[str]:
         event_id = ["event_id"] if self._has_event_ids else []
+        own = [label_column(name) for name in self._label_columns]
         scores = ["logit", "probability", "rank", "anomaly", "model_position"]
-        return ["position", "src", "dst", "t", *event_id, *scores, *self._labels]
+        return ["position", "src", "dst", "t", *event_id, *scores, *self._labels, *own]
 
     def of(self, events: HostEvents, scores: EventScores) -> pa.RecordBatch:
         """Return a row for each event of a micro-batch; unknown values are null."""
@@ -203,6 +208,9 @@ class ScoreRows:
             columns["label_probability"] = _array(scores.label_probability)
         if scores.alert is not None:
             columns["alert"] = _array(scores.alert)
+        if scores.label_probabilities is not None:
+            for label, share in zip(self._label_columns, scores.label_probabilities.T, strict=True):
+                columns[label_column(label)] = _array(share)
         assert [*columns] == self.columns
         return pa.RecordBatch.from_pydict(columns)
 
@@ -210,8 +218,8 @@ class ScoreRows:
         names = self._names
         if not names:
             return pa.array(label.numpy(), mask=(label == NO_LABEL).numpy())
-        texts = [None if each == NO_LABEL else names[each] for each in label.tolist()]
-        return pa.array(texts, pa.string())
+        found = [None if each == NO_LABEL else names[max(0, each)] for each in label.tolist()]
+        return pa.array(found, pa.string() if isinstance(names[0], str) else pa.int64())
 
     def _times(self, ticks: Tensor) -> pa.Array:
         """Return times as whole numbers, or with decimals where ticks are finer than the unit."""
@@ -342,8 +350,9 @@ def open_scores(run: RunContext) -> SavedScores | None:
     to = config.scores.to
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or to is None:
         return None
-    labels = trainer.scorer.label_columns
-    rows = ScoreRows(run.ingest, config.stream, config.task.classes, labels)
+    labels, columns = trainer.scorer.label_columns, config.label_columns
+    rows = ScoreRows(run.ingest, config.stream, columns if labels else {}, labels)
+    trainer.scorer.columns = [*columns.values()] if labels else ()
     noted, owner = None, {}
     if checkpoint is not None and _NOTE in checkpoint.meta:
         noted = read_as(_Noted, checkpoint.meta[_NOTE], _NOTE)

@@ -181,6 +181,9 @@ class FramePublisher(Component, Callback):
         if num_ids > self._num_ids:
             found = self._ids.state_dict(num_ids, self._num_ids)
             tensors |= {f"ids/{name}": x for name, x in found.items()}
+        scale = graph.node_scale
+        if graph.node_x is not None and scale is not None and self._num_rows < scale.freeze_at:
+            tensors |= {f"node_scale/{name}": x for name, x in scale.state_at(num_rows).items()}
         self._num_ids, self._num_rows = num_ids, num_rows
         if trainer.scorer is not None and trainer.scorer.alerts is not None:
             alerts = trainer.scorer.alerts.alerts.between(begin, end)

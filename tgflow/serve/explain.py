@@ -189,7 +189,7 @@ class Explanation:
         new: str | None,
         names: Callable[[Tensor], Sequence[Any]],
         time: Callable[[float], float],
-        label_names: Sequence[str] = (),
+        label_names: Sequence[str | int] = (),
     ) -> Explanation:
         """Return the explanation with other ids and times.
 
@@ -199,7 +199,7 @@ class Explanation:
             new: The field of that name.
             names: Returns the ids of nodes, int64 `[N]`.
             time: Returns the time of a tick.
-            label_names: Texts of the labels 0, 1, ...; none if labels are numbers.
+            label_names: Labels by their numbers 0, 1, ...; none if these are the labels.
         """
 
         def label(number: Any) -> Any:
@@ -591,7 +591,7 @@ class _LabelPast(_Past):
                     f"no learned event has the label {of.label!r}; labels are {[*codes]}"
                 )
             label = next((name for name, code in codes.items() if code == self._code), None)
-        elif of.label is None:
+        elif of.label in (None, 1):
             label = 1
         else:
             raise ValueError(f"label {of.label!r}: of two labels that of class 1 is explained")

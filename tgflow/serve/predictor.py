@@ -135,7 +135,9 @@ class Predictor:
         features: Widths of the stream's feature columns by name, in order, categorical ones last.
         has_inverses: Whether the graph has the inverse of each event; see `with_inverses`.
         labels: Labels of the graph's events, if the model predicts them.
-        label_names: Texts of the labels 0, 1, ...; none if labels are numbers.
+        label_names: Labels as the stream has them by their numbers 0, 1, ...; none if these are
+            the labels.
+        label_columns: Numbers of the labels whose probabilities scores include, by their names.
     """
 
     def __init__(
@@ -151,7 +153,8 @@ class Predictor:
         features: Mapping[str, int] = MappingProxyType({}),
         has_inverses: bool = False,
         labels: EventLabels | None = None,
-        label_names: Sequence[str] = (),
+        label_names: Sequence[str | int] = (),
+        label_columns: Mapping[str | int, int] = MappingProxyType({}),
     ) -> None:
         self._name, self._stream = name, stream
         self.ids = ids
@@ -164,6 +167,7 @@ class Predictor:
         self._classes, self._has_inverses = classes, has_inverses
         self.features = EventFeatures(stream, features, self._texts)
         self.labels, self.label_names = labels, label_names
+        self._label_columns = label_columns
         self.alerts: AlertList | None = None
         """Alerts of the run; None if it raises none."""
         self.node_rows: Callable[[Sequence[Any], Tensor | None], Tensor] | None = None
@@ -420,7 +424,13 @@ class Predictor:
         names = [*self.label_names]
         if label is not None and names:
             if label not in names:
-                raise ValueError(f"{label!r} is no label; there are {', '.join(names)}")
+                known = ", ".join(map(str, names))
+                raise ValueError(f"{label!r} is no label; there are {known}")
+            if len(names) == 2 and label == names[0]:
+                raise ValueError(
+                    f"of the labels of {target} the positive one, {names[1]}, is "
+                    f"explained; got {label!r}"
+                )
             label = names.index(label)
         if x is None and self._reads_features:
             raise ValueError(f"the label depends on the event's features: {self.features.names}")
@@ -647,10 +657,17 @@ class Predictor:
         label, share = self.labels.said(t, cuts, classes)
         names = self.label_names
         texts = [
-            None if each == NO_LABEL else names[each] if names else each for each in label.tolist()
+            None if each == NO_LABEL else names[max(0, each)] if names else each
+            for each in label.tolist()
         ]
         scored = self._scored(logits.cpu(), [(asked, slice(None))])
-        return replace(scored, predicted_label=texts, label_probability=share)
+        shares = None
+        if self._label_columns:
+            columns = labels.shares(t, cuts, classes, [*self._label_columns.values()]).T
+            shares = dict(zip(self._label_columns, columns, strict=True))
+        return replace(
+            scored, predicted_label=texts, label_probability=share, label_probabilities=shares
+        )
 
     def score_pairs(self, asked: Sequence[PairQuery]) -> list[ScoredPairs]:
         """Return the answer to each query, all with relations or none, by one call of the model."""

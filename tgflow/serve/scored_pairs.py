@@ -16,6 +16,11 @@ from tgflow.base.describe import described
 from tgflow.graph.id_columns import list_array
 
 
+def label_column(label: str | int) -> str:
+    """Return the column of a label's probability in rows of scores."""
+    return f"label_probability.{label}"
+
+
 @described
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredPairs:
@@ -49,6 +54,9 @@ class ScoredPairs:
     for all."""
     label_probability: Tensor | None = None
     """float64 `[N]`: of label 1 of two classes, else of the predicted label; NaN if unknown."""
+    label_probabilities: dict[Any, Tensor] | None = None
+    """float64 `[N]` by label, of more than two classes; NaN of one that no learned event has. In
+    rows they are `label_probability.LABEL`."""
 
     def __len__(self) -> int:
         return len(self.src)
@@ -56,7 +64,14 @@ class ScoredPairs:
     def __getitem__(self, rows: slice) -> ScoredPairs:
         """Return some of the pairs."""
         found = ((field.name, getattr(self, field.name)) for field in fields(self))
-        columns: dict[str, Any] = {name: None if x is None else x[rows] for name, x in found}
+        columns: dict[str, Any] = {
+            name: {key: column[rows] for key, column in x.items()}
+            if isinstance(x, dict)
+            else x
+            if x is None
+            else x[rows]
+            for name, x in found
+        }
         return ScoredPairs(**columns)
 
     @classmethod
@@ -73,13 +88,18 @@ class ScoredPairs:
     def to_pylist(self) -> list[dict[str, Any]]:
         """Return a row for each pair; unknown values are None."""
         columns: dict[str, list[Any]] = {}
-        for field in fields(self):
-            column = getattr(self, field.name)
-            if isinstance(column, Tensor):
-                column = [None if isnan(x) else x for x in column.tolist()]
-            if column is not None:
-                columns[field.name] = column
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        del every["label_probabilities"]
+        for name, x in (every | self._of_labels()).items():
+            if isinstance(x, Tensor):
+                columns[name] = [None if isnan(each) else each for each in x.tolist()]
+            elif x is not None:
+                columns[name] = x
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def _of_labels(self) -> dict[str, Tensor]:
+        found = self.label_probabilities or {}
+        return {label_column(label): column for label, column in found.items()}
 
     def to_arrow(self) -> pa.Table:
         """Return a row for each pair; unknown values are null."""
@@ -95,6 +115,8 @@ class ScoredPairs:
             columns["predicted_label"] = pa.array(self.predicted_label)
             share = self.label_probability.cpu().numpy()
             columns["label_probability"] = pa.array(share, from_pandas=True)
+        for name, x in self._of_labels().items():
+            columns[name] = pa.array(x.cpu().numpy(), from_pandas=True)
         return pa.table(columns)
 
     def to_pandas(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,10 +34,12 @@ class EventScores:
     model_position: int
     """Log position up to which the model had learned and stored events."""
     predicted_label: Tensor | None = None
-    """int64 `[B]`: the likeliest label, of two classes 1 (positive) or 0; `NO_LABEL` for a class
-    that no earlier label had. None without a task that predicts labels."""
+    """int64 `[B]`: the likeliest label, of two classes 1 (positive), or else 0 or -1; `NO_LABEL`
+    for a class that no earlier label had. None without a task that predicts labels."""
     label_probability: Tensor | None = None
     """float64 `[B]`: for two classes P(label > 0), else the probability of the predicted label."""
+    label_probabilities: Tensor | None = None
+    """float64 `[B, L]`: of each of `EventScorer.columns`; None without these."""
     alert: Tensor | None = None
     """bool `[B]`: whether the event is an alert; None without a budget of alerts."""
 
@@ -54,6 +56,8 @@ class EventScorer:
         """Calibration by the micro-batches learned so far."""
         self.on_scores: OnEventScores = lambda events, scores: None
         """Called with each micro-batch before it is learned; set by a runner."""
+        self.columns: Sequence[int] = ()
+        """Labels of more than two whose probabilities scores include; set by a runner."""
         self.alerts: AlertBudget | None = None
         """Chooses alerts by `label_probability`; set by a runner."""
         self._num_hist = num_hist
@@ -102,6 +106,9 @@ class EventScorer:
             scores = replace(
                 scores, predicted_label=label, label_probability=probability, alert=alert
             )
+            if self.columns:
+                shares = self._labels.shares(events.t, events.eid, values["classes"], self.columns)
+                scores = replace(scores, label_probabilities=shares)
         self.on_scores(events, scores)
         return scores
 

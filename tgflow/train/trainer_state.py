@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import EventLog, TemporalGraph, rebuild
 from tgflow.graph.cache import CachedTable, CacheSnapshot
-from tgflow.graph.events import COLUMNS, EventBatch
+from tgflow.graph.events import COLUMNS, NO_LABEL, EventBatch
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
 from tgflow.graph.log import LATE_COLUMNS
 from tgflow.graph.mutations import from_tensors, to_tensors
@@ -62,6 +63,7 @@ PIECE_BYTES = 64 << 20
 COPY_BYTES = 16 << 20
 _TITLES = {"edge_x": "edge features", "node_x": "node features"}
 _CACHES = "caches"
+_DECODER, _APART = "label_decoder.", "labels_"
 _SCALES = ("feature_scale", "node_scale")
 
 
@@ -75,6 +77,8 @@ def save_state(
     views. Draws no random numbers and does not change the trainer.
     """
     save_learner(writer, learner, by_part=slices > 1)
+    if learner.model.label_decoder is not None and not _has_known_labels(graph.log, position):
+        _set_labels_apart(writer, learner)
     save_graph(writer, graph, position, by_part=slices > 1)
 
 
@@ -82,6 +86,46 @@ def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = Fals
     """Save model, its state and the optimizer, as `load_learner` takes them."""
     for each in _learner_components(learner, by_part=by_part):
         each.save(writer)
+
+
+def _has_known_labels(log: EventLog, position: int) -> bool:
+    pieces = (slice(start, min(start + PIECE, position)) for start in range(0, position, PIECE))
+    labels = (log.column("label", piece) for piece in pieces)
+    return log.late.num_upto(position) > 0 or any(
+        label is not None and bool((label != NO_LABEL).any()) for label in labels
+    )
+
+
+def _set_labels_apart(writer: Checkpoint, learner: TrainStep) -> None:
+    """Exclude a label decoder that has learned no label from the digest: the seed made it.
+
+    A stream without known labels then has the digest of the same events without labels.
+    """
+    decoder, optimizer = learner.model.label_decoder, learner.optimizer
+    own = set() if decoder is None else {*map(id, decoder.parameters())}
+    groups = [] if optimizer is None else optimizer.param_groups
+    owned = [id(parameter) in own for group in groups for parameter in group["params"]]
+    for name, is_apart in (
+        (Parameters.name, lambda key: key.startswith(_DECODER)),
+        (Optimizer.name, lambda key: owned[int(key.partition(".")[0])]),
+    ):
+        whole = writer.sections.get(writer.prefix + name)
+        if whole is None:
+            continue
+        parts: tuple[dict[str, torch.Tensor], ...] = ({}, {})
+        for key, tensor in whole.items():
+            parts[is_apart(key)][key] = tensor
+        writer.put(name, parts[0])
+        writer.put(_APART + name, parts[1], volatile=True)
+
+
+def _joined(reader: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with what `_set_labels_apart` took out in its place."""
+    sections, added = dict(reader.sections), reader.prefix + _APART
+    for name in [each for each in sections if each.startswith(added)]:
+        whole = reader.prefix + name.removeprefix(added)
+        sections[whole] = {**sections[whole], **sections.pop(name)}
+    return replace(reader, sections=sections)
 
 
 def save_graph(
@@ -124,11 +168,14 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
     writer.note("position", position)
     writer.note("mutations", rows)
     writer.note("piece", PIECE)
+    writer.note("labels", graph.log.column("label", slice(0)) is not None)
     writer.put("mutations", deleted)
 
     def columns_of(start: int, stop: int) -> Tensors:
         events = graph.log.read(start, stop)
         columns = {name: getattr(events, name) for name in COLUMNS}
+        if events.label is not None and bool((events.label == NO_LABEL).all()):
+            del columns["label"]  # as of events without labels
         return {name: column for name, column in columns.items() if column is not None}
 
     put_pieces(writer, "events", PIECE, position, columns_of)
@@ -148,10 +195,11 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
     size, stop = max(1, read_natural(reader.meta, "piece")), read_natural(reader.meta, "position")
     rows = read_as(list[list[Any]], reader.meta.get("mutations"), "mutations")
     num_ids = Ids.num_saved(reader)
+    has_labels = read_as(bool, reader.meta.get("labels"), "labels")
 
     def pieces() -> Iterator[EventBatch]:
         for piece in pieces_of(reader, "events", size, stop):
-            events = _events(piece)
+            events = _events(piece, has_labels=has_labels)
             for end, nodes in (("src", events.src), ("dst", events.dst)):
                 if num_ids is not None and len(nodes) and (last := int(nodes.max())) >= num_ids:
                     raise UntrustedCheckpoint(
@@ -175,9 +223,11 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
             raise ValueError(f"there are {len(graph.log.late)} late labels, not {num}")
 
 
-def _events(piece: Tensors) -> EventBatch:
+def _events(piece: Tensors, *, has_labels: bool) -> EventBatch:
     names = [name for name, column in COLUMNS.items() if column.is_required or name in piece]
     columns: dict[str, Any] = {name: piece[name] for name in names}
+    if has_labels and "label" not in piece:
+        columns["label"] = torch.full_like(piece["t"], NO_LABEL)
     return EventBatch(**columns)
 
 
@@ -301,7 +351,7 @@ def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
 def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> None:
     """Do the same as `load_model`, but keep a label decoder that the checkpoint does not have."""
     decoder = model.label_decoder
-    if not any(name.startswith("label_decoder.") for name in checkpoint.get("model")):
+    if not any(name.startswith(_DECODER) for name in _joined(checkpoint).get(Parameters.name)):
         model.label_decoder = None
     try:
         load_model(model, checkpoint)
@@ -320,6 +370,7 @@ def load_learner(learner: TrainStep, checkpoint: Checkpoint) -> None:
 
 def _load(components: list[Component], checkpoint: Checkpoint) -> None:
     try:
+        checkpoint = _joined(checkpoint)
         for each in components:
             each.load(checkpoint)
     except CheckpointError:

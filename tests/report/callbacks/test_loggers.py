@@ -92,12 +92,12 @@ def test_all_loggers_are_closed_even_if_one_fails(tmp_path, monkeypatch):
     runs = fake_wandb(monkeypatch)
     with monkeypatch.context() as disk:
         disk.setattr(tg.callbacks.CSVLogger, "close", full)
-        loggers = RunLoggers(("csv", "wandb"), tmp_path, 0)
+        loggers = RunLoggers(("csv", "wandb"), tmp_path, 0, {})
         with pytest.raises(OSError, match="no room"):
             loggers.close()
     (tmp_path / "metrics.csv").write_text("src,dst\n")
     with pytest.raises(ValueError, match="not a file of figures"):
-        RunLoggers(("wandb", "csv"), tmp_path, 0)
+        RunLoggers(("wandb", "csv"), tmp_path, 0, {})
     assert [run.is_finished for run in runs] == [True, True]
 
 

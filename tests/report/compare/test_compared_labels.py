@@ -148,7 +148,7 @@ def test_page_leads_with_the_figure_of_labels(tmp_path, make, classes, name):
     page = comparison_page(analysis)
     assert page.index(f"Best {name} of labels") < page.index("Best MRR of links")
     assert page.index("<h2>Labels</h2>") < page.index("<h2>Links</h2>")
-    assert ("Calibration of labels" in page) == (classes == 2)
+    assert ("Calibration of label 1" in page) == (classes == 2)
     assert f"3 models on made: {next(iter(analysis.labels.means))} is ahead" in page
     assert set(analysis.labels.means) == {"tgn", "tgat"}
     head, rows = analysis.label_table()

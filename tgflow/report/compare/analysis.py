@@ -22,7 +22,7 @@ from tgflow.report.compare.significance import (
     compare_means,
 )
 from tgflow.report.formatting import score
-from tgflow.report.label_figures import COLUMNS, columns_of, named, rule_rows, task_of
+from tgflow.report.label_figures import COLUMNS, columns_of, figure_name, named, rule_rows, task_of
 from tgflow.train.tasks.figures import bin_scores, calibration_of
 
 NUM_WINDOWS = 20
@@ -136,8 +136,9 @@ class Analysis:
         """The figure that models are compared by first, and its significance."""
         if self.labels is None or self.task is None:
             return "MRR", self.mrr
-        of = named(self.outcome.summary, " of ", " of labels")
-        return f"{COLUMNS[self.task[1]]}{of}", self.labels
+        prefix, figure = self.task
+        key = f"{prefix.partition('.')[2]}.{figure}"
+        return figure_name(key, self.outcome.summary), self.labels
 
     def label_windows(self) -> dict[str, list[float]]:
         """Return the leading figure of labels in each window, the mean over seeds.

@@ -11,6 +11,7 @@ from tgflow.base.resampling import Interval
 from tgflow.report.chart import Chart, Line, Scatter, calibration_chart
 from tgflow.report.compare.analysis import Analysis, running_means
 from tgflow.report.formatting import compact, num_bytes, score
+from tgflow.report.label_figures import named
 from tgflow.report.page import Card, Cell, render_page, stream_name
 
 MAX_POINTS = 480
@@ -65,7 +66,8 @@ def _label_parts(analysis: Analysis) -> list[Card]:
     note = f"by window of {len(windows)}, mean over seeds; predicted before they were learned"
     charts = [_chart(analysis.leading[0], note, lines, wide=True)]
     if shares := analysis.calibration():
-        charts.append(calibration_chart(shares, [colors[label] for label in shares]))
+        of = named(analysis.outcome.summary, "", "label 1")
+        charts.append(calibration_chart(shares, [colors[label] for label in shares], of))
     return [card, Card(figures=[each.figure() for each in charts])]
 
 

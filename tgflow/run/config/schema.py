@@ -30,7 +30,7 @@ from tgflow.base.units import parse_bytes
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
 from tgflow.streams.options import StreamOptions
-from tgflow.streams.rows.schema import Checks
+from tgflow.streams.rows.schema import MOST_LABELS, Checks
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse, TrainingConfig
 from tgflow.train.tasks.config import TaskConfig
 
@@ -476,6 +476,16 @@ class Config:
         if self.task.target is None or self.task.classes not in (None, 2):
             return None
         return values[1] if len(values) == 2 else self.stream.positive_label or "1"
+
+    @property
+    def label_columns(self) -> dict[str | int, int]:
+        """Labels with score columns of their own, with their numbers: the first of many."""
+        values, names = self.stream.label_values or (), self.stream.label_shown
+        if self.task.classes in (None, 2):
+            return {}
+        if names:
+            return {name: i for i, name in enumerate(names[:MOST_LABELS])}
+        return {number: number for number in sorted(map(int, values[:MOST_LABELS]))}
 
     @property
     def label_facts(self) -> dict[str, str]:

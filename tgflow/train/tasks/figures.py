@@ -19,25 +19,31 @@ Counts: TypeAlias = NDArray[np.int64]
 
 RESAMPLES = 200
 NUM_BINS = 4096
+EXACT = 1 << 22
+"""Scores of a stream up to which AUC and AP are exact; those of more are of `NUM_BINS` bins."""
 RECENT_HALF_LIFE = 20.0
 """Half-life of scores in the recent AP, in micro-batches."""
 _WIDEST = 20.0
 
 
 class LabelFigures:
-    """Accumulates predicted labels, equally weighted; intervals take events as independent."""
+    """Accumulates predicted labels, equally weighted; intervals take events as independent.
+
+    Args:
+        num_classes: Number of classes.
+        pooled: Whether to keep all scores; otherwise the first `EXACT`, of 9 bytes each, and bins
+            of equal width, which intervals, calibration and recent figures are of.
+    """
 
     def __init__(self, num_classes: int, *, pooled: bool) -> None:
-        self.num_classes = num_classes
+        self.num_classes, self._pooled = num_classes, pooled
         self._cells = torch.zeros(num_classes, num_classes, dtype=torch.int64)
         """Confusion matrix: true class, predicted class."""
         self._ranks = torch.zeros(2, dtype=torch.float64)
         self._bins = torch.zeros(2, NUM_BINS, dtype=torch.int64)
         self._recent = torch.zeros(2, NUM_BINS, dtype=torch.float64)
         """The same, with exponential decay."""
-        self._pool: list[tuple[NDArray[np.float64], NDArray[np.bool_]]] | None = (
-            [] if pooled else None
-        )
+        self._pool: list[tuple[Tensor, Tensor]] = []
 
     def add(self, label: Tensor, classes: Tensor) -> dict[str, float]:
         """Add events; return their accuracy, and of more than two classes MRR."""
@@ -51,18 +57,19 @@ class LabelFigures:
         out = {"accuracy": float((predicted == label).double().mean())}
         if self.num_classes > 2:
             return out | {"mrr": float(reciprocal.mean())}
-        self.add_scores((classes[:, 1] - classes[:, 0]).double(), label == 1)
+        self.add_scores(odds_of(classes), label == 1)
         return out
 
     def add_scores(self, score: Tensor, is_positive: Tensor) -> None:
         """Add scores of two classes alone: float64 `[B]` and bool `[B]`."""
-        pair = score.numpy(), is_positive.numpy()
-        if self._pool is None:
-            added = torch.from_numpy(bin_scores(*pair))
+        if not self._pooled:
+            added = torch.from_numpy(bin_scores(score.numpy(), is_positive.numpy()))
             self._bins += added
             self._recent.mul_(0.5 ** (1 / RECENT_HALF_LIFE)).add_(added)
+        if self._is_exact:
+            self._pool.append((score, is_positive))
         else:
-            self._pool.append(pair)
+            self._pool.clear()
 
     def aps(self) -> tuple[float, float] | None:
         """Return the AP of recent scores and of all; None unless both classes occurred."""
@@ -102,9 +109,10 @@ class LabelFigures:
         if with_intervals:
             half = NORMAL * auc_error(counts)
             out |= {"auc_low": max(0.0, out["auc"] - half), "auc_high": min(1.0, out["auc"] + half)}
-            out["ap_low"], out["ap_high"] = ap_interval(counts)
-            if self._pool is None:
-                out |= {f"calibration.{tenth}": x for tenth, x in calibration_of(counts).items()}
+            binned = counts if self._pooled else self._bins.numpy()
+            out["ap_low"], out["ap_high"] = ap_interval(binned)
+            if not self._pooled:
+                out |= {f"calibration.{tenth}": x for tenth, x in calibration_of(binned).items()}
                 marks = [m * 10**i for i in range(19) for m in (1, 2, 5)]
                 sizes = [k for k in marks if k <= counts.sum()]
                 shares = precision_at(counts, sizes).tolist()
@@ -113,12 +121,32 @@ class LabelFigures:
 
     def _counts(self) -> Counts:
         """Return the counts of each score for negatives and for positives, the lowest first."""
-        if self._pool is None:
+        if not self._is_exact:
             return self._bins.numpy()
-        if not self._pool:
-            return np.zeros((2, 0), dtype=np.int64)
-        score, is_positive = (np.concatenate(part) for part in zip(*self._pool, strict=True))
-        return group_scores(score, is_positive)
+        return group_scores(*(part.numpy() for part in self.pool()))
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any label was known."""
+        return bool(self._cells.any() or self._bins.any())
+
+    @property
+    def _is_exact(self) -> bool:
+        return self._pooled or int(self._bins.sum()) <= EXACT
+
+    def pool(self) -> tuple[Tensor, Tensor]:
+        """Return the scores that are kept, float64 `[N]`, and whether each is positive."""
+        score, is_positive = zip(*self._pool, strict=True) if self._pool else ((), ())
+        none = torch.zeros(0, dtype=torch.float64)
+        self._pool = [(torch.cat([none, *score]), torch.cat([none.bool(), *is_positive]))]
+        return self._pool[0]
+
+    def load_pool(self, score: Tensor, is_positive: Tensor) -> None:
+        """Restore `pool` of a saved state, after `load_state_dict`; ValueError for another one."""
+        found = bin_scores(score.numpy(), is_positive.numpy())
+        if self._is_exact and not np.array_equal(found, self._bins.numpy()):
+            raise ValueError("the scores of labels differ from the counts beside them")
+        self._pool = [(score, is_positive)]
 
     def state_dict(self) -> dict[str, Tensor]:
         kept = {"cells": self._cells, "ranks": self._ranks}
@@ -131,6 +159,11 @@ class LabelFigures:
             raise ValueError(f"the saved figures have {was} classes, not {now}")
         self._cells, self._ranks = state["cells"].clone(), state["ranks"].clone()
         self._bins, self._recent = state["bins"].clone(), state["recent"].clone()
+
+
+def odds_of(classes: Tensor) -> Tensor:
+    """Return the logit of label 1 of two, float64 `[B]` of float32 logits `[B, 2]`, exactly."""
+    return classes[:, 1].double() - classes[:, 0].double()
 
 
 def ranks_of(label: Tensor, classes: Tensor) -> Tensor:

@@ -111,8 +111,8 @@ class KeptRows(Component):
             name: torch.empty(num, w, dtype=dtype) for name, (w, dtype) in self._columns.items()
         }
 
-    def save(self, writer: Checkpoint) -> None:
-        """Save the rows; nothing without any."""
+    def save(self, writer: Checkpoint, *, volatile: bool = False) -> None:
+        """Save the rows, `volatile` as `Checkpoint.put`; nothing without any."""
         if self.first is None:
             return
         segments = dict(self._segments)
@@ -124,7 +124,7 @@ class KeptRows(Component):
             return {name: x[: stop - start] for name, x in segments[start // self._size].items()}
 
         begin = self.begin(self.stop) // self._size * self._size
-        put_pieces(writer, self.name, self._size, self.stop, read, start=begin)
+        put_pieces(writer, self.name, self._size, self.stop, read, start=begin, volatile=volatile)
 
     def load(self, reader: Checkpoint) -> None:
         """Load the rows that there is room for."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,8 @@ from torch.nn.functional import cross_entropy
 from tgflow.base.describe import described
 from tgflow.base.units import parse_bytes, seconds_of, ticks_in
 from tgflow.checkpoint import Checkpoint, Component, check_like
+from tgflow.checkpoint.sections import pieces_of, put_pieces
+from tgflow.checkpoint.typed import read_natural
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, HostEvents, Targets
 from tgflow.graph.events import NO_LABEL
@@ -22,10 +24,11 @@ from tgflow.nn.label_decoder import LabelDecoder
 from tgflow.nn.model import Scores, TemporalModel, device_of_model, feature_widths
 from tgflow.train.tasks.baselines import LabelRules
 from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.figures import LabelFigures, ranks_of
+from tgflow.train.tasks.figures import LabelFigures, odds_of, ranks_of
 from tgflow.train.tasks.kept_rows import KeptRows
 from tgflow.train.tasks.targets import DEPTH, LabelHistory
 
+_PIECE, _NOTE = 1 << 16, "num_label_scores"
 _TINY = torch.finfo(torch.float32).tiny
 LATE_FIGURES = ("judged", "pending", "corrected", "too_late", "seen")
 """Numbers of late labels: added to the figures; of events whose label has not come; corrections of
@@ -200,15 +203,23 @@ class EventLabels:
         if classes is None:
             return -positive.double()
         if self.task.num_classes == 2:
-            return (classes[:, 1] - classes[:, 0]).double()
+            return odds_of(classes)
         return 1 / ranks_of(self.history.classes(eid).clamp(min=0), classes.float())
 
     def said(self, t: Tensor, at: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the most likely label of events at ticks and positions, and its probability."""
         share, code = classes.double().softmax(1), classes.argmax(1)
         if self.task.num_classes == 2:
-            return code, share[:, 1]
+            return self.history.labels(code, t, at), share[:, 1]
         return self.history.labels(code, t, at), share.gather(1, code.unsqueeze(1)).squeeze(1)
+
+    def shares(self, t: Tensor, at: Tensor, classes: Tensor, labels: Sequence[int]) -> Tensor:
+        """Return the probabilities of some of more than two labels, float64 `[B, len(labels)]`.
+
+        NaN of a label that no event visible at ticks and positions has had.
+        """
+        codes, was_seen = self.history.first_of(labels, t, at)
+        return classes.double().softmax(1)[:, codes].where(was_seen, torch.nan)
 
     def attach(self, batch: Batch) -> Batch:
         if not self.are_predicted:
@@ -408,22 +419,46 @@ class EventFigures(Component):
         return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}
 
     def save(self, writer: Checkpoint) -> None:
-        writer.put(self.name, {**self._own.state_dict(), "span": self._span.clone()})
+        is_idle = not self._own.has_any  # which is not of the data, see `save_state`
+        writer.put(
+            self.name, {**self._own.state_dict(), "span": self._span.clone()}, volatile=is_idle
+        )
+        score, is_positive = self._own.pool()
+
+        def rows(start: int, stop: int) -> dict[str, Tensor]:
+            # copies, as files hold whole tensors
+            own = {"score": score, "is_positive": is_positive}
+            return {name: column[start:stop].clone() for name, column in own.items()}
+
+        put_pieces(writer, self._pool_name, _PIECE, len(score), rows, volatile=is_idle)
+        writer.note(_NOTE, len(score))
         if self._has_late:
-            writer.put(_LATE, {"numbers": self._late.clone(), "delays": self._delays.clone()})
+            late = {"numbers": self._late.clone(), "delays": self._delays.clone()}
+            writer.put(_LATE, late, volatile=is_idle)
             writer.note(_LATE, True)
-            self._said.save(writer)
+            self._said.save(writer, volatile=is_idle)
 
     def load(self, reader: Checkpoint) -> None:
         found = reader.get(self.name)
         check_like(self.name, found, {**self._own.state_dict(), "span": self._span})
         self._own.load_state_dict(found)
         self._span = found["span"].clone()
+        num = read_natural(reader.meta, _NOTE)
+        pieces = [*pieces_of(reader, self._pool_name, _PIECE, num)]
+        types = {"score": torch.float64, "is_positive": torch.bool}
+        if any({name: x.dtype for name, x in piece.items()} != types for piece in pieces):
+            raise ValueError(f"{self._pool_name} has other columns than scores of labels")
+        self._own.load_pool(*(torch.cat([piece[name] for piece in pieces]) for name in types))
         if _LATE in reader.meta:
             late = reader.get(_LATE)
             check_like(_LATE, late, {"numbers": self._late, "delays": self._delays})
             self._late, self._delays = late["numbers"].clone(), late["delays"].clone()
             self._said.load(reader)
+
+    @property
+    def _pool_name(self) -> str:
+        # pieces of one name never change, and figures that begin anew begin at another event
+        return f"label-scores-{max(0, int(self._span[0]))}"
 
     @property
     def _has_late(self) -> bool:

@@ -167,7 +167,8 @@ class LateLearning(Component):
         if self._rows.first is not None:
             self._write(everything=True)
             writer.note(self.name, [*self._after])
-            self._rows.save(writer)
+            has_learned = self._after[1] or self._history.num_labeled(self._after[0])
+            self._rows.save(writer, volatile=not has_learned)
 
     def load(self, reader: Checkpoint) -> None:
         if self.name in reader.meta:

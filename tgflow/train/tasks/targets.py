@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ DEPTH = 8
 """Earlier labels of each list that are visible to an event."""
 _DEEPEST = 64 * DEPTH
 """Earlier events of each list among which known labels are looked for."""
+_MINUS = -2
+"""Stands for the label -1 among classes, of which -1 is no label."""
 
 
 class View(NamedTuple):
@@ -113,23 +116,22 @@ class LabelHistory:
 
     def _number(self, label: Tensor, position: Tensor, num_late: int) -> None:
         """Number new labels by the position where each occurs first, late ones first."""
-        if self.num_classes == 2:
-            return
-        order = position.argsort(stable=True)
-        kinds, first = np.unique(label[order].numpy(), return_index=True)
-        for kind in kinds[first.argsort()].tolist():
-            if self.codes.setdefault(kind, len(self.codes)) >= self.num_classes:
-                raise ValueError(
-                    f"label {kind} would be class {self.num_classes + 1} of {self.num_classes}; "
-                    "raise the number of classes: classes=..."
-                )
-        for firsts, rows in (
-            (self._first_late, slice(num_late)),
-            (self._first, slice(num_late, None)),
-        ):
+        codes = {-1: _MINUS}
+        if self.num_classes > 2:
+            order, codes = position.argsort(stable=True), self.codes
+            kinds, first = np.unique(label[order].numpy(), return_index=True)
+            for kind in kinds[first.argsort()].tolist():
+                if codes.setdefault(kind, len(codes)) >= self.num_classes:
+                    raise ValueError(
+                        f"label {kind} would be class {self.num_classes + 1} of "
+                        f"{self.num_classes}; raise the number of classes: classes=..."
+                    )
+        late, own = slice(num_late), slice(num_late, None)
+        for firsts, rows in ((self._first_late, late), (self._first, own)):
             kinds, first = np.unique(label[rows].numpy(), return_index=True)
             for kind, place in zip(kinds.tolist(), position[rows][first].tolist(), strict=True):
-                firsts.setdefault(self.codes[kind], place)
+                if kind in codes:
+                    firsts.setdefault(codes[kind], place)
 
     def _codes_of(self, label: Tensor) -> Tensor:
         """Return the classes of labels, int64; -1: of those that are not known, or not yet read."""
@@ -168,24 +170,30 @@ class LabelHistory:
         return torch.where(is_late, self._codes_of(label), own)
 
     def labels(self, codes: Tensor, t: Tensor, at: Tensor) -> Tensor:
-        """Return the labels of classes, of which there are more than two, as seen by events.
+        """Return the labels of classes, as seen at ticks and log positions.
 
-        Args:
-            codes: Classes.
-            t: Ticks of the events.
-            at: Log positions of the events.
+        Of two classes 0 is -1 once that was seen; of more, `NO_LABEL` for one that was not.
         """
-        known, first, late = [*self.codes], self._first, self._first_late
-        rows = zip(codes.tolist(), t.tolist(), at.tolist(), strict=True)
-        return torch.tensor(
-            [
-                known[code]
-                if first.get(code, INT64_MAX) < self.cut(time) or late.get(code, INT64_MAX) <= own
-                else NO_LABEL
-                for code, time, own in rows
-            ],
-            dtype=torch.int64,
-        )
+        if self.num_classes == 2:
+            return torch.where((codes == 0) & self._was_seen(_MINUS, t, at), -1, codes)
+        found, known = torch.full_like(codes, NO_LABEL), [*self.codes]
+        for code in torch.unique(codes).tolist():
+            if code < len(known):
+                found[(codes == code) & self._was_seen(code, t, at)] = known[code]
+        return found
+
+    def first_of(self, labels: Sequence[int], t: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the classes of labels, int64 `[L]`, and which were seen, bool `[B, L]`.
+
+        The latter is of ticks and positions `[B]`; the class of one that was never seen is 0.
+        """
+        codes = [self.codes.get(label, -1) for label in labels]
+        was_seen = torch.stack([self._was_seen(code, t, at) for code in codes], dim=1)
+        return torch.tensor(codes).clamp(min=0), was_seen
+
+    def _was_seen(self, code: int, t: Tensor, at: Tensor) -> Tensor:
+        is_own = self._first.get(code, INT64_MAX) < self._cuts(t)
+        return is_own | (self._first_late.get(code, INT64_MAX) <= at)
 
     def cut(self, t: int) -> int:
         """Return the log position up to which own labels of events are visible at a time."""
