@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "task.kind", "task.target",
-    "task.node_labels", "task.classes", "task.label_delay", "task.links", "task.freeze",
+    "task.node_labels", "task.classes", "task.label_delay", "task.label_replay",
+    "task.label_memory", "task.links", "task.freeze",
     *LEARNING_OF["continual"], "tables", "run",
     "checkpoint", "store", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip

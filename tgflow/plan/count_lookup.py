@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from tgflow.graph import TemporalGraph
+from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.counts import Count, Number, number
 from tgflow.graph.events import EventBatch
 from tgflow.plan._native import Clock, CountOf, EventCounts, Op
@@ -121,13 +121,13 @@ class LastEvents:
     and as many for each new pair.
 
     Args:
-        graph: Graph whose log to follow; not modified.
+        log: Log to follow; not modified.
     """
 
-    def __init__(self, graph: TemporalGraph) -> None:
+    def __init__(self, log: EventLog) -> None:
         kinds = CountOf.pair, CountOf.src, CountOf.dst
         self._native = EventCounts(
-            graph.backend.log, [(kind, 1, 0.0, Clock.seconds) for kind in kinds], [], []
+            log.native, [(kind, 1, 0.0, Clock.seconds) for kind in kinds], [], []
         )
 
     def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int) -> Tensor:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tgflow.report.formatting import num_bytes
-from tgflow.report.label_figures import label_table, named
+from tgflow.report.label_figures import label_table, late_text, named
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
 _WHERE = {"disk": "on disk"}
@@ -71,8 +71,9 @@ def print_labels(metrics: Mapping[str, Any]) -> None:
     found = label_table(metrics, metrics["model"])
     if found is not None:
         print_table(*found)
-        if text := named(metrics, "labels are those of "):
-            Console(soft_wrap=True, highlight=False).print(text, style="dim", markup=False)
+        for text in (named(metrics, "labels are those of "), late_text(metrics)):
+            if text:
+                Console(soft_wrap=True, highlight=False).print(text, style="dim", markup=False)
 
 
 def print_feature_tables(tables: Mapping[str, Any]) -> None:

@@ -293,7 +293,11 @@ def open_alerts(run: RunContext) -> AlertBudget | None:
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or most is None:
         return None
     assert trainer.labels is not None
-    classes = trainer.labels.history.classes
+    history = trainer.labels.history
+
+    def classes(eid: Tensor) -> Tensor:
+        return history.classes(eid, trainer.position - 1)
+
     trainer.scorer.alerts = AlertBudget(most, run.unit, lambda: trainer.position, classes)
     if run.newest is not None:
         trainer.scorer.alerts.load(run.newest)

@@ -46,6 +46,7 @@ from tgflow.graph import EventLog, TemporalGraph, rebuild
 from tgflow.graph.cache import CachedTable, CacheSnapshot
 from tgflow.graph.events import COLUMNS, NO_LABEL, EventBatch
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
+from tgflow.graph.log import LATE_COLUMNS
 from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.graph.tables.table import Table
@@ -90,7 +91,9 @@ def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = Fals
 def _has_known_labels(log: EventLog, position: int) -> bool:
     pieces = (slice(start, min(start + PIECE, position)) for start in range(0, position, PIECE))
     labels = (log.column("label", piece) for piece in pieces)
-    return any(label is not None and bool((label != NO_LABEL).any()) for label in labels)
+    return log.late.num_upto(position) > 0 or any(
+        label is not None and bool((label != NO_LABEL).any()) for label in labels
+    )
 
 
 def _set_labels_apart(writer: Checkpoint, learner: TrainStep) -> None:
@@ -176,6 +179,9 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
         return {name: column for name, column in columns.items() if column is not None}
 
     put_pieces(writer, "events", PIECE, position, columns_of)
+    if num_late := graph.log.late.num_upto(position):
+        writer.note("late_labels", num_late)
+        put_pieces(writer, "late_labels", PIECE, num_late, graph.log.late.read)
     size = PIECE
     writer.committed.append(lambda path: _map_events(graph.log, size, path))
 
@@ -207,6 +213,14 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
     rebuild(graph, pieces(), from_tensors(rows, reader.get("mutations")))
     if len(graph.log) != stop:
         raise ValueError(f"there are {len(graph.log)} events, not {stop}")
+    if "late_labels" in reader.meta:
+        for piece in pieces_of(
+            reader, "late_labels", size, num := read_natural(reader.meta, "late_labels")
+        ):
+            check_like("late_labels", piece, dict.fromkeys(LATE_COLUMNS, piece["eid"].long()))
+            graph.log.late.load(piece)
+        if len(graph.log.late) != num:
+            raise ValueError(f"there are {len(graph.log.late)} late labels, not {num}")
 
 
 def _events(piece: Tensors, *, has_labels: bool) -> EventBatch:

@@ -110,10 +110,6 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("all", lambda c, by: by.command != "info" and not c.stream.label and not c.task.node_labels
      and (c.stream.positive_label or c.stream.unknown_label),
      "--positive-label and --unknown-label are for labels: name their column (--target)"),
-    ("learning", lambda c, by: c.task.label_delay is not None and c.learning.updates
-     and not c.learning.replay_ratio,
-     "label_delay: late labels are learned with replayed events, but replay_ratio is 0 "
-     "(--replay-ratio)"),
     ("run, compare", lambda c, by: c.task.node_labels,
      "--node-labels is measured at the end of a training; use tgflow train"),
     ("run, compare", lambda c, by: c.task.inject,
