@@ -18,6 +18,7 @@ import torch
 
 import tgflow as tg
 from helpers.effort import cases
+from tgflow.graph.events import LateLabels
 from tgflow.nn import NodeMemory
 from tgflow.run import serving
 from tgflow.run.config import ConfigError
@@ -131,6 +132,22 @@ def test_answers_equal_the_trainer_bit_for_bit_at_each_version(tmp_path, name, e
     memory, own = replica.predictor.model.state, published.trainer.model.state
     if isinstance(own, NodeMemory):
         assert all(torch.equal(x, own.state_dict()[k]) for k, x in memory.state_dict().items())
+
+
+def test_replica_has_the_late_labels_of_each_version(tmp_path):
+    published = Published(tmp_path / "run", "tgn", 1)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
+    log, seen = published.trainer.graph.log, set()
+    for stop in published.steps():
+        log.add_labels(LateLabels([stop - 5, stop - 3], [1, stop % 3], [stop, stop]))
+        if stop % 40:  # several frames at once
+            replica.advance()
+            num, late = log.late.num_upto(stop), replica.predictor.graph.log.late
+            assert len(late) == num
+            for name, column in late.read(0, num).items():
+                assert torch.equal(column, log.late.read(0, num)[name])
+            seen.add(num)
+    assert len(seen) > 5
 
 
 def test_scaled_features_and_several_frames_at_once(tmp_path):
@@ -353,7 +370,7 @@ def test_replica_that_ends_before_it_reads_its_job_is_started_again(tmp_path, mo
         )  # fmt: skip
         process.wait()
         started.append(process)
-        return process
+        return process, self._job
 
     monkeypatch.setattr(Replicas, "_start", start)
     monkeypatch.setattr(serving, "_RESTART_SECONDS", 0.01)
