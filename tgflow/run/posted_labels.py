@@ -87,32 +87,26 @@ class PostedLabels:
         items = value.get("labels") if isinstance(value, dict) and len(value) == 1 else None
         if not isinstance(items, list) or not items:
             raise Refused(422, 'the body must be {"labels": [...]}; /docs shows what it may have')
-        faults, records, has_time = dict[int, RowFault](), list[bytes](), list[bool]()
+        faults, records, timeless = dict[int, RowFault](), dict[int, bytes](), list[int]()
         for row, item in enumerate(items):
             if text := self._fault(item):
                 faults[row] = RowFault(row, "schema", text)
                 continue
-            has_time.append(item.get("time") is not None)
-            full = item if has_time[-1] else {**item, "time": self._any_time}
-            records.append(json.dumps(full).encode())
-        found = JsonCodec(self._schema).decode(records)
-        numbers = np.delete(np.arange(len(items)), [*faults])
-        faults |= {
-            int(numbers[row]): RowFault(int(numbers[row]), *fault)
-            for row, fault in found.faults.items()
-        }
-        num, index = len(items), np.delete(np.arange(len(items)), [*faults])
+            if item.get("time") is None:
+                timeless.append(row)
+            full = {"time": self._any_time} if row in timeless[-1:] else {}
+            records[row] = json.dumps({**item, **full}).encode()
+        found, numbers = JsonCodec(self._schema).decode([*records.values()]), [*records]
+        faults |= {numbers[i]: RowFault(numbers[i], *f) for i, f in found.faults.items()}
         if not found.batches:
-            raise Refused(
-                422, "; ".join(f"label {f.row}: {f.text}" for f in [*faults.values()][:3])
-            )
+            first = [f"label {fault.row}: {fault.text}" for fault in [*faults.values()][:3]]
+            raise Refused(422, "; ".join(first))
+        index = np.array([row for row in numbers if row not in faults])
         rows = validate(found.batches, self._schema, index=index, faults=[*faults.values()])
-        is_timed = np.zeros(num, np.bool_)
-        is_timed[numbers] = has_time
-        times, own = rows.events.label_time, is_timed[index if rows.index is None else rows.index]
-        assert times is not None
-        events = replace(rows.events, label_time=np.where(own, times, INT64_MIN))
-        return replace(rows, events=events, partition=_PARTITION)
+        assert rows.index is not None
+        assert rows.events.label_time is not None
+        times = np.where(np.isin(rows.index, timeless), INT64_MIN, rows.events.label_time)
+        return replace(rows, events=replace(rows.events, label_time=times), partition=_PARTITION)
 
     def _fault(self, item: Any) -> str | None:
         if not isinstance(item, Mapping):
