@@ -35,6 +35,7 @@ class Row:
     label: int | None = None
     event_id: int | None = None
     bad: str | None = None
+    label_time: int | None = None
 
 
 class ListSource:
@@ -148,6 +149,7 @@ class _Partition:
             _texts([row.event_id for row in events]),
             relation=_ints([row.label for row in events]),
             event_id_hash=_ints([row.event_id for row in events]),
+            label_time=_ints([row.label_time for row in events]),
         )
 
     def __len__(self) -> int:

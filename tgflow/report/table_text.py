@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tgflow.base.units import duration
 from tgflow.report.formatting import num_bytes
 from tgflow.report.label_figures import label_table, late_text, named
 
@@ -111,6 +112,19 @@ def row_sums(stream: Mapping[str, Any]) -> str:
         for name, num in other_counts(stream).items()
     )
     return f"{counts['read']:,} rows read: {sums or 'none'}{skipped}"
+
+
+def label_sums(labels: Mapping[str, Any]) -> str:
+    """Return in one line what became of labels that came after their events, and how late."""
+    names = ("added", "corrected", "repeated", "waiting", "refused")
+    sums = ", ".join(f"{labels[name]:,} {name}" for name in names if labels[name])
+    late = labels.get("delay_seconds") or {}
+    shares = [f"{share} came within {duration(late[key])}" for share, key in _LATE if key in late]
+    how = f"; {', '.join(shares)} of their events" if shares else ""
+    return f"labels that came later: {sums or 'none'}{how}"
+
+
+_LATE = (("half", "p50"), ("90 %", "p90"))
 
 
 def other_counts(stream: Mapping[str, Any]) -> Counter[str]:

@@ -39,6 +39,7 @@ from tgflow.run.loggers import RunLoggers
 from tgflow.run.machine import rss_bytes
 from tgflow.run.metrics import RunCollector, RunMetrics, lag_figures, open_exporter, rank_report
 from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
+from tgflow.run.posted_labels import PostedLabels, label_token
 from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
 from tgflow.run.saved import find_initial, misfit, start_of
@@ -335,7 +336,17 @@ def _serve(run: RunContext, publisher: FramePublisher) -> None:
     where, c = run.served_at, run.config
     assert where is not None
     warn = partial(run.run_log.warning, "serve")
-    replicas = Replicas(run.path, c.serve, c.model.name, where, publisher.ring, warn=warn)
+    token = label_token(c)
+    replicas = Replicas(
+        run.path,
+        c.serve,
+        c.model.name,
+        where,
+        publisher.ring,
+        warn=warn,
+        labels=None if token is None else PostedLabels(c, run.ingest),
+        label_token=token,
+    )
     replicas.prioritize()  # where all cores are busy, answers come first
     run.lasting.callback(replicas.close)
     url = replicas.endpoint.url

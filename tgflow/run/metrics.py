@@ -11,9 +11,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tgflow.base.extras import install_command
 from tgflow.base.units import seconds_per_tick
 from tgflow.checkpoint.durable.log import DurableLog
+from tgflow.graph import TemporalGraph
 from tgflow.ranks.control import RankControl
 from tgflow.report.label_figures import class_of
 from tgflow.run.checkpoints import Checkpoints
@@ -26,6 +29,7 @@ from tgflow.run.stream import FlowControl
 from tgflow.serve.endpoint import Endpoint, Hosts
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.late_labels import COUNTS
 from tgflow.train.stream_trainer import StreamTrainer
 
 
@@ -57,6 +61,10 @@ METRICS = (
     _counter("tgflow_watermarks_forced", "Watermarks forced by a full buffer.", "forced",
              "partition"),
     _counter("tgflow_source_gaps", "Ranges of the source that were lost.", "gaps", "partition"),
+    _counter("tgflow_labels", "Labels that came after their events.", "labels", "outcome"),
+    _gauge("tgflow_labels_waiting", "Labels whose events have not come.", "labels_waiting"),
+    _gauge("tgflow_labels_delay_seconds", "Median time from an event to its label, of the latest.",
+           "labels_delay"),
     _gauge("tgflow_events_buffered", "Events in the reorder buffer.", "buffered"),
     _counter("tgflow_events_released", "Events released in order.", "released"),
     _counter("tgflow_events_learned", "Events predicted, learned and stored.", "position"),
@@ -243,6 +251,26 @@ def lag_figures(ingest: Ingest, trainer: StreamTrainer) -> dict[str, float]:
     return found
 
 
+MOST_LABELS = 1_000
+"""Latest labels whose delay is measured."""
+
+
+def label_delays(graph: TemporalGraph, most: int | None = None) -> dict[str, float]:
+    """Return the median and the 90th percentile of seconds from events to their late labels.
+
+    Args:
+        graph: Graph with the labels.
+        most: Number of the latest labels to look at; None: all.
+    """
+    num = len(graph.log.late)
+    late = graph.log.late.read(0 if most is None else max(0, num - most), num)
+    if not len(late["eid"]):
+        return {}
+    ticks = np.quantile((late["t"] - graph.log.gather(late["eid"]).t).numpy(), (0.5, 0.9))
+    seconds = (ticks * seconds_per_tick(graph.time_unit)).tolist()
+    return dict(zip(("p50", "p90"), seconds, strict=True))
+
+
 class RunMetrics:
     """State, health and metrics of a run."""
 
@@ -308,6 +336,7 @@ class RunMetrics:
                 **lag_figures(self._ingest, self._trainer),
                 "waits_for_seconds": self._ingest.waits(),
             },
+            **self._labels(),
             "rss_bytes": rss_bytes(),
             "memory_limit": self._memory_limit,
             **rank_report(self._control),
@@ -360,6 +389,14 @@ class RunMetrics:
             out["sent_bytes"] = {kind: sum(by[kind] for by in sent.values()) for kind in KINDS}
         return out
 
+    def _labels(self) -> dict[str, Any]:
+        """Return the counts of labels that come after their events."""
+        labels = self._ingest.labels
+        if labels is None:
+            return {}
+        counts = {**labels.counts, "waiting": labels.num_waiting}
+        return {"labels": counts | label_delays(self._trainer.graph, MOST_LABELS)}
+
     def _rows(self) -> dict[str, Any]:
         """Return counts of rows by partition, lag, watermark and the source's counters."""
         report = self._ingest.report()
@@ -383,6 +420,9 @@ class RunMetrics:
             "source_lag": report["lag"],
             **{f"source.{name}": value for name, value in report["counters"].items()},
         }
+        if labels := self._labels().get("labels"):
+            out["labels"] = {name: labels[name] for name in COUNTS}
+            out |= {"labels_waiting": labels["waiting"], "labels_delay": labels.get("p50")}
         if BEFORE_ALL < (watermark := report["watermark"]) < AFTER_ALL:
             unit = self._ingest.unit
             out["watermark_seconds"] = seconds = watermark * seconds_per_tick(unit)
