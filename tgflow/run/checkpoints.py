@@ -116,7 +116,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     def take(self) -> None:
         """Copy the state and start the write; all ranks that save together call this together."""
         start = time.monotonic()
-        checkpoint = Checkpoint({}, shard=self._shard)
+        checkpoint = Checkpoint({}, shard=self._shard, copies_later=True)
         self._trainer.save_to(checkpoint)
         for each in self._components:
             each.save(checkpoint)
@@ -203,5 +203,6 @@ class SavedRecords(Component, Callback):
         self._files.log(record.to_json())
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the number of lines; they are on disk when this returns."""
-        writer.note("records", {"lines": self._files.record_file.sync()})
+        """Save the number of lines; they are on disk before the checkpoint is."""
+        writer.note("records", {"lines": self._files.record_file.num_written})
+        writer.outside.append(self._files.record_file.sync)

@@ -71,10 +71,13 @@ class RecordFile:
             with suppress(OSError):  # a full disk is reported elsewhere
                 self._thin()
 
-    def sync(self) -> int:
-        """Sync to disk; return the number of records written."""
-        self._file.sync()
+    @property
+    def num_written(self) -> int:
         return self._next
+
+    def sync(self) -> None:
+        """Sync to disk; any thread may call it."""
+        self._file.sync()
 
     def rewind(self, num: int) -> None:
         """Truncate to the first `num` records; a file with fewer stays unchanged.

@@ -256,8 +256,11 @@ class SavedScores(Component):
         self._mark = ScoreMark(num_rows, self._sink.num_bytes, self._sink.crc32)
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the number of rows of learned events; they are on disk when this returns."""
-        self._sink.sync()
+        """Save the number of rows of learned events; they are on disk before the checkpoint is."""
+        if isinstance(self._sink, FileScores):
+            writer.outside.append(self._sink.sync)
+        else:
+            self._sink.sync()
         writer.note(_NOTE, asdict(_Noted(self._to, self._rows.columns, self._learned())))
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
