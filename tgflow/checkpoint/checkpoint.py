@@ -61,7 +61,7 @@ class Checkpoint:
     files verified, those of id partitions: calling one reads it, as a rank may lack the memory for
     those of all ranks."""
     copies_later: bool = False
-    """Whether `put` keeps functions for `later`, so that a training stops for a short time only."""
+    """Whether `put` keeps functions for `later`, so that a training on a CPU hardly stops."""
     shard: Shard = field(default_factory=Shard)
     """Rank and number of ranks: a rank saves its own id partitions and, in turn, other sealed
     sections; rank 0 saves everything else. All ranks list the names in `elsewhere`."""

@@ -164,8 +164,9 @@ class ModelState(Component):
             for part in range(PARTS):
                 writer.put_part(self.parts_name, part, functools.partial(take, part))
         elif state is not None:
-            is_frozen = isinstance(state, PartedState)
-            writer.put(self.name, state.frozen() if is_frozen else state.state_dict())
+            writer.put(
+                self.name, state.frozen() if isinstance(state, PartedState) else state.state_dict()
+            )
 
     def load(self, reader: Checkpoint) -> None:
         """Load the saved state."""

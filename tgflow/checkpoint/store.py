@@ -258,6 +258,8 @@ class WriterStats:
     last_path: Path | None = None
     seconds: float = 0.0
     """Write time of the last one."""
+    begun: float | None = None
+    """`time.monotonic` as its write began."""
     num_bytes: int = 0
     """Size of the last one, linked files included."""
     saved: int = 0
@@ -329,7 +331,7 @@ class CheckpointWriter:
         return self.stats
 
     def _save(self, step: int, checkpoint: Checkpoint, copied: Sequence[StreamEvent]) -> None:
-        start, stats = time.perf_counter(), self.stats
+        start, stats = time.monotonic(), self.stats
         try:
             for event in copied:
                 event.synchronize()
@@ -340,7 +342,8 @@ class CheckpointWriter:
                 stats,
                 last_step=step,
                 last_path=path,
-                seconds=time.perf_counter() - start,
+                seconds=time.monotonic() - start,
+                begun=start,
                 num_bytes=self._store.size_of(path),
                 saved=stats.saved + 1,
                 failures_in_a_row=0,

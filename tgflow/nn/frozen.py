@@ -25,15 +25,15 @@ class FrozenRows:
     """
 
     def __init__(self, size: int, columns: Columns) -> None:
-        self._size, self._columns, self._next = size, columns, 0
+        self.size, self._columns, self._next = size, columns, 0
         self._is_kept = torch.zeros(size, dtype=torch.bool)
         self._kept: list[tuple[Tensor, Sequence[Tensor]]] = []
 
     def keep(self, ids: Tensor) -> None:
         """Copy the rows of distinct ids that are not copied yet; call it before they change."""
-        if (first := self._next) >= self._size:
+        if (first := self._next) >= self.size:
             return
-        ids = ids[(ids >= first) & (ids < self._size)]
+        ids = ids[(ids >= first) & (ids < self.size)]
         ids = ids[~self._is_kept.index_select(0, ids)]
         if len(ids):
             self._is_kept.index_fill_(0, ids, True)
@@ -48,28 +48,24 @@ class FrozenRows:
                 else:
                     to[page].copy_(x)
             self._next = page.stop
-        self._next = self._size
+        self._next = self.size
         for ids, rows in tuple(self._kept):
             for to, x in zip(out, rows, strict=True):
                 to.index_copy_(0, ids, x)
         self._kept.clear()
 
 
-class Freezer:
+class Freezer(weakref.WeakSet[FrozenRows]):
     """The frozen rows of a table that are still needed."""
 
-    def __init__(self) -> None:
-        self._made: weakref.WeakSet[FrozenRows] = weakref.WeakSet()
-
     def freeze(self, size: int, columns: Columns) -> FrozenRows:
-        made = FrozenRows(size, columns)
-        self._made.add(made)
+        self.add(made := FrozenRows(size, columns))
         return made
 
-    def keep(self, ids: Tensor) -> None:
-        """Call it before the rows of distinct ids change."""
-        for each in tuple(self._made):
-            each.keep(ids)
+    def keep(self, ids: Tensor | None = None) -> None:
+        """Call it before the rows of distinct ids change; None: of all."""
+        for each in tuple(self):
+            each.keep(torch.arange(each.size) if ids is None else ids)
 
     def __reduce__(self) -> tuple[type[Freezer], tuple[()]]:
         return Freezer, ()  # a copy of the table has other rows

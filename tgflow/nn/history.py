@@ -81,7 +81,7 @@ class VersionHistory(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move to another device, the counts included."""
-        self._keep_all()
+        self._freezer.keep()
         self._count(self.next, self.position)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._on_host = self.rows.device.type == "cpu"
@@ -123,7 +123,7 @@ class VersionHistory(nn.Module):
         )  # fmt: skip
 
     def reset(self) -> None:
-        self._keep_all()
+        self._freezer.keep()
         self._count(0, 0)
         self.head.fill_(NO_VERSION)
 
@@ -224,9 +224,6 @@ class VersionHistory(nn.Module):
             return {name: x.index_select(0, slot) for name, x in state.items()} | index
 
         return take
-
-    def _keep_all(self) -> None:
-        self._freezer.keep(torch.arange(len(self.rows)))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         """Load the state of a history of as many nodes; `num_events` stays."""

@@ -197,7 +197,7 @@ class NodeMemory(nn.Module):
         return self._num_nodes if self.clock.is_cpu else int(self.seen)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        self._keep_all()
+        self._freezer.keep()
         self._set_num_nodes(self.num_nodes)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
@@ -307,7 +307,7 @@ class NodeMemory(nn.Module):
 
     def reset(self) -> None:
         """Reset all rows and the history; the nodes stay."""
-        self._keep_all()
+        self._freezer.keep()
         written = (self.clock[:, HAS_MAIL] != 0).nonzero().squeeze(1)
         for page in self._pages(len(written)):
             ids = written[page]
@@ -413,9 +413,6 @@ class NodeMemory(nn.Module):
         self.table.scatter_(nodes, rows)
         self.clock.index_copy_(0, nodes, clock)
 
-    def _keep_all(self) -> None:
-        self._freezer.keep(torch.arange(len(self.clock)))
-
     def rows_of(self, nodes: Tensor) -> dict[str, Tensor]:
         """Return the current rows of distinct nodes on the CPU, int64 `[R]`, for `put_rows`.
 
@@ -513,9 +510,9 @@ class NodeMemory(nn.Module):
                 return parts
             of = origin[:, NODE] % num_parts
             slots = torch.split(of.argsort(stable=True), of.bincount(minlength=num_parts).tolist())
-            for own, slot in zip(parts, slots, strict=True):
-                own |= {HISTORY + name: state[HISTORY + name][slot] for name in COLUMNS}
-                own[HISTORY + "events"] = state[HISTORY + "events"]
+            for found, slot in zip(parts, slots, strict=True):
+                found |= {HISTORY + name: state[HISTORY + name][slot] for name in COLUMNS}
+                found[HISTORY + "events"] = state[HISTORY + "events"]
             return parts
 
         return lambda part: split()[part]

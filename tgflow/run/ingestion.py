@@ -147,7 +147,8 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     name = getattr(section, "dead_letter_topic", None)
     if name is not None and transport is not None and transport.topic is not None:
         topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
-    letters = DeadLetterFiles(run.path / DEAD_LETTERS, topic=topic)
+    keep = config.operate.keep_dead_letters
+    letters = DeadLetterFiles(run.path / DEAD_LETTERS, topic=topic, keep=keep)
     opened.callback(close_quietly, letters)
     if run.ids is not None:
         source.ids = run.ids

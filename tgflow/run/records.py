@@ -174,7 +174,8 @@ SEEDS = "seeds"
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
-    | {"micro-batches.txt", "scores.arrows", "store.json", LEARNED_FILES, SEEDS, *LOGS.values()}
+    | {"micro-batches.txt", "scores.arrows", "score-rows", "store.json"}
+    | {LEARNED_FILES, SEEDS, *LOGS.values()}
 )
 """Further files of a run that has learned nothing."""
 LEARNED = frozenset({"checkpoint", "scores.arrow", "events.arrow"})
