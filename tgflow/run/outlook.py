@@ -29,8 +29,7 @@ HELP = {
     "--scores and --edge-path may name another disk",
     "maps": "raise the limit of the system: sysctl vm.max_map_count=262144",
 }
-Level = Callable[[], tuple[float, float]]
-"""Returns how much of a resource is used, and how much is free."""
+Level = Callable[[], tuple[float, float]]  # how much of a resource is used, and how much is free
 
 
 class Outlook:
