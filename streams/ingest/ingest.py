@@ -183,21 +183,18 @@ class Ingest:
     def state_at(self, position: int) -> IngestState:
         """Return the newest state with `num_released <= position`, and discard older ones.
 
-        For checkpoints: everything the state refers to is durable on return, and a lookup of new
-        partitions is scheduled. `forget_before` is cheaper.
+        For checkpoints, which sync the log: a lookup of new partitions is scheduled.
+        `forget_before` is cheaper.
 
         Args:
             position: Number of events the trainer has stored; must not decrease.
 
         Raises:
             Unbalanced: If a row is not accounted for.
-            OSError: If log or dead letters cannot be synced to disk.
         """
         self.forget_before(position)
         state = self._states[0]
         check_balance(state.counts, state.num_held)
-        if self._log is not None:
-            self._log.sync()
         self._looks_for_partitions = True
         return state
 

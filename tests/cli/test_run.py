@@ -207,7 +207,7 @@ def test_metrics_file_describes_the_run(tgflow, tmp_path, seen):
         "tgflow_rank_sent_bytes", "tgflow_sent_bytes",
         "tgflow_events_malformed", "tgflow_source_lag_records", "tgflow_source_rebuilds",
         "tgflow_source_outage_seconds", "tgflow_source_paused_seconds",
-        "tgflow_watermark_seconds", "tgflow_watermark_age_seconds",
+        "tgflow_watermark_seconds", "tgflow_watermark_age_seconds", "tgflow_seconds_left",
     }  # fmt: skip
 
 

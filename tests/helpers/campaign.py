@@ -149,10 +149,10 @@ def rows(size: int) -> list[dict[str, Any]]:
     return out
 
 
-def write_rows(path: Path, size: int) -> Path:
-    """Write such rows to a file, with two features."""
+def write_rows(path: Path, size: int, days: int = 1) -> Path:
+    """Write such rows to a file, with two features, on so many days."""
     lines = [
-        ",".join(str(row[key]) for key in ("src", "dst", "t")) + f",{i % 97},{i % 31}"
+        f"{row['src']},{row['dst']},{_later(row['t'], i * days // size)},{i % 97},{i % 31}"
         for i, row in enumerate(rows(size))
     ]
     path.write_text("src,dst,t,f0,f1\n" + "\n".join(lines) + "\n")
@@ -182,6 +182,10 @@ def write_labels(path: Path, size: int) -> Path:
     lines = [",".join(str(row[name]) for name in names) for row in labels_of(rows(size))]
     path.write_text("\n".join([",".join(names), *lines]) + "\n")
     return path
+
+
+def _later(t: Any, days: int) -> Any:
+    return t + 86_400 * days if type(t) is int and t > 7 else t
 
 
 def publish(

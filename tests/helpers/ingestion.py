@@ -339,6 +339,8 @@ class World:
     def save(self, position):
         ids = self.ingest.ids
         state = self.ingest.state_at(position)
+        if self.log is not None:
+            self.log.sync()
         dense = {name: node for node, name in enumerate(ids.decode(torch.arange(len(ids))))}
         named = [dense[name] for event in self.learned[:position] for name in event[:2]]
         ids_state = ids.state_dict(max(named, default=-1) + 1)

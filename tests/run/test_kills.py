@@ -39,6 +39,7 @@ from helpers.kafka_io import records_of
 from helpers.live_runs import figures, same_run
 from tgflow.checkpoint.durable.log import HEADER_BYTES, LogPosition, read_written
 from tgflow.run.micro_batch_ends import MicroBatchEnds
+from tgflow.run.scores import score_files
 
 START = LogPosition(0, HEADER_BYTES)
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
@@ -173,11 +174,13 @@ def read_rows(path):
 @pytest.mark.parametrize(("ending", "task"), [("parquet", ()), ("csv", LABELED)])
 def test_scores_are_written_exactly_once(record_property, tmp_path, ending, task):
     kills = max(1, KILLS // 2)
-    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
-    whole, other = (tmp_path / f"{name}.{ending}" for name in ("whole", "killed"))
+    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills, days=3)
+    whole, other = (tmp_path / f"{name}.{ending}" for name in ("whole", "killed-{day}"))
     flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, *task, "--scores", str(whole)]
     killed(record_property, tmp_path, kills, flags, ["--scores", str(other)])
-    rows = read_rows(other)
+    files = score_files(str(other))
+    assert len(files) == 3
+    rows = [row for file in files.values() for row in read_rows(file)]
     assert rows == read_rows(whole)
     assert ("predicted_label" in rows[0]) == bool(task)
     assert [int(row["position"]) for row in rows] == list(range(len(rows)))

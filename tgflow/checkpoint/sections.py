@@ -156,7 +156,7 @@ class ModelState(Component):
         self._state, self._by_part = state, by_part
 
     def save(self, writer: Checkpoint) -> None:
-        """Save copies made by the state."""
+        """Save copies made by the state, of a `PartedState` when they are written."""
         state = self._state
         if self._by_part and isinstance(state, PartedState):
             writer.note(self.parts_name, {"parts": PARTS})
@@ -164,7 +164,9 @@ class ModelState(Component):
             for part in range(PARTS):
                 writer.put_part(self.parts_name, part, functools.partial(take, part))
         elif state is not None:
-            writer.put(self.name, state.state_dict())
+            writer.put(
+                self.name, state.frozen() if isinstance(state, PartedState) else state.state_dict()
+            )
 
     def load(self, reader: Checkpoint) -> None:
         """Load the saved state."""
@@ -293,37 +295,38 @@ def put_pieces(
     stop: int,
     read: Callable[[int, int], Tensors],
     *,
-    start: int = 0,
+    first: int = 0,
     volatile: bool = False,
 ) -> None:
-    """Save append-only entries `[start, stop)`: full chunks sealed, the rest in a section `name`.
+    """Save append-only entries `[first, stop)`: full chunks sealed, the rest in a section `name`.
 
     Args:
         writer: Target checkpoint.
         name: Section name of the rest; chunks append their size and number to it.
         size: Entries per chunk.
         stop: Number of entries.
-        read: Returns the entries `[start, stop)` as views or copies.
-        start: First entry, a multiple of `size`.
+        read: Returns the entries `[start, stop)` as views or copies, on any thread.
+        first: Entries before its chunk are no longer kept; their files go with the last checkpoint
+            that has them.
         volatile: As `Checkpoint.put`.
     """
     sealed_stop = stop // size * size
-    for each in range(start, sealed_stop, size):
+    for start in range(first // size * size, sealed_stop, size):
         writer.put_sealed(
-            piece_section(name, size, each),
-            lambda each=each: read(each, each + size),  # type: ignore[misc]
-            turn=each // size,
+            piece_section(name, size, start),
+            lambda start=start: read(start, start + size),  # type: ignore[misc]
+            turn=start // size,
             volatile=volatile,
         )
-    writer.put(name, read(sealed_stop, stop), volatile=volatile)
+    writer.put(name, lambda: read(sealed_stop, stop), volatile=volatile)
 
 
 def pieces_of(
-    reader: Checkpoint, name: str, size: int, stop: int, start: int = 0
+    reader: Checkpoint, name: str, size: int, stop: int, *, first: int = 0
 ) -> Iterator[Tensors]:
     """Yield the entries saved by `put_pieces` in order, one chunk in memory at a time."""
-    for each in range(start, stop // size * size, size):
-        yield reader.get(piece_section(name, size, each))
+    for start in range(first // size * size, stop // size * size, size):
+        yield reader.get(piece_section(name, size, start))
     yield reader.get(name)
 
 

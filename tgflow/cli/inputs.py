@@ -466,7 +466,7 @@ def direction_of(c: GraphConfig, source: PartitionedSource | EventSource) -> Dir
 def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext:
     """Validate the settings of a run together with its stream, and open its inputs."""
     config, peers = directory.config, Peers() if peers is None else peers
-    check_scores(config.scores.to)
+    check_scores(config.scores.to, config.stream.tick)
     served_at, _ = check_serving(config.serve), label_token(config)
     check_loggers(config.operate.log_to)
     check_own(directory)

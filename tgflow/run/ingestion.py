@@ -182,7 +182,8 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     name = getattr(section, "dead_letter_topic", None)
     if name is not None and transport is not None and transport.topic is not None:
         topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
-    letters = DeadLetterFiles(run.path / DEAD_LETTERS, topic=topic)
+    keep = config.operate.keep_dead_letters
+    letters = DeadLetterFiles(run.path / DEAD_LETTERS, topic=topic, keep=keep)
     opened.callback(close_quietly, letters)
     if run.ids is not None:
         source.ids = run.ids
@@ -246,7 +247,7 @@ class SavedIngest(Component, Callback):
         self._ingest, self._trainer, self._files = run.ingest, run.trainer, run.directory.files
         self._features: Mapping[str, int] = getattr(run.source, "features", {})  # not of own ones
         self._store, self._run_log = run.store, run.run_log
-        self._log = None if run.config.checkpoint.keep_log else run.log
+        self._log, self._keep_log = run.log, run.config.checkpoint.keep_log
         self._nodes = NodeCount(run.trainer.graph.log)
         self._saved = None if run.state is None else run.state.to_json()
         self._pending: IngestState | None = None
@@ -262,6 +263,10 @@ class SavedIngest(Component, Callback):
         """Save the ids of the trainer's events, and the state of ingestion."""
         self._pending = self._ingest.state_at(self._trainer.position)
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
+        if self._log is not None:
+            writer.outside.append(self._log.sync)
+        if self._log is not None and not self._keep_log:
+            writer.committed.append(lambda path: self._drop_segments())
         save_ingest(self._pending, writer)
         save_columns(self._pending.classes, self._features, writer)
         if (labels := self._ingest.labels) is not None and labels.by_id:
@@ -270,11 +275,14 @@ class SavedIngest(Component, Callback):
             put_pieces(writer, LABEL_IDS, PIECE, self._trainer.position, read, volatile=True)
 
     def saved(self) -> None:
-        """Commit the source's positions, and remove log segments that no checkpoint needs."""
+        """Commit the source's positions."""
         assert self._pending is not None
         self._saved = self._pending.to_json()
         self._ingest.committed(self._pending)
-        oldest = None if self._log is None else self._store.oldest_kept()
+
+    def _drop_segments(self) -> None:
+        """Remove log segments that no checkpoint needs."""
+        oldest = self._store.oldest_kept()
         if self._log is None or oldest is None or oldest["ingest"]["log"] is None:
             return
         try:

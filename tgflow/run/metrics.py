@@ -22,7 +22,8 @@ from tgflow.report.label_figures import class_of
 from tgflow.run.checkpoints import Checkpoints
 from tgflow.run.features import table_figures
 from tgflow.run.gpu import device_figures
-from tgflow.run.machine import rss_bytes
+from tgflow.run.machine import anonymous_bytes, rss_bytes
+from tgflow.run.outlook import Outlook
 from tgflow.run.records import STATES, State
 from tgflow.run.runner import RunStatus
 from tgflow.run.stream import FlowControl
@@ -127,6 +128,9 @@ METRICS = (
     _counter("tgflow_rank_sent_bytes", "Bytes sent by a rank.", "rank.sent_bytes", "rank"),
     _counter("tgflow_sent_bytes", "Bytes sent between ranks, by kind.", "sent_bytes", "kind"),
     _gauge("tgflow_memory_limit_bytes", "Memory limit of the process.", "memory_limit"),
+    _gauge("tgflow_memory_part_bytes", "Memory of the process, by part.", "memory", "part"),
+    _gauge("tgflow_seconds_left", "Time until a resource ends at the present growth.",
+           "seconds_left", "resource"),
     _counter("tgflow_paused_seconds", "Time paused for lack of memory.", "paused_seconds"),
 )  # fmt: skip
 
@@ -286,11 +290,14 @@ class RunMetrics:
         memory_limit: int | None,
         log: DurableLog | None,
         control: RankControl | None,
+        outlook: Outlook,
+        num_left: Callable[[], float],
     ) -> None:
         self._status, self._flow, self._trainer, self._ingest = status, flow, trainer, ingest
         self._checkpoints, self._log, self._control = checkpoints, log, control
         self._dead_letters, self._memory_limit = dead_letters, memory_limit
         self._started = time.monotonic()
+        self.outlook, self._num_left = outlook, num_left
 
     @property
     def num_waiting(self) -> int:
@@ -338,9 +345,21 @@ class RunMetrics:
             },
             **self._labels(),
             "rss_bytes": rss_bytes(),
+            "memory": self.memory(),
+            "outlook": self.outlook.found,
             "memory_limit": self._memory_limit,
             **rank_report(self._control),
         }
+
+    def warnings(self) -> list[str]:
+        """Return a line for each resource that ends within a day; see `Outlook.look`."""
+        return self.outlook.look(self._trainer.position, self._num_left())
+
+    def memory(self) -> dict[str, int]:
+        """Return the anonymous memory of the process by part, largest first."""
+        parts = self._trainer.memory_parts()
+        parts["other"] = max(0, anonymous_bytes() - sum(parts.values()))
+        return dict(sorted(parts.items(), key=itemgetter(1), reverse=True))
 
     def metrics(self) -> dict[str, Any]:
         """Return the values of `METRICS` by key; None if there is none."""
@@ -371,6 +390,12 @@ class RunMetrics:
                 file.stat().st_size for file in self._dead_letters.glob("*.jsonl")
             ),
             "memory_limit": self._memory_limit,
+            "memory": self.memory(),
+            "seconds_left": {
+                name: found["seconds_left"]
+                for name, found in self.outlook.found.copy().items()
+                if "seconds_left" in found
+            },
             "paused_seconds": self._flow.paused_seconds,
             **self._rows(),
         }

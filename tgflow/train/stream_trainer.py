@@ -146,6 +146,17 @@ class StreamTrainer(ABC):
         rows = [getattr(each.model.state, "num_rows", None) for each in self._steppers]
         return sum(held) if (held := [num for num in rows if num is not None]) else None
 
+    def memory_parts(self) -> dict[str, int]:
+        """Return the bytes of the parts in host memory that grow. Any thread may call it."""
+        graph, parts = self.graph, {"counts": sum(each.nbytes for each in tuple(self._slabs))}
+        tables = [each for each in (graph.edge_x, graph.node_x) if each is not None]
+        parts["features"] = sum(each.nbytes for each in tables if each.placement != "device")
+        if self.device.type == "cpu":
+            widths = [getattr(each.model.state, "row_bytes", 0) for each in self._steppers]
+            parts["node memory"] = (self.memory_rows or 0) * max(widths, default=0)
+            parts["neighbors"] = graph.stats().bytes
+        return parts
+
     @property
     def spread_state(self) -> SpreadState | None:
         """The model's state, if each rank holds that of its own nodes."""

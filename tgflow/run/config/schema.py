@@ -296,10 +296,13 @@ class ScoresConfig(Checked):
     """Scores of events, predicted before they are learned."""
 
     to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
-    """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC."""
+    """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC; with
+    {day} in the name, such as scores-{day}.parquet, to a file for each UTC day of the events."""
     alert_budget: Annotated[int, Ge(1), Le(100_000)] | None = None
     """Raise alerts for events of high label probability, at most N a UTC day of the events, above a
     threshold by the scores of up to 7 earlier days."""
+    keep_days: Annotated[int, Ge(1), Setting(resume="any_time", expert=True)] | None = None
+    """Latest files of {day} to keep; unset: all."""
     max_wait: Timeout | None = None
     """Maximum wait of an event for its micro-batch to fill, such as 1s, or none; unset: 250ms for
     --follow and Kafka without --until-end, else none."""
@@ -326,6 +329,8 @@ class OperateConfig(Checked):
     log_to: tuple[LogTo, ...] | None = None
     """Also log the figures of each step or epoch in the run directory: tensorboard, wandb (offline)
     or csv; may be given several times."""
+    keep_dead_letters: Annotated[int, Ge(2), EXPERT] | None = None
+    """Latest files of dead letters to keep, 64 MiB each; unset: all."""
     memory_limit: Size | None = None
     """Memory limit of the process, such as 8GiB, without mapped files: the stream pauses near it,
     the run stops at it."""

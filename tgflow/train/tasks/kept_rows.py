@@ -124,7 +124,7 @@ class KeptRows(Component):
             return {name: x[: stop - start] for name, x in segments[start // self._size].items()}
 
         begin = self.begin(self.stop) // self._size * self._size
-        put_pieces(writer, self.name, self._size, self.stop, read, start=begin, volatile=volatile)
+        put_pieces(writer, self.name, self._size, self.stop, read, first=begin, volatile=volatile)
 
     def load(self, reader: Checkpoint) -> None:
         """Load the rows that there is room for."""
@@ -138,7 +138,7 @@ class KeptRows(Component):
             )
         self.first, self._segments = first, {}
         start = begin = self.begin(stop) // self._size * self._size
-        for piece in pieces_of(reader, self.name, self._size, stop, start=begin):
+        for piece in pieces_of(reader, self.name, self._size, stop, first=begin):
             check_like(self.name, {name: x[:0] for name, x in piece.items()}, self._empty(0))
             self.write(start, piece)
             start = self.stop
