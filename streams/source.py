@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from tgflow.graph.event_stream import EventStream
@@ -53,9 +53,9 @@ def is_table(data: Any) -> bool:
     if isinstance(data, tuple) and len(data) >= 3:  # columns, unlike a tuple of batches
         return not any(isinstance(column, EventBatch) for column in data)
     if isinstance(data, list | tuple):
-        return bool(data) and isinstance(data[0], str | os.PathLike | Mapping)
-    if isinstance(data, str | os.PathLike | Mapping):
-        return True
+        return bool(data) and not isinstance(data[0], EventBatch)
+    if isinstance(data, str | os.PathLike | Mapping) or not isinstance(data, Iterable):
+        return True  # what has no rows is refused by `open_stream`
     marks = ("__arrow_c_stream__", "collect_schema", "src")
     return any(hasattr(data, name) for name in marks)
 

@@ -71,7 +71,7 @@ CHUNK_BYTES = 1 << 16
 NOTICE_SECONDS = 2.0
 """Seconds without a row after which the wait for one is reported."""
 ENOUGH_LINES = 2
-"""Minimum lines that are not comments: a header and a row."""
+"""Minimum lines that are not comments: a header and a row, or two rows."""
 
 _SEPARATORS = {";": ";", "\t": "tab", "|": "|", ",": ",", " ": "space"}
 """Common separators, and their names in settings."""
@@ -374,13 +374,14 @@ def _wait_for_rows(
 
 
 def _has_rows(path: Path, comments: tuple[bytes, ...], open_file: OpenFile) -> bool:
-    """Return whether a file has enough whole rows, whose quotes are all closed."""
+    """Return whether a file has a whole row below its header, if any, and no open quote."""
     try:
         decoder = open_file(path)
         if not isinstance(decoder, TextDecoder):
             return True
         decoder.let_grow()
-        return sum(not row.startswith(comments) for row in decoder.head()) >= ENOUGH_LINES
+        rows = decoder.head()[decoder.num_header_lines :]
+        return any(not row.startswith(comments) for row in rows)
     except OpenQuote:
         if path.stat().st_size > BLOCK_BYTES:
             raise

@@ -226,6 +226,12 @@ def function_of(sampler: NegativeSampler) -> NegativeFunction:
     return NegativeFunction(drawn, sampler.num)
 
 
+def test_negatives_of_no_known_kind_are_refused():
+    trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), CONFIG, negatives=max)
+    with pytest.raises(TypeError, match=r"negatives= takes .*NegativeFunction\(function, num\)"):
+        trainer.run(pieces(made_events(200), 50))
+
+
 def test_function_of_negatives_trains_as_the_sampler_that_it_calls():
     config = replace(CONFIG, negatives="random:1", replay_ratio=1.0)
     trainers = [

@@ -89,6 +89,9 @@ def test_a_path_keeps_the_name_spaces_that_its_format_declares(tmp_path):
 
 
 def test_options_are_refused_for_a_stream_that_is_open():
+    for odd in (5, None, [[0, 1], [1, 2], [3, 4]]):
+        with pytest.raises(TypeError, match="cannot read events from a"):
+            tg.evaluate(odd, tg.EdgeBank())
     with pytest.raises(TypeError, match=r"time_unit: give these to tg\.open_stream"):
         tg.evaluate([made_events(4)], tg.EdgeBank(), time_unit="s")
 

@@ -64,7 +64,7 @@ def as_column(name: str, values: Any, dtype: torch.dtype = torch.int64) -> Tenso
     """
     if isinstance(values, Tensor):
         return values
-    array = np.asarray(values)
+    array = np.array(values)  # a copy: torch warns of arrays that are not writable
     if dtype is torch.int64 and array.dtype.kind not in "iu" and array.size:
         raise ValueError(f"{name} must be integers, got {array.dtype}: {array.reshape(-1)[0]!r}")
     return torch.as_tensor(array).to(dtype)

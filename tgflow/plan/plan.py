@@ -138,6 +138,11 @@ class Plan:
             )
         if only is not None and (replay is not None or start or stop is not None):
             raise ValueError("a plan of given events has neither start, stop nor replay")
+        if not isinstance(negatives, NegativeSource):
+            raise TypeError(
+                f"negatives= takes tgflow.plan.NegativeFunction(function, num), a NegativeSampler "
+                f"or FixedNegatives, got {negatives!r}"
+            )
         every = negatives.every if isinstance(negatives, NegativeSampler) else 1
         if every > 1 and (only is not None or replay is not None):
             raise ValueError("negatives for one event of every few are for consecutive new events")

@@ -1,6 +1,7 @@
 """Every sampler, with and without a type filter, against plain Python; errors."""
 
 import threading
+import warnings
 from functools import cache
 
 import numpy as np
@@ -241,6 +242,13 @@ def test_arrays_and_lists_are_asked_like_tensors(of):
         sample_hops(graph, [0.5, 1], of(t), (2,))
     with pytest.raises(ValueError, match="one length, got 2 and 1"):
         sample_hops(graph, of(nodes), of([1]), (2,))
+    for odd in (0, None):
+        with pytest.raises(ValueError, match="nodes must be"):
+            recent_neighbors(graph, odd, of(t), k=2)
+    fixed = np.array(nodes)
+    fixed.flags.writeable = False  # as of a data frame's column
+    with warnings.catch_warnings(action="error"):
+        assert recent_neighbors(graph, fixed, of(t), k=2).nodes.tolist()
 
 
 UNKNOWN = [-1, -5, 4, 10**12, -(2**63), 2**63 - 1]

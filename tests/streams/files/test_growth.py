@@ -67,6 +67,17 @@ def test_whole_lines_are_read_as_they_arrive(tmp_path):
     source.close()
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("name", "row", "options"), [
+    ("a.csv", "0,1,10\n", {"header": False}), ("a.jsonl", '{"src": 0, "dst": 1, "t": 10}\n', {}),
+])  # fmt: skip
+def test_growing_files_without_a_header_begin_with_their_first_rows(tmp_path, name, row, options):
+    (tmp_path / name).write_text(row * 3)
+    with closing(open_files(tmp_path / name, follow=True, **options)) as source:
+        source.start({})
+        assert times(source, 3) == [10] * 3
+
+
 @pytest.mark.parametrize("num_rows", [0, 1])
 def test_quoted_line_ends_of_a_growing_file_are_never_rows(tmp_path, num_rows):
     path, row = tmp_path / "a.csv", b'a,b,10,"x"\n'

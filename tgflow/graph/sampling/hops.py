@@ -112,9 +112,10 @@ def sample_hops(
     if isinstance(sampler, str):
         sampler = Sampler(sampler)
     nodes, t = column_on("nodes", nodes, graph.device), column_on("t", t, graph.device)
-    as_of = column_on("as_of", as_of, graph.device)
+    if not (as_of is None or isinstance(as_of, int)):
+        as_of = column_on("as_of", as_of, graph.device)
     if t.shape != nodes.shape:
-        raise ValueError(f"nodes and t must have one length, got {len(nodes)} and {len(t)}")
+        raise ValueError(f"nodes and t must have one length, got {nodes.numel()} and {t.numel()}")
     if as_of is None and graph.gpu is None:
         as_of = graph.num_events
     each = as_of if isinstance(as_of, Tensor) else None

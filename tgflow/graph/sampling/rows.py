@@ -56,7 +56,8 @@ def sample_neighbors(
             raise ValueError("a sampler function takes neither relations= nor rows=")
     device = graph.device
     nodes, t = column_on("nodes", nodes, device), column_on("t", t, device)
-    as_of = column_on("as_of", as_of, device)
+    if not (as_of is None or isinstance(as_of, int)):
+        as_of = column_on("as_of", as_of, device)
     size = nodes.numel()
     nodes = _column("nodes", nodes, size, device)
     if graph.shard.world > 1:
@@ -155,11 +156,9 @@ def refuse_returned(what: str, is_wrong: Tensor, found: Tensor, why: str) -> Non
 _refuse = partial(refuse_returned, "sampler function")
 
 
-def column_on(name: str, values: Any, device: torch.device) -> Any:
-    """Return a NumPy array or list of integers as a tensor on the device, and others as given."""
-    if values is None or isinstance(values, int | Tensor):
-        return values
-    return as_column(name, values).to(device)
+def column_on(name: str, values: Any, device: torch.device) -> Tensor:
+    """Return a NumPy array or list of integers as a tensor on the device, a tensor as given."""
+    return values if isinstance(values, Tensor) else as_column(name, values).to(device)
 
 
 def _column(name: str, values: Tensor, size: int, device: torch.device) -> Tensor:
