@@ -71,7 +71,7 @@ def test_wheel_contains_nothing_else(names):
         top == "tgflow" or re.fullmatch(r"tgflow_learn-[\d.]+\.dist-info", top) for top in tops
     )
     kinds = {Path(name).suffix for name in names if name.startswith("tgflow/")}
-    sources = {".py", ".pyi", ".typed", ".hpp", ".cu", ".html", ".css", ".js"}
+    sources = {".py", ".typed", ".json", ".hpp", ".cu", ".html", ".css", ".js"}
     assert kinds <= sources | {".so", ".pyd", ".gz"}, kinds
     assert {n for n in names if n.endswith(".gz")} == {"tgflow/datasets/collegemsg.csv.gz"}
 
