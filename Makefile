@@ -72,13 +72,14 @@ lint: $(VENV)/tools
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/clang-format --dry-run -Werror $(CPP)
 
-# streams/ and models/ under the names they are installed as.
-build/types: FORCE
+# streams/ and models/ under the names they are installed as, and the types of the core, as its bindings state them.
+build/types: $(VENV)/tools $(VENV)/core FORCE
 	@rm -rf build/types && mkdir -p build/types/tgflow
+	@$(BIN)/pybind11-stubgen tgflow._core --output-dir build/types > build/types.log 2>&1 || { cat build/types.log >&2; exit 1; }
 	@ln -s $(CURDIR)/tgflow/* $(CURDIR)/streams $(CURDIR)/models build/types/tgflow
 	@ln -s $(CURDIR)/tests/benchmarks build/types
 
-types: $(VENV)/tools build/types
+types: build/types
 	$(call say,checking types)
 	@cd build/types && $(CURDIR)/$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
 

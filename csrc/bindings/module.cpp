@@ -4,7 +4,7 @@
 #include "bindings.hpp"
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "tgflow's native core; see _core.pyi.";
+  m.doc() = "tgflow's native core.";
   bind_graph(m);
 #ifdef TGFLOW_STATIC_CSR
   bind_static_csr(m);  // baseline of the store's benchmarks: tests/benchmarks/static_csr

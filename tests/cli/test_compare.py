@@ -160,7 +160,6 @@ def test_presets_set_supported_settings_and_flags_override_them():
 
 
 SPARSE = measure(stream(*(2 * torch.arange(60) + end for end in (0, 1)), torch.arange(60)), 1)
-DISCRETE = measure(stream(torch.zeros(50).long(), torch.ones(50).long(), torch.arange(50) // 25), 1)
 
 
 def test_automatic_lineup_of_a_sparse_stream_excludes_pair_history_models():

@@ -293,7 +293,6 @@ def made_batch(
     fanouts: Sequence[int],
     *,
     node_x: Tensor | None = None,
-    replay: ExperienceReplay | None = None,
 ) -> Batch:
     """Return batch `index` of a stream, with recent neighbors as of the batch's start."""
     table = None if node_x is None else FeatureTable.from_tensor(node_x)
@@ -306,7 +305,6 @@ def made_batch(
         strategy="recent",
         visibility="batch",
         negatives=NegativeSampler(random=1),
-        replay=replay,
         with_memory=True,
     )
     return plan.batch(0, index)

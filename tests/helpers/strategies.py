@@ -13,7 +13,7 @@ CLOCKS = (0, -5, 1_600_000_000, 1_600_000_000_000_000_000)
 
 @st.composite
 def event_lists(
-    draw, max_events: int = 40, max_node: int = 6, bipartite: bool = False, relations: bool = False
+    draw, max_events: int = 40, max_node: int = 6, relations: bool = False
 ) -> EventBatch:
     """Events among few nodes with many ties, self-loops and duplicates, at times of any size."""
     size = draw(st.integers(0, max_events))
@@ -22,11 +22,10 @@ def event_lists(
     dst = draw(st.lists(node, min_size=size, max_size=size))
     steps = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))
     t = torch.tensor([draw(st.sampled_from(CLOCKS)), *steps], dtype=torch.int64).cumsum(0)[1:]
-    shift = max_node + 1 if bipartite else 0
     relation = st.lists(st.sampled_from(RELATIONS), min_size=size, max_size=size)
     return EventBatch(
         torch.tensor(src, dtype=torch.int64),
-        torch.tensor(dst, dtype=torch.int64) + shift,
+        torch.tensor(dst, dtype=torch.int64),
         t,
         relation=torch.tensor(draw(relation), dtype=torch.int64) if relations else None,
     )

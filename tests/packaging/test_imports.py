@@ -33,7 +33,7 @@ ROOMS = {
     "testing": "base graph nn plan train",
     "cli": "base cuda graph nn models plan checkpoint streams ranks train serve report run testing",
 }
-FILES = {"__init__", "__main__", "_core"}
+FILES = {"__init__", "__main__"}
 MOST_FLOORS, MOST_ARROWS = 10, 75
 BINARY = {".gz", ".npy", ".png", ".parquet", ".arrow", ".safetensors", ".log"}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_bool as _flag
-from typing import TYPE_CHECKING, Unpack
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -14,14 +14,25 @@ from tgflow.cuda.launch import Kernels
 from tgflow.cuda.row_lists import THREADS, RowLists, lanes_width, list_blocks, row_lists
 from tgflow.cuda.structs import words
 
-if TYPE_CHECKING:
-    from tgflow._core import AttentionInputs
-
 _WARPS = 2
 """Warps per thread block: few, so that a small batch reaches every multiprocessor."""
 _HEADS = 2
 _MOST_BLOCKS = 1 << 20
 _MOST_SLOTS = (1 << 31) - 1
+
+
+class AttentionInputs(TypedDict):
+    """Inputs of both passes; see tgflow/attention.hpp for shapes."""
+
+    query: Tensor
+    below: Tensor | None
+    neighbor: Tensor
+    edge_table: Tensor | None
+    edge_row: Tensor | None
+    mask: Tensor
+    dt: Tensor
+    frequency: Tensor
+    keep: Tensor | None
 
 
 class _Attention(ctypes.Structure):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 Ids: TypeAlias = "pa.Array | pa.ChunkedArray | np.ndarray[Any, Any] | Tensor | Sequence[int | str]"
-Array: TypeAlias = "Tensor | Buffer | np.ndarray[Any, Any]"
 Kind: TypeAlias = Literal["integers", "strings"]
 
 MADE_FLOATS = (
@@ -36,7 +32,7 @@ class IdColumn:
 
     kind: Kind
     size: int
-    parts: tuple[Array, Array | None]
+    parts: tuple[Any, Any]
     """Integers (int64) and None, or the offsets of strings (int64 `[size + 1]`) and their bytes."""
 
 

@@ -13,9 +13,7 @@ class StaticCsr:
     """All neighbors in one array, sorted by node and time, searched like the block store."""
 
     def __init__(self, direction: Direction = "undirected") -> None:
-        self._native = _core.StaticCsr(  # type: ignore[attr-defined]  # of a development build only
-            getattr(_core.Direction, direction)
-        )
+        self._native = _core.StaticCsr(getattr(_core.Direction, direction))
 
     def __len__(self) -> int:
         """Return the number of entries."""

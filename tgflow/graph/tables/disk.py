@@ -87,7 +87,8 @@ class DiskRows(RowStorage):
     def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest:
         """Start to read rows into `out`, which must stay alive until done; both on the CPU."""
         assert self._reader is not None
-        return self._reader.start(ids, size, out)
+        request: _native.RowRequest = self._reader.start(ids, size, out)
+        return request
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return a copy of consecutive rows."""
