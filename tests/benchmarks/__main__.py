@@ -10,11 +10,9 @@ from tgflow.cli.errors import report
 
 CALL = "python -m benchmarks"
 DEVELOPERS = {
-    "sample": Benchmark(
-        "benchmarks.graph:sample", "the samplers, beside a static CSR and plain Python"
-    ),
+    "sample": Benchmark("benchmarks.graph:sample", "the samplers, and hops in order"),
     "prepare": BENCHMARKS["prepare"],
-    "store": Benchmark("benchmarks.graph:store", "the block store, beside a CSR"),
+    "store": BENCHMARKS["store"],
     "kafka": Benchmark("benchmarks.kafka:run", "reading a topic into the durable log"),
     "table": Benchmark(
         "benchmarks.table:run",

@@ -7,7 +7,7 @@ from pathlib import Path
 from tgflow import _core
 
 STUB = Path(__file__).resolve().parents[2] / "tgflow" / "_core.pyi"
-FOR_TESTS = {"FileOp", "inject_fault", "StaticCsr"}
+FOR_TESTS = {"FileOp", "inject_fault"}
 """Functions that only development builds have."""
 SAME_TYPE = (
     (r"typing\.SupportsInt( \| typing\.SupportsIndex)?", "int"),
