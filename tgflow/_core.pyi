@@ -23,6 +23,7 @@ class EventLog:
     num_nodes: Final[int]
     has_relation: Final[bool]
     clock: Final[int]
+    def since(self, first: int) -> tuple[int, int]: ...
     def position(self, t: int) -> int: ...
     def positions(self, t: Tensor, out: Tensor) -> None: ...
     def check_eids(self, eid: Tensor) -> None: ...
@@ -83,6 +84,7 @@ def sample_neighbors(
     as_of: Tensor | None,
     as_of_all: int,
     row: Tensor | None,
+    since: int,
     out_nodes: Tensor,
     out_t: Tensor,
     out_eid: Tensor,
@@ -276,6 +278,7 @@ class Preparer:
         hop_keys: list[int],
         begin: int,
         end: int,
+        since: int,
         only: Tensor | None,
         replay_begin: int,
         num_replay: int,

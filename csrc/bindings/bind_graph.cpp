@@ -67,6 +67,12 @@ class GrowingBytes {
   int64_t size_ = 0;
 };
 
+py::tuple since(const EventLog& log, int64_t first) {
+  check_number("first", first, 0, log.size());
+  const tgflow::Since found = log.since(first);
+  return py::make_tuple(found.t, found.eid);
+}
+
 void check_eids(const EventLog& log, const TensorArg& eid) {
   const auto ids = eid.vector<const int64_t>("eid");
   log.check_eids(ids.data, ids.size);
@@ -145,8 +151,8 @@ constexpr int64_t kRelationWords = tgflow::kNumRelations / 64;  // one bit per r
 void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int64_t span,
                       const OptionalTensor& relations, const TensorArg& nodes, const TensorArg& t,
                       const OptionalTensor& as_of, int64_t as_of_all, const OptionalTensor& row,
-                      const TensorArg& out_nodes, const TensorArg& out_t, const TensorArg& out_eid,
-                      const TensorArg& out_count) {
+                      int64_t since, const TensorArg& out_nodes, const TensorArg& out_t,
+                      const TensorArg& out_eid, const TensorArg& out_count) {
   const auto node = nodes.vector<const int64_t>("nodes");
   const int64_t size = node.size;
   auto* found = out_nodes.data<int64_t>("out.nodes", {size, "k"});
@@ -154,6 +160,7 @@ void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int
   check_number("k", k, 1);
   check_number("strategy", static_cast<int64_t>(strategy), 0, static_cast<int64_t>(Strategy::kDecayed));
   check_number("span", span, 1);
+  check_number("since", since, 0, graph.log().size());
   const Sampler sampler{strategy, key, span,
                         reinterpret_cast<const uint64_t*>(
                             data_or_null<const int64_t>(relations, "relations", {kRelationWords}))};
@@ -162,7 +169,8 @@ void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int
                         data_or_null<const int64_t>(as_of, "as_of", {size}),
                         as_of_all,
                         size,
-                        data_or_null<const int64_t>(row, "row", {size})};
+                        data_or_null<const int64_t>(row, "row", {size}),
+                        graph.log().since(since)};
   const NeighborRows rows{found, out_t.data<int64_t>("out.t", {size, k}),
                           out_eid.data<int64_t>("out.eid", {size, k}),
                           out_count.data<int32_t>("out.count", {size}), k};
@@ -198,6 +206,7 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("num_nodes", &EventLog::num_nodes)
       .def_property_readonly("has_relation", &EventLog::has_relation)
       .def_property_readonly("clock", &EventLog::clock)
+      .def("since", &since, py::arg("first"))
       .def("position", &EventLog::position, py::arg("t"), no_gil)
       .def("positions", &positions, py::arg("t"), py::arg("out"), no_gil)
       .def("check_eids", &check_eids, py::arg("eid"), no_gil)
@@ -235,6 +244,6 @@ void bind_graph(py::module_& m) {
       .value("decayed", Strategy::kDecayed);
   m.def("sample_neighbors", &sample_neighbors, py::arg("graph"), py::arg("strategy"), py::arg("key"),
         py::arg("span"), py::arg("relations"), py::arg("nodes"), py::arg("t"), py::arg("as_of"),
-        py::arg("as_of_all"), py::arg("row"), py::arg("out_nodes"), py::arg("out_t"), py::arg("out_eid"),
-        py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
+        py::arg("as_of_all"), py::arg("row"), py::arg("since"), py::arg("out_nodes"), py::arg("out_t"),
+        py::arg("out_eid"), py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
 }

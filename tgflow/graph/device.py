@@ -76,7 +76,14 @@ class DeviceGraph:
                 sampling.sampler_args(
                     sampler.native_strategy, queries.key, sampler.span or 1, queries.relations
                 ),
-                sampling.queries(queries.nodes, queries.t, each, limit, queries.rows),
+                sampling.queries(
+                    queries.nodes,
+                    queries.t,
+                    each,
+                    limit,
+                    queries.rows,
+                    self.log.since(queries.since),
+                ),
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),
                 params,
             )

@@ -73,6 +73,7 @@ class HostGraph:
             each,
             limit,
             queries.rows,
+            queries.since,
             out.nodes,
             out.t,
             out.eid,

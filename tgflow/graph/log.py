@@ -1,8 +1,9 @@
-"""The event log: the total order of events."""
+"""The event log, the total order of events, and how much of it batches see."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,6 +69,10 @@ class EventLog:
     def t_last(self) -> int | None:
         """The latest time so far in ticks (the log's clock), None for an empty log."""
         return self.native.clock if len(self) else None
+
+    def clock_at(self, position: int) -> int:
+        """Return the latest time in ticks up to and with the event at a position."""
+        return self.native.since(position)[0]
 
     def read(self, start: int, stop: int) -> EventBatch:
         """Return the events at `[start, stop)` as views, not copies: do not write to them.
@@ -225,3 +230,47 @@ class NodeCount:
             num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)
         self._found = (position, num)
         return num
+
+
+STEPS = 16
+"""The horizon moves in steps of this part of it."""
+
+
+@described
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What a batch may see of the past: the latest events, or those of the latest ticks, or both.
+
+    It moves in steps of a sixteenth, as a function of the log and the batch's first position alone,
+    so it is the same however a run is divided, resumed or prepared ahead.
+
+    Args:
+        events: Latest events that are seen: at least these, at most a sixteenth more. None: all.
+        ticks: Likewise, the latest ticks.
+
+    Raises:
+        ValueError: If a number is less than 16, so has no sixteenth.
+
+    Example:
+        >>> tg.graph.Horizon(events=32).begin(graph.log, 3)
+        0
+    """
+
+    events: int | None = None
+    ticks: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, number in (("events", self.events), ("ticks", self.ticks)):
+            if number is not None and number < STEPS:
+                raise ValueError(f"a horizon needs at least {STEPS} {name}, got {number}")
+
+    def begin(self, log: EventLog, position: int) -> int:
+        """Return the first log position that a batch which begins at `position` sees."""
+        first = 0
+        if self.events is not None:
+            step = self.events // STEPS
+            first = max(first, (position - self.events) // step * step)
+        if self.ticks is not None and position > 0:
+            step, t = self.ticks // STEPS, log.clock_at(position - 1)
+            first = max(first, min(position, log.position(t // step * step - self.ticks)))
+        return first

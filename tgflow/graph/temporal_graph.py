@@ -17,7 +17,7 @@ from tgflow.base.peers import Shard
 from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 from tgflow.graph.events import COLUMNS, EventBatch, concat
 from tgflow.graph.host import HostGraph
-from tgflow.graph.log import EventLog
+from tgflow.graph.log import EventLog, Horizon
 from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mention_nodes
 from tgflow.graph.query import relation_bits
@@ -140,6 +140,7 @@ class TemporalGraph:
         feature_scale: Scales the features of events as they are appended, and, by
             another instance of its kind, those of nodes that come with events. None: no
             scaling.
+        horizon: How much of the past batches see. None: all.
 
     Raises:
         CudaError: If the GPU cannot be used; the message contains the cause.
@@ -166,6 +167,7 @@ class TemporalGraph:
         device_budget: int | str | None = None,
         shard: Shard | None = None,
         feature_scale: FeatureScale | None = None,
+        horizon: Horizon | None = None,
     ) -> None:
         self.time_unit = time_unit
         self.seconds_per_tick = seconds_per_tick(time_unit)
@@ -187,6 +189,8 @@ class TemporalGraph:
         self.edge_x = edge_table(edge_x_dim, edge_x)
         self.feature_scale = feature_scale
         """Scales the features of appended events."""
+        self.horizon = horizon
+        """How much of the past batches see; None: all."""
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
         self._changes = Changes()
@@ -420,6 +424,10 @@ class TemporalGraph:
     def num_events(self) -> int:
         """Events in the current snapshot, which samplers see unless given an earlier `as_of`."""
         return self.backend.position
+
+    def since(self, position: int) -> int:
+        """Return the first log position that a batch which begins at `position` sees."""
+        return 0 if self.horizon is None else self.horizon.begin(self.log, position)
 
     def relation_bits(self, relations: Collection[int]) -> Tensor:
         """Return a bit per relation, whether it is in `relations`: int64 `[1024]`, read-only.

@@ -39,6 +39,7 @@ def walk_of(draws: Draws, roots: Roots) -> HopWalk:
     return hop_by_hop(
         draws.graph.seconds_per_tick, draws.gpu, top, draws.fanouts, rows=rows, key=roots.key,
         as_of=roots.host.end if draws.sees_all_before else None,
+        since=draws.graph.since(roots.host.begin),
         by_time=False, by_position=draws.with_memory, params=roots.params,
     )  # fmt: skip
 

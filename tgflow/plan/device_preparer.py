@@ -60,7 +60,7 @@ class LentBatch(NamedTuple):
 MakeBatch = Callable[..., LentBatch]
 """Makes batch (epoch, index), or a slice or part of it; thread-safe."""
 
-_PARAMS = 3
+_PARAMS = 5
 """Parameters of a hop: cut-off of all queries, key of its draws, number of queries in use."""
 _TWO_TO_63 = 1 << 63
 
@@ -119,7 +119,8 @@ class DevicePreparer:
         limit = host.end if draws.sees_all_before else INT64_MAX
         keys = [derive_key(roots.key, KeyDomain.HOP + hop) for hop in range(len(draws.fanouts))]
         signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
-        params = [word for key in signed for word in (limit, key, INT64_MAX)]
+        since = draws.graph.log.native.since(draws.graph.since(host.begin))
+        params = [word for key in signed for word in (limit, key, INT64_MAX, *since)]
         columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
         for each in (roots.counts, roots.negatives.log_q):
             if each is not None:

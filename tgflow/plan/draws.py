@@ -180,7 +180,8 @@ class Draws:
             eid = torch.arange(begin, end)
         num_new = len(eid)
         if self.replay is not None:
-            drawn = self.replay.draw(derive_key(key, KeyDomain.REPLAY), begin, end - begin)
+            own = derive_key(key, KeyDomain.REPLAY)
+            drawn = self.replay.draw(own, begin, end - begin, self.graph.since(begin))
             eid = torch.cat([eid, drawn])
         events, start = self.graph.log.gather(eid), self._starts(eid, begin)
         src, dst, cut = events.src, events.dst, start

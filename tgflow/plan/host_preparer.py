@@ -201,6 +201,7 @@ class HostPreparer:
         """
         draws, graph = self._draws, self._draws.graph
         begin, end = draws.span(index)
+        since = graph.since(begin)
         key = derive_key(draws.seed, epoch, index)
         if draws.counts.asked:
             draws.counts.check_deletions()
@@ -214,7 +215,7 @@ class HostPreparer:
         replay_begin, num_replay = begin, 0
         if draws.replay is not None:
             replay_begin, num_replay = (
-                draws.replay.begin(begin),
+                draws.replay.begin(begin, since),
                 draws.replay.num_events(end - begin),
             )
         num_new = end - begin if only is None else min(draws.batch_size, len(only))
@@ -239,6 +240,7 @@ class HostPreparer:
             ],
             begin=begin,
             end=end,
+            since=since,
             only=None if only is None else only[: draws.batch_size].contiguous(),
             replay_begin=replay_begin,
             num_replay=num_replay,

@@ -124,7 +124,13 @@ class SharePreparer:
             walks = [walk_of(*each) for each in drawn]
             for _ in range(self.most * len(turn) - len(walks)):  # to match those of other ranks
                 walk = hop_by_hop(
-                    first.graph.seconds_per_tick, None, nowhere, first.fanouts, key=0, as_of=0
+                    first.graph.seconds_per_tick,
+                    None,
+                    nowhere,
+                    first.fanouts,
+                    key=0,
+                    as_of=0,
+                    since=0,
                 )
                 walks.append(walk)
             batches = (

@@ -32,6 +32,8 @@ class EventLog {
   int64_t position(tick_t t) const;
   /// The latest time so far; INT64_MIN for an empty log.
   tick_t clock() const;
+  /// The horizon that begins at event `first`, at most `size()`. Late events are inside by their times.
+  Since since(eid_t first) const { return {first < size() ? clocks()[first] : clock(), first}; }
   /// Throws std::out_of_range, with the id, if one of `eid[0, size)` is not in the log.
   void check_eids(const eid_t* eid, int64_t size) const;
   /// Copies the events at `eid[0, size)` out; `relation` may be null. Throws std::out_of_range.

@@ -82,12 +82,13 @@ def sample(**more: Any) -> Call:
         "as_of": ids(2, -1, INT64_MAX),
         "as_of_all": 2,
         "row": ids(7, -1, INT64_MAX),
+        "since": 1,
         "out_nodes": torch.zeros(NUM, K, dtype=torch.int64),
         "out_t": torch.zeros(NUM, K, dtype=torch.int64),
         "out_eid": torch.zeros(NUM, K, dtype=torch.int64),
         "out_count": torch.zeros(NUM, dtype=torch.int32),
     }
-    numbers = {"key": [-1], "span": [0, -1]}
+    numbers = {"key": [-1], "span": [0, -1], "since": [-1, 4, INT64_MAX]}
     return Call(
         _core.sample_neighbors, arguments, numbers=numbers, optional={"relations", "as_of", "row"}
     )
@@ -412,6 +413,7 @@ def prepare_batch() -> Call:
         "hop_keys": [3, 4],
         "begin": 1,
         "end": 3,
+        "since": 1,
         "only": ids(1, 2),
         "replay_begin": 0,
         "num_replay": 1,
@@ -429,6 +431,7 @@ def prepare_batch() -> Call:
         "hop_keys": [[], [1], [1, 2, 3], [1, -1], ["x", 1]],
         "begin": [-1, 3, INT64_MAX],
         "end": [0, -1, 1, 4, INT64_MAX],
+        "since": [-1, 2, INT64_MAX],
         "replay_begin": [-1, 2, INT64_MAX],
         "num_replay": [-1, INT64_MAX],
         "node_end": [-1],
@@ -461,6 +464,7 @@ CASES: dict[str, Callable[[], Call]] = {
     "EventLog.positions": read_log(
         "positions", {"t": ids(0, -(2**63), INT64_MAX), "out": ids(0, 0, 0)}
     ),
+    "EventLog.since": read_log("since", {"first": 3}, numbers={"first": [-1, 4, INT64_MAX]}),
     "EventLog.check_eids": read_log(
         "check_eids", {"eid": ids(0, 2, 1)}, indices={"eid": (0, 3)}, any_length={"eid"}
     ),
