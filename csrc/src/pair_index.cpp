@@ -78,7 +78,8 @@ void EventMarks::append(bool is_marked) {
   ++size_;
 }
 
-int64_t EventMarks::num_before(eid_t before) const {
+int64_t EventMarks::num_before(eid_t position) const {
+  const int64_t before = position - first_;
   if (before >= size_) return num_;
   if (before <= 0) return 0;
   const auto word = static_cast<std::size_t>(before / 64);
@@ -94,7 +95,7 @@ eid_t EventMarks::nth(int64_t i) const {
   for (int64_t num; (num = __builtin_popcountll(words_[word])) <= rest; ++word) rest -= num;
   uint64_t bits = words_[word];
   for (; rest > 0; --rest) bits &= bits - 1;
-  return static_cast<eid_t>(word) * 64 + __builtin_ctzll(bits);
+  return first_ + static_cast<eid_t>(word) * 64 + __builtin_ctzll(bits);
 }
 
 int64_t PairIndex::size() const {

@@ -158,7 +158,7 @@ void Preparer::Preparation::draw_events() {
       start[i] = ask_.begin;
     } else {
       const int64_t past = eid[i] - rules_.start, size = rules_.batch_size;
-      start[i] = std::max<eid_t>(0, rules_.start + (past - (past % size + size) % size));
+      start[i] = std::max<eid_t>(ask_.since.eid, rules_.start + (past - (past % size + size) % size));
     }
   }
 }

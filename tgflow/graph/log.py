@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -230,6 +231,30 @@ class NodeCount:
             num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)
         self._found = (position, num)
         return num
+
+
+T = TypeVar("T")
+
+
+class BySince(Generic[T]):
+    """What is kept of the log's events within the horizon, by its beginning; thread-safe.
+
+    The latest two are held: batches are prepared in parallel where the horizon moves.
+    """
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._held: dict[int, T] = {}
+
+    def at(self, since: int) -> T:
+        """Return what is kept of the events from a log position on."""
+        found = self._held.get(since)
+        if found is None:
+            with self._lock:
+                found = self._held.get(since) or self._make(since)
+                held = self._held | {since: found}
+                self._held = {first: held[first] for first in sorted(held)[-2:]}
+        return found
 
 
 STEPS = 16

@@ -429,6 +429,12 @@ class TemporalGraph:
         """Return the first log position that a batch which begins at `position` sees."""
         return 0 if self.horizon is None else self.horizon.begin(self.log, position)
 
+    def horizon_at(self, position: int) -> Tensor | None:
+        """Return the tick at which the horizon of a batch begins, int64 `[1]`; None without one."""
+        if self.horizon is None:
+            return None
+        return torch.tensor(self.log.native.since(self.since(position))[:1])
+
     def relation_bits(self, relations: Collection[int]) -> Tensor:
         """Return a bit per relation, whether it is in `relations`: int64 `[1024]`, read-only.
 

@@ -82,6 +82,7 @@ def assemble(draws: Draws, roots: Roots, hops: Hops | None = None) -> PendingBat
         blocks=hops.blocks,
         nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
         position=position,
+        since=graph.horizon_at(roots.host.begin) if roots.since is None else roots.since,
         counts=roots.counts,
         log_q=None if roots.negatives.log_q is None else roots.negatives.log_q.float(),
         num_fallbacks=roots.negatives.num_fallbacks,

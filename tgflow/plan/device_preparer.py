@@ -110,7 +110,8 @@ class DevicePreparer:
         num, num_queries = len(roots.host.eid), len(roots.queries)
         num_params = _PARAMS * len(self._draws.fanouts)
         sizes = [0 if x is None else x.numel() for x in (roots.counts, roots.negatives.log_q)]
-        return [num, num, *[num_queries] * 3, *sizes, 1, num_params]
+        has_horizon = self._draws.graph.horizon is not None
+        return [num, num, *[num_queries] * 3, *sizes, 1, int(has_horizon), num_params]
 
     def _pack(self, roots: Roots, room: Tensor) -> None:
         """Write the columns of roots to host memory, uint8."""
@@ -125,13 +126,14 @@ class DevicePreparer:
         for each in (roots.counts, roots.negatives.log_q):
             if each is not None:
                 columns.append(each.double().view(torch.int64).flatten())
-        words = torch.tensor([host.begin, *params])
+        ticks = [] if draws.graph.horizon is None else since[:1]
+        words = torch.tensor([host.begin, *ticks, *params])
         torch.cat([*columns, words], out=room.view(torch.int64))
 
     def _unpack(self, roots: Roots, words: Tensor) -> Roots:
         """Return `roots` with columns that are views of `words`, int64."""
         columns = torch.split(words, self._sizes(roots))
-        eid, t, nodes, query_t, position, counts, log_q, begin, params = columns
+        eid, t, nodes, query_t, position, counts, log_q, begin, since, params = columns
 
         def floats(words: Tensor, like: Tensor | None) -> Tensor | None:
             return None if like is None else words.view(torch.float64).view(like.shape)
@@ -149,6 +151,7 @@ class DevicePreparer:
             queries=Frontier(nodes, query_t, position),
             counts=floats(counts, roots.counts),
             begin=begin,
+            since=since if len(since) else None,
             params=params.view(-1, _PARAMS),
         )
 

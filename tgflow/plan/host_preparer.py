@@ -14,6 +14,7 @@ from tgflow.base.units import INT64_MAX
 from tgflow.graph._native import NATIVE_STRATEGIES
 from tgflow.graph.batch import Batch, BatchSlice, Block, HostEvents
 from tgflow.graph.host import HostGraph
+from tgflow.graph.log import BySince
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan._native import Preparer, Slab, SlabPool
 from tgflow.plan.assemble import Feature, PendingBatch, feature_inputs
@@ -149,13 +150,17 @@ class HostPreparer:
         negatives: NegativeSampler,
         allocate: Callable[[int], Tensor] | None = None,
     ) -> None:
-        self._draws, self._negatives = draws, negatives
+        self._draws, self._negatives, self._backend = draws, negatives, backend
         self.pool = SlabPool(KEPT_SLABS, allocate)
         """Pool of the slabs; counts them."""
-        self._native = Preparer(
-            graph=backend.native,
-            pairs=draws.pairs.upto(0).native,
-            counts=draws.counts.native if draws.counts.asked else None,
+        self._native = BySince(self._preparer)
+
+    def _preparer(self, since: int) -> Preparer:
+        draws, negatives = self._draws, self._negatives
+        return Preparer(
+            graph=self._backend.native,
+            pairs=draws.pairs.at(since).native,
+            counts=draws.counts.at(since).native if draws.counts.asked else None,
             start=draws.start,
             batch_size=draws.batch_size,
             fanouts=list(draws.fanouts),
@@ -206,10 +211,11 @@ class HostPreparer:
         if draws.counts.asked:
             draws.counts.check_deletions()
         negatives = self._negatives
+        pairs = draws.pairs.at(since)
         if negatives.draws_pairs:
-            draws.pairs.upto(end, pairs=True)
+            pairs.upto(end, pairs=True)
         else:
-            draws.pairs.upto(negatives.limit(end))
+            pairs.upto(negatives.limit(end))
         mask = negatives.mask(begin, end, negatives.num)
         only = None if draws.only is None else draws.only[index * draws.batch_size :]
         replay_begin, num_replay = begin, 0
@@ -230,7 +236,7 @@ class HostPreparer:
                     tables[each.name] = each.table.in_memory
         node_end = graph.node_x_end
         slab = Slab(self.pool)
-        numbers = self._native.prepare(
+        numbers = self._native.at(since).prepare(
             slab,
             negatives_key=derive_key(key, KeyDomain.NEGATIVES),
             replay_key=derive_key(key, KeyDomain.REPLAY),
@@ -322,6 +328,7 @@ class HostPreparer:
             blocks=blocks,
             nodes=piece.column(at.nodes, at.num_nodes),
             position=piece.column(at.position, at.num_nodes if draws.with_nodes else num),
+            since=draws.graph.horizon_at(host.begin),
             node_x=piece.features(at.node_x, at.num_nodes, widths.get("node_x", 0)),
             counts=counts,
             num_fallbacks=at.num_fallbacks if filled.slice is None else 0,
