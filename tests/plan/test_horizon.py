@@ -80,3 +80,30 @@ def test_batches_are_those_of_a_graph_of_the_later_events(
         expected = plan_of(rest, **of | {"negatives": own, "start": START - begin}).batch(0, index)
         assert_same_batch(replace(plan.batch(0, index), since=None), shifted(expected, begin))
     assert len(seen) > 5
+
+
+@for_each_device
+@pytest.mark.parametrize("forgets_at", [0, 5, 9], ids=str)
+def test_forgetting_changes_no_batch(device: str, forgets_at: int) -> None:
+    """Whenever the memory is freed, and in a graph that begins later."""
+    horizon, events = Horizon(160, 160), tied_events(400, x_dim=0)
+    options: dict[str, Any] = {"start": START, "counts": ()}
+
+    def graph_from(first: int) -> TemporalGraph:
+        graph = TemporalGraph(horizon=horizon, device=opened(device), first=first)
+        graph.append(events[first:])
+        return graph
+
+    whole, graph = graph_from(0), graph_from(0)
+    expected, plan = plan_of(whole, **options), plan_of(graph, **options)
+    for index in range(NUM):
+        if index == forgets_at:
+            graph.forget(first := graph.since(START + 10 * index))
+        assert_same_batch(plan.batch(0, index), expected.batch(0, index))
+    later = plan_of(graph_from(first), **options)
+    assert_same_batch(later.batch(0, NUM - 1), expected.batch(0, NUM - 1))
+    assert graph.stats().num_entries < whole.stats().num_entries
+    with pytest.raises(IndexError, match=rf"the log holds events \[{first}, 400\), got \[0, 5\)"):
+        graph.log.read(0, 5)
+    with pytest.raises(IndexError, match="is not in the log"):
+        graph.log.gather(torch.tensor([first - 1]))

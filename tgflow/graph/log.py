@@ -46,10 +46,17 @@ class EventLog:
         """Columns that are not in the core, by name."""
 
     def __len__(self) -> int:
+        """Return the position after the last event."""
         return len(self.native)
 
+    @property
+    def first(self) -> int:
+        """Position of the first event that is held: earlier ones were forgotten."""
+        return self.native.first
+
     def _facts(self) -> dict[str, object]:
-        first, last = self.read(0, min(1, len(self))).t, self.t_last
+        at = self.first
+        first, last = self.read(at, min(at + 1, len(self))).t, self.t_last
         return {
             "num_events": len(self),
             "num_nodes": self.num_nodes,
@@ -69,7 +76,7 @@ class EventLog:
     @property
     def t_last(self) -> int | None:
         """The latest time so far in ticks (the log's clock), None for an empty log."""
-        return self.native.clock if len(self) else None
+        return self.native.clock if len(self) > self.first else None
 
     def clock_at(self, position: int) -> int:
         """Return the latest time in ticks up to and with the event at a position."""
@@ -81,8 +88,7 @@ class EventLog:
         Raises:
             IndexError: If the range is not within the log.
         """
-        if not 0 <= start <= stop <= len(self):
-            raise IndexError(f"the log holds events [0, {len(self)}), got [{start}, {stop})")
+        self._check_range(start, stop)
         src, dst, t, relation = self.native.columns(start, stop)
         return EventBatch.checked(
             src=torch.from_numpy(src),
@@ -91,6 +97,11 @@ class EventLog:
             relation=None if relation is None else torch.from_numpy(relation),
             **self._others(slice(start, stop)),
         )
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not self.first <= start <= stop <= len(self):
+            span = f"[{self.first}, {len(self)})"
+            raise IndexError(f"the log holds events {span}, got [{start}, {stop})")
 
     def gather(self, eid: Tensor) -> EventBatch:
         """Return copies of the events at positions `eid`, int64 `[N]`, in any order.
@@ -114,15 +125,22 @@ class EventLog:
         """Return an optional column at positions `eid`; None without it."""
         values = self._beside[name].values if name in self._beside else None
         if name == "relation" and self.native.has_relation:
-            values = torch.from_numpy(self.native.columns(0, len(self))[3])
+            first = self.first
+            values = torch.from_numpy(self.native.columns(first, len(self))[3])
+            return (
+                values[eid - first]
+                if isinstance(eid, Tensor)
+                else values[eid.start - first :][: eid.stop - eid.start]
+            )
         return None if values is None else values[eid]
 
     def keep_columns(self, events: EventBatch) -> None:
         """Store the columns that are not in the core, for events that the graph appends next."""
         first, beside = len(self), dict(self._beside)
+        is_new = first == self.first
         for name in _BESIDE:
             values, held = getattr(events, name), beside.get(name)
-            if first == 0:
+            if is_new:
                 beside.pop(name, None)
                 held = None if values is None else _Beside(values.dtype)
             elif len(events) and (values is None) != (held is None):
@@ -156,8 +174,7 @@ class EventLog:
         Raises:
             IndexError: If the range is not within the log.
         """
-        if not 0 <= start <= stop <= len(self):
-            raise IndexError(f"the log holds events [0, {len(self)}), got [{start}, {stop})")
+        self._check_range(start, stop)
         held = {**_IN_CORE, **self._beside}
         if not self.has_relations:
             del held["relation"]
@@ -172,10 +189,16 @@ class EventLog:
             for name, column in held.items()
         )
 
+    def forget(self, first: int) -> None:
+        """Free the columns that are not in the core of events before `first`."""
+        for column in self._beside.values():
+            column.forget(first)
+        self.files = {start: file for start, file in self.files.items() if start >= first}
+
     def tied_share(self, stop: int) -> float:
-        """Return the share of the first `stop` events with the same time as the previous one."""
-        t = self.read(0, stop).t
-        return int((t[1:] == t[:-1]).sum()) / stop if stop else 0.0
+        """Return the share of the events held before `stop` with the time of the previous one."""
+        t = self.read(self.first, stop).t
+        return int((t[1:] == t[:-1]).sum()) / len(t) if len(t) else 0.0
 
     def position(self, t: int) -> int:
         """Return the number of events in the log when its clock reached `t`: a time as a cut-off.
@@ -204,6 +227,9 @@ class _Beside:
         grown[start:] = values
         self.values = grown
 
+    def forget(self, first: int) -> None:
+        self._bytes.drop(first * self._dtype.itemsize)
+
     def map_file(self, start: int, stop: int, descriptor: int, offset: int) -> bool:
         size = self._dtype.itemsize
         return self._bytes.map_file(start * size, stop * size, descriptor, offset)
@@ -223,7 +249,7 @@ class NodeCount:
 
     def upto(self, position: int) -> int:
         """Return the largest node id of the first `position` events plus one."""
-        start, num = self._found if self._found[0] <= position else (0, 0)
+        start, num = self._found if self._found[0] <= position else (self._log.first, 0)
         if start == position:
             return num
         events = self._log.read(start, position)

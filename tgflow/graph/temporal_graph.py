@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 
 def open_backend(
-    direction: Direction, budget: int | None, device: str | torch.device | Device, shard: Shard
+    direction: Direction,
+    budget: int | None,
+    device: str | torch.device | Device,
+    shard: Shard,
+    first: int = 0,
 ) -> HostGraph | DeviceGraph:
     """Return an empty backend for a device; arguments as for `TemporalGraph`."""
     if isinstance(device, str | torch.device):
@@ -40,13 +44,13 @@ def open_backend(
         if kind not in ("cpu", "cuda"):
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
         if kind == "cpu":
-            return HostGraph(direction, budget, shard)
+            return HostGraph(direction, budget, shard, first)
     from tgflow.cuda.device import device_of
     from tgflow.graph.device import DeviceGraph
 
     if isinstance(device, str | torch.device):
         device = device_of(torch.device(device))
-    return DeviceGraph(direction, budget, device, shard)
+    return DeviceGraph(direction, budget, device, shard, first)
 
 
 LEAST_BUDGET = 4096
@@ -141,6 +145,7 @@ class TemporalGraph:
             another instance of its kind, those of nodes that come with events. None: no
             scaling.
         horizon: How much of the past batches see. None: all.
+        first: Log position of the first event, where earlier ones were forgotten.
 
     Raises:
         CudaError: If the GPU cannot be used; the message contains the cause.
@@ -168,6 +173,7 @@ class TemporalGraph:
         shard: Shard | None = None,
         feature_scale: FeatureScale | None = None,
         horizon: Horizon | None = None,
+        first: int = 0,
     ) -> None:
         self.time_unit = time_unit
         self.seconds_per_tick = seconds_per_tick(time_unit)
@@ -179,7 +185,7 @@ class TemporalGraph:
         self.device_budget = None if device_budget is None else budget_of(device_budget)
         self.shard = Shard() if shard is None else shard
         """Shard of the nodes whose neighbors are stored."""
-        self.backend = open_backend(direction, self.device_budget, device, self.shard)
+        self.backend = open_backend(direction, self.device_budget, device, self.shard, first)
         """Store of the neighborhoods."""
         self.device = self.backend.device
         """Device of samplers' arguments and results."""
@@ -341,6 +347,19 @@ class TemporalGraph:
             MemoryError: If there is no room to move blocks to; no retained entry is lost.
         """
         self._mutate("compact", self.backend.compact)
+
+    def forget(self, first: int) -> None:
+        """Free the events before a log position; answers with `since` from there on stay the same.
+
+        Features of events stay. As `compact`, it waits for samplers that started before.
+
+        Raises:
+            IndexError: If the log does not hold `first`.
+            MemoryError: If there is no room to move blocks to.
+        """
+        with self._writing, self._changes.making():
+            self.backend.forget(first)
+            self.log.forget(first)
 
     @property
     def mutations(self) -> tuple[Mutation, ...]:

@@ -28,9 +28,10 @@ def grown() -> Any:
 def new_graph() -> Call:
     arguments = {
         "direction": _core.Direction.directed, "device_budget": 4096, "first_part": 20,
-        "num_parts": 44,
+        "num_parts": 44, "first": 5,
     }  # fmt: skip
     numbers = {"device_budget": [-1], "first_part": [-1, 21, 64], "num_parts": [0, 45]}
+    numbers["first"] = [-1, INT64_MAX]
     return Call(_core.TemporalGraph, arguments, numbers=numbers)
 
 
@@ -460,11 +461,13 @@ CASES: dict[str, Callable[[], Call]] = {
     "TemporalGraph.retain": mutate(
         "retain", {"min_t": INT64_MAX, "max_count": 0}, numbers={"max_count": [-1]}
     ),
+    "TemporalGraph.forget": mutate("forget", {"first": 0}, numbers={"first": [-1, 4, INT64_MAX]}),
     "EventLog.position": read_log("position", {"t": -(2**63)}),
     "EventLog.positions": read_log(
         "positions", {"t": ids(0, -(2**63), INT64_MAX), "out": ids(0, 0, 0)}
     ),
     "EventLog.since": read_log("since", {"first": 3}, numbers={"first": [-1, 4, INT64_MAX]}),
+    "EventLog.forget": read_log("forget", {"first": 0}, numbers={"first": [-1, 4, INT64_MAX]}),
     "EventLog.check_eids": read_log(
         "check_eids", {"eid": ids(0, 2, 1)}, indices={"eid": (0, 3)}, any_length={"eid"}
     ),
@@ -480,6 +483,9 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "GrowingBytes.grow": simple(
         lambda: _core.GrowingBytes(4).grow, {"size": 3}, numbers={"size": [-1, INT64_MAX]}
+    ),
+    "GrowingBytes.drop": simple(
+        lambda: _core.GrowingBytes(4).drop, {"end": 0}, numbers={"end": [-1, 1, INT64_MAX]}
     ),
     "GrowingBytes.map_file": map_bytes,
     "sample_neighbors": sample,
