@@ -248,7 +248,7 @@ void bind_graph(py::module_& m) {
       .def("remove_node", &TemporalGraph::remove_node, py::arg("v"), no_gil)
       .def("retain", &retain, py::arg("min_t"), py::arg("max_count"), no_gil)
       .def("compact", &TemporalGraph::compact, no_gil)
-      .def("forget", &TemporalGraph::forget, py::arg("first"), no_gil)
+      .def("forget", &TemporalGraph::forget, py::arg("first"), py::arg("log_first"), no_gil)
       .def_property_readonly("log", &TemporalGraph::log, py::return_value_policy::reference_internal)
       .def_property_readonly("position", [](TemporalGraph& graph) { return graph.store().position(); })
       .def("stats", &TemporalGraph::stats, no_gil);

@@ -120,15 +120,15 @@ void TemporalGraph::compact() {
   store_.compact();
 }
 
-void TemporalGraph::forget(eid_t first) {
+void TemporalGraph::forget(eid_t first, eid_t log_first) {
   const std::lock_guard<std::mutex> lock(writer_);
-  if (first < log_.first() || first > log_.size()) {
+  if (log_first < log_.first() || first < log_first || first > log_.size()) {
     throw std::out_of_range("event " + std::to_string(first) + " is not in the log");
   }
   store_.reserve_retention(log_.since(first).t, INT64_MAX);
   store_.commit_change(store_.position());
   store_.compact();
-  log_.forget(first);
+  log_.forget(log_first);
 }
 
 StoreStats TemporalGraph::stats() {

@@ -58,6 +58,9 @@ DEVELOPERS = {
         "kills, crash states, faults and a soak, none with a loss",
         True,
     ),
+    "endless": Benchmark(
+        "benchmarks.endless:run", "memory, time and checkpoints within a horizon", True
+    ),
     "kills": Benchmark(
         "benchmarks.reliability:kills",
         "500 kills on a machine with odd disks and clocks, no difference",

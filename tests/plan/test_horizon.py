@@ -14,7 +14,7 @@ from helpers.devices import for_each_device, opened
 from helpers.plans import assert_same_batch, each_variant, plan_of, tied_events
 from helpers.strategies import event_lists
 from tgflow import Batch, TemporalGraph
-from tgflow.graph import Horizon
+from tgflow.graph import EventLog, Horizon
 from tgflow.graph.batch import Block
 from tgflow.plan import NegativeSampler
 
@@ -84,8 +84,11 @@ def test_batches_are_those_of_a_graph_of_the_later_events(
 
 @for_each_device
 @pytest.mark.parametrize("forgets_at", [0, 5, 9], ids=str)
-def test_forgetting_changes_no_batch(device: str, forgets_at: int) -> None:
+def test_forgetting_changes_no_batch(
+    device: str, forgets_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whenever the memory is freed, and in a graph that begins later."""
+    monkeypatch.setattr(EventLog, "piece", 1)
     horizon, events = Horizon(160, 160), tied_events(400, x_dim=0)
     options: dict[str, Any] = {"start": START, "counts": ()}
 

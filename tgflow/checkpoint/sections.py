@@ -293,9 +293,10 @@ def put_pieces(
     stop: int,
     read: Callable[[int, int], Tensors],
     *,
+    first: int = 0,
     volatile: bool = False,
 ) -> None:
-    """Save append-only entries `[0, stop)`: full chunks sealed, the rest in a section `name`.
+    """Save append-only entries `[first, stop)`: full chunks sealed, the rest in a section `name`.
 
     Args:
         writer: Target checkpoint.
@@ -303,10 +304,11 @@ def put_pieces(
         size: Entries per chunk.
         stop: Number of entries.
         read: Returns the entries `[start, stop)` as views or copies.
+        first: Entries before its chunk are no longer kept.
         volatile: As `Checkpoint.put`.
     """
     sealed_stop = stop // size * size
-    for start in range(0, sealed_stop, size):
+    for start in range(first // size * size, sealed_stop, size):
         writer.put_sealed(
             piece_section(name, size, start),
             lambda start=start: read(start, start + size),  # type: ignore[misc]
@@ -316,9 +318,11 @@ def put_pieces(
     writer.put(name, read(sealed_stop, stop), volatile=volatile)
 
 
-def pieces_of(reader: Checkpoint, name: str, size: int, stop: int) -> Iterator[Tensors]:
+def pieces_of(
+    reader: Checkpoint, name: str, size: int, stop: int, *, first: int = 0
+) -> Iterator[Tensors]:
     """Yield the entries saved by `put_pieces` in order, one chunk in memory at a time."""
-    for start in range(0, stop // size * size, size):
+    for start in range(first // size * size, stop // size * size, size):
         yield reader.get(piece_section(name, size, start))
     yield reader.get(name)
 

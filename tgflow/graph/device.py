@@ -129,13 +129,13 @@ class DeviceGraph:
         with self._writing:
             self._store.compact()
 
-    def forget(self, first: int) -> None:
-        """Free the events before `first`, which no query with that horizon sees."""
+    def forget(self, first: int, log_first: int) -> None:
+        """Free the neighbors before event `first`, and the log's events before `log_first`."""
         with self._writing:
             self._store.reserve_retention(self.log.since(first)[0], INT64_MAX)
             self._store.commit_change(self.position)
             self._store.compact()
-            self.log.forget(first)
+            self.log.forget(log_first)
 
     def stats(self) -> DeviceStats:
         """Return the size of the store. Synchronizes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,10 @@ class EventLog:
         >>> graph.log.read(1, 3).t.tolist(), graph.log.position(30)
         ([20, 30], 2)
     """
+
+    piece: ClassVar[int] = 1 << 20
+    """Events that are saved, mapped and forgotten together, 24 MiB of columns: 10 billion make
+    29,000 mappings, of the 65,530 that Linux grants a process."""
 
     def __init__(self, native: _native.Log) -> None:
         self.native = native
@@ -189,6 +193,10 @@ class EventLog:
             for name, column in held.items()
         )
 
+    def start_of_piece(self, position: int) -> int:
+        """Return the first position of the piece that an event is in."""
+        return position // self.piece * self.piece
+
     def forget(self, first: int) -> None:
         """Free the columns that are not in the core of events before `first`."""
         for column in self._beside.values():
@@ -265,7 +273,7 @@ T = TypeVar("T")
 class BySince(Generic[T]):
     """What is kept of the log's events within the horizon, by its beginning; thread-safe.
 
-    The latest two are held: batches are prepared in parallel where the horizon moves.
+    The latest few are held: batches are prepared in parallel where the horizon moves.
     """
 
     def __init__(self, make: Callable[[int], T]) -> None:
@@ -277,9 +285,11 @@ class BySince(Generic[T]):
         found = self._held.get(since)
         if found is None:
             with self._lock:
-                found = self._held.get(since) or self._make(since)
-                held = self._held | {since: found}
-                self._held = {first: held[first] for first in sorted(held)[-2:]}
+                found = self._held.get(since)
+                if found is None:
+                    found = self._make(since)
+                    held = self._held | {since: found}
+                    self._held = {first: held[first] for first in sorted(held)[-4:]}
         return found
 
 

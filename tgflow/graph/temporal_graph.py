@@ -197,6 +197,8 @@ class TemporalGraph:
         """Scales the features of appended events."""
         self.horizon = horizon
         """How much of the past batches see; None: all."""
+        self.forgotten = first
+        """Earlier events are not to be asked about."""
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
         self._changes = Changes()
@@ -351,15 +353,23 @@ class TemporalGraph:
     def forget(self, first: int) -> None:
         """Free the events before a log position; answers with `since` from there on stay the same.
 
-        Features of events stay. As `compact`, it waits for samplers that started before.
+        The log keeps part of a piece of them, and features of events stay. As `compact`, it waits
+        for samplers that started before.
 
         Raises:
             IndexError: If the log does not hold `first`.
             MemoryError: If there is no room to move blocks to.
         """
         with self._writing, self._changes.making():
-            self.backend.forget(first)
-            self.log.forget(first)
+            log_first = self.log.start_of_piece(first)
+            self.backend.forget(first, log_first)
+            self.log.forget(log_first)
+            self.forgotten = first
+
+    def forget_outside(self, position: int) -> None:
+        """Free what batches that begin at `position` or later do not see, as `forget`."""
+        if (first := self.since(position)) > self.forgotten:
+            self.forget(first)
 
     @property
     def mutations(self) -> tuple[Mutation, ...]:

@@ -230,7 +230,13 @@ class Draws:
             )
         first, others = dst[:, 0].contiguous(), dst[:, 1:]
         begin, end = (int(as_of.min()), int(as_of.max())) if len(src) else (0, 0)
-        if self.graph.since(begin) != self.graph.since(end):
+        since = self.graph.since(begin)
+        if since < self.graph.forgotten:
+            raise ValueError(
+                f"what was seen as of position {begin} was forgotten, with the events before "
+                f"{self.graph.forgotten:,}: ask as of a later one"
+            )
+        if since != self.graph.since(end):
             raise ValueError(f"the horizon moves between positions {begin} and {end}: ask apart")
         own = for_each_negative(src, others.shape[1])
         negatives = Negatives(own, others, 0, own_sources=True)

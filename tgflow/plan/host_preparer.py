@@ -19,7 +19,7 @@ from tgflow.graph.tables import FeatureTable
 from tgflow.plan._native import Preparer, Slab, SlabPool
 from tgflow.plan.assemble import Feature, PendingBatch, feature_inputs
 from tgflow.plan.draws import Draws, for_each_negative
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negatives import NegativeSampler, PairHistory
 
 
 class BlockPlaces(NamedTuple):
@@ -153,13 +153,15 @@ class HostPreparer:
         self._draws, self._negatives, self._backend = draws, negatives, backend
         self.pool = SlabPool(KEPT_SLABS, allocate)
         """Pool of the slabs; counts them."""
-        self._native = BySince(self._preparer)
+        self._within = BySince(self._preparer)
 
-    def _preparer(self, since: int) -> Preparer:
+    def _preparer(self, since: int) -> tuple[PairHistory, Preparer]:
+        """Return the pairs within a horizon, and what prepares the batches that see it."""
         draws, negatives = self._draws, self._negatives
-        return Preparer(
+        pairs = draws.pairs.at(since)
+        return pairs, Preparer(
             graph=self._backend.native,
-            pairs=draws.pairs.at(since).native,
+            pairs=pairs.native,
             counts=draws.counts.at(since).native if draws.counts.asked else None,
             start=draws.start,
             batch_size=draws.batch_size,
@@ -211,7 +213,7 @@ class HostPreparer:
         if draws.counts.asked:
             draws.counts.check_deletions()
         negatives = self._negatives
-        pairs = draws.pairs.at(since)
+        pairs, native = self._within.at(since)
         if negatives.draws_pairs:
             pairs.upto(end, pairs=True)
         else:
@@ -236,7 +238,7 @@ class HostPreparer:
                     tables[each.name] = each.table.in_memory
         node_end = graph.node_x_end
         slab = Slab(self.pool)
-        numbers = self._native.at(since).prepare(
+        numbers = native.prepare(
             slab,
             negatives_key=derive_key(key, KeyDomain.NEGATIVES),
             replay_key=derive_key(key, KeyDomain.REPLAY),

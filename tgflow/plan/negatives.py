@@ -50,7 +50,7 @@ class PairHistory:
         native = None if log is None else log.native
         self.native = PairIndex(native, parts.start, len(parts), first)
         """The core's index."""
-        self._first = first
+        self._since = first
         self._later = BySince(lambda since: PairHistory(log, types, shard, since))
         self._log, self._own_types = log, types
         self._counts: EventCounts | None = None
@@ -71,7 +71,7 @@ class PairHistory:
 
     def at(self, since: int) -> PairHistory:
         """Return the history of the events from a log position on."""
-        return self if since == self._first else self._later.at(since)
+        return self if since == self._since else self._later.at(since)
 
     def __len__(self) -> int:
         return len(self.native)

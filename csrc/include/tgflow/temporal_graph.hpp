@@ -42,9 +42,9 @@ class TemporalGraph {
   /// Removes entries before `min_t`, and each node's oldest until it has at most `max_count`.
   int64_t retain(tick_t min_t, int64_t max_count);
   void compact();
-  /// Frees the events before `first` in log and store, which no query with that horizon sees. Throws
-  /// std::out_of_range if the log does not hold `first`.
-  void forget(eid_t first);
+  /// Frees the neighbors before event `first`, which no query with that horizon sees, and the log's events
+  /// before `log_first`. Throws std::out_of_range if the log does not hold these.
+  void forget(eid_t first, eid_t log_first);
 
   EventLog& log() { return log_; }
   BlockStore& store() { return store_; }

@@ -461,7 +461,11 @@ CASES: dict[str, Callable[[], Call]] = {
     "TemporalGraph.retain": mutate(
         "retain", {"min_t": INT64_MAX, "max_count": 0}, numbers={"max_count": [-1]}
     ),
-    "TemporalGraph.forget": mutate("forget", {"first": 0}, numbers={"first": [-1, 4, INT64_MAX]}),
+    "TemporalGraph.forget": mutate(
+        "forget",
+        {"first": 2, "log_first": 1},
+        numbers={"first": [-1, 0, 4, INT64_MAX], "log_first": [-1, 3, INT64_MAX]},
+    ),
     "EventLog.position": read_log("position", {"t": -(2**63)}),
     "EventLog.positions": read_log(
         "positions", {"t": ids(0, -(2**63), INT64_MAX), "out": ids(0, 0, 0)}
