@@ -124,7 +124,7 @@ class CountHistory:
 class LastEvents:
     """The last events of pairs and of nodes, as of any position of a graph's log.
 
-    Reads further in the log when a query requires it. Takes some 30 bytes an event,
+    Reads further in the log when a query requires it. Takes some 15 bytes an event,
     and as many for each new pair.
 
     Args:
