@@ -212,6 +212,7 @@ class EventCounts:
         max_keys: int = ...,
         first_part: int = 0,
         num_parts: int = ...,
+        first: int = 0,
     ) -> None: ...
     def __len__(self) -> int: ...
     bytes: Final[int]

@@ -274,6 +274,7 @@ template <typename Use>
 
 void EventCounts::read_sources(int64_t end, int32_t* facts) {
   check_turn(end, num_of_sources_, end);
+  if (size() < log_.first()) throw std::out_of_range("events that were not counted yet were forgotten");
   if (end - first_ > EventLists::kMost) {
     throw std::length_error("counts hold 2^31 events at most: drop earlier ones");
   }

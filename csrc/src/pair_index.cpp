@@ -192,6 +192,8 @@ void PairIndex::check_end(int64_t end) const {
   if (log_ == nullptr) throw std::invalid_argument("there is no log to read pairs from");
   if (end > log_->size())
     throw std::out_of_range("position " + std::to_string(end) + " is past the log's end");
+  if (num_pair_events_ < log_->first())
+    throw std::out_of_range("events whose pairs were not read yet were forgotten");
 }
 
 /// Whether an event is the first of its pair, which is known from then on.

@@ -68,7 +68,7 @@ def test_batches_are_those_of_a_graph_of_the_later_events(
     graph = TemporalGraph.from_events(EVENTS, device=opened(device), horizon=horizon)
     negatives = variant.get("negatives", NegativeSampler(random=1))
     negatives = replace(negatives, every=1)  # chosen by log positions
-    of = {"counts": (), **variant, "start": START, "strategy": "uniform", "negatives": negatives}
+    of = {**variant, "start": START, "strategy": "uniform", "negatives": negatives}
     plan, seen = plan_of(graph, **of), set()
     for index in range(NUM):
         begin = graph.since(START + 10 * index)
@@ -90,7 +90,7 @@ def test_forgetting_changes_no_batch(
     """Whenever the memory is freed, and in a graph that begins later."""
     monkeypatch.setattr(EventLog, "piece", 1)
     horizon, events = Horizon(160, 160), tied_events(400, x_dim=0)
-    options: dict[str, Any] = {"start": START, "counts": ()}
+    options: dict[str, Any] = {"start": START}
 
     def graph_from(first: int) -> TemporalGraph:
         graph = TemporalGraph(horizon=horizon, device=opened(device), first=first)

@@ -18,7 +18,7 @@ CONFIG = ContinualConfig(batch_size=20, replay_ratio=0.5, num_threads=2)
 
 def trainer_of(horizon: Horizon | None, **options: Any) -> ContinualTrainer:
     torch.manual_seed(3)
-    model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8, pair_features=())
+    model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8)
     graph = TemporalGraph(time_unit="ns", horizon=horizon)
     return ContinualTrainer(model, graph, CONFIG, **options)
 
@@ -76,7 +76,7 @@ def test_checkpoint_within_a_horizon_goes_on_with_the_same_bits(stop: int, tmp_p
     begun.run(EVENTS[:stop])
     tg.save(tmp_path / "saved", begun.checkpoint())
     saved = tg.load(tmp_path / "saved")
-    model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8, pair_features=())
+    model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8)
     resumed = ContinualTrainer.from_checkpoint(model, saved)
     assert resumed.graph.log.first == begun.graph.since(stop) // 50 * 50
     resumed.run(EVENTS[stop:])

@@ -48,6 +48,7 @@ class CountHistory:
 
     def __init__(self, graph: TemporalGraph, counts: Sequence[Number], first: int = 0) -> None:
         self.asked = tuple(map(number, counts))
+        first = max(first, graph.log.first)
         self.graph, self._first = graph, first
         self._later = BySince(lambda since: CountHistory(graph, counts, since))
         parts = graph.shard.parts
@@ -57,6 +58,7 @@ class CountHistory:
             seconds_per_tick=graph.seconds_per_tick,
             first_part=parts.start,
             num_parts=len(parts),
+            first=first,
         )
         """The core's counts, for other code of the core."""
         self.are_of_relations = any(map(_is_of_relation, self.asked))
@@ -107,9 +109,10 @@ class CountHistory:
         """
         if not self.asked:
             return {}
+        within = self.at(self.graph.since(position))
         if self.graph.shard.world == 1:
-            self.native.read_upto(position)
-        return {"counts_bytes": self.nbytes}
+            within.native.read_upto(position)
+        return {"counts_bytes": within.nbytes}
 
     def check_deletions(self) -> None:
         """Raise ValueError if there are counts and events have been deleted from the graph."""
@@ -134,7 +137,7 @@ class LastEvents:
 
     def __init__(self, graph: TemporalGraph, first: int = 0) -> None:
         kinds = [(kind, 1, 0.0, Clock.seconds) for kind in (CountOf.pair, CountOf.src, CountOf.dst)]
-        self._native = EventCounts(graph.backend.log, kinds, [], [])
+        self._native = EventCounts(graph.backend.log, kinds, [], [], first=first)
 
     def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int) -> Tensor:
         """Return the last `num` events of each list before a cut-off, int64 `[N, 4, num]`.

@@ -173,7 +173,7 @@ class PairHistory:
         with self._growing:
             if self._counts is None:
                 assert self._log is not None, "a pool has no order"
-                self._counts = EventCounts(self._log.native, [], [], [], True)
+                self._counts = EventCounts(self._log.native, [], [], [], True, first=self._since)
         if len(cut):
             self._counts.read_upto(int(cut.max()))
         own, recent = (
