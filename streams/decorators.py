@@ -15,7 +15,7 @@ import numpy as np
 
 from tgflow.base.units import seconds_per_tick
 from tgflow.graph.event_stream import EventStream
-from tgflow.graph.events import MICRO_BATCH_END, EventBatch, concat
+from tgflow.graph.events import MICRO_BATCH_END, EventBatch, LateLabels, concat
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.streams.source import Source
@@ -67,6 +67,9 @@ def _first(batches: Iterable[EventBatch], limit: int) -> Iterator[EventBatch]:
     if left == 0:
         return
     for batch in batches:
+        if isinstance(batch, LateLabels):
+            yield batch
+            continue
         yield batch if len(batch) <= left else batch[:left]
         left -= min(len(batch), left)
         if left == 0:
@@ -76,7 +79,7 @@ def _first(batches: Iterable[EventBatch], limit: int) -> Iterator[EventBatch]:
 def _paced(batches: Iterable[EventBatch], seconds: float, clock: Any) -> Iterator[EventBatch]:
     start, first = clock.monotonic(), None
     for batch in batches:
-        if len(batch) == 0:
+        if len(batch) == 0 or isinstance(batch, LateLabels):
             yield batch
             continue
         t = batch.t.numpy()
@@ -185,7 +188,7 @@ class SteppedStream(EventStream):
         """Yield the stream's events, and `MICRO_BATCH_END` between those of two times."""
         last: int | None = None
         for events in self.source:
-            if not len(events):
+            if not len(events) or isinstance(events, LateLabels):
                 yield events
                 continue
             if last is not None and int(events.t[0]) != last:
@@ -240,6 +243,7 @@ class TimedStream(EventStream):
                     events = ahead.take(self._left())
                 if events is MICRO_BATCH_END:
                     self._start = self._at
+                if events is MICRO_BATCH_END or isinstance(events, LateLabels):
                     yield events
                 elif events is not None:
                     yield from self._divided(events)

@@ -24,6 +24,8 @@ CODES = {
     "inf": "a feature that is infinite in float32",
     "range": "a value outside of its declared range",
     "late": "an event later than allowed_lateness",
+    "ambiguous": "a label of several events alike",
+    "unseen": "a label of no event so far, while as many as allowed wait for theirs",
 }
 """Error codes of rejected rows and events, with their meaning."""
 MAX_MESSAGE = 200

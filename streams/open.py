@@ -221,6 +221,8 @@ def open_files(
     source: Any,
     *,
     event_id: str | None = None,
+    label_time: str | None = None,
+    labels_later: bool = False,
     checks: Checks | None = None,
     block_bytes: int = BLOCK_BYTES,
     follow: bool = False,
@@ -237,6 +239,8 @@ def open_files(
         source: As for `open_stream`.
         event_id: Name of a text or integer column used to find repeated events, if
             `OrderConfig.dedup_window` is set; None reads none.
+        label_time: Name of the column of a label's time, in a file of labels.
+        labels_later: Whether files may lack the column of labels: none is known then.
         checks: Limits on the values; None for those of `Checks()`.
         block_bytes: Bytes of a text file parsed at a time; does not change the result.
         follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
@@ -255,6 +259,8 @@ def open_files(
         source,
         StreamOptions(**options),
         event_id=event_id,
+        label_time=label_time,
+        labels_later=labels_later,
         checks=checks,
         block_bytes=block_bytes,
         follow=follow,
@@ -266,13 +272,13 @@ def _reader_of(
     source: Any,
     options: StreamOptions,
     *,
-    event_id: str | None = None,
     checks: Checks | None = None,
     block_bytes: int = BLOCK_BYTES,
     follow: bool = False,
+    **columns: Any,
 ) -> tuple[str, Reader, bool]:
     """Return the name of a source, its reader, and whether its format makes it bipartite."""
     files = find_files(source, options, block_bytes, follow=follow)
-    reader = Reader(files, options, event_id, checks or Checks())
+    reader = Reader(files, options, checks or Checks(), **columns)
     name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
     return name, reader, any(decoder.bipartite for decoder in files.decoders)

@@ -461,7 +461,7 @@ def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]
     types = dict.fromkeys(columns.categorical, pa.string())
     types |= dict.fromkeys(columns.numbers, pa.float32())
     types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
-    types[columns.t] = time_type(time)
+    types |= dict.fromkeys(columns.times, time_type(time))
     for name in columns.single(int):
         types[name] = pa.string() if name in columns.texts else time_type(UNSCALED)
     if columns.event_id:

@@ -162,7 +162,7 @@ def json_types(
     types |= dict.fromkeys(columns.numbers, pa.float32())
     ends = columns.src, columns.dst
     types |= dict.fromkeys(ends, pa.int64() if ids == "int" else pa.string())
-    types[columns.t] = time_type(time)
+    types |= dict.fromkeys(columns.times, time_type(time))
     for name in columns.single(int):
         types[name] = pa.string() if name in columns.texts else number
     if columns.event_id:
@@ -172,9 +172,10 @@ def json_types(
         if isinstance(value, str):
             types[name] = pa.string()
         elif isinstance(value, bool):
-            types[name] = types[name] if name in (*ends, columns.t) else pa.bool_()
+            types[name] = types[name] if name in (*ends, *columns.times) else pa.bool_()
         elif isinstance(value, int) and types[name] == pa.string():
-            types[name] = number if name in (columns.t, *columns.single(int)) else pa.int64()
+            exact = *columns.times, *columns.single(int)
+            types[name] = number if name in exact else pa.int64()
         elif isinstance(value, list) and name in columns.numbers:
             types[name] = _LISTS[0]
     return types

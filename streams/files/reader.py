@@ -391,11 +391,17 @@ class Reader:
     """Reads files in order, from any position."""
 
     def __init__(
-        self, files: Files, options: StreamOptions, event_id: str | None, checks: Checks
+        self,
+        files: Files,
+        options: StreamOptions,
+        checks: Checks,
+        event_id: str | None = None,
+        label_time: str | None = None,
+        labels_later: bool = False,
     ) -> None:
         self._files, self.growth = files, files.growth
         self.is_pipe = isinstance(files.growth, Spool)
-        self._event_id = event_id
+        self._event_id, self._label_time, self._labels_later = event_id, label_time, labels_later
         self._options, self.columns = _with_usual_names(files, options, event_id)
         self._checks = checks
         times = Times(options.time_unit, options.tick_unit, options.time_format)
@@ -521,7 +527,10 @@ class Reader:
         """Return the columns to read from a file; `StreamError` if one is missing or repeated."""
         where, options = decoder.name, self._options
         roles = {role: getattr(options, role) for role in ("src", "dst", "t", *OPTIONAL)}
-        wanted = {k: name for k, name in (roles | {"event_id": self._event_id}).items() if name}
+        if self._labels_later and options.label not in names:
+            options, roles["label"] = replace(options, label=None), None
+        roles |= {"event_id": self._event_id, "label_time": self._label_time}
+        wanted = {k: name for k, name in roles.items() if name}
         is_text = isinstance(decoder, CsvDecoder)
         _require(where, names, wanted, is_text)
         features = options.features
@@ -547,6 +556,7 @@ class Reader:
             features=tuple(name for name in features if name not in categorical),
             categorical=categorical,
             event_id=self._event_id,
+            label_time=self._label_time,
             fill_missing=options.fill_missing,
         )
 
@@ -675,7 +685,7 @@ def _require(where: str, names: Sequence[str], wanted: Mapping[str, str], is_tex
             text += f"; give them names of their own: header=True columns='{','.join(apart)}'"
             raise StreamError(where, "schema", f"{text}, and choose with {role}=...")
     else:
-        absent = [repr(each) for each in missing.values() if each not in names]
+        absent = [repr(each) for each in dict.fromkeys(missing.values()) if each not in names]
         text = f"there is no column {' or '.join(absent)}"
     text += f"; the columns are {listed(names)}: choose with {role}=..."
     gone = {role: name for role, name in missing.items() if name not in names}
@@ -799,6 +809,14 @@ class FileSource(PartitionedSource):
     def ended(self) -> Set[int]:
         """Return partition 0 once all files have been read completely."""
         return {PARTITION} if self._has_ended else set()
+
+    def count_labels(self) -> dict[str, int]:
+        """Return the number of rows with each known label, as text; reads everything.
+
+        Raises:
+            StreamError: If a file cannot be read.
+        """
+        return self._reader.count_labels()
 
     def caught_up(self) -> Set[int]:
         """Return partition 0 if all that a followed file or folder has now was polled."""

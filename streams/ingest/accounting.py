@@ -14,6 +14,8 @@ from tgflow.streams.ingest.ordering import per_partition
 from tgflow.streams.rows.row_batch import BadRow, Int64s, Origin, RowBatch
 
 NUM_EXAMPLES = 3
+TOLERATED = ("late", "ambiguous", "unseen")
+"""Codes of rows that have the right schema."""
 WINDOW = 10_000
 """Rows of a partition in the circuit breaker's window."""
 FIRST = 1_000
@@ -49,7 +51,7 @@ class RowAccounting:
             TooManyBadRecords: If the breaker trips; its `row` is the bad row that trips it.
         """
         counts = self._changing(polled.partition)
-        bad = [row for row in admitted.rejected if row.code != "late"]
+        bad = [row for row in admitted.rejected if row.code not in TOLERATED]
         if bad and self._max_bad_ratio is not None:
             self._break(counts, bad)
         counts["read"] += polled.num_rows

@@ -49,6 +49,7 @@ class DeadLetterFiles:
             None: files only.
         fs: The file operations.
         segment_bytes: Size at which a new file is started.
+        keep: Number of latest files to keep, at least 2; None: all.
 
     Raises:
         OSError: If the directory cannot be created or read.
@@ -61,8 +62,9 @@ class DeadLetterFiles:
         topic: Any = None,
         fs: RealFs | None = None,
         segment_bytes: int = 64 << 20,
+        keep: int | None = None,
     ) -> None:
-        self._directory = directory
+        self._directory, self._keep = directory, keep
         self._topic = topic
         self._fs = fs or RealFs()
         self._segment_bytes = segment_bytes
@@ -174,6 +176,8 @@ class DeadLetterFiles:
             self._close()
             self._segment, self._byte = self._segment + 1, 0
             self._crc32.append(0)
+            for old in [] if self._keep is None else self._segments()[: 1 - self._keep]:
+                self._fs.unlink(self._path(old))
         if self._fd is None:
             path = self._path(self._segment)
             if path.exists():

@@ -14,21 +14,24 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from math import inf
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tgflow.checkpoint.durable.errors import DiskFull
 from tgflow.checkpoint.durable.log import DurableLog, LogPosition
-from tgflow.graph.events import MICRO_BATCH_END, EventBatch
+from tgflow.graph.events import MICRO_BATCH_END, EventBatch, LateLabels
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import LateEvent, SourceExpired, TooManyBadRecords
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
 from tgflow.streams.ingest.admission import Admission
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles
-from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.ingest.ingest_state import NO_ROWS, IngestState, LabelRows
+from tgflow.streams.ingest.late_labels import COUNTS, LateLabelReader
 from tgflow.streams.ingest.ordering import no_rows, to_arrow
 from tgflow.streams.rows.row_batch import (
     BadRow,
@@ -74,6 +77,8 @@ class Ingest:
             `state`.
         first: Number of events before those of `source`, of sources that were read before.
         keep_event_ids: Whether to support `event_ids`; the source must have some.
+        labels: Reader of labels that come after their events, restored at `state`; closed likewise.
+            Those that are not placed by time need a log.
         clock_limit: Whether a time more than a day after its row was written, else after the clock,
             is a bad row. No limit if the length of a tick is unknown.
         stop: Called between polls; once it returns True the iteration ends without loss.
@@ -96,6 +101,7 @@ class Ingest:
         skip_to: int | None = None,
         first: int = 0,
         keep_event_ids: bool = False,
+        labels: LateLabelReader | None = None,
         clock_limit: bool = False,
         stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
@@ -133,7 +139,16 @@ class Ingest:
         self._id_parts: deque[tuple[int, pa.Array]] = deque()
         self._id_stop = self._skip_to
         self._id_lock = threading.Lock()
-        self._looks_for_partitions = self._has_started = False
+        self._labels = labels
+        if labels is not None and letters is not None:
+            labels.reject = lambda rows: self._bury(labels.name, rows)
+        self._stepping = threading.Lock()
+        """Held while the state changes, as labels may come from other threads."""
+        self._arrived: list[LabelRows] = []
+        """Labels to yield next, which are in the log."""
+        self._labels_at = -1
+        """Position of the last labels in the log: states there do not have them."""
+        self._looks_for_partitions = self._has_started = self._has_ended = False
         self._committed: IngestState | None = None
         self._silence: defaultdict[int, float] = defaultdict(float)
         """Seconds polled without rows, by partition, while it was known to have no more."""
@@ -150,8 +165,8 @@ class Ingest:
         self._counters: Mapping[str, float] = {}
         self._events = self._run()
 
-    def __iter__(self) -> Iterator[EventBatch]:
-        """Yield the events, in batches of at most `MAX_BATCH`.
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the events, in batches of at most `MAX_BATCH`, and `LateLabels` between them.
 
         Raises:
             LateEvent: If an event is late and the policy is "error".
@@ -168,21 +183,18 @@ class Ingest:
     def state_at(self, position: int) -> IngestState:
         """Return the newest state with `num_released <= position`, and discard older ones.
 
-        For checkpoints: everything the state refers to is durable on return, and a lookup of new
-        partitions is scheduled. `forget_before` is cheaper.
+        For checkpoints, which sync the log: a lookup of new partitions is scheduled.
+        `forget_before` is cheaper.
 
         Args:
             position: Number of events the trainer has stored; must not decrease.
 
         Raises:
             Unbalanced: If a row is not accounted for.
-            OSError: If log or dead letters cannot be synced to disk.
         """
         self.forget_before(position)
         state = self._states[0]
         check_balance(state.counts, state.num_held)
-        if self._log is not None:
-            self._log.sync()
         self._looks_for_partitions = True
         return state
 
@@ -253,6 +265,44 @@ class Ingest:
         """Whether anything has been polled, or read from the log, since construction."""
         return self._state is not self._first
 
+    @property
+    def labels(self) -> LateLabelReader | None:
+        """The reader of labels that come after their events."""
+        return self._labels
+
+    def add_labels(self, rows: RowBatch) -> dict[str, Any]:
+        """Add rows of labels at the end of the events released; thread-safe.
+
+        A time of the least int64 is that of the last event. On return they are on disk.
+
+        Returns:
+            The position where they stand; the numbers added, corrected, repeated and waiting; and
+            `refused`: row, code and reason of each bad row.
+
+        Raises:
+            RuntimeError: If the stream has not begun, or has ended.
+            OSError: If the log cannot be written; none was added then.
+        """
+        labels = self._labels
+        assert labels is not None
+        assert self._log is not None
+        with self._stepping:
+            if not self._has_started or self._has_ended:
+                when = "is still recovering" if not self._has_started else "has ended"
+                raise RuntimeError(f"the run {when}, and takes no labels; send them again later")
+            before, now = labels.counts, self.num_released
+            found, bad = labels.admit(rows, now, self._state.last_t)
+            labels.count_refused(len(bad))
+            if found.size:
+                self._write_labels([found])
+                labels.queue(found)
+                self._arrived.append(labels.placed(np.empty(0, np.int64), now))
+            after = labels.counts
+            done = {name: after[name] - before[name] for name in COUNTS[:3]}
+            done["waiting"] = found.size - sum(done.values())
+        refused = [{"row": row.index, "code": row.code, "reason": row.text} for row in bad]
+        return {"position": now, **done, "refused": refused}
+
     def report(self) -> dict[str, Any]:
         """Return a JSON-serializable report as of the last poll that returned rows."""
         state, lateness = self._state, self._admission.limits[0]
@@ -271,6 +321,7 @@ class Ingest:
             "lag": {str(p): lag for p, lag in self.lag.items()},
             "counts": totals | {"partitions": partitions},
             "counters": dict(self._counters),
+            **({} if self._labels is None else {"labels": self._labels.report()}),
         }
 
     def waits(self) -> dict[str, float]:
@@ -281,22 +332,40 @@ class Ingest:
         """End the iteration and close the source."""
         self._events.close()
         self.source.close()
+        if self._labels is not None:
+            self._labels.close()
 
     # The cycle: poll, admit, release, log, yield
 
-    def _run(self) -> Generator[EventBatch, None, None]:
+    def _run(self) -> Generator[EventBatch | LateLabels, None, None]:
         try:
             yield from self._replay()
             self._start()
-            while not self._stop() and not self._admission.is_over:
+            while not self._stop() and not self._is_read:
                 yield from self._cycle()
+            with self._stepping:
+                self._has_ended = True
+                if self._admission.is_over and self._labels is not None:
+                    self._keep_rest(self._labels)
+            yield from self._placed(self._taken())
             check_balance(self.accounting.counts, self._admission.num_buffered)
         finally:
+            self._has_ended = True
             self._writer.shutdown()
             self.source.close()
+            if self._labels is not None:
+                self._labels.close()
 
-    def _cycle(self) -> Iterator[EventBatch]:
-        """Poll once and yield the events that it releases."""
+    @property
+    def _is_read(self) -> bool:
+        return self._admission.is_over and (self._labels is None or self._labels.is_over)
+
+    def _cycle(self) -> Iterator[EventBatch | LateLabels]:
+        """Poll once and yield the events that it releases, and labels."""
+        if self._labels is not None:
+            yield from self._read_labels(self._labels)
+            if self._admission.is_over:
+                return
         admission = self._admission
         if joined := self._look_around():  # gets a state of its own for checkpoints
             admission.join(joined)
@@ -360,11 +429,15 @@ class Ingest:
                 while rejected[-1] is not error.row:
                     rejected.pop()
                 break
-        if self._letters is not None and rejected:
-            self._letters.write(self.source.name, rejected)
-            self._letters.sync()
+        self._bury(self.source.name, rejected)
         if broken is not None:
             raise broken
+
+    def _bury(self, name: str, rejected: Sequence[BadRow]) -> None:
+        """Make bad rows dead letters, durable on return."""
+        if self._letters is not None and rejected:
+            self._letters.write(name, rejected)
+            self._letters.sync()
 
     def _silent(self, seconds: float, active: Set[int]) -> Set[int]:
         """Mark idle partitions; return those without rows for `order_timeout`.
@@ -406,33 +479,88 @@ class Ingest:
                     else "the source does not confirm that it was read to its end",
                 )
 
-    def _step(self, silent: Set[int] = frozenset()) -> Iterator[EventBatch]:
+    def _step(self, silent: Set[int] = frozenset()) -> Iterator[EventBatch | LateLabels]:
         """Release events that nothing can precede, log the step, and yield the events.
 
         They are yielded once everything before them is in the log, on disk if timing determined the
-        step; dense ids are assigned while it is written.
+        step; dense ids are assigned while it is written. Labels placed among the events are logged
+        before these: a crash in between leaves them for events that are released again.
         """
-        first = self.num_released
-        admitted, released, footer = self._admission.release(silent)
-        self.accounting.accept(released.rank)
-        footer |= {
-            "num_released": first + len(released),
-            "counts": self.accounting.changes(),
-            "letters": NO_LETTERS if self._letters is None else self._letters.length,
-        }
-        batches = self._batches(released, first)
-        if self._log is None:
-            ready: list[EventBatch] = []
-            self._advance(footer, released, None)
-        else:  # also for empty polls: a footer holds only the changes since the last
-            frame = to_arrow(EventColumns.concat(admitted))
-            writing = self._writer.submit(self._append, frame, footer)
-            ready = list(itertools.islice(batches, 2))
-            self._advance(footer, released, writing.result())
+        with self._stepping:
+            first = self.num_released
+            admitted, released, footer = self._admission.release(silent)
+            self.accounting.accept(released.rank)
+            placed = self._taken()
+            if (labels := self._labels) is not None and len(released):
+                labels.keep(keys := labels.keys_of(released))
+                self._write_labels(labels.due(released.t, first), sync=False)
+                placed.append(labels.placed(keys, first))
+            footer |= {
+                "num_released": first + len(released),
+                "counts": self.accounting.changes(),
+                "letters": NO_LETTERS if self._letters is None else self._letters.length,
+            }
+            batches = self._batches(released, first, placed)
+            if self._log is None:
+                ready: list[EventBatch | LateLabels] = []
+                self._advance(footer, released, None)
+            else:  # also for empty polls: a footer holds only the changes since the last
+                frame = to_arrow(EventColumns.concat(admitted))
+                writing = self._writer.submit(self._append, frame, footer)
+                ready = list(itertools.islice(batches, 2))
+                self._advance(footer, released, writing.result())
         yield from ready
         yield from batches
 
-    def _append(self, frame: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
+    def _read_labels(self, labels: LateLabelReader) -> Iterator[LateLabels]:
+        """Log and yield labels that stand behind all events released."""
+        wait = POLL_SECONDS if self._admission.is_over else 0.0
+        with self._stepping:
+            now = self.num_released
+            if arrived := labels.arrived(now, wait):
+                self._write_labels(arrived)
+                self._arrived.append(labels.placed(np.empty(0, np.int64), now))
+            placed = self._taken()
+        yield from self._placed(placed)
+
+    def _keep_rest(self, labels: LateLabelReader) -> None:
+        """Log labels of files behind the last event, which the next events follow."""
+        if found := labels.rest(self.num_released):
+            self._write_labels(found, sync=False)
+            self._record(replace(self._state, labels=labels.state(), pending=labels.pending))
+
+    def _taken(self) -> list[LabelRows]:
+        """Return the labels to yield next, and forget them."""
+        taken, self._arrived = self._arrived, []
+        return taken
+
+    def _write_labels(self, found: Sequence[LabelRows], *, sync: bool = True) -> None:
+        """Log rows of labels, which are on disk on return where timing determined their place."""
+        if self._labels is None or not found:
+            return
+        rows, footer = (
+            LabelRows.joined(found),
+            {
+                "kind": "labels",
+                "is_timed": sync,
+                "letters": NO_LETTERS if self._letters is None else self._letters.length,
+                "labels": self._labels.state(),
+            },
+        )
+        log = None if self._log is None else self._append(rows.to_arrow(), footer, sync=sync)
+        self._note_labels(rows, footer, log)
+
+    def _note_labels(
+        self, rows: LabelRows, footer: Mapping[str, Any], log: LogPosition | None
+    ) -> None:
+        """Continue after a frame of labels; a checkpoint cannot if they are yielded at once."""
+        if footer["is_timed"] and rows.size:
+            self._labels_at = self.num_released
+        self._state = replace(self._state, letters=footer["letters"], log=log)
+
+    def _append(
+        self, frame: pa.RecordBatch, footer: Mapping[str, Any], *, sync: bool = False
+    ) -> LogPosition:
         """Append a frame to the log and return the position after it; wait while disk is full.
 
         One whose step timing determined is synced too: it could not be repeated.
@@ -443,7 +571,7 @@ class Ingest:
             try:
                 if end is None:
                     end = self._log.append(frame, footer)
-                if footer["kind"] == "forced":
+                if sync or footer["kind"] == "forced":
                     self._log.sync()
                 return end
             except DiskFull:
@@ -461,14 +589,23 @@ class Ingest:
         the trainer's position.
         """
         old = self._state
-        self._state = IngestState(
+        new = IngestState(
             num_released=footer["num_released"],
             last_t=int(released.t[-1]) if len(released) else old.last_t,
             counts={**old.counts, **footer["counts"]},
             letters=footer["letters"],
             log=log,
+            labels=None if self._labels is None else self._labels.state(),
+            pending=NO_ROWS if self._labels is None else self._labels.pending,
             **self._admission.snapshot(),
         )
+        self._record(new)
+
+    def _record(self, state: IngestState) -> None:
+        """Make a state the present one, and keep it for checkpoints."""
+        self._state = state
+        if state.num_released <= self._labels_at:
+            return
         with self._states_lock:
             if self._states[-1].num_released == self._state.num_released:
                 self._states.pop()
@@ -476,25 +613,47 @@ class Ingest:
             if len(self._states) > MAX_STATES:
                 del self._states[1:-1:2]
 
-    def _batches(self, released: EventColumns, first: int) -> Iterator[EventBatch]:
-        """Yield events, the first of which has number `first`, except those yielded before."""
+    def _batches(
+        self, released: EventColumns, first: int, placed: Sequence[LabelRows] = ()
+    ) -> Iterator[EventBatch | LateLabels]:
+        """Yield events, the first of which has number `first`, except those yielded before.
+
+        Labels in `placed` stand between them.
+        """
+        labels = LabelRows.joined(placed) if placed else NO_ROWS
         for at in range(max(0, self._skip_to - first), len(released), MAX_BATCH):
             events = released.take(slice(at, at + MAX_BATCH))
             if self._keep_event_ids:
                 with self._id_lock:
                     self._id_parts.append((self._id_stop, events.event_id))
                     self._id_stop += len(events)
-            yield to_batch(events, self.source.ids)
+            batch = to_batch(events, self.source.ids)
+            stop = int(np.searchsorted(labels.at, first + at + len(batch)))
+            here, labels = labels.take(slice(stop)), labels.take(slice(stop, None))
+            yield from here.take(here.at >= self._skip_to).among(batch, first + at)
+        yield from self._placed([labels])
+
+    def _placed(self, placed: Sequence[LabelRows]) -> Iterator[LateLabels]:
+        """Yield labels, except those that a checkpoint has."""
+        for rows in placed:
+            if (new := rows.take(rows.at >= self._skip_to)).size:
+                yield new.entries()
 
     # Resuming
 
-    def _replay(self) -> Iterator[EventBatch]:
+    def _replay(self) -> Iterator[EventBatch | LateLabels]:
         """Restore the state, and yield the events released by log frames beyond it."""
         state, admission = self._state, self._admission
         admission.restore(state)
         for frame, footer, end in () if self._log is None else self._log.read(state.log):
-            first = self.num_released
+            first, placed = self.num_released, list[LabelRows]()
+            if footer["kind"] == "labels":
+                yield from self._repeat_labels(LabelRows.of(frame), footer, end)
+                continue
             released = admission.repeat(frame, footer)
+            if (labels := self._labels) is not None and len(released):
+                labels.keep(keys := labels.keys_of(released))
+                placed = [labels.placed(keys, first)]
             found = first + len(released), admission.num_buffered
             if found != (footer["num_released"], footer["num_buffered"]):
                 raise Unbalanced(
@@ -503,9 +662,27 @@ class Ingest:
                     f"{footer['num_buffered']}"
                 )
             self._advance(footer, released, end)
-            yield from self._batches(released, first)
+            yield from self._batches(released, first, placed)
             if admission.is_over:  # so did the last micro-batch of the source that ended here
                 yield MICRO_BATCH_END
+
+    def _repeat_labels(
+        self, rows: LabelRows, footer: Mapping[str, Any], end: LogPosition
+    ) -> Iterator[LateLabels]:
+        """Repeat a frame of labels."""
+        if (labels := self._labels) is None:
+            raise SourceExpired(
+                self.source.name,
+                "schema",
+                "the log has labels that came after their events; resume with --label-stream or "
+                "--label-token, as before",
+            )
+        now = self.num_released
+        labels.repeat(footer["labels"])
+        labels.queue(rows)
+        self._note_labels(rows, footer, end)
+        if footer["is_timed"]:
+            yield from self._placed([labels.placed(np.empty(0, np.int64), now)])
 
     def _start(self) -> None:
         """Restore dead letters and accounting to the state, and start the source."""
@@ -517,7 +694,6 @@ class Ingest:
                 f"it follows event {self.first:,}, and log and checkpoints hold only "
                 f"{state.num_released:,} events; start over with another --out",
             )
-        self._has_started = True
         self.accounting.restore(state.counts)
         if self._letters is not None:
             self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)
@@ -525,3 +701,6 @@ class Ingest:
         idle = [p for p, partition in state.partitions.items() if partition.is_idle]
         self._silence |= dict.fromkeys(idle, self._idle_timeout)  # once their end is confirmed
         self.source.start(state.positions)
+        if self._labels is not None:
+            self._labels.start()
+        self._has_started = True

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
 
 from tgflow.checkpoint.durable.log import LogPosition
+from tgflow.graph.events import EventBatch, LateLabels
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.dead_letters import Length
 from tgflow.streams.ingest.ordering import ReorderBuffer, from_arrow, merged, to_arrow
@@ -70,6 +72,61 @@ class PartitionState:
         return max(self.floor, self.max_t - allowed_lateness, BEFORE_ALL)
 
 
+class LabelRows(NamedTuple):
+    """Labels in the order in which they come, int64 `[N]` each."""
+
+    at: Int64s
+    """Number of events before each."""
+    eid: Int64s
+    """Log position of its event, -1 if that has not come yet."""
+    key: Int64s
+    label: Int64s
+    t: Int64s
+    """Ticks at which they came."""
+
+    @property
+    def size(self) -> int:
+        """Number of labels."""
+        return len(self.at)
+
+    def take(self, rows: slice | Int64s | npt.NDArray[np.bool_]) -> LabelRows:
+        """Return the labels at `rows`, in that order."""
+        return LabelRows(*(column[rows] for column in self))
+
+    def entries(self) -> LateLabels:
+        """Return the labels, all of known events, for a log."""
+        return LateLabels(*(torch.from_numpy(x.copy()) for x in (self.eid, self.label, self.t)))
+
+    def among(self, batch: EventBatch, first: int) -> Iterator[EventBatch | LateLabels]:
+        """Yield events from position `first` on, and the labels, all placed among them."""
+        done = 0
+        for at, start in zip(*np.unique(self.at, return_index=True), strict=True):
+            if at - first > done:
+                yield batch[done : at - first]
+                done = int(at) - first
+            stop = np.searchsorted(self.at, at, side="right")
+            yield self.take(slice(start, stop)).entries()
+        yield batch[done:] if done else batch
+
+    @classmethod
+    def joined(cls, parts: Sequence[LabelRows]) -> LabelRows:
+        """Return parts as one, ordered by position; those at the same one stay in their order."""
+        rows = cls(*(np.concatenate(columns) for columns in zip(NO_ROWS, *parts, strict=True)))
+        return rows.take(np.argsort(rows.at, kind="stable"))
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> LabelRows:
+        """Return the labels for the result of `to_arrow`."""
+        return cls(*(batch[name].to_numpy() for name in cls._fields))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return a column for each field."""
+        return pa.record_batch({name: pa.array(getattr(self, name)) for name in self._fields})
+
+
+NO_ROWS = LabelRows(*(np.empty(0, np.int64) for _ in LabelRows._fields))
+
+
 @dataclass(frozen=True, slots=True)
 class IngestState:
     """Immutable state of `Ingest` after a poll. Shares memory with other states.
@@ -84,6 +141,8 @@ class IngestState:
         counts: Row counts of each partition; see `Counts`.
         letters: Length of the dead letters.
         log: Log position after everything up to this state.
+        labels: State of the reader of labels that come after their events, as JSON; None without.
+        pending: Labels that wait for their events, or stand behind the last one.
     """
 
     num_released: int = 0
@@ -95,6 +154,8 @@ class IngestState:
     counts: Counts = field(default_factory=dict)
     letters: Length | None = None
     log: LogPosition | None = None
+    labels: Mapping[str, Any] | None = None
+    pending: LabelRows = NO_ROWS
 
     @property
     def positions(self) -> dict[int, Position]:
@@ -120,8 +181,8 @@ class IngestState:
         """Return the tensors of the state.
 
         Returns:
-            Optionally `rows` (uint8, the buffered events as an Arrow IPC stream) and `seen` (int64
-            `[3, n]`: partition, row and event id).
+            Optionally `rows` (uint8, the buffered events as an Arrow IPC stream), `seen` (int64
+            `[3, n]`: partition, row and event id), and `labels` (int64 `[5, n]`, `LabelRows`).
         """
         tensors = {}
         if (rows := self.held_rows()) is not None:
@@ -133,6 +194,8 @@ class IngestState:
             all_seen = [(p, window.seen()) for p, window in self.windows.items()]
             columns = [np.stack([np.full(len(s.seq), p), s.seq, s.ids]) for p, s in all_seen]
             tensors["seen"] = torch.from_numpy(np.concatenate(columns, axis=1))
+        if self.labels is not None:
+            tensors["labels"] = torch.stack([*map(torch.from_numpy, self.pending)])
         return tensors
 
     def to_json(self) -> dict[str, Any]:
@@ -145,6 +208,7 @@ class IngestState:
             "counts": dict(self.counts),
             "letters": self.letters,
             "log": None if self.log is None else self.log.to_json(),
+            "labels": self.labels,
         }
 
     @classmethod
@@ -161,7 +225,7 @@ class IngestState:
                     batch = reader.read_next_batch()
                 batch.validate(full=True)
                 buffer.add(from_arrow(batch))
-            partitions = meta["partitions"].items()
+            partitions, labels = meta["partitions"].items(), meta["labels"]
             return cls(
                 num_released=meta["num_released"],
                 watermark=meta["watermark"],
@@ -172,6 +236,8 @@ class IngestState:
                 counts=meta["counts"],
                 letters=meta["letters"],
                 log=None if meta["log"] is None else LogPosition.from_json(meta["log"]),
+                labels=labels,
+                pending=NO_ROWS if labels is None else LabelRows(*tensors["labels"].numpy()),
             )
         except (LookupError, TypeError, AttributeError, pa.ArrowException) as error:
             raise ValueError(f"this is not a state of ingestion: {error!r}") from None

@@ -59,7 +59,7 @@ class CsvCodec:
         features = [n if w == 1 else f"{n}[{i}]" for n, w in widths for i in range(w)]
         columns = replace(columns, features=tuple(features))
         self.schema = replace(schema, columns=columns, widths=(1,) * len(features))
-        first = [columns.src, columns.dst, columns.t, *columns.single(int, float), *features]
+        first = [columns.src, columns.dst, *columns.times, *columns.single(int, float), *features]
         names = list(dict.fromkeys([*first, columns.event_id] if columns.event_id else first))
         self._parser = csv_parser(names, ",", columns, schema.ids, schema.time, _QUOTES)
 

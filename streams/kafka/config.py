@@ -125,6 +125,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         src, dst, t, relation, label, weight: Names of the fields; None without one.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
         event_id: Name of a field used to find repeated events, or None.
+        label_time: Name of the field of a label's time, in a topic of labels; or None.
         id_kind: Type of the node ids.
         bipartite: Whether sources and destinations are separate name spaces.
         time_unit, tick_unit: Units of the times and of the stream's ticks; no tick: `time_unit`.
@@ -142,6 +143,7 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
     codec: CodecName = "json"
     features: Sequence[str] = ()
     event_id: str | None = None
+    label_time: str | None = None
     id_kind: IdKind = "int"
     bipartite: bool = False
     time_unit: str = "s"
@@ -177,7 +179,8 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         features = [feature_width(feature) for feature in self.features]
         widths = tuple(width for _, width in features)
         names = tuple(name for name, _ in features)
-        columns = Columns.of(self, features=names, event_id=self.event_id)
+        own = {"event_id": self.event_id, "label_time": self.label_time}
+        columns = Columns.of(self, features=names, **own)
         time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
         if self.time_format is not None:
             check_format(self.time_format)

@@ -37,7 +37,8 @@ class EventColumns:
     `src` and `dst` are Arrow int64 or string arrays. `event_id` holds the event ids as text, if
     the stream has ids and they are kept, and `event_id_hash` 64 bits of each, used to find
     duplicates. `rank` is set on admission: it orders the events of one tick, see
-    `tgflow.streams.ingest.ordering.ranks`. All methods apply to every field.
+    `tgflow.streams.ingest.ordering.ranks`. `label_time` is the time of the label, in rows of labels
+    that come after their events. All methods apply to every field.
     """
 
     src: pa.Array
@@ -49,6 +50,7 @@ class EventColumns:
     weight: Float32s | None = None
     relation: Int64s | None = None
     event_id_hash: Int64s | None = None
+    label_time: Int64s | None = None
     rank: Int64s = None  # type: ignore[assignment]
 
     def __len__(self) -> int:

@@ -278,6 +278,8 @@ class Columns(ColumnNames):
     categorical: tuple[str, ...] = ()
     """Columns of categories; not among `features`."""
     event_id: str | None = None
+    label_time: str | None = None
+    """Column of the time of the label, in rows of labels that come after their events."""
     texts: frozenset[str] = frozenset()
     """Columns of relations or labels that are texts."""
     fill_missing: float | None = None
@@ -304,9 +306,14 @@ class Columns(ColumnNames):
     @property
     def names(self) -> list[str]:
         """All columns, each once."""
-        others = (*self.single(int), self.event_id) if self.event_id else self.single(int)
-        every = (self.src, self.dst, self.t, *others, *self.numbers, *self.categorical)
-        return list(dict.fromkeys(every))
+        others = (*self.single(int), self.event_id, *self.numbers, *self.categorical)
+        every = (self.src, self.dst, *self.times, *others)
+        return [*dict.fromkeys(filter(None, every))]
+
+    @property
+    def times(self) -> list[str]:
+        """Columns of times."""
+        return [self.t, *filter(None, [self.label_time])]
 
 
 def listed(names: Sequence[str]) -> str:

@@ -107,8 +107,7 @@ def validate(
         done += len(batch)
     whole = EventColumns.concat(events)
     if whole.event_id is not None:
-        hashes = map(_hash, whole.event_id.to_pylist())
-        whole = replace(whole, event_id_hash=np.fromiter(hashes, dtype=np.int64, count=len(whole)))
+        whole = replace(whole, event_id_hash=hashes_of(whole.event_id))
     found.sort(key=lambda fault: fault.row)
     good = np.concatenate(kept) if found or index is not None else None
     counts = {SPACED: spaced} if (spaced := _num_spaced(whole)) else {}
@@ -184,8 +183,10 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     dst = _id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id)
     t = _tick_column(batch[columns.t], columns.t, schema.time)
     relation = _whole_numbers(batch, schema, "relation", 0, NUM_RELATIONS - 1)
-    if schema.coding is not None and columns.label is not None:
-        label: Int64s | None = schema.coding.encode(batch[columns.label], columns.label)
+    if schema.coding is not None:  # without the column they come later
+        name = columns.label
+        label: Int64s | None = np.full(len(batch), NO_LABEL)
+        label = label if name is None else schema.coding.encode(batch[name], name)
     else:
         label = _whole_numbers(batch, schema, "label", -INT64_MAX, INT64_MAX)
     if columns.features:
@@ -197,7 +198,9 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     weight = None if columns.weight is None else _weights(batch, columns.weight)
     name = columns.event_id
     event_id = None if name is None else _event_ids(batch[name], name)
-    return EventColumns(src, dst, t, label, x, event_id, weight, relation)
+    name = columns.label_time
+    label_time = None if name is None else _tick_column(batch[name], name, schema.time)
+    return EventColumns(src, dst, t, label, x, event_id, weight, relation, label_time=label_time)
 
 
 def _weights(batch: pa.RecordBatch, name: str) -> Float32s:
@@ -370,8 +373,10 @@ def _event_ids(array: pa.Array, name: str) -> pa.Array:
     return texts
 
 
-def _hash(value: str) -> int:
-    return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "little", signed=True)
+def hashes_of(texts: pa.Array) -> Int64s:
+    """Return 64 bits of the BLAKE2 hash of each text, int64."""
+    digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts.to_pylist())
+    return np.frombuffer(digests, dtype="<i8").astype(np.int64)
 
 
 # Times, relations and labels: exact conversion of numbers of any type to int64 ticks.

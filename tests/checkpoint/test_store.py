@@ -1,11 +1,13 @@
 """Checkpoint store: finds the newest valid checkpoint and keeps only what it needs."""
 
+import dataclasses
 import errno
 import itertools
 import json
 import os
 import shutil
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -95,18 +97,18 @@ def test_sealed_sections_are_hard_linked_and_not_rewritten(tmp_path):
     assert inode(third, "events-0000") == inode(other.save(15, at(15)), "events-0000")
 
 
-def test_kept_checkpoints_are_bounded_and_do_not_all_share_one_file(tmp_path):
-    store = CheckpointStore(tmp_path, keep=3, keep_every=5)
-    inodes = set()
+def test_sealed_files_are_written_once_and_go_with_the_last_checkpoint_that_has_them(tmp_path):
+    fs, written = RealFs(), []
+    create = fs.create
+    fs.create = lambda path: (written.append(path.name), create(path))[1]
+    store = CheckpointStore(tmp_path, keep=3, fs=fs)
     for step in range(4, 30):
-        path = store.save(step, at(step))
-        inodes.add(inode(path, "events-0000"))
-        kept = store.entries()
-        assert [entry.step for entry in kept[-3:]] == list(range(max(4, step - 2), step + 1))
-        assert len(kept) <= 4
-        if step >= 9:
-            assert len({inode(entry.path, "events-0000") for entry in kept}) == 2
-    assert len(inodes) <= 6
+        made = at(step)
+        sealed = {k: v for k, v in made.sealed.items() if int(k[-4:]) >= (step - 12) // PIECE}
+        store.save(step, dataclasses.replace(made, sealed=sealed))
+        assert [entry.step for entry in store.entries()] == [*range(max(4, step - 2), step + 1)]
+        assert len({file.name for file in tmp_path.rglob("events-*")}) <= 5
+    assert max(Counter(name for name in written if name.startswith("events-")).values()) == 1
 
 
 def test_saving_a_step_again_replaces_only_changed_files(tmp_path):

@@ -198,14 +198,16 @@ def test_metrics_file_describes_the_run(tgflow, tmp_path, seen):
     health = json.loads(Path("out/health.json").read_text())
     assert health["tables"]["edge_x"]["cache"]["hits"] > 0
     absent = {metric.name for metric in METRICS if f"\n{metric.exported}" not in page}
-    # only a topic has these, a GPU, ranks, or a stream with bad rows, or not read to its end
+    # only a topic has these, a GPU, ranks, labels that come later, or a stream with bad rows, or
+    # not read to its end
     assert absent <= {
         "tgflow_gpu_memory_bytes", "tgflow_gpu_memory_peak_bytes",
+        "tgflow_labels", "tgflow_labels_waiting", "tgflow_labels_delay_seconds",
         "tgflow_rank_compute_seconds", "tgflow_rank_wait_seconds", "tgflow_rank_memory_bytes",
         "tgflow_rank_sent_bytes", "tgflow_sent_bytes",
         "tgflow_events_malformed", "tgflow_source_lag_records", "tgflow_source_rebuilds",
         "tgflow_source_outage_seconds", "tgflow_source_paused_seconds",
-        "tgflow_watermark_seconds", "tgflow_watermark_age_seconds",
+        "tgflow_watermark_seconds", "tgflow_watermark_age_seconds", "tgflow_seconds_left",
     }  # fmt: skip
 
 

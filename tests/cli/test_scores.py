@@ -9,17 +9,22 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as csv_files
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from helpers.forged import flip_bit
 from helpers.kafka_io import wait_for
 from helpers.live_runs import SMALL
-from tgflow.run.scores import SavedScores
+from tgflow.run.scores import FileScores, SavedScores, score_files
 
 SIZE = 230
+WRITE = SavedScores.write
 NAMES = ["position", "src", "dst", "t", "event_id", "logit", "probability", "rank", "anomaly"]
 
 
@@ -31,6 +36,16 @@ def run(tgflow, tmp_path):
     stream.write_text("\n".join(["src,dst,t,id", *lines, *["acc_1,shop_1,soon,pay-x"] * 3]) + "\n")
     flags = ("--event-id", "id", "--time-unit", "s", "--tick-unit", "ms", "--id-kind", "string")
     return lambda *more: tgflow("run", "-s", stream, "-o", "out", *flags, *SMALL, *more)
+
+
+def crash_at(monkeypatch, begin):
+    """Let a run crash as its scores of the micro-batch at `begin` are written."""
+
+    def crashing(self, events, scores):
+        WRITE(self, events, scores)
+        assert events.begin != begin, "killed here"
+
+    monkeypatch.setattr(SavedScores, "write", crashing)
 
 
 def table(path):
@@ -86,23 +101,16 @@ def test_score_file_with_missing_rows_is_refused(run, resume):
 def test_rows_of_a_killed_run_stay_in_its_file_when_it_resumes_with_another(
     run, resume, monkeypatch
 ):
-    write, first, second = SavedScores.write, "s.parquet", "t.parquet"
-
-    def crash_at(begin):
-        def crashing(self, events, scores):
-            write(self, events, scores)
-            assert events.begin != begin, "killed here"
-
-        monkeypatch.setattr(SavedScores, "write", crashing)
-
-    crash_at(100)
+    first, second = "s.parquet", "t.parquet"
+    crash_at(monkeypatch, 100)
     assert run("--scores", first, "--checkpoint-batches", 1).code == 70
-    crash_at(200)  # killed again, with more rows in the second file than were in the first
+    # killed again, with more rows in the second file than were in the first
+    crash_at(monkeypatch, 200)
     assert resume("--scores", second, "--checkpoint-batches", 1000).code == 70
     ran = resume("--scores", first)
     assert ran.code == 74
     assert f"{first} was completed when the run continued with" in ran.err
-    crash_at(None)
+    crash_at(monkeypatch, None)
     assert resume("--scores", second).code == 0
     tables = [pq.read_table(path)["position"].to_pylist() for path in (first, second)]
     assert len(tables[0]) in (50, 100)  # the newest checkpoint that was complete
@@ -184,3 +192,48 @@ def test_last_event_of_a_quiet_followed_file_is_scored_within_two_seconds(tgflow
     assert ran.code == 0
     assert "--allowed-lateness is 30s, but after 1s without a row all events are rel" in ran.err
     assert min(seconds.result()) < 2, "but for a loaded machine both are"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_each_event_is_once_in_the_file_of_its_day_after_kills(
+    run, resume, tgflow, tmp_path, monkeypatch, kind
+):
+    stream, to = tmp_path / "pay.csv", f"scores-{{day}}.{kind}"
+    head, *lines = stream.read_text().splitlines()
+    times = [f"{1_600_000_000 + 2000 * i}" for i in range(SIZE)]
+    rows = [(*line.split(",")[:2], t, f"p-{t}") for line, t in zip(lines, times, strict=False)]
+    stream.write_text("\n".join([head, *map(",".join, rows)]) + "\n")
+    crash_at(monkeypatch, 100)
+    assert run("--scores", to, "--checkpoint-batches", 1).code == 70
+    written = sorted(path.name for path in tmp_path.glob("scores-*"))
+    crash_at(monkeypatch, 200)
+    (tmp_path / f"scores-2020-09-17.{kind}").touch()  # created by a rotation that was killed
+    assert resume("--checkpoint-batches", 1000).code == 70
+    crash_at(monkeypatch, None)
+    assert resume("--checkpoint-batches", 1).code == 0
+    files = sorted(tmp_path.glob("scores-*"))
+    assert [file.name for file in files] == [f"scores-2020-09-{d}.{kind}" for d in range(13, 19)]
+    assert set(written) <= {file.name for file in files}
+    read = pq.read_table if kind == "parquet" else csv_files.read_csv
+    tables = [read(file) for file in files]
+    assert [i for each in tables for i in each["position"].to_pylist()] == [*range(SIZE)]
+    for file, each in zip(files, tables, strict=True):
+        days = {str(datetime.fromtimestamp(t, UTC).date()) for t in each["t"].to_pylist()}
+        assert file.name[7:17] in days
+    assert tgflow("score", "out", "--json").code == 0
+    assert tgflow("info", "out", "--json").json["scores"]["bytes"] >= sum(
+        file.stat().st_size for file in files
+    )
+
+
+def test_old_days_of_scores_are_removed_but_not_those_that_a_checkpoint_needs(tmp_path):
+    sink = FileScores(str(tmp_path / "s-{day}.parquet"), tmp_path, keep=2)
+    days = [f"2020-01-{day:02}" for day in range(1, 6)]
+    ordinals = torch.arange(5) + date.fromisoformat(days[0]).toordinal()
+    sink.write(pa.RecordBatch.from_pydict({"position": range(5)}), ordinals)
+    sink.finish()
+    for needed, left in (("2020-01-03", days[2:]), ("2020-01-05", days[3:])):
+        sink.drop_before(needed)
+        assert [*score_files(str(tmp_path / "s-{day}.parquet"))] == left
+        rows = sorted((tmp_path / "score-rows").iterdir())
+        assert [path.stem for path in rows] == [day for day in days if day >= needed]

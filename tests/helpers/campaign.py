@@ -149,14 +149,43 @@ def rows(size: int) -> list[dict[str, Any]]:
     return out
 
 
-def write_rows(path: Path, size: int) -> Path:
-    """Write such rows to a file, with two features."""
+def write_rows(path: Path, size: int, days: int = 1) -> Path:
+    """Write such rows to a file, with two features, on so many days."""
     lines = [
-        ",".join(str(row[key]) for key in ("src", "dst", "t")) + f",{i % 97},{i % 31}"
+        f"{row['src']},{row['dst']},{_later(row['t'], i * days // size)},{i % 97},{i % 31}"
         for i, row in enumerate(rows(size))
     ]
     path.write_text("src,dst,t,f0,f1\n" + "\n".join(lines) + "\n")
     return path
+
+
+def labels_of(events: Iterable[dict[str, Any]], delay: int = 400) -> list[dict[str, Any]]:
+    """Return labels of most events by time, which come some ticks later, some of them twice."""
+    rng, out = random.Random(4), list[tuple[int, dict[str, Any]]]()
+    for i, event in enumerate(events):
+        if isinstance(event["t"], int) and rng.random() < 0.8:
+            label = {**event, "is_odd": int(i % 3 == 0), "label_time": event["t"] + delay}
+            label["label_time"] = at = label["label_time"] + 10 * rng.randrange(20)
+            out.append((at, label))
+            if rng.random() < 0.2:
+                again = {"is_odd": rng.randrange(2), "label_time": at + 500}
+                out.append((at + 500, {**label, **again}))
+            if rng.random() < 0.05:
+                odd = rng.choice([{"src": 99}, {"label_time": "soon"}])
+                out.append((at, {**label, **odd}))
+    return [label for _, label in sorted(out, key=lambda each: each[0])]
+
+
+def write_labels(path: Path, size: int) -> Path:
+    """Write labels of the events of `write_rows` to a file."""
+    names = ("src", "dst", "t", "is_odd", "label_time")
+    lines = [",".join(str(row[name]) for name in names) for row in labels_of(rows(size))]
+    path.write_text("\n".join([",".join(names), *lines]) + "\n")
+    return path
+
+
+def _later(t: Any, days: int) -> Any:
+    return t + 86_400 * days if type(t) is int and t > 7 else t
 
 
 def publish(

@@ -419,7 +419,7 @@ def check_log(notes, directory, promised="synced"):
 
 
 def write_checkpoints(directory, note):
-    store = retry(lambda: CheckpointStore(directory, keep=1, keep_every=3))
+    store = retry(lambda: CheckpointStore(directory, keep=1))
     newest, _ = retry(store.newest)
     for step in range(newest + 1, newest + 6):
         note(f"begun {step}")

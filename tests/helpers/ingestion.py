@@ -35,6 +35,7 @@ class Row:
     label: int | None = None
     event_id: int | None = None
     bad: str | None = None
+    label_time: int | None = None
 
 
 class ListSource:
@@ -148,6 +149,7 @@ class _Partition:
             _texts([row.event_id for row in events]),
             relation=_ints([row.label for row in events]),
             event_id_hash=_ints([row.event_id for row in events]),
+            label_time=_ints([row.label_time for row in events]),
         )
 
     def __len__(self) -> int:
@@ -337,6 +339,8 @@ class World:
     def save(self, position):
         ids = self.ingest.ids
         state = self.ingest.state_at(position)
+        if self.log is not None:
+            self.log.sync()
         dense = {name: node for node, name in enumerate(ids.decode(torch.arange(len(ids))))}
         named = [dense[name] for event in self.learned[:position] for name in event[:2]]
         ids_state = ids.state_dict(max(named, default=-1) + 1)

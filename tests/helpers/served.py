@@ -168,6 +168,7 @@ class Served:
 
         self.state, self.faults = state, []
         self.behind = 0
+        add_labels, label_token = (limits.pop(name, None) for name in ("add_labels", "label_token"))
         constants = {name: limits.pop(name) for name in LIMITS if name in limits}
         config = ServeConfig(**limits)
         for name, value in constants.items():
@@ -186,6 +187,7 @@ class Served:
             config.max_waiting,
             parse_seconds(config.timeout),
             config.max_lag,
+            label_token,
         )
 
         def health() -> Health:
@@ -199,7 +201,7 @@ class Served:
             )
 
         self._server = make_server(
-            serving, self.answers, health, registry, registry, self.faults.append
+            serving, self.answers, health, registry, registry, self.faults.append, add_labels
         )
         self._thread = threading.Thread(target=self._server.run, args=([listener],))
         self._thread.start()

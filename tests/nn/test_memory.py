@@ -1,14 +1,17 @@
 """Memory versions against a dict of all writes, in partitions and after saving."""
 
+from itertools import islice
+
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
 from helpers.made_tables import with_past
 from tgflow.base.peers import PARTS
 from tgflow.nn import NodeMemory
+from tgflow.nn.memory_table import memory_table
 
 WRITES = st.lists(st.tuples(st.sets(st.integers(0, 9), max_size=6), st.integers(0, 3)), max_size=25)
 
@@ -88,6 +91,38 @@ def test_versions_match_a_dict_and_round_trip_through_partitions(writes, history
         assert rows.mail[:, 0].tolist() == [-v for v in values]
         assert rows.has_mail.tolist() == [v != 0 for v in values]
         assert bool((rows.clock[:, -1] <= position).all())
+
+
+@pytest.mark.parametrize("placement", ["model", "host"])
+@settings(max_examples=tries(60), deadline=None)
+@example([({0, 1, 2, 3}, 1)] * 4, 2, 3, False)
+@given(WRITES, st.integers(0, 4), st.sampled_from([0, 3, 1000]), st.booleans())
+def test_frozen_state_is_unchanged_by_writes_beside_its_copies(
+    placement, writes, cut, history, is_reset
+):
+    memory = with_past(NodeMemory(2, 1, memory_table(3, placement)), history)
+    all_writes = [*numbered(writes)]
+    cut = cut * len(writes) // 4
+    later = iter(all_writes[cut:])
+    for each in all_writes[:cut]:
+        write(memory, *each)
+    expected, take = memory.state_dict(), memory.frozen()
+    parted, parts = memory.parted(), [memory.parted()(part) for part in range(PARTS)]
+    pages = memory._pages
+
+    def pages_between_writes(size):
+        memory._pages = pages
+        for node in range(size):
+            for nodes, value, position in islice(later, 1):
+                write(memory, [*nodes, *range(40, 40 + int(value))], value, position)  # rows move
+            yield slice(node, node + 1)
+        if is_reset:
+            memory.reset()
+
+    memory._pages = pages_between_writes
+    assert_equal(take(), expected)
+    for part, state in enumerate(parts):
+        assert_equal(parted(part), state)
 
 
 @settings(max_examples=tries(60), deadline=None)

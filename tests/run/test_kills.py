@@ -7,6 +7,7 @@ import csv
 import json
 import shutil
 import signal
+import threading
 import time
 from itertools import pairwise
 
@@ -23,18 +24,22 @@ from helpers.campaign import (
     SMALL,
     Campaign,
     compare,
+    labels_of,
     mock_broker,
+    publish,
     publishing,
     rows,
     topic_of_rows,
     undisturbed,
     undisturbed_with_bad_rows,
+    write_labels,
     write_rows,
 )
 from helpers.kafka_io import records_of
-from helpers.live_runs import figures
+from helpers.live_runs import figures, same_run
 from tgflow.checkpoint.durable.log import HEADER_BYTES, LogPosition, read_written
 from tgflow.run.micro_batch_ends import MicroBatchEnds
+from tgflow.run.scores import score_files
 
 START = LogPosition(0, HEADER_BYTES)
 LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
@@ -64,6 +69,69 @@ def test_killed_while_files_are_appended(record_property, tmp_path):
     killed(record_property, tmp_path, KILLS, [*words, *LATE, *SMALL, *KEPT])
 
 
+LATER = ["--task", "edge", "--target", "is_odd", "--label-stream"]
+KEEP_LOG = ["--set", "checkpoint.keep_log=true"]
+
+
+def replayed(campaign, limit):
+    """Return the run that repeats what the log of another has recorded, and that one's events."""
+    replay = Campaign(campaign.out.with_name("replay"), [*campaign.flags, "--limit", str(limit)])
+    replay.out.mkdir()
+    for name in ("config.toml", "micro-batches.txt", "log"):  # neither checkpoints nor records
+        if (campaign.out / name).exists():
+            copy = shutil.copytree if name == "log" else shutil.copy
+            copy(campaign.out / name, replay.out / name)
+    replay.finish()
+    return replay
+
+
+def test_killed_with_labels_that_come_later(record_property, tmp_path):
+    size, scores = BATCH * 8 * KILLS, tmp_path / "whole.csv"
+    stream, labels = (tmp_path / name for name in ("made.csv", "labels.csv"))
+    files = ["-s", str(write_rows(stream, size)), *LATER, str(write_labels(labels, size))]
+    flags = [*files, *LATE, *SMALL, *KEPT, *KEEP_LOG]
+    more = ["--scores", str(tmp_path / "killed.csv")]
+    killed(record_property, tmp_path, KILLS, [*flags, "--scores", str(scores)], more)
+    assert read_rows(scores) == read_rows(tmp_path / "killed.csv")
+    campaign = Campaign(tmp_path / "killed", [*flags, "--scores", str(tmp_path / "again.csv")])
+    kinds = {footer["kind"] for _, footer, _ in read_written(campaign.out / "log", START)}
+    assert kinds == {"rows", "labels"}
+    said = json.loads((campaign.out / "stream.json").read_text())["labels"]
+    assert min(said[name] for name in ("added", "corrected", "repeated", "refused", "waiting")) > 0
+    limit = json.loads((campaign.out / "metrics.json").read_text())["num_events"]
+    same_run(campaign.out, replayed(campaign, limit).out)
+
+
+def test_killed_while_labels_arrive_in_a_topic(record_property, tmp_path):
+    with mock_broker() as broker:
+        broker.create("edges", 4)
+        broker.create("labels", 2)
+        set_to = ["--idle-timeout", "300ms", "--order-timeout", "100ms", "--max-wait", "20ms"]
+        flags = ["-s", broker.url("edges"), *LATER, broker.url("labels"), *FROM_TOPIC, *SMALL]
+        campaign = Campaign(tmp_path / "killed", [*flags, *KEPT, *KEEP_LOG, *set_to], SEED)
+        events = rows(1000 + 200 * KILLS)
+        sent = [{**row, "src": 4 * row["src"] + (i % 50 == 0)} for i, row in enumerate(events)]
+        late = threading.Thread(target=publish, args=(broker, "labels", labels_of(sent), 2))
+        with publishing(broker, "edges", events):
+            while campaign.kills < KILLS:
+                if campaign.kills == KILLS // 2 and late.ident is None:
+                    late.start()
+                assert campaign.kill_once(2)
+            last, goal = campaign.start(), campaign.batches() + 20
+            while campaign.batches() < goal:
+                assert last.poll() is None, last.communicate()[0]
+                time.sleep(0.01)
+            last.send_signal(signal.SIGTERM)
+            last.communicate()
+        late.join()
+        record_property("kills", campaign.kills)
+        limit = json.loads((campaign.out / "metrics.json").read_text())["num_events"]
+        replay = replayed(campaign, limit)
+    (digest, _, records), (other, _, other_records) = figures(campaign.out), figures(replay.out)
+    assert (digest, records) == (other, other_records)
+    assert json.loads((campaign.out / "stream.json").read_text())["labels"]["added"] > 0
+
+
 def test_killed_over_kafka(record_property, tmp_path):
     with topic_of_rows(BATCH * 6 * KILLS) as topic:
         killed(record_property, tmp_path, KILLS, [*topic, *SMALL, *KEPT])
@@ -71,7 +139,7 @@ def test_killed_over_kafka(record_property, tmp_path):
 
 def test_killed_over_a_topic_whose_order_is_forced_by_the_clock(record_property, tmp_path):
     set_to = ["--idle-timeout", "300ms", "--order-timeout", "100ms", "--max-wait", "20ms"]
-    set_to += ["--set", "checkpoint.keep_log=true"]
+    set_to += KEEP_LOG
     with mock_broker() as broker:
         broker.create("edges", 4)
         flags = ["-s", broker.url("edges"), *FROM_TOPIC, *SMALL, *KEPT, *set_to]
@@ -87,12 +155,7 @@ def test_killed_over_a_topic_whose_order_is_forced_by_the_clock(record_property,
             last.communicate()
         record_property("kills", campaign.kills)
         limit = json.loads((campaign.out / "metrics.json").read_text())["num_events"]
-        replay = Campaign(tmp_path / "replay", [*campaign.flags, "--limit", str(limit)])
-        replay.out.mkdir()
-        for name in ("config.toml", "micro-batches.txt", "log"):  # neither checkpoints nor records
-            copy = shutil.copytree if name == "log" else shutil.copy
-            copy(campaign.out / name, replay.out / name)
-        replay.finish()
+        replay = replayed(campaign, limit)
     (digest, _, records), (other, _, other_records) = figures(campaign.out), figures(replay.out)
     assert (digest, records) == (other, other_records)
     found = [footer for _, footer, _ in read_written(campaign.out / "log", START)]
@@ -111,11 +174,13 @@ def read_rows(path):
 @pytest.mark.parametrize(("ending", "task"), [("parquet", ()), ("csv", LABELED)])
 def test_scores_are_written_exactly_once(record_property, tmp_path, ending, task):
     kills = max(1, KILLS // 2)
-    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
-    whole, other = (tmp_path / f"{name}.{ending}" for name in ("whole", "killed"))
+    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills, days=3)
+    whole, other = (tmp_path / f"{name}.{ending}" for name in ("whole", "killed-{day}"))
     flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, *task, "--scores", str(whole)]
     killed(record_property, tmp_path, kills, flags, ["--scores", str(other)])
-    rows = read_rows(other)
+    files = score_files(str(other))
+    assert len(files) == 3
+    rows = [row for file in files.values() for row in read_rows(file)]
     assert rows == read_rows(whole)
     assert ("predicted_label" in rows[0]) == bool(task)
     assert [int(row["position"]) for row in rows] == list(range(len(rows)))

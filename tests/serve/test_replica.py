@@ -18,6 +18,7 @@ import torch
 
 import tgflow as tg
 from helpers.effort import cases
+from tgflow.graph.events import LateLabels
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory
 from tgflow.run import serving
@@ -156,6 +157,22 @@ def test_statistics_of_node_features_follow_the_run_until_they_are_frozen(tmp_pa
         seen.add(float(expected))
         assert torch.equal(scale.scaled(torch.tensor([[49.0]]))[0], expected)
     assert len(seen) > 3
+
+
+def test_replica_has_the_late_labels_of_each_version(tmp_path):
+    published = Published(tmp_path / "run", "tgn", 1)
+    replica = FrameReplica(tmp_path / "run", published.publisher.ring, published.said.append)
+    log, seen = published.trainer.graph.log, set()
+    for stop in published.steps():
+        log.add_labels(LateLabels([stop - 5, stop - 3], [1, stop % 3], [stop, stop]))
+        if stop % 40:  # several frames at once
+            replica.advance()
+            num, late = log.late.num_upto(stop), replica.predictor.graph.log.late
+            assert len(late) == num
+            for name, column in late.read(0, num).items():
+                assert torch.equal(column, log.late.read(0, num)[name])
+            seen.add(num)
+    assert len(seen) > 5
 
 
 def test_scaled_features_and_several_frames_at_once(tmp_path):
@@ -378,7 +395,7 @@ def test_replica_that_ends_before_it_reads_its_job_is_started_again(tmp_path, mo
         )  # fmt: skip
         process.wait()
         started.append(process)
-        return process
+        return process, self._job
 
     monkeypatch.setattr(Replicas, "_start", start)
     monkeypatch.setattr(serving, "_RESTART_SECONDS", 0.01)

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
@@ -118,6 +119,7 @@ def test_health_metrics_and_schema_pages(server, client):
     status, api = client.get("/openapi.json")
     assert set(api["paths"]) == {
         *(kind.path for kind in QUESTIONS),
+        "/labels",
         "/healthz",
         "/ready",
         "/metrics",
@@ -137,6 +139,30 @@ def test_health_metrics_and_schema_pages(server, client):
     assert (status, client.headers.get_content_type()) == (200, "text/html")
     parts = ("Likeliest destinations", "made · run", "prefers-color-scheme", "features as JSON")
     assert all(part in page for part in parts)
+
+
+def test_labels_are_added_with_a_token_of_their_own(predictor, client):
+    bodies = []
+
+    def add(body):
+        bodies.append(body)
+        return 200, b'{"added": 1}'
+
+    labels = {"labels": [{"event_id": "e1", "label": 1}]}
+    status, answer = client.post("/labels", labels)
+    assert (status, "read-only; labels are added to a run" in answer["detail"]) == (403, True)
+    own = "another-" + TOKEN
+    with served(predictor, TOKEN, add_labels=add, label_token=own, max_body=99) as server:
+        client = Client(server.endpoint.url)
+        ask = partial(client.request, headers={"Authorization": f"Bearer {own}"})
+        assert ask("POST", "/labels", json.dumps(labels).encode()) == (200, {"added": 1})
+        assert ask("POST", "/labels", b"1" * 100)[0] == 413
+        assert (ask("GET", "/labels")[0], ask("GET", "/metrics")[0]) == (405, 401)
+        for token in (TOKEN, ""):
+            headers = {"Authorization": f"Bearer {token}"}
+            assert client.request("POST", "/labels", b"", headers=headers)[0] == 401
+        client.close()
+    assert [json.loads(body) for body in bodies] == [labels]
 
 
 def test_replica_is_not_ready_while_too_far_behind(predictor):

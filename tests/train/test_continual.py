@@ -278,9 +278,14 @@ def test_later_training_does_not_change_a_snapshot(monkeypatch):
         if record.stop == 160:
             snapshot = trainer.checkpoint()
             then = copy.deepcopy(snapshot.sections), {k: x() for k, x in snapshot.sealed.items()}
+            later = ckpt.Checkpoint({}, copies_later=True)
+            trainer.save_to(later)
+            assert not {"state", "events", "edge_x"} & later.sections.keys()
+    later.sections.update({name: make() for name, make in later.later.items()})
     assert set(snapshot.sealed) == {"events-64-000000", "events-64-000001"}
     now = snapshot.sections, {name: make() for name, make in snapshot.sealed.items()}
-    for before, after in zip(then, now, strict=True):
+    beside = later.sections, now[1]
+    for before, after in zip(then * 2, now + beside, strict=True):
         assert before.keys() == after.keys()
         for part, tensors in before.items():
             assert all(torch.equal(x, after[part][name]) for name, x in tensors.items()), part

@@ -17,6 +17,8 @@ class KeyDomain(IntEnum):
     """Draws of a single slice of a batch."""
     REUSE = 5
     """Choice of rows that are recomputed although they could be reused."""
+    LABELS = 6
+    """Labels that are learned again."""
     HOP = 16
     """The first hop; hop `h` is `HOP + h`."""
 

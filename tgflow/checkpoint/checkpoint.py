@@ -56,9 +56,12 @@ class Checkpoint:
     `state_sha256`, which is used to compare two runs."""
     elsewhere: set[str] = field(default_factory=set)
     """Sections written by ranks other than 0."""
-    unread: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
-    """In a loaded checkpoint with all files verified, the sections of id partitions: calling one
-    reads it, as a rank may lack the memory for those of all ranks."""
+    later: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
+    """Sections that are made when they are written, by one thread. In a loaded checkpoint with all
+    files verified, those of id partitions: calling one reads it, as a rank may lack the memory for
+    those of all ranks."""
+    copies_later: bool = False
+    """Whether `put` keeps functions for `later`, so that a training on a CPU hardly stops."""
     shard: Shard = field(default_factory=Shard)
     """Rank and number of ranks: a rank saves its own id partitions and, in turn, other sealed
     sections; rank 0 saves everything else. All ranks list the names in `elsewhere`."""
@@ -73,7 +76,7 @@ class Checkpoint:
         tensors = [x for section in self.sections.values() for x in section.values()]
         return {
             **{name: self.meta[name] for name in ("trainer", "position") if name in self.meta},
-            "sections": sorted({*self.sections, *self.sealed, *self.unread}),
+            "sections": sorted({*self.sections, *self.sealed, *self.later}),
             "num_tensors": len(tensors),
             "num_bytes": sum(x.nbytes for x in tensors),
         }
@@ -82,22 +85,32 @@ class Checkpoint:
         """Return a view with a prefix for section names, and its own `meta`."""
         return replace(self, prefix=self.prefix + prefix, meta=meta)
 
-    def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
+    def put(
+        self, name: str, tensors: Tensors | Callable[[], Tensors], *, volatile: bool = False
+    ) -> None:
         """Add a section, saved by rank 0; its tensors must not change afterwards.
 
         Args:
             name: Matches [a-z0-9_-], and must be unique.
-            tensors: Tensors by name.
+            tensors: Tensors by name; or a function that returns them as of now, on any thread.
             volatile: Whether to exclude it from `state_sha256`; see the field `volatile`.
         """
         if self._is_own(name, 0, volatile=volatile):
-            self.sections[self.prefix + name] = tensors
+            self._add(self.prefix + name, tensors)
+
+    def _add(self, section: str, tensors: Tensors | Callable[[], Tensors]) -> None:
+        if not callable(tensors):
+            self.sections[section] = tensors
+        elif self.copies_later:
+            self.later[section] = tensors
+        else:
+            self.sections[section] = tensors()
 
     def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
         """Add the section `part_section(name, part)` of one of the id `PARTS`."""
         section = part_section(name, part)
         if self._is_own(section, self.shard.owner(part)):
-            self.sections[self.prefix + section] = make()
+            self._add(self.prefix + section, make)
 
     def put_sealed(
         self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
@@ -131,7 +144,7 @@ class Checkpoint:
             KeyError: If there is no section of that name.
         """
         name = self.prefix + name
-        make = self.sealed.get(name, self.unread.get(name))
+        make = self.sealed.get(name, self.later.get(name))
         return self.sections[name] if make is None else make()
 
 

@@ -163,8 +163,8 @@ def read(
         if entry["sealed"] or OF_PART.fullmatch(section):
             if check_all:
                 _read_section(file, entry, tensors.check)
-            later = checkpoint.sealed if entry["sealed"] else checkpoint.unread
-            later[section] = functools.partial(_read_section, file, entry, tensors.read)
+            made = checkpoint.sealed if entry["sealed"] else checkpoint.later
+            made[section] = functools.partial(_read_section, file, entry, tensors.read)
         else:
             checkpoint.sections[section] = _read_section(file, entry, tensors.read)
     return checkpoint, manifest
@@ -206,8 +206,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not sealed:
         raise CheckpointDamaged(f"{file} lacks its own digest; use an older checkpoint")
     read_as(dict[str, Any], manifest.get("meta"), f"{file}: meta")
-    for key in ("generation", "age", "token"):
-        read_as(int | None, manifest.get(key), f"{file}: {key}")
+    read_as(int | None, manifest.get("token"), f"{file}: token")
     files = read_as(dict[str, FileEntry], manifest.get("files"), f"{file}: files")
     for name, entry in files.items():
         section = name.removesuffix(SUFFIX)
@@ -309,7 +308,7 @@ def sync_names(fs: RealFs, path: Path) -> None:
 def _write_sections(
     fs: RealFs, directory: Path, checkpoint: Checkpoint, linkable: Written | None
 ) -> Files:
-    now = {name: lambda x=x: x for name, x in checkpoint.sections.items()} | checkpoint.unread
+    now = checkpoint.later | {name: lambda x=x: x for name, x in checkpoint.sections.items()}
     for section in (*now, *checkpoint.sealed):
         if not SECTION.fullmatch(section):
             raise ValueError(f"section {section!r} must match {SECTION.pattern}")

@@ -28,9 +28,8 @@ from tgflow.checkpoint.durable.fs import replace_file, sync_data
 from tgflow.checkpoint.durable.lock import holder, holder_note, read_token, this_machine
 from tgflow.checkpoint.durable.urls import open_url
 from tgflow.checkpoint.names import CheckpointDamaged, UntrustedCheckpoint
-from tgflow.checkpoint.store import kept_of
 
-FORMAT = 1
+FORMAT = 2
 PIECE_BYTES = 8 << 20
 """Maximum size of a piece of a file that grows; other files are one piece."""
 ONLY_GROW = {".log", ".rows", ".arrows"}
@@ -73,7 +72,6 @@ class StoredCheckpoint:
     name: str
     """Name of its directory."""
     step: int
-    generation: int | None
     state_sha256: str | None
     token: int
     """Token of the lock of its run directory."""
@@ -264,10 +262,9 @@ class RemoteStore:
         self._retried(lambda: self._put(key, [data.encode()]), f"writing {key}")
         step = int(checkpoint.name.split("-")[1])
         digest = hashlib.sha256(data.encode()).hexdigest()
-        generation, state = manifest.get("generation"), manifest["state_sha256"]
-        token = _lock_token(directory)
+        state, token = manifest["state_sha256"], _lock_token(directory)
         self._files[key] = files
-        self._commit(StoredCheckpoint(checkpoint.name, step, generation, state, token, key, digest))
+        self._commit(StoredCheckpoint(checkpoint.name, step, state, token, key, digest))
         total = sum(piece.num_bytes for parts in files.values() for piece in parts)
         seconds = time.perf_counter() - start
         return Sent(checkpoint.name, self._sent_bytes, total, seconds)
@@ -275,7 +272,7 @@ class RemoteStore:
     def _commit(self, newest: StoredCheckpoint) -> None:
         before = [each for each in self._snapshots if each.step < newest.step]
         by_step = {each.step: each for each in [*before, newest]}
-        kept = kept_of([*by_step.values()], lambda each: each.generation, self._keep)
+        kept = [*by_step.values()][-self._keep :]
         self.run = uuid.uuid4().hex if self.run is None else self.run
         root = {
             "format": FORMAT,

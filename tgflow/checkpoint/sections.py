@@ -156,7 +156,7 @@ class ModelState(Component):
         self._state, self._by_part = state, by_part
 
     def save(self, writer: Checkpoint) -> None:
-        """Save copies made by the state."""
+        """Save copies made by the state, of a `PartedState` when they are written."""
         state = self._state
         if self._by_part and isinstance(state, PartedState):
             writer.note(self.parts_name, {"parts": PARTS})
@@ -164,7 +164,9 @@ class ModelState(Component):
             for part in range(PARTS):
                 writer.put_part(self.parts_name, part, functools.partial(take, part))
         elif state is not None:
-            writer.put(self.name, state.state_dict())
+            writer.put(
+                self.name, state.frozen() if isinstance(state, PartedState) else state.state_dict()
+            )
 
     def load(self, reader: Checkpoint) -> None:
         """Load the saved state."""
@@ -303,8 +305,9 @@ def put_pieces(
         name: Section name of the rest; chunks append their size and number to it.
         size: Entries per chunk.
         stop: Number of entries.
-        read: Returns the entries `[start, stop)` as views or copies.
-        first: Entries before its chunk are no longer kept.
+        read: Returns the entries `[start, stop)` as views or copies, on any thread.
+        first: Entries before its chunk are no longer kept; their files go with the last checkpoint
+            that has them.
         volatile: As `Checkpoint.put`.
     """
     sealed_stop = stop // size * size
@@ -315,7 +318,7 @@ def put_pieces(
             turn=start // size,
             volatile=volatile,
         )
-    writer.put(name, read(sealed_stop, stop), volatile=volatile)
+    writer.put(name, lambda: read(sealed_stop, stop), volatile=volatile)
 
 
 def pieces_of(

@@ -6,12 +6,12 @@ import errno
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from tgflow.checkpoint import directory as directories
 from tgflow.checkpoint.checkpoint import Checkpoint
@@ -30,7 +30,6 @@ from tgflow.checkpoint.names import (
 from tgflow.cuda.device import StreamEvent, device_of, has_device
 
 CORRUPT = "corrupt-"
-_Kept = TypeVar("_Kept")
 
 
 class CheckpointStore:
@@ -39,8 +38,8 @@ class CheckpointStore:
     Args:
         directory: Directory of the checkpoints; created if missing. Unfinished ones left by a crash
             are removed.
-        keep: Number of latest checkpoints kept, besides one that shares no file with them.
-        keep_every: Number of checkpoints after which all files are written rather than linked.
+        keep: Number of latest checkpoints kept. They share the files of sealed sections, which are
+            written once.
         max_bytes: Maximum total size of a checkpoint; None allows what fits the memory, see `load`.
         fs: File operations.
         lock: Lock of the run, which another machine may take over; None: there is no other writer.
@@ -54,19 +53,18 @@ class CheckpointStore:
         directory: Path,
         *,
         keep: int = 3,
-        keep_every: int = 10,
         max_bytes: int | None = None,
         fs: RealFs | None = None,
         lock: RunLock | None = None,
     ) -> None:
-        if keep < 1 or keep_every < 1:
-            raise ValueError(f"keep and keep_every must be at least 1, got {keep} and {keep_every}")
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, got {keep}")
         self.directory = Path(directory)
         self.problems: list[str] = []
         """Damage found, and failed cleanups."""
         self.pinned: frozenset[Path] = frozenset()
         """Checkpoints that are kept while they are read."""
-        self._keep, self._keep_every, self._max_bytes = keep, keep_every, max_bytes
+        self._keep, self._max_bytes = keep, max_bytes
         self._fs: RealFs = RealFs() if fs is None else fs
         self._last: Written | None = None
         self._lock = lock
@@ -91,17 +89,11 @@ class CheckpointStore:
             CheckpointDurabilityUnknown: If it is in place, but may not survive a crash.
             ValueError: If a section name is invalid, or `meta` is not JSON.
         """
-        previous, generation, age = self._last, None, None
-        if previous is not None:
-            generation, age = (previous.manifest.get(key) for key in ("generation", "age"))
-        if generation is None or age is None or age + 1 >= self._keep_every:
-            previous, generation, age = None, step, -1
         target = self.directory / checkpoint_name(step)
-        noted = {"generation": generation, "age": age + 1}
-        if self._lock is not None and self._lock.token:
-            noted["token"] = self._lock.token
+        token = 0 if self._lock is None else self._lock.token
+        noted = {"token": token} if token else {}
         with directories.prepared(
-            self._fs, target, checkpoint, previous, announce, **noted
+            self._fs, target, checkpoint, self._last, announce, **noted
         ) as temporary:
             manifest = read_manifest(temporary)
             self._check_sealed(manifest)
@@ -202,7 +194,7 @@ class CheckpointStore:
     def _check_sealed(self, manifest: Manifest) -> None:
         """Raise if a sealed file differs from the one of the last checkpoint.
 
-        A file that is written again may be read from the mapped old one, which the disk may have
+        A file that cannot be linked is read from the mapped old one, which the disk may have
         changed.
         """
         before = {} if self._last is None else self._last.manifest["files"]
@@ -215,7 +207,7 @@ class CheckpointStore:
         """Remove checkpoints no longer kept; a failure is only added to `problems`."""
         entries = self.entries()
         newest = [*{entry.step: entry for entry in entries}.values()]  # the last of each step
-        kept = kept_of(newest, _generation, self._keep)
+        kept = newest[-self._keep :]
         for entry in entries:
             if entry not in kept and entry.path not in self.pinned:
                 self._remove(entry.path)
@@ -242,31 +234,6 @@ class CheckpointStore:
         self.problems.append(f"{path.name} was set aside as {target.name}: {error}.")
 
 
-def kept_of(
-    newest: Sequence[_Kept], generation_of: Callable[[_Kept], int | None], keep: int
-) -> list[_Kept]:
-    """Return the checkpoints to keep: the last `keep`, and one that shares no file with them.
-
-    Args:
-        newest: The checkpoints, oldest first, one of each step.
-        generation_of: Returns the group of checkpoints that share files; None if unknown.
-        keep: At least 1.
-    """
-    kept = [*newest[-keep:]]
-    generations = {generation_of(each) for each in kept}
-    older = [each for each in newest if generation_of(each) not in {None, *generations}]
-    return kept if len(generations) > 1 else [*older[-1:], *kept]
-
-
-def _generation(entry: Entry) -> int | None:
-    """Return the group of checkpoints that share files with `entry`; None if unreadable."""
-    try:
-        generation: int | None = read_manifest(entry.path).get("generation")
-    except CheckpointError:
-        return None
-    return generation
-
-
 def _content(manifest: Manifest) -> dict[str, Any]:
     files = {name: entry["sha256"] for name, entry in manifest["files"].items()}
     return {"files": files, "meta": manifest["meta"]}
@@ -291,6 +258,8 @@ class WriterStats:
     last_path: Path | None = None
     seconds: float = 0.0
     """Write time of the last one."""
+    begun: float | None = None
+    """`time.monotonic` as its write began."""
     num_bytes: int = 0
     """Size of the last one, linked files included."""
     saved: int = 0
@@ -362,7 +331,7 @@ class CheckpointWriter:
         return self.stats
 
     def _save(self, step: int, checkpoint: Checkpoint, copied: Sequence[StreamEvent]) -> None:
-        start, stats = time.perf_counter(), self.stats
+        start, stats = time.monotonic(), self.stats
         try:
             for event in copied:
                 event.synchronize()
@@ -373,7 +342,8 @@ class CheckpointWriter:
                 stats,
                 last_step=step,
                 last_path=path,
-                seconds=time.perf_counter() - start,
+                seconds=time.monotonic() - start,
+                begun=start,
                 num_bytes=self._store.size_of(path),
                 saved=stats.saved + 1,
                 failures_in_a_row=0,

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ from tgflow.cli.options import STREAM_OF_FILES, Json, with_config
 from tgflow.report.formatting import num_bytes, rank_line, stream_time
 from tgflow.report.table_text import TITLES, describe_table, print_table, row_sums
 from tgflow.run.config import Config, StreamConfig, load_config, plain, replaced
+from tgflow.run.outlook import describe
 from tgflow.run.records import (
     LEARNED_FILES,
     DamagedJson,
@@ -119,6 +121,7 @@ def _read_run(path: Path) -> dict[str, Any]:
     if lost := lost_records(path / "metrics.jsonl", num_records):
         problems.setdefault("metrics.jsonl", lost)
     segments = list(log.iterdir()) if log.exists() else []
+    disk = _bytes_on_disk(path)
     elapsed = next((each["elapsed"] for each in checkpoints if each.get("elapsed")), None)
     config, metrics = load_config(path / "config.toml"), _figures(path / "metrics.json", problems)
     trained = config.offline if (metrics or {}).get("command") == "train" else config.continual
@@ -130,7 +133,7 @@ def _read_run(path: Path) -> dict[str, Any]:
         "own_metrics": [name for name in trained.metric_names if name not in METRIC_TITLES],
         "checkpoint": {"bytes": _size(offline)} if offline.exists() else None,
         "checkpoints": checkpoints,
-        "disk": _growth(_bytes_on_disk(path), elapsed),
+        "disk": _growth(sum(disk.values()), elapsed) | {"parts": disk},
         "log": {"bytes": _size(log), "segments": len(segments)} if segments else None,
         "dead_letters": _growth(_size(path / "dead-letters"), elapsed),
         "scores": _scores(path, elapsed, problems),
@@ -171,12 +174,13 @@ def _checkpoints(directory: Path) -> list[dict[str, Any]]:
 
 def _scores(path: Path, elapsed: float | None, problems: dict[str, str]) -> dict[str, Any] | None:
     """Return the location and growth of a run's file of scores; None without one."""
-    from tgflow.run.scores import OWNER, ROWS
+    from tgflow.run.scores import OWNER, ROWS, ROWS_OF_DAYS, score_files
 
     owned = _figures(path / OWNER, problems)
-    files = [] if owned is None else [Path(owned["to"]), path / ROWS]
+    files = [] if owned is None else [*score_files(owned["to"]).values(), path / ROWS]
     sizes = [file.stat().st_size for file in files if file.exists()]
-    return {"to": str(files[0]), **_growth(sum(sizes), elapsed)} if sizes else None
+    size = sum(sizes) + _size(path / ROWS_OF_DAYS)
+    return {"to": owned["to"], **_growth(size, elapsed)} if owned and size else None
 
 
 def _growth(size: int, elapsed: float | None) -> dict[str, Any]:
@@ -184,14 +188,17 @@ def _growth(size: int, elapsed: float | None) -> dict[str, Any]:
     return {"bytes": size, "bytes_per_day": size / elapsed * DAY if elapsed else None}
 
 
-def _bytes_on_disk(path: Path) -> int:
-    sizes = {}  # by inode: checkpoints share files
+def _bytes_on_disk(path: Path) -> dict[str, int]:
+    """Return the bytes of each file and folder of a run, largest first."""
+    sizes: dict[str, dict[int, int]] = {}  # by inode: checkpoints share files
     for folder, _, names in os.walk(path):
         for name in names:
+            part = Path(folder, name).relative_to(path).parts[0]
             with suppress(FileNotFoundError):  # an active run removes old files
                 found = os.lstat(os.path.join(folder, name))
-                sizes[found.st_ino] = found.st_size
-    return sum(sizes.values())
+                sizes.setdefault(part, {})[found.st_ino] = found.st_size
+    parts = {part: sum(files.values()) for part, files in sizes.items()}
+    return dict(sorted(parts.items(), key=itemgetter(1), reverse=True))
 
 
 def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -219,9 +226,19 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found["scores"]:
         text = f"{_growth_text(found['scores'])}, in {found['scores']['to']}"
         rows.append(("scores", printable(text)))
-    rows.append(("disk", _growth_text(found["disk"])))
+    rows.append(("disk", _with_parts(_growth_text(found["disk"]), found["disk"]["parts"])))
+    if memory := health.get("memory"):
+        rows.append(("memory", _with_parts(num_bytes(sum(memory.values())), memory)))
+    for name, each in (health.get("outlook") or {}).items():
+        if "seconds_left" in each:
+            rows.append((f"{name} ends", f"in {describe(name, each)}"))
     rows.append(("report", str(path / "report.html") if found["report"] else "none"))
     return [*rows, *found["problems"].items()]
+
+
+def _with_parts(text: str, parts: Mapping[str, int]) -> str:
+    largest = [f"{part} {num_bytes(size)}" for part, size in [*parts.items()][:5]]
+    return printable(f"{text}: {', '.join(largest)}")
 
 
 def _growth_text(found: Mapping[str, Any]) -> str:

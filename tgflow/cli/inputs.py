@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -37,6 +38,7 @@ from tgflow.graph.id_columns import Kind
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
 from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
+from tgflow.run.config.rules import comes_live
 from tgflow.run.config.schema import GraphConfig, ServeConfig
 from tgflow.run.context import RunContext
 from tgflow.run.directory import RunDirectory, learn_again
@@ -47,6 +49,7 @@ from tgflow.run.loggers import check_loggers
 from tgflow.run.machine import describe, num_cores, peak_rss_bytes
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.node_types import NodeTypes
+from tgflow.run.posted_labels import label_token
 from tgflow.run.restore import check_own
 from tgflow.run.scores import check_alerts, check_scores
 from tgflow.run.serving import check_serving
@@ -54,6 +57,7 @@ from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream,
 from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.open import open_files
+from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import ID_KINDS, UNCOUNTED, IdKind, time_guard
 from tgflow.streams.rows.validate import feature_names, label_text, label_values
@@ -114,10 +118,13 @@ def inferred(source: PartitionedSource | EventSource, c: StreamConfig) -> dict[s
     if not isinstance(source, FileSource | EventSource):
         return found
     found |= {f"stream.{role}": name for role, name in source.columns.items()}
-    if c.time_unit is None:
-        tick = None if source.unit == source.time_unit else source.unit
-        found |= {"stream.time_unit": source.time_unit, "stream.tick_unit": tick}
-    return found
+    return found | (_units(source) if c.time_unit is None else {})
+
+
+def _units(source: FileSource | EventSource) -> dict[str, object]:
+    """Return the units of a source's times, as settings."""
+    tick = None if source.unit == source.time_unit else source.unit
+    return {"stream.time_unit": source.time_unit, "stream.tick_unit": tick}
 
 
 def open_node_features(
@@ -169,15 +176,21 @@ def open_node_types(directory: RunDirectory) -> NodeTypes | None:
     return types
 
 
-def open_partitioned(config: Config, part: int = 0) -> PartitionedSource:
-    """Open the stream of `config`, of files (`part` as of `FileSource`) or of a transport."""
+def open_partitioned(
+    config: Config, part: int = 0, label_time: str | None = None
+) -> PartitionedSource:
+    """Open the stream of `config`, of files (`part` as of `FileSource`) or of a transport.
+
+    A stream of labels has the column `label_time`, when each came.
+    """
     c, graph, transport = config.stream, config.graph, find_transport(config.stream.path)
     if transport is None:
         more: dict[str, Any] = {"event_id": c.event_id, "follow": c.follow, "checks": config.checks}
-        more["part"] = part
+        more |= {"part": part, "label_time": label_time, "labels_later": config.labels.are_given}
         return _opened(c, graph, config.task, open_files, **more)
     scheme, bipartite = scheme_of(c.path), graph.direction == "bipartite"
     values: dict[str, Any] = {"url": c.path, "checks": config.checks, "bipartite": bipartite}
+    values["label_time"] = label_time
     for each in (config.section_of(scheme), c):
         if is_dataclass(each):
             values = {f.name: getattr(each, f.name) for f in fields(each)} | values
@@ -197,6 +210,35 @@ def open_partitioned(config: Config, part: int = 0) -> PartitionedSource:
         raise
     except ValueError as error:
         raise ConfigError(f"[stream] and [{scheme}] are inconsistent: {error}") from None
+
+
+def open_label_source(config: Config) -> PartitionedSource | None:
+    """Open the stream of labels that come after their events; None without one."""
+    c, names, by_id = config.stream, config.labels.columns, config.has_label_ids
+    if config.labels.stream is None:
+        return None
+    time, event_id = names.get("time", "label_time"), names.get("event_id", c.event_id)
+    own: dict[str, Any] = {each.name: None for each in fields(TextLayout)}
+    own |= dict.fromkeys(("features", "categorical", "relation", "weight", "event_id"))
+    own |= {role: names.get(role, getattr(c, role)) for role in ("src", "dst", "t", "label")}
+    if by_id:
+        own |= dict.fromkeys(("src", "dst", "event_id"), event_id)
+        own |= {"t": time, "id_kind": "string"}
+    own |= {"path": config.labels.stream, "sep": c.sep}
+    found = {f"stream.{name}": value for name, value in own.items()}
+    found |= {"labels.stream": None, "labels.token": None}
+    wanted = replaced(config, found)
+    try:
+        return open_partitioned(wanted, label_time=None if by_id else time)
+    except StreamError as error:
+        roles = {"src": "event_id", "dst": "event_id", "t": "time"} if by_id else {}
+        roles |= {"label_time": "time"}
+        named = re.sub(
+            r"\b(src|dst|t|label|label_time|event_id)='?(\.\.\.|[^']+)'?",
+            lambda found: f"--label-column '{roles.get(found[1], found[1])}={found[2]}'",
+            error.text,
+        )
+        raise type(error)(error.where, error.code, named) from None
 
 
 def late_counted(error: Exception, run: RunContext) -> Exception:
@@ -273,8 +315,13 @@ def _counted_labels(
     config: Config, name: str
 ) -> tuple[dict[str, int], tuple[str, ...] | None, str | None]:
     """Return the labels of files with their counts, those that are classes, and a refusal."""
-    source = _opened(config.stream, config.graph, config.task, open_stream, quiet=True)
-    counts = source.count_labels()
+    more = {"labels_later": config.labels.are_given}
+    events = _opened(config.stream, config.graph, config.task, open_files, quiet=True, **more)
+    later = None if comes_live(config) else open_label_source(replaced(config, _units(events)))
+    counts = Counter[str]()
+    for source in (events, later):
+        if isinstance(source, FileSource):
+            counts.update(source.count_labels())
     try:
         values = label_values(name, counts, config.stream.positive_label, config.task.classes)
     except ValueError as error:
@@ -419,14 +466,15 @@ def direction_of(c: GraphConfig, source: PartitionedSource | EventSource) -> Dir
 def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext:
     """Validate the settings of a run together with its stream, and open its inputs."""
     config, peers = directory.config, Peers() if peers is None else peers
-    check_scores(config.scores.to)
-    served_at = check_serving(config.serve)
+    check_scores(config.scores.to, config.stream.tick)
+    served_at, _ = check_serving(config.serve), label_token(config)
     check_loggers(config.operate.log_to)
     check_own(directory)
     opened = partial(open_partitioned, part=directory.part)
     source, nodes, device, threads = _open_inputs(directory, opened, peers.world)
     check_alerts(directory.config)
     types = open_node_types(directory)
+    labels = open_label_source(directory.config)
     run = RunContext(
         directory=directory,
         peers=peers,
@@ -438,7 +486,7 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
         types=types,
         served_at=served_at,
     )
-    run.device, run.threads, run.source = device, threads, source
+    run.device, run.threads, run.source, run.label_source = device, threads, source, labels
     return run
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from math import nan
 from pathlib import Path
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "task.kind", "task.target",
-    "task.node_labels", "task.classes", "task.label_delay", "task.links", "task.freeze",
+    "task.node_labels", "task.classes", "task.label_delay", "task.label_replay",
+    "task.label_memory", "task.links", "task.freeze", "labels",
     *LEARNING_OF["continual"], "tables", "run",
     "checkpoint", "store", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip
@@ -106,6 +108,7 @@ def run(
       tgflow run -s kafka://localhost:9092/clicks --serve 8080
       tgflow run -s new.csv --init-from runs/old-offline
       tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d --alert-budget 100
+      tgflow run -s pay.csv --event-id id --task edge --target is_fraud --label-stream found.csv
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
@@ -235,7 +238,8 @@ def _learn(
             run = inputs.open_live(directory, peers)
         c = directory.config
         if not directory.resumed:
-            inputs.warn_of_first(c.stream, c.graph, c.task)
+            stream = replace(c.stream, label=None) if c.labels.are_given else c.stream
+            inputs.warn_of_first(stream, c.graph, c.task)
         # build the run
         run.lead, run.flow, run.console = lead, flow, Console(stderr=True)
         run.model = make_model(

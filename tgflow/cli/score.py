@@ -192,6 +192,9 @@ def _add_history(rows: list[dict[str, Any]], side: Side, scores: pa.Table, run: 
 
 def _scores(run: Path, of: str | None) -> tuple[str, pa.Table]:
     """Return the column of scores, and the table of events whose score is known."""
+    import pyarrow as pa
+
+    from tgflow.run.scores import score_files
     from tgflow.streams.files.formats import read_table
 
     if not (run / "config.toml").exists():
@@ -200,13 +203,15 @@ def _scores(run: Path, of: str | None) -> tuple[str, pa.Table]:
     if to is None or "://" in to:
         where = "has no file of scores" if to is None else f"sends its scores to {to}"
         raise CliError(f"{run} {where}; start it with --scores scores.parquet", NO_INPUT)
-    if not Path(to).exists():
+    files = score_files(to)
+    if not files:
         raise CliError(
             f"{to}, the scores of {run}, is not there: Parquet is written at the end "
             "of a run, and the path is from the folder where it was started",
             NO_INPUT,
         )
-    table: Any = read_table(Path(to), SIDES)[1]
+    tables: Any = [read_table(path, SIDES)[1] for path in files.values()]
+    table: Any = pa.concat_tables(tables, promote_options="permissive")
     if of is None:
         of = LABEL if LABEL in table.column_names else "anomaly"
     texts = (*SIDES, "predicted_label", "event_id", "alert")

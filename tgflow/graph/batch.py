@@ -158,6 +158,21 @@ class BatchSlice:
     """The whole batch's events."""
 
 
+class KeptTargets(NamedTuple):
+    """Labels of `N` earlier events, and what the label decoder read when it predicted them."""
+
+    values: Tensor
+    """float16 `[N, width]`: see `tgflow.nn.label_decoder.LabelDecoder.inputs`."""
+    past: Tensor
+    """Integers `[N, 4, k]`."""
+    label: Tensor
+    """int64 `[N]`."""
+    is_known: Tensor
+    """bool `[N]`: whether a row is used; the others fill it up to a fixed size."""
+    weight: Tensor
+    """float32 `[N]`: weights of the events in the loss."""
+
+
 @described
 class Targets(NamedTuple):
     """Labels of a batch's events, for a task, and the earlier labels visible to each event."""
@@ -172,6 +187,10 @@ class Targets(NamedTuple):
     destination. All were visible before the event's time."""
     age: Tensor
     """float32 `[B, 4]`: log(1 + seconds) since the newest event of each list; 0 without any."""
+    kept: KeptTargets | None = None
+    """Labels of earlier events to learn with the batch, from inputs of then; or None."""
+    host_past: Tensor | None = None
+    """`past` in host memory, of stored events; or None."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

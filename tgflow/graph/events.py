@@ -239,6 +239,41 @@ class EventBatch:
         return self.to_arrow(ids).to_pandas()
 
 
+@described
+@dataclass(frozen=True, slots=True, eq=False)
+class LateLabels:
+    """Labels that come after their events, in the order in which they come.
+
+    In a stream they stand between batches of events: they take no log position, and are written at
+    the log's end of then. Columns may be given as NumPy arrays or lists, which are converted.
+
+    Args:
+        eid: Log positions of their events, int64 `[N]`.
+        label: Labels, int64 `[N]`; `NO_LABEL` withdraws one.
+        t: Ticks at which they came, int64 `[N]`.
+
+    Raises:
+        ValueError: If a column is not int64 `[N]`.
+    """
+
+    eid: Tensor
+    label: Tensor
+    t: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("eid", "label", "t"):
+            column = as_column(name, getattr(self, name))
+            if column.dtype != torch.int64 or column.shape != (len(self.eid),):
+                raise ValueError(
+                    f"{name} must be int64 [{len(self.eid)}], got {column.dtype} "
+                    f"{list(column.shape)}"
+                )
+            object.__setattr__(self, name, column)
+
+    def __len__(self) -> int:
+        return len(self.eid)
+
+
 def empty_events(x_dim: int = 0) -> EventBatch:
     """Return an empty batch with `x_dim` edge features."""
     none = torch.empty(0, dtype=torch.int64)

@@ -1,22 +1,26 @@
-"""The event log, the total order of events, and how much of it batches see."""
+"""The event log, the labels that came after their events, and how much of it batches see."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from tgflow.base.describe import Span, described
 from tgflow.graph import _native
-from tgflow.graph.events import COLUMNS, EventBatch
+from tgflow.graph.events import COLUMNS, NO_EVENT, EventBatch, LateLabels
 
 _BESIDE = tuple(name for name in COLUMNS if name not in ("src", "dst", "t", "relation", "x"))
 """Columns of the log that are not in the core."""
 _IN_CORE = {name: getattr(_native.LogColumn, name) for name in ("src", "dst", "t", "relation")}
+
+LATE_COLUMNS = ("eid", "label", "t", "written_at")
+"""Columns of the entries in a checkpoint, int64, in the order in which they were added."""
 
 
 @described
@@ -48,6 +52,9 @@ class EventLog:
         """Device and inode of the files that hold events, not memory, by their first event."""
         self._beside: dict[str, _Beside] = {}
         """Columns that are not in the core, by name."""
+        self._held = WeakSet[HeldLog]()
+        self.late = LateEntries(native)
+        """Labels that came after their events."""
 
     def __len__(self) -> int:
         """Return the position after the last event."""
@@ -158,6 +165,24 @@ class EventLog:
             beside[name] = held
         self._beside = beside  # in one assignment: others may be reading
 
+    def find(self, src: Tensor, dst: Tensor, t: Tensor) -> Tensor:
+        """Return the position of the event of each pair at a time, int64 `[N]`.
+
+        `NO_EVENT` without one, and `NO_EVENT - 1` with several.
+        """
+        found = torch.full_like(t, NO_EVENT)
+        starts, stops = self.positions(t).tolist(), self.positions(t + 1).tolist()
+        for row, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            events = self.read(start, stop)
+            own = ((events.src == src[row]) & (events.dst == dst[row])).nonzero().flatten()
+            if len(own):
+                found[row] = start + own[0] if len(own) == 1 else NO_EVENT - 1
+        return found
+
+    def add_labels(self, late: LateLabels) -> Added:
+        """Write late labels of a stream at the log's end, as `LateEntries.add`."""
+        return self.late.add(late)
+
     def map_file(self, start: int, stop: int, descriptor: int, offsets: Mapping[str, int]) -> bool:
         """Hold the events `[start, stop)` in a file instead of memory.
 
@@ -193,9 +218,19 @@ class EventLog:
             for name, column in held.items()
         )
 
+    def hold(self, first: int) -> HeldLog:
+        """Keep the events from a position on while the result lives."""
+        held = HeldLog(self, first)
+        self._held.add(held)
+        return held
+
     def start_of_piece(self, position: int) -> int:
         """Return the first position of the piece that an event is in."""
         return position // self.piece * self.piece
+
+    def forgettable(self, first: int) -> int:
+        """Return the position before which events may be forgotten, so that pieces stay whole."""
+        return min([self.start_of_piece(first), *(held.first for held in self._held)])
 
     def forget(self, first: int) -> None:
         """Free the columns that are not in the core of events before `first`."""
@@ -222,6 +257,14 @@ class EventLog:
         return out
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class HeldLog:
+    """A log whose events from a position on are kept, as for a checkpoint in progress."""
+
+    log: EventLog
+    first: int
+
+
 class _Beside:
     """A column that is not in the core; its values stay in place while it grows."""
 
@@ -241,6 +284,244 @@ class _Beside:
     def map_file(self, start: int, stop: int, descriptor: int, offset: int) -> bool:
         size = self._dtype.itemsize
         return self._bytes.map_file(start * size, stop * size, descriptor, offset)
+
+
+class Added(NamedTuple):
+    """Numbers of labels by what adding them did."""
+
+    added: int
+    """First labels of their events."""
+    corrected: int
+    """Those that replace another late label."""
+    repeated: int
+    """Those equal to the latest late label of their event, which are ignored."""
+
+
+class KnownLabels(NamedTuple):
+    """Late labels in the order in which they became known: columns int64 `[N]`."""
+
+    eid: Tensor
+    label: Tensor
+    t: Tensor
+    known_at: Tensor
+    """First log position that they may be seen from."""
+    before: Tensor
+    """Places of those that they correct; -1: none."""
+
+
+class LateEntries:
+    """The late labels of a log.
+
+    An entry is written at the log's end. It may be seen from position `known_at` on: the first that
+    is later than the entry's time, but not before the one it was written at; until there is such an
+    event, it is not known yet. An event's label as seen from a position is that of its entry with
+    the greatest (`known_at`, time, order of writing) among those known there. So it is a function
+    of the log and its entries, and events before `written_at`, prepared ahead, do not depend on it.
+
+    Takes some 70 bytes an entry and 8 bytes an event, the latter from the first entry on. Any
+    number of threads may read and add.
+    """
+
+    def __init__(self, log: _native.Log) -> None:
+        self._log, self._lock = log, threading.Lock()
+        self._size = self._num_known = 0
+        self._written = torch.empty(len(LATE_COLUMNS), 0, dtype=torch.int64)
+        """`LATE_COLUMNS` of the entries, and spare capacity."""
+        self._known = torch.empty(4, 0, dtype=torch.int64)
+        """Of the known ones, in order: `known_at`, number of the entry, event, place of the one
+        before it of the same event."""
+        self._of_event = torch.zeros(2, 0, dtype=torch.int32)
+        """By event: 1 + the place of its last known entry; 1 + the number of its last entry."""
+        self._waiting = torch.empty(0, dtype=torch.int64)
+        """Numbers of the entries that are not known yet, by time."""
+        self._kept = 0
+        """Entries that were not in a stream, with those before."""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, late: LateLabels, *, in_stream: bool = True) -> Added:
+        """Write entries at the log's end.
+
+        Args:
+            late: The labels, of events of the log.
+            in_stream: Whether a stream yields them again after a resume from a checkpoint of the
+                log up to its end; if not, that checkpoint holds them.
+
+        Raises:
+            IndexError: If an event is not in the log; nothing is added.
+        """
+        with self._lock:
+            size, num = len(self._log), len(late)
+            if num and not 0 <= int(late.eid.min()) <= int(late.eid.max()) < size:
+                wrong = late.eid[(late.eid < 0) | (late.eid >= size)]
+                raise IndexError(f"a label is of event {int(wrong[0])}; the log has {size} events")
+            if num:
+                self._of_event = _grown(self._of_event, int(late.eid.max()) + 1)
+            order = late.eid.argsort(stable=True)
+            eid, label = late.eid[order], late.label[order]
+            before = self._of_event[1, eid].long() - 1  # the latest of each event
+            same = torch.zeros(num, dtype=torch.bool)
+            same[1:] = eid[1:] == eid[:-1]
+            is_first = (before < 0) & ~same
+            latest = self._written[1, before] if self._size else label.clone()
+            latest[1:] = torch.where(same[1:], label[:-1], latest[1:])
+            is_repeated = ~is_first & (latest == label)
+            rows = order[~is_repeated].sort().values
+            self._write(late.eid[rows], late.label[rows], late.t[rows], size)
+            if not in_stream:
+                self._kept = self._size
+            added, repeated = int(is_first.sum()), int(is_repeated.sum())
+            return Added(added, num - added - repeated, repeated)
+
+    def _write(self, eid: Tensor, label: Tensor, t: Tensor, at: int | Tensor) -> None:
+        first, self._size = self._size, self._size + len(eid)
+        self._written = _grown(self._written, self._size)
+        for column, values in zip(self._written, (eid, label, t, at), strict=True):
+            column[first : self._size] = values
+        numbers = torch.arange(first, self._size)
+        self._of_event[1, eid] = (1 + numbers).int()  # the last one of several
+        waiting = torch.cat([self._waiting, numbers])
+        self._waiting = waiting[self._written[2, waiting].argsort(stable=True)]
+
+    def _settle(self) -> None:
+        """Order the entries that have become known as the log grew, after those known before."""
+        if not len(self._waiting):  # of events, so that there are some
+            return
+        size = len(self._log)  # the clock may be ahead of it while events are appended
+        last = int(self._log.columns(size - 1, size)[2][0])
+        num = int(torch.searchsorted(self._written[2, self._waiting], last))
+        # Others may be written at the same position, to be ordered with these.
+        is_due = self._written[3, self._waiting[:num]] < size
+        due, self._waiting = (
+            self._waiting[:num][is_due],
+            torch.cat([self._waiting[:num][~is_due], self._waiting[num:]]),
+        )
+        if not (num := len(due)):
+            return
+        # Of times before the last event's, so that the next event that is later is in the log.
+        self._log.positions(self._written[2, due] + 1, later := torch.empty_like(due))
+        known_at, order = torch.maximum(later, self._written[3, due]).sort(stable=True)
+        due = due[order]
+        first, self._num_known = self._num_known, self._num_known + num
+        self._known = _grown(self._known, self._num_known)
+        eid, places = self._written[0, due], torch.arange(first, self._num_known)
+        by_event = eid.argsort(stable=True)
+        grouped = eid[by_event]
+        before = self._of_event[0, grouped].long() - 1
+        same = grouped[1:] == grouped[:-1]
+        before[1:] = torch.where(same, places[by_event][:-1], before[1:])
+        is_last = torch.ones(num, dtype=torch.bool)
+        is_last[:-1] = ~same
+        previous = torch.empty_like(before)
+        previous[by_event] = before
+        for column, values in zip(self._known, (known_at, due, eid, previous), strict=True):
+            column[first : self._num_known] = values
+        self._of_event[0, grouped[is_last]] = (1 + places[by_event][is_last]).int()
+
+    def find(self, eid: Tensor, at: int | Tensor) -> Tensor:
+        """Return the places of the entries that give events their labels, int64 `[N]`; -1: none.
+
+        An entry's place is its rank in the order in which they became known, which never changes.
+
+        Args:
+            eid: Log positions, int64 `[N]`; negative ones have no entry.
+            at: Positions to see them from, below the log's end, int64 `[N]` or one.
+        """
+        with self._lock:
+            self._settle()
+            if not self._num_known:
+                return torch.full_like(eid, -1)
+            heads = self._of_event[0]
+            has_entry = (eid >= 0) & (eid < len(heads))
+            place = torch.where(has_entry, heads[eid.where(has_entry, 0)].long() - 1, -1)
+            while True:
+                found = place.clamp(min=0)
+                is_ahead = (place >= 0) & (self._known[0, found] > at)
+                if not is_ahead.any():
+                    return place
+                place = torch.where(is_ahead, self._known[3, found], place)
+
+    def labels(self, eid: Tensor, at: int | Tensor, otherwise: Tensor) -> Tensor:
+        """Return the labels of events as seen from positions, int64 `[N]`.
+
+        Args:
+            eid: As in `find`.
+            at: As in `find`.
+            otherwise: Labels of those without a late label there, int64 `[N]`.
+        """
+        place = self.find(eid, at)
+        with self._lock:
+            if not self._num_known:
+                return otherwise
+            label = self._written[1, self._known[1, place.clamp(min=0)]]
+        return torch.where(place < 0, otherwise, label)
+
+    def num_known(self, at: Tensor) -> Tensor:
+        """Return the numbers of entries that may be seen from positions below the log's end."""
+        with self._lock:
+            self._settle()
+            return torch.searchsorted(self._known[0, : self._num_known], at, right=True)
+
+    def known(self, places: Tensor | slice) -> KnownLabels:
+        """Return the entries at places."""
+        with self._lock:
+            known_at, number, _, before = self._known[:, places]
+            eid, label, t, _ = self._written[:, number]
+            return KnownLabels(eid, label, t, known_at.clone(), before.clone())
+
+    def fresh(self, position: int) -> LateLabels:
+        """Return the entries that an event at a position could see, but not the one before.
+
+        By time: those before the event's, if it is later than the event before it.
+        """
+        with self._lock:
+            self._settle()
+            known_at = self._known[0, : self._num_known]
+            first = int(torch.searchsorted(known_at, position - 1, right=True))
+            numbers = torch.cat([self._known[1, first : self._num_known], self._waiting])
+            numbers = numbers[self._written[3, numbers] <= position].sort().values
+            numbers = numbers[self._written[2, numbers].argsort(stable=True)]
+            return LateLabels(*self._written[:3, numbers])
+
+    def num_upto(self, position: int) -> int:
+        """Return the number of entries that a checkpoint of so many events holds."""
+        with self._lock:
+            num = int(torch.searchsorted(self._written[3, : self._size], position))
+            is_kept = self._kept > num and int(self._written[3, self._kept - 1]) == position
+            return self._kept if is_kept else num
+
+    def read(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Return `LATE_COLUMNS` of entries as views: do not write to them."""
+        return dict(zip(LATE_COLUMNS, self._written[:, start:stop], strict=True))
+
+    def load(self, columns: Mapping[str, Tensor]) -> None:
+        """Add entries that `read` returned, after those there are.
+
+        Raises:
+            ValueError: If they are not of this log, or not in order.
+        """
+        eid, label, t, at = (columns[name] for name in LATE_COLUMNS)
+        if not len(eid):
+            return
+        with self._lock:
+            last = self._written[3, self._size - 1 : self._size]
+            is_ordered = bool((torch.cat([last, at]).diff() >= 0).all())
+            is_within = int(eid.min()) >= 0 and bool((eid < at).all()) and at[-1] <= len(self._log)
+            if not (is_ordered and is_within):
+                raise ValueError("late labels are of other events, or not in order")
+            self._of_event = _grown(self._of_event, int(eid.max()) + 1)
+            self._write(eid, label, t, at)
+            self._kept = self._size
+
+
+def _grown(columns: Tensor, size: int) -> Tensor:
+    """Return columns with room for `size` rows, new ones zero."""
+    if size <= columns.shape[1]:
+        return columns
+    grown = columns.new_zeros(len(columns), max(size, 2 * columns.shape[1]))
+    grown[:, : columns.shape[1]] = columns
+    return grown
 
 
 class NodeCount:

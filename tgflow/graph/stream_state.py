@@ -56,8 +56,11 @@ class PartedState(StreamState, Protocol):
     on which process holds which nodes, nor on earlier reads.
     """
 
+    def frozen(self) -> Callable[[], dict[str, Tensor]]:
+        """Return a function that returns `state_dict` as of now; called once, on any thread."""
+
     def parted(self) -> Callable[[int], dict[str, Tensor]]:
-        """Return a function from part to tensors by name: copies, valid until the next event."""
+        """Return a function from part to tensors by name, as of now; called on one thread."""
 
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
         """Replace the state by a result of `parted`, possibly from another device.

@@ -361,7 +361,7 @@ class TemporalGraph:
             MemoryError: If there is no room to move blocks to.
         """
         with self._writing, self._changes.making():
-            log_first = self.log.start_of_piece(first)
+            log_first = self.log.forgettable(first)
             self.backend.forget(first, log_first)
             self.log.forget(log_first)
             self.forgotten = first

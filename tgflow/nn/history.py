@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.nn._native import version_links, version_slots
+from tgflow.nn.frozen import Freezer
 
 if TYPE_CHECKING:
     from tgflow.cuda.memory import RingBuffers
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _BYTES_AT_ONCE = 1 << 30
 """Address space of the rows of a new ring."""
+_PAGE = 1 << 12
+"""Rows that are frozen at once."""
 ROWS_PER_EVENT = 2
 """Most rows that an event overwrites: those of its two nodes."""
 LINK_WIDTH = 3
@@ -56,6 +59,7 @@ class VersionHistory(nn.Module):
         self.num_events = num_events
         self.capacity = ROWS_PER_EVENT * num_events
         self._on_host = True
+        self._freezer = Freezer()
         self.register_buffer("rows", torch.zeros(0, width), persistent=False)
         int_table = torch.zeros(0, clock_width, dtype=torch.int64)
         self.register_buffer("clock", int_table, persistent=False)
@@ -77,6 +81,7 @@ class VersionHistory(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move to another device, the counts included."""
+        self._freezer.keep()
         self._count(self.next, self.position)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._on_host = self.rows.device.type == "cpu"
@@ -118,6 +123,7 @@ class VersionHistory(nn.Module):
         )  # fmt: skip
 
     def reset(self) -> None:
+        self._freezer.keep()
         self._count(0, 0)
         self.head.fill_(NO_VERSION)
 
@@ -140,6 +146,7 @@ class VersionHistory(nn.Module):
         link = nodes.new_empty(len(nodes), LINK_WIDTH)
         # before the rows it reads are overwritten
         version_links(**self._ring(), node=nodes.contiguous(), out=link)
+        self._freezer.keep(slot)
         self.rows.index_copy_(0, slot, rows)
         self.clock.index_copy_(0, slot, clock)
         self.link.index_copy_(0, slot, link)
@@ -188,29 +195,35 @@ class VersionHistory(nn.Module):
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def kept_slots(self) -> Tensor:
-        """Return the slots of the readable rows, int64, in the order of (origin, node)."""
-        slot = self._kept_slots()
-        return slot[in_order(self.origin.index_select(0, slot))]
-
-    def slots_of_parts(self, num_parts: int) -> Sequence[Tensor]:
-        """Return `kept_slots` of the nodes of each part."""
-        slot = self.kept_slots()
-        part = self.origin[:, NODE].index_select(0, slot) % num_parts
-        sizes: list[int] = part.bincount(minlength=num_parts).tolist()
-        return torch.split(slot[part.argsort(stable=True)], sizes)
-
-    def state_dict(self, slots: Tensor | None = None) -> dict[str, Tensor]:  # type: ignore[override]
+    def state_dict(self) -> dict[str, Tensor]:  # type: ignore[override]
         """Return copies of the kept rows in the order of (origin, node), and their index.
 
         Independent of unreadable rows and of the layout of the ring.
-
-        Args:
-            slots: Some of `kept_slots`, in their order; None: all of them.
         """
-        slot = self.kept_slots() if slots is None else slots
-        state = {name: getattr(self, name).index_select(0, slot) for name in COLUMNS}
-        return state | {"events": torch.tensor([self.position, self.num_events])}
+        return self.frozen()()
+
+    def frozen(self) -> Callable[[], dict[str, Tensor]]:
+        """Return a function that returns `state_dict` as of now, once; for another thread."""
+        next_, position, events = self.next, self.position, self.num_events
+        index = {"events": torch.tensor([position, events])}
+        if not self._on_host:
+            slot = self._kept_slots()
+            slot = slot[in_order(self.origin.index_select(0, slot))]
+            state = {name: getattr(self, name).index_select(0, slot) for name in COLUMNS}
+            return lambda: state | index
+        size = min(next_, self.capacity)
+        rows = self._freezer.freeze(size, lambda at: [getattr(self, name)[at] for name in COLUMNS])
+
+        def take() -> dict[str, Tensor]:
+            out = [torch.empty_like(getattr(self, name)[:size]) for name in COLUMNS]
+            rows.copy_to(out, (slice(i, min(i + _PAGE, size)) for i in range(0, size, _PAGE)))
+            state = dict(zip(COLUMNS, out, strict=True))
+            origin = state["origin"]
+            slot = (origin[:, SINCE] >= position - events).nonzero().squeeze(1)
+            slot = slot[in_order(origin.index_select(0, slot))]
+            return {name: x.index_select(0, slot) for name, x in state.items()} | index
+
+        return take
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         """Load the state of a history of as many nodes; `num_events` stays."""

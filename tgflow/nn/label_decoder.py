@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,6 +22,10 @@ _COPIED = (2.0, 0.5, 1.0, 0.5)
 label: an untrained decoder predicts about the pair's last label."""
 _FADING = 0.7
 """Decay per earlier label in the sum of their embeddings."""
+
+
+_LARGEST = 65_504.0
+"""The largest float16."""
 
 
 class LabelDecoder(nn.Module):
@@ -42,6 +48,9 @@ class LabelDecoder(nn.Module):
         self, dim: int, num_classes: int, *, x_dim: int = 0, reads_dst: bool = True, depth: int
     ) -> None:
         super().__init__()
+        self.keep: Callable[[Tensor, Batch], Tensor] | None = None
+        """`inputs`, for scores in evaluation mode to include them; None: they do not."""
+        self._widths = [dim, dim if reads_dst else 0, x_dim, NUM_PASTS]
         self.src_proj = Linear(dim, dim)
         self.dst_proj = Linear(dim, dim, bias=False) if reads_dst else None
         self.x_proj = Linear(x_dim, dim, bias=False) if x_dim else None
@@ -62,6 +71,11 @@ class LabelDecoder(nn.Module):
     _first_row: Tensor
     _fades: Tensor
 
+    @property
+    def width(self) -> int:
+        """Numbers of a row of `inputs`."""
+        return sum(self._widths)
+
     def forward(self, z: Tensor, batch: Batch) -> Tensor:
         """Return the logits of the labels of a batch's events, float `[B, num_classes]`.
 
@@ -69,18 +83,48 @@ class LabelDecoder(nn.Module):
             z: Embeddings of the top frontier, float32 `[N, dim]`.
             batch: The events, with `targets`, whose labels are not read.
         """
+        return self._logits(*self._columns(z, batch), batch.targets.past)  # type: ignore[union-attr]
+
+    def inputs(self, z: Tensor, batch: Batch) -> Tensor:
+        """Return what `forward` reads beside the past, float16 `[B, width]`."""
+        columns = [x for x in self._columns(z, batch) if x is not None]
+        return torch.cat(columns, dim=1).clamp(-_LARGEST, _LARGEST).half()
+
+    def decode(self, values: Tensor, past: Tensor) -> Tensor:
+        """Return the logits of the labels of kept `inputs`, float `[N, num_classes]`.
+
+        Args:
+            values: float16 `[N, width]`.
+            past: Classes of earlier labels, integers `[N, 4, k]`.
+        """
+        src, dst, x, age = torch.split(values.float(), self._widths, dim=1)
+        return self._logits(src, dst, x, age, past.long())
+
+    def _columns(
+        self, z: Tensor, batch: Batch
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+        """Return embeddings of both nodes, own features and ages, as the layers read them."""
         assert batch.targets is not None
-        hidden: Tensor = self.src_proj(gather_rows(z, batch.src_row))
+        src, dst, x = gather_rows(z, batch.src_row), None, None
         if self.dst_proj is not None:
-            hidden = hidden + self.dst_proj(gather_rows(z, batch.dst_row))
+            dst = gather_rows(z, batch.dst_row)
         if self.x_proj is not None:
             assert batch.x is not None
-            hidden = hidden + self.x_proj(batch.x.sign() * batch.x.abs().log1p())
-        past = batch.targets.past
+            x = batch.x.sign() * batch.x.abs().log1p()
+        return src, dst, x, 0.1 * batch.targets.age
+
+    def _logits(
+        self, src: Tensor, dst: Tensor | None, x: Tensor | None, age: Tensor, past: Tensor
+    ) -> Tensor:
+        hidden: Tensor = self.src_proj(src)
+        if self.dst_proj is not None:
+            hidden = hidden + self.dst_proj(dst)
+        if self.x_proj is not None:
+            hidden = hidden + self.x_proj(x)
         rows = (past + self._first_row).flatten(1)  # "no earlier label" has an embedding, too
         fades = self._fades.expand_as(rows)
         summed = F.embedding_bag(rows, self.past.weight, per_sample_weights=fades, mode="sum")
-        hidden = hidden + self.age_proj(0.1 * batch.targets.age) + summed
+        hidden = hidden + self.age_proj(age) + summed
         logits: Tensor = self.out(hidden.relu())
         copies = (COPY_GAIN * self.copy).where(past >= 0, 0.0)
         return logits.scatter_add(1, past.clamp(min=0).flatten(1), copies.flatten(1))

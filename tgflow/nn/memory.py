@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from tgflow.base.peers import PARTS
 from tgflow.cuda.device import device_of
+from tgflow.nn.frozen import Freezer
 from tgflow.nn.history import COLUMNS, NODE, ORIGIN_WIDTH, SINCE, VersionHistory, in_order
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
 
@@ -194,6 +197,7 @@ class NodeMemory(nn.Module):
         self.register_buffer("clock", clock, persistent=False)
         self.register_buffer("seen", clock.new_zeros(()), persistent=False)
         self.history = None
+        self._freezer = Freezer()
 
     @property
     def num_nodes(self) -> int:
@@ -201,6 +205,7 @@ class NodeMemory(nn.Module):
         return self._num_nodes if self.clock.is_cpu else int(self.seen)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._freezer.keep()
         self._set_num_nodes(self.num_nodes)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
@@ -310,6 +315,7 @@ class NodeMemory(nn.Module):
 
     def reset(self) -> None:
         """Reset all rows and the history; the nodes stay."""
+        self._freezer.keep()
         written = (self.clock[:, HAS_MAIL] != 0).nonzero().squeeze(1)
         for page in self._pages(len(written)):
             ids = written[page]
@@ -416,6 +422,7 @@ class NodeMemory(nn.Module):
             old = nodes[(version > 0) & (version < position)]
             was = self.table.gather(old), self.clock.index_select(0, old)
             self.history.append(old, *was, position)
+        self._freezer.keep(nodes)
         self.table.scatter_(nodes, rows)
         self.clock.index_copy_(0, nodes, clock)
 
@@ -468,39 +475,60 @@ class NodeMemory(nn.Module):
         host memory twice. It adds nothing to the `state_dict` of a model around it, which has the
         parameters and calls this with `destination`.
         """
-        if destination is not None:
-            return destination
-        size = self.num_nodes
-        state = {"rows": self._copied_rows(size), "clock": self.clock[:size].clone()}
-        if self.history is not None:
-            kept = self.history.state_dict()
-            state |= {HISTORY + name: x for name, x in kept.items()}
-        return state
+        return self.frozen()() if destination is None else destination
 
-    def parted(self, num_parts: int = PARTS) -> Callable[[int], dict[str, Tensor]]:
-        """Return the state part by part of the nodes. See `PartedState`."""
-        size, past = self.num_nodes, self.history
-        is_copy = not isinstance(self.table, TensorTable)
-        rows = self._copied_rows(size) if is_copy else self.table.read(0, size)
-        clock = self.clock[:size]
-        # a part ends with its last node that was written
-        written = clock[:, HAS_MAIL].nonzero().squeeze(1)
-        ends = clock.new_zeros(num_parts)
-        ends.scatter_reduce_(0, written % num_parts, written // num_parts + 1, "amax")
-        sizes: list[int] = ends.tolist()
-        slots = [] if past is None else past.slots_of_parts(num_parts)
+    def frozen(self) -> Callable[[], dict[str, Tensor]]:
+        """Return a function that returns `state_dict` as of now, once. See `PartedState`.
 
-        def take(part: int) -> dict[str, Tensor]:
-            own = slice(part, part + num_parts * sizes[part], num_parts)
-            state = {
-                "rows": rows[own] if is_copy else rows[own].clone(),
-                "clock": clock[own].clone(),
-            }
-            if past is not None:
-                state |= {HISTORY + name: x for name, x in past.state_dict(slots[part]).items()}
-            return state
+        On the CPU little is copied until then: rows that change meanwhile are copied before.
+        """
+        size, on_host = self.num_nodes, self.clock.is_cpu
+        past = dict if self.history is None else self.history.frozen()
+        rows = self._freezer.freeze(size, self._columns)
+
+        def copy() -> dict[str, Tensor]:
+            out = self._room(size), self.clock.new_empty(size, CLOCK_WIDTH)
+            rows.copy_to(out, self._pages(size))
+            return dict(zip(("rows", "clock"), out, strict=True))
+
+        state = {} if on_host else copy()
+
+        def take() -> dict[str, Tensor]:
+            return (copy() if on_host else state) | {HISTORY + k: x for k, x in past().items()}
 
         return take
+
+    def _columns(self, at: slice | Tensor) -> Sequence[Tensor]:
+        if isinstance(at, slice):
+            return self.table.read(at.start, at.stop), self.clock[at]
+        return self.table.gather(at), self.clock.index_select(0, at)
+
+    def parted(self, num_parts: int = PARTS) -> Callable[[int], dict[str, Tensor]]:
+        """Return the state as of now, part by part of the nodes. See `PartedState`."""
+        frozen = self.frozen()
+
+        @cache
+        def split() -> list[dict[str, Tensor]]:
+            state = frozen()
+            clock, origin = state["clock"], state.get(HISTORY + "origin")
+            # a part ends with its last node that was written
+            written = clock[:, HAS_MAIL].nonzero().squeeze(1)
+            ends = clock.new_zeros(num_parts)
+            ends.scatter_reduce_(0, written % num_parts, written // num_parts + 1, "amax")
+            parts = []
+            for part, size in enumerate(ends.tolist()):
+                own = slice(part, part + num_parts * size, num_parts)
+                parts.append({name: state[name][own] for name in ("rows", "clock")})
+            if origin is None:
+                return parts
+            of = origin[:, NODE] % num_parts
+            slots = torch.split(of.argsort(stable=True), of.bincount(minlength=num_parts).tolist())
+            for found, slot in zip(parts, slots, strict=True):
+                found |= {HISTORY + name: state[HISTORY + name][slot] for name in COLUMNS}
+                found[HISTORY + "events"] = state[HISTORY + "events"]
+            return parts
+
+        return lambda part: split()[part]
 
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
         """Load the parts that `parted` returned, of all nodes. See `PartedState`.
@@ -511,19 +539,16 @@ class NodeMemory(nn.Module):
         """
         self.load_state_dict(merge_parts([read(part) for part in range(PARTS)]))
 
-    def _copied_rows(self, size: int) -> Tensor:
-        """Return a copy of the first rows: those of another table are mapped from a file."""
+    def _room(self, size: int) -> Tensor:
+        """Return a tensor for a copy of the first rows: for those of another table, of a file."""
         table = self.table
-        if isinstance(table, TensorTable):
-            return table.read(0, size).clone()
-        if not size:
-            return torch.empty(0, table.dim, dtype=table.dtype)
+        if isinstance(table, TensorTable) or not size:
+            on = table.rows.device if isinstance(table, TensorTable) else None
+            return torch.empty(size, table.dim, dtype=table.dtype, device=on)
+        numel = size * table.dim
         with tempfile.NamedTemporaryFile(prefix="tgflow-", suffix=".rows") as file:
-            for page in self._pages(size):
-                rows = table.read(page.start, page.stop).contiguous()
-                file.write(rows.view(torch.uint8).numpy().data)
-            file.flush()
-            numel = size * table.dim
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error, not a signal
+                os.posix_fallocate(file.fileno(), 0, numel * table.dtype.itemsize)
             mapped = torch.from_file(file.name, shared=True, size=numel, dtype=table.dtype)
         return mapped.view(size, table.dim)
 

@@ -60,6 +60,8 @@ class Scores(NamedTuple):
     """As `Embeddings.carry`."""
     classes: Tensor | None = None
     """Float `[B, num_classes]`: logits of each event's label, if a task requests them."""
+    label_inputs: Tensor | None = None
+    """float16 `[B, width]`: inputs of the label decoder, if it keeps them."""
 
     def named(self) -> dict[str, Tensor]:
         """Return the logits by name."""
@@ -195,10 +197,12 @@ class TemporalModel(nn.Module):
                 "tgflow.nn.model.Embeddings(z)"
             )
         scores: Scores = self.decoder(embeddings.z, batch)
-        classes = None
-        if self.label_decoder is not None and batch.targets is not None:
-            classes = self.label_decoder(embeddings.z, batch)
-        return scores._replace(carry=embeddings.carry, classes=classes)
+        classes, inputs, decoder = None, None, self.label_decoder
+        if decoder is not None and batch.targets is not None:
+            classes = decoder(embeddings.z, batch)
+            keep = None if self.training else getattr(decoder, "keep", None)
+            inputs = None if keep is None else keep(embeddings.z, batch)
+        return scores._replace(carry=embeddings.carry, classes=classes, label_inputs=inputs)
 
     def check_widths(self, batch: Batch) -> None:
         """Raise unless `batch` has features of the widths that the model reads.

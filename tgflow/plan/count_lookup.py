@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from tgflow.graph import TemporalGraph
+from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.counts import Count, Number, number
 from tgflow.graph.events import EventBatch
 from tgflow.graph.log import BySince
@@ -131,13 +131,13 @@ class LastEvents:
     and as many for each new pair.
 
     Args:
-        graph: Graph whose log to follow; not modified.
+        log: Log to follow; not modified.
         first: Log position of the first event that counts.
     """
 
-    def __init__(self, graph: TemporalGraph, first: int = 0) -> None:
+    def __init__(self, log: EventLog, first: int = 0) -> None:
         kinds = [(kind, 1, 0.0, Clock.seconds) for kind in (CountOf.pair, CountOf.src, CountOf.dst)]
-        self._native = EventCounts(graph.backend.log, kinds, [], [], first=first)
+        self._native = EventCounts(log.native, kinds, [], [], first=max(first, log.first))
 
     def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int) -> Tensor:
         """Return the last `num` events of each list before a cut-off, int64 `[N, 4, num]`.

@@ -273,9 +273,12 @@ class ShardedMemory(nn.Module):
 
         Ids in it are this rank's local ones.
         """
-        if destination is not None:
-            return destination
-        return self.owned.state_dict() | {_LAST: torch.tensor([self.num_nodes, self._position])}
+        return self.frozen()() if destination is None else destination
+
+    def frozen(self) -> Callable[[], dict[str, Tensor]]:
+        """Return a function that returns `state_dict` as of now, once."""
+        take, last = self.owned.frozen(), torch.tensor([self.num_nodes, self._position])
+        return lambda: take() | {_LAST: last}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         """Load the state of this rank of an equally large world, or of all nodes.

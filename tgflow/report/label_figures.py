@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Any
 
+from tgflow.base.units import duration
 from tgflow.report.formatting import score
 
 TASKS = ("edge", "node", "property", "anomaly")
@@ -96,6 +97,20 @@ def task_of(flat: Mapping[str, Any]) -> tuple[str, str] | None:
                 if f"{part}.{task}.{key}" in flat:
                     return f"{part}.{task}", key
     return None
+
+
+def late_text(flat: Mapping[str, Any]) -> str:
+    """Return the figures of labels that came after their events in words; "" without any."""
+    prefix = f"{found[0]}.late" if (found := task_of(flat)) is not None else ""
+    names = {"judged": "judged by what was predicted before", "pending": "pending",
+             "corrected": "corrected", "too_late": "too late to judge"}  # fmt: skip
+    if (keys := {f"{prefix}.{name}": text for name, text in names.items()}).keys() - flat.keys():
+        return ""
+    text = "late labels: " + ", ".join(f"{flat[key]:,.0f} {text}" for key, text in keys.items())
+    if (median := flat.get(f"{prefix}.delay_median")) is None:
+        return text
+    most = duration(flat[f"{prefix}.delay_p90"])
+    return f"{text}; half came within {duration(median)}, 90 % within {most}"
 
 
 def label_score(figures: Mapping[str, float], facts: Mapping[str, str]) -> str:

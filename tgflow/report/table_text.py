@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tgflow.base.units import duration
 from tgflow.report.formatting import num_bytes
-from tgflow.report.label_figures import label_table, named
+from tgflow.report.label_figures import label_table, late_text, named
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
 _WHERE = {"disk": "on disk"}
@@ -71,8 +72,9 @@ def print_labels(metrics: Mapping[str, Any]) -> None:
     found = label_table(metrics, metrics["model"])
     if found is not None:
         print_table(*found)
-        if text := named(metrics, "labels are those of "):
-            Console(soft_wrap=True, highlight=False).print(text, style="dim", markup=False)
+        for text in (named(metrics, "labels are those of "), late_text(metrics)):
+            if text:
+                Console(soft_wrap=True, highlight=False).print(text, style="dim", markup=False)
 
 
 def print_feature_tables(tables: Mapping[str, Any]) -> None:
@@ -110,6 +112,19 @@ def row_sums(stream: Mapping[str, Any]) -> str:
         for name, num in other_counts(stream).items()
     )
     return f"{counts['read']:,} rows read: {sums or 'none'}{skipped}"
+
+
+def label_sums(labels: Mapping[str, Any]) -> str:
+    """Return in one line what became of labels that came after their events, and how late."""
+    names = ("added", "corrected", "repeated", "waiting", "refused")
+    sums = ", ".join(f"{labels[name]:,} {name}" for name in names if labels[name])
+    late = labels.get("delay_seconds") or {}
+    shares = [f"{share} came within {duration(late[key])}" for share, key in _LATE if key in late]
+    how = f"; {', '.join(shares)} of their events" if shares else ""
+    return f"labels that came later: {sums or 'none'}{how}"
+
+
+_LATE = (("half", "p50"), ("90 %", "p90"))
 
 
 def other_counts(stream: Mapping[str, Any]) -> Counter[str]:

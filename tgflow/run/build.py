@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from tgflow.checkpoint import CheckpointError, Component, NoValidCheckpoint, RowsLost
@@ -39,6 +40,8 @@ from tgflow.run.loggers import RunLoggers
 from tgflow.run.machine import rss_bytes
 from tgflow.run.metrics import RunCollector, RunMetrics, lag_figures, open_exporter, rank_report
 from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
+from tgflow.run.outlook import Outlook, levels_of
+from tgflow.run.posted_labels import PostedLabels, label_token
 from tgflow.run.restore import current_build, make_trainer, open_newest
 from tgflow.run.runner import Runner, RunStatus
 from tgflow.run.saved import find_initial, misfit, start_of
@@ -50,6 +53,7 @@ from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
 from tgflow.streams.files.reader import FileSource
 from tgflow.streams.ingest.config import BEFORE_ALL
+from tgflow.streams.transports import scheme_of
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import Callback, StepRecord
 
@@ -123,6 +127,8 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
     )
     opened.enter_context(checkpoints)
     opened.enter_context(run.stream)
+    files = (run.config.scores.to, run.config.tables.edge_path)
+    folders = [Path(each).parent for each in files if each and not scheme_of(each)]
     status, operate, batches = RunStatus(), run.config.operate, _micro_batches(run)
     metrics = RunMetrics(
         status,
@@ -134,6 +140,8 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         memory_limit=operate.memory_bytes,
         log=run.log,
         control=control,
+        outlook=Outlook(levels_of([run.path, *folders], operate.memory_bytes)),
+        num_left=lambda: _num_left(run),
     )
     _export(run, metrics, opened)
     if run.publisher is not None:
@@ -317,6 +325,12 @@ def _micro_batches(run: RunContext) -> Iterable[EventBatch]:
     return batches
 
 
+def _num_left(run: RunContext) -> float:
+    """Return the number of events that the stream still has, infinite if unknown."""
+    total, share = run.stream.num_events, run.stream.share(run.trainer.position)
+    return inf if total is None or share is None else (1 - share) * total
+
+
 def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:
     """Start to export metrics to Prometheus, if configured."""
     c = run.config
@@ -335,7 +349,17 @@ def _serve(run: RunContext, publisher: FramePublisher) -> None:
     where, c = run.served_at, run.config
     assert where is not None
     warn = partial(run.run_log.warning, "serve")
-    replicas = Replicas(run.path, c.serve, c.model.name, where, publisher.ring, warn=warn)
+    token = label_token(c)
+    replicas = Replicas(
+        run.path,
+        c.serve,
+        c.model.name,
+        where,
+        publisher.ring,
+        warn=warn,
+        labels=None if token is None else PostedLabels(c, run.ingest),
+        label_token=token,
+    )
     replicas.prioritize()  # where all cores are busy, answers come first
     run.lasting.callback(replicas.close)
     url = replicas.endpoint.url

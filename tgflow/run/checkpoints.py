@@ -64,7 +64,6 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
         self._is_pending = False
         self.saved = saved
         """Events in the newest checkpoint known to be on disk; None without one."""
-        self._saved_at: float | None = None
         self.copy_seconds = 0.0
         """Time for which the latest checkpoint blocked the training."""
 
@@ -75,7 +74,8 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     @property
     def age(self) -> float | None:
         """Seconds of progress that a crash would lose; None before the first checkpoint."""
-        return None if self._saved_at is None else time.monotonic() - self._saved_at
+        begun = self.stats.begun
+        return None if begun is None else time.monotonic() - begun
 
     def __exit__(self, *error: object) -> None:
         with suppress(OSError):  # already logged, or a worse error ends the run
@@ -116,7 +116,9 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
     def take(self) -> None:
         """Copy the state and start the write; all ranks that save together call this together."""
         start = time.monotonic()
-        checkpoint = Checkpoint({}, shard=self._shard)
+        trainer = self._trainer
+        later = isinstance(trainer, StreamTrainer) and trainer.device.type == "cpu"
+        checkpoint = Checkpoint({}, shard=self._shard, copies_later=later)
         self._trainer.save_to(checkpoint)
         for each in self._components:
             each.save(checkpoint)
@@ -141,7 +143,7 @@ class Checkpoints(AbstractContextManager["Checkpoints"]):
             text = f"no checkpoint was written, training continues: {stats.last_error}"
             self._run_log.warning("checkpoint", text)
             return False
-        self.saved, self._saved_at = stats.last_step, self._taken_at
+        self.saved = stats.last_step
         for each in self._components:
             each.saved()
         self._run_log.info(
@@ -203,5 +205,6 @@ class SavedRecords(Component, Callback):
         self._files.log(record.to_json())
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the number of lines; they are on disk when this returns."""
-        writer.note("records", {"lines": self._files.record_file.sync()})
+        """Save the number of lines; they are on disk before the checkpoint is."""
+        writer.note("records", {"lines": self._files.record_file.num_written})
+        writer.outside.append(self._files.record_file.sync)

@@ -70,6 +70,8 @@ class RunContext:
     lead: Lead = field(default_factory=Lead)
     source: PartitionedSource = field(init=False)
     """Not started."""
+    label_source: PartitionedSource | None = None
+    """Source of labels that come after their events, not started."""
     nodes: NodeFeatures | None = None
     types: NodeTypes | None = None
     served_at: tuple[Endpoint, str | None] | None = None

@@ -164,7 +164,8 @@ class FollowedSaves(AbstractContextManager["FollowedSaves"]):
 
     def take(self) -> None:
         """Copy this rank's shard and start the write; waits for the previous one."""
-        checkpoint = Checkpoint({}, shard=self._peers.shard)
+        later = self._trainer.device.type == "cpu"
+        checkpoint = Checkpoint({}, shard=self._peers.shard, copies_later=later)
         self._trainer.save_to(checkpoint)
         self._writer.wait()
         if checkpoint.elsewhere:  # otherwise rank 0 writes everything

@@ -10,23 +10,28 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tgflow.base.units import INT64_MAX, parse_seconds, parse_timeout
 from tgflow.checkpoint import Checkpoint, Component, UntrustedCheckpoint
 from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import DurableLog, LogPosition
-from tgflow.checkpoint.sections import Ids
+from tgflow.checkpoint.sections import Ids, pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph.log import NodeCount
-from tgflow.run.config import Config
+from tgflow.run.config import Config, ConfigError, in_flags
+from tgflow.run.config.rules import comes_live
 from tgflow.run.context import RunContext
 from tgflow.run.log import RunLog
+from tgflow.run.metrics import label_delays
 from tgflow.run.records import DamagedJson
 from tgflow.streams.files.reader import is_pipe
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
+from tgflow.streams.ingest.late_labels import PIECE, LateLabelReader
 from tgflow.streams.rows.row_batch import Stoppable
 from tgflow.streams.transports import find_transport, scheme_of
 from tgflow.train.observe import Callback, StepRecord
@@ -37,6 +42,8 @@ SEGMENT_BYTES = 16 << 20
 """Approximate segment size of the log; the log is removed segment by segment."""
 DEAD_LETTERS = "dead-letters"
 FILE = "stream.json"
+LABEL_IDS = "label_ids"
+"""Section of the event ids that labels may name."""
 _NOTES: Mapping[str, Any] = {
     "num_released": int,
     "watermark": int,
@@ -45,6 +52,7 @@ _NOTES: Mapping[str, Any] = {
     "counts": dict[str, dict[str, Any]],
     "letters": dict[str, Any] | None,
     "log": dict[str, int] | None,
+    "labels": dict[str, Any] | None,
 }
 """Types of the values in `IngestState.to_json`."""
 
@@ -126,6 +134,33 @@ def is_endless(config: Config) -> bool:
     return transport is not None and not transport.ends
 
 
+def open_labels(run: RunContext) -> LateLabelReader | None:
+    """Return the reader of labels that come after their events, at the run's position; or None."""
+    c, state = run.config, run.state or IngestState()
+    if not c.labels.are_given:
+        return None
+    labels = LateLabelReader(
+        run.label_source,
+        by_id=c.has_label_ids,
+        by_time=not comes_live(c) and min(order_of(c).timeouts()) == inf,
+        most_waiting=c.labels.max_waiting,
+        max_bad_ratio=c.checks.max_bad_ratio,
+    )
+    if labels.by_id and run.newest is not None and LABEL_IDS in run.newest.meta:
+        num, left = read_natural(run.newest.meta, LABEL_IDS), state.num_released
+        for piece in pieces_of(run.newest, LABEL_IDS, PIECE, num):
+            keys = piece["ids"].numpy()[:left]
+            labels.keep(keys)
+            left -= len(keys)
+    try:
+        labels.restore(state, run.trainer.graph.log, run.ids or run.source.ids)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise UntrustedCheckpoint(f"this is not a state of late labels: {error!r}") from None
+    except ValueError as error:
+        raise ConfigError(in_flags(str(error))) from None
+    return labels
+
+
 def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     """Open ingestion at the trainer's position; `opened` closes its dead letters."""
     config, source, order = run.config, run.source, order_of(run.config)
@@ -147,7 +182,8 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     name = getattr(section, "dead_letter_topic", None)
     if name is not None and transport is not None and transport.topic is not None:
         topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
-    letters = DeadLetterFiles(run.path / DEAD_LETTERS, topic=topic)
+    keep = config.operate.keep_dead_letters
+    letters = DeadLetterFiles(run.path / DEAD_LETTERS, topic=topic, keep=keep)
     opened.callback(close_quietly, letters)
     if run.ids is not None:
         source.ids = run.ids
@@ -165,6 +201,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
         clock_limit=config.order.max_time_jump is None
         and (is_endless(config) or config.stream.follow or is_pipe(address)),
         keep_event_ids=config.scores.to is not None and config.stream.event_id is not None,
+        labels=open_labels(run),
         stop=lambda: run.flow.stopped,
     )
 
@@ -210,7 +247,7 @@ class SavedIngest(Component, Callback):
         self._ingest, self._trainer, self._files = run.ingest, run.trainer, run.directory.files
         self._features: Mapping[str, int] = getattr(run.source, "features", {})  # not of own ones
         self._store, self._run_log = run.store, run.run_log
-        self._log = None if run.config.checkpoint.keep_log else run.log
+        self._log, self._keep_log = run.log, run.config.checkpoint.keep_log
         self._nodes = NodeCount(run.trainer.graph.log)
         self._saved = None if run.state is None else run.state.to_json()
         self._pending: IngestState | None = None
@@ -226,15 +263,26 @@ class SavedIngest(Component, Callback):
         """Save the ids of the trainer's events, and the state of ingestion."""
         self._pending = self._ingest.state_at(self._trainer.position)
         Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
+        if self._log is not None:
+            writer.outside.append(self._log.sync)
+        if self._log is not None and not self._keep_log:
+            writer.committed.append(lambda path: self._drop_segments())
         save_ingest(self._pending, writer)
         save_columns(self._pending.classes, self._features, writer)
+        if (labels := self._ingest.labels) is not None and labels.by_id:
+            writer.note(LABEL_IDS, self._trainer.position)
+            read = lambda start, stop: {"ids": torch.from_numpy(labels.ids(start, stop))}  # noqa: E731
+            put_pieces(writer, LABEL_IDS, PIECE, self._trainer.position, read, volatile=True)
 
     def saved(self) -> None:
-        """Commit the source's positions, and remove log segments that no checkpoint needs."""
+        """Commit the source's positions."""
         assert self._pending is not None
         self._saved = self._pending.to_json()
         self._ingest.committed(self._pending)
-        oldest = None if self._log is None else self._store.oldest_kept()
+
+    def _drop_segments(self) -> None:
+        """Remove log segments that no checkpoint needs."""
+        oldest = self._store.oldest_kept()
         if self._log is None or oldest is None or oldest["ingest"]["log"] is None:
             return
         try:
@@ -258,5 +306,7 @@ class SavedIngest(Component, Callback):
                 self._run_log.warning("stream", text)
         learned = self._trainer.position
         report |= {"num_learned": learned, "num_waiting": max(0, report["num_released"] - learned)}
+        if (labels := report.get("labels")) is not None:
+            labels["delay_seconds"] = label_delays(self._trainer.graph)
         self._files.write_json(FILE, report)
         return {"stream": report}

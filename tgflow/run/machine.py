@@ -6,12 +6,16 @@ import os
 import platform
 import resource
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from math import inf
+from pathlib import Path
 from typing import Any
 
 _version = cache(version)
 PAGE_SIZE = resource.getpagesize()
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def rss_bytes() -> int:
@@ -31,6 +35,34 @@ def anonymous_bytes() -> int:
         return sum(int(facts[name].split()[0]) << 10 for name in ("RssAnon", "RssShmem"))
     except (KeyError, OSError):
         return rss_bytes()
+
+
+def free_memory() -> float:
+    """Return the bytes that machine and control group still have for this process."""
+    found = [inf]
+    with suppress(OSError, ValueError, KeyError):
+        found.append(_numbers("/proc/meminfo")["MemAvailable:"] << 10)
+    with suppress(OSError, ValueError):
+        group = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+        for folder in (CGROUPS / group, CGROUPS):  # a container sees its own as the root
+            with suppress(OSError, ValueError, KeyError):
+                most, held = (int((folder / f"memory.{x}").read_text()) for x in ("max", "current"))
+                found.append(most - held + _numbers(folder / "memory.stat")["file"])
+    return min(found)
+
+
+def memory_maps() -> tuple[float, float]:
+    """Return the memory maps of this process, and how many more it may have; OSError if unknown."""
+    most = int(Path("/proc/sys/vm/max_map_count").read_text())
+    with open("/proc/self/maps", "rb") as file:
+        held = sum(1 for _ in file)
+    return held, most - held
+
+
+def _numbers(path: str | Path) -> dict[str, int]:
+    """Return the numbers by name in a file of the system."""
+    lines = (line.split() for line in Path(path).read_text().splitlines())
+    return {name: int(number) for name, number, *_ in lines}
 
 
 def peak_rss_bytes() -> int:

@@ -11,21 +11,26 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tgflow.base.extras import install_command
 from tgflow.base.units import seconds_per_tick
 from tgflow.checkpoint.durable.log import DurableLog
+from tgflow.graph import TemporalGraph
 from tgflow.ranks.control import RankControl
 from tgflow.report.label_figures import class_of
 from tgflow.run.checkpoints import Checkpoints
 from tgflow.run.features import table_figures
 from tgflow.run.gpu import device_figures
-from tgflow.run.machine import rss_bytes
+from tgflow.run.machine import anonymous_bytes, rss_bytes
+from tgflow.run.outlook import Outlook
 from tgflow.run.records import STATES, State
 from tgflow.run.runner import RunStatus
 from tgflow.run.stream import FlowControl
 from tgflow.serve.endpoint import Endpoint, Hosts
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.late_labels import COUNTS
 from tgflow.train.stream_trainer import StreamTrainer
 
 
@@ -57,6 +62,10 @@ METRICS = (
     _counter("tgflow_watermarks_forced", "Watermarks forced by a full buffer.", "forced",
              "partition"),
     _counter("tgflow_source_gaps", "Ranges of the source that were lost.", "gaps", "partition"),
+    _counter("tgflow_labels", "Labels that came after their events.", "labels", "outcome"),
+    _gauge("tgflow_labels_waiting", "Labels whose events have not come.", "labels_waiting"),
+    _gauge("tgflow_labels_delay_seconds", "Median time from an event to its label, of the latest.",
+           "labels_delay"),
     _gauge("tgflow_events_buffered", "Events in the reorder buffer.", "buffered"),
     _counter("tgflow_events_released", "Events released in order.", "released"),
     _counter("tgflow_events_learned", "Events predicted, learned and stored.", "position"),
@@ -119,6 +128,9 @@ METRICS = (
     _counter("tgflow_rank_sent_bytes", "Bytes sent by a rank.", "rank.sent_bytes", "rank"),
     _counter("tgflow_sent_bytes", "Bytes sent between ranks, by kind.", "sent_bytes", "kind"),
     _gauge("tgflow_memory_limit_bytes", "Memory limit of the process.", "memory_limit"),
+    _gauge("tgflow_memory_part_bytes", "Memory of the process, by part.", "memory", "part"),
+    _gauge("tgflow_seconds_left", "Time until a resource ends at the present growth.",
+           "seconds_left", "resource"),
     _counter("tgflow_paused_seconds", "Time paused for lack of memory.", "paused_seconds"),
 )  # fmt: skip
 
@@ -243,6 +255,26 @@ def lag_figures(ingest: Ingest, trainer: StreamTrainer) -> dict[str, float]:
     return found
 
 
+MOST_LABELS = 1_000
+"""Latest labels whose delay is measured."""
+
+
+def label_delays(graph: TemporalGraph, most: int | None = None) -> dict[str, float]:
+    """Return the median and the 90th percentile of seconds from events to their late labels.
+
+    Args:
+        graph: Graph with the labels.
+        most: Number of the latest labels to look at; None: all.
+    """
+    num = len(graph.log.late)
+    late = graph.log.late.read(0 if most is None else max(0, num - most), num)
+    if not len(late["eid"]):
+        return {}
+    ticks = np.quantile((late["t"] - graph.log.gather(late["eid"]).t).numpy(), (0.5, 0.9))
+    seconds = (ticks * seconds_per_tick(graph.time_unit)).tolist()
+    return dict(zip(("p50", "p90"), seconds, strict=True))
+
+
 class RunMetrics:
     """State, health and metrics of a run."""
 
@@ -258,11 +290,14 @@ class RunMetrics:
         memory_limit: int | None,
         log: DurableLog | None,
         control: RankControl | None,
+        outlook: Outlook,
+        num_left: Callable[[], float],
     ) -> None:
         self._status, self._flow, self._trainer, self._ingest = status, flow, trainer, ingest
         self._checkpoints, self._log, self._control = checkpoints, log, control
         self._dead_letters, self._memory_limit = dead_letters, memory_limit
         self._started = time.monotonic()
+        self.outlook, self._num_left = outlook, num_left
 
     @property
     def num_waiting(self) -> int:
@@ -308,10 +343,23 @@ class RunMetrics:
                 **lag_figures(self._ingest, self._trainer),
                 "waits_for_seconds": self._ingest.waits(),
             },
+            **self._labels(),
             "rss_bytes": rss_bytes(),
+            "memory": self.memory(),
+            "outlook": self.outlook.found,
             "memory_limit": self._memory_limit,
             **rank_report(self._control),
         }
+
+    def warnings(self) -> list[str]:
+        """Return a line for each resource that ends within a day; see `Outlook.look`."""
+        return self.outlook.look(self._trainer.position, self._num_left())
+
+    def memory(self) -> dict[str, int]:
+        """Return the anonymous memory of the process by part, largest first."""
+        parts = self._trainer.memory_parts()
+        parts["other"] = max(0, anonymous_bytes() - sum(parts.values()))
+        return dict(sorted(parts.items(), key=itemgetter(1), reverse=True))
 
     def metrics(self) -> dict[str, Any]:
         """Return the values of `METRICS` by key; None if there is none."""
@@ -342,6 +390,12 @@ class RunMetrics:
                 file.stat().st_size for file in self._dead_letters.glob("*.jsonl")
             ),
             "memory_limit": self._memory_limit,
+            "memory": self.memory(),
+            "seconds_left": {
+                name: found["seconds_left"]
+                for name, found in self.outlook.found.copy().items()
+                if "seconds_left" in found
+            },
             "paused_seconds": self._flow.paused_seconds,
             **self._rows(),
         }
@@ -359,6 +413,14 @@ class RunMetrics:
             out["rank.sent_bytes"] = {rank: sum(by.values()) for rank, by in sent.items()}
             out["sent_bytes"] = {kind: sum(by[kind] for by in sent.values()) for kind in KINDS}
         return out
+
+    def _labels(self) -> dict[str, Any]:
+        """Return the counts of labels that come after their events."""
+        labels = self._ingest.labels
+        if labels is None:
+            return {}
+        counts = {**labels.counts, "waiting": labels.num_waiting}
+        return {"labels": counts | label_delays(self._trainer.graph, MOST_LABELS)}
 
     def _rows(self) -> dict[str, Any]:
         """Return counts of rows by partition, lag, watermark and the source's counters."""
@@ -383,6 +445,9 @@ class RunMetrics:
             "source_lag": report["lag"],
             **{f"source.{name}": value for name, value in report["counters"].items()},
         }
+        if labels := self._labels().get("labels"):
+            out["labels"] = {name: labels[name] for name in COUNTS}
+            out |= {"labels_waiting": labels["waiting"], "labels_delay": labels.get("p50")}
         if BEFORE_ALL < (watermark := report["watermark"]) < AFTER_ALL:
             unit = self._ingest.unit
             out["watermark_seconds"] = seconds = watermark * seconds_per_tick(unit)

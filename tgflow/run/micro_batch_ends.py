@@ -60,8 +60,7 @@ class MicroBatchEnds(Component):
             self._file.write(line_of(position))
 
     def save(self, writer: Checkpoint) -> None:
-        with self._writing:
-            self._file.sync()
+        writer.outside.append(self._file.sync)
 
     def saved(self) -> None:
         """Remove the ends that no checkpoint needs any more, once there are many."""

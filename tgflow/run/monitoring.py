@@ -109,6 +109,8 @@ def watchdog(
         try:
             watch_memory(memory, flow, run_log)
             state = metrics.state
+            for text in metrics.warnings():
+                run_log.warning("outlook", text)
             if state != written or time.monotonic() - written_at >= HEALTH_SECONDS:
                 write_health(path, state, metrics.health())
                 written, written_at = state, time.monotonic()

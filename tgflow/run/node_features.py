@@ -15,7 +15,7 @@ from torch import Tensor
 from tgflow.base.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.graph.event_stream import EventStream
-from tgflow.graph.events import EventBatch, NewNodes
+from tgflow.graph.events import EventBatch, LateLabels, NewNodes
 from tgflow.graph.id_columns import MADE_FLOATS, Kind, first_missing, read_ids
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import SourceMismatch, StreamError
@@ -386,6 +386,9 @@ class FeaturedStream(EventStream):
         """Yield the stream's batches; events before a missing row are yielded before its error."""
         known, features = self._known, self._features
         for events in self.source:
+            if isinstance(events, LateLabels):
+                yield events
+                continue
             ends = torch.maximum(events.src, events.dst)
             last = int(ends.max()) if len(events) else -1
             if last < known:

@@ -19,7 +19,7 @@ from tgflow.report.formatting import (
     score,
     stream_time,
 )
-from tgflow.report.label_figures import RULES, figure_name, label_table, named, task_of
+from tgflow.report.label_figures import RULES, figure_name, label_table, late_text, named, task_of
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
@@ -428,7 +428,9 @@ def _label_cards(flat: Mapping[str, Any], model: str) -> list[Card]:
     if found is None:
         return []
     note = "95 % intervals take events as independent. Baselines see the same labels as the model."
-    return [Card("Labels" + named(flat, " of "), found[1], found[0], [note]), *_alert_cards(flat)]
+    notes = [note, *filter(None, [late_text(flat).capitalize()])]
+    card = Card("Labels" + named(flat, " of "), found[1], found[0], notes)
+    return [card, *_alert_cards(flat)]
 
 
 def _alert_cards(flat: Mapping[str, Any]) -> list[Card]:

@@ -58,23 +58,22 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self._file, self.path = AppendedFile(path), path
         self._numbers = array("q")
-        self._next = 0
+        self.num_written = 0
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a strict-JSON record, which other processes can read at once."""
-        text = _compact({**record, NUMBER: self._next})
+        text = _compact({**record, NUMBER: self.num_written})
         crc = zlib.crc32(text.encode())
         self._file.write(f'{text[:-1]},"{KEY}":{crc}}}\n'.encode())
-        self._numbers.append(self._next)
-        self._next += 1
-        if self._next % STEP == 0 and self._next > LATEST:
+        self._numbers.append(self.num_written)
+        self.num_written += 1
+        if self.num_written % STEP == 0 and self.num_written > LATEST:
             with suppress(OSError):  # a full disk is reported elsewhere
                 self._thin()
 
-    def sync(self) -> int:
-        """Sync to disk; return the number of records written."""
+    def sync(self) -> None:
+        """Sync to disk; any thread may call it."""
         self._file.sync()
-        return self._next
 
     def rewind(self, num: int) -> None:
         """Truncate to the first `num` records; a file with fewer stays unchanged.
@@ -93,16 +92,16 @@ class RecordFile:
         if number >= 0 and not is_own:
             raise LogCorrupt(f"{self.path} has no record of this run; move it away")
         self._file.rewind(end)
-        self._next = num
+        self.num_written = num
 
     def close(self) -> None:
         self._file.close()
 
     def _thin(self) -> None:
         every = 1
-        while self._next // every > EARLIER:
+        while self.num_written // every > EARLIER:
             every *= 2
-        first = self._next - LATEST
+        first = self.num_written - LATEST
         kept = [number >= first or number % every == 0 for number in self._numbers]
         lines = self.path.read_bytes().splitlines(keepends=True)
         if all(kept) or len(lines) != len(kept):  # another process has written to it
@@ -171,7 +170,8 @@ SEEDS = "seeds"
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
-    | {"micro-batches.txt", "scores.arrows", "store.json", LEARNED_FILES, SEEDS, *LOGS.values()}
+    | {"micro-batches.txt", "scores.arrows", "score-rows", "store.json"}
+    | {LEARNED_FILES, SEEDS, *LOGS.values()}
 )
 """Further files of a run that has learned nothing."""
 LEARNED = frozenset({"checkpoint", "scores.arrow", "events.arrow"})

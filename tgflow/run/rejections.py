@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tgflow.base.text import printable
-from tgflow.report.table_text import other_counts, print_table, row_sums
+from tgflow.report.table_text import label_sums, other_counts, print_table, row_sums
 from tgflow.run.config import in_flags
 
 HEADER = ("why", "partition", "rows", "first", "for example")
@@ -18,9 +18,11 @@ HEADER = ("why", "partition", "rows", "first", "for example")
 
 def rejections(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str, str]]:
     """Return a line for each code and partition, those with most rows first."""
+    labels = stream.get("labels", {}).get("partitions", {})
+    of_labels = {f"labels {partition}": counts for partition, counts in labels.items()}
     lines = [
         (seen["count"], code, partition, seen)
-        for partition, counts in stream["counts"]["partitions"].items()
+        for partition, counts in (stream["counts"]["partitions"] | of_labels).items()
         for code, seen in counts["refused"].items()
     ]
     return [
@@ -50,3 +52,5 @@ def print_stream(stream: Mapping[str, Any], dead_letters: Path) -> None:
     if lines or stream["counts"]["duplicate"] or other_counts(stream):
         kept = f"; rejected rows are in {dead_letters}" if lines else ""
         Console(soft_wrap=True, highlight=False).print(Text(row_sums(stream) + kept, "dim"))
+    if labels := stream.get("labels"):
+        Console(soft_wrap=True, highlight=False).print(Text(label_sums(labels), "dim"))

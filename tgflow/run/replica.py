@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from tgflow.run.saved import Run, open_run
 from tgflow.run.serving import FAILURE, ReplicaJob
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Endpoint, Serving
+from tgflow.serve.pipe import Pipe
 from tgflow.serve.questions import Health
 from tgflow.serve.ring import Frame, Lapped, Ring
 from tgflow.serve.server import make_server
@@ -220,7 +222,7 @@ class FrameReplica(Replica):
         for frame in frames:
             for name, x in frame.tensors.items():
                 part, _, key = name.partition("/")
-                if part not in ("events", "ids", "node_x", "rows", "alerts"):
+                if part not in ("events", "ids", "late", "node_x", "rows", "alerts"):
                     latest.setdefault(part, {})[key] = x
             if ids := _part(frame, "ids"):
                 run.ids.extend(ids)
@@ -233,6 +235,9 @@ class FrameReplica(Replica):
             graph.append(concat([_events(frame) for frame in frames]))
         finally:
             graph.feature_scale = scale
+        for frame in frames:
+            if late := _part(frame, "late"):
+                graph.log.late.load(late)
         graph.forget_outside(graph.num_events)
         for own, part in ((scale, "scale"), (self._node_scale, "node_scale")):
             if own is not None and part in latest:
@@ -390,7 +395,8 @@ def main() -> None:
     answers = Answers(replica, job.max_pairs, _warn)
     serving = Serving(*job.serving)
     serving = serving._replace(endpoint=Endpoint(*serving.endpoint))
-    server = make_server(serving, answers, replica.health, own, shown, _warn)
+    add_labels = None if job.labels is None else Pipe(Connection(job.labels)).ask
+    server = make_server(serving, answers, replica.health, own, shown, _warn, add_labels)
     servers.append(server)
     threading.Thread(target=_observe, args=(own, replica, answers), daemon=True).start()
     gc.collect()

@@ -102,6 +102,7 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
         "edge_x": _open_table(run),
     }
     execution = execution_config(config.model.precision, capture=config.run.capture)
+    execution = replace(execution, scratch=str(run.directory.path))
     learning: dict[str, Any] = {"execution": execution}
     if isinstance(model, TemporalModel):
         learning |= {"peers": peers, "scores": config.scores.are_made}

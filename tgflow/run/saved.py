@@ -147,6 +147,13 @@ class Run(Predictor):
             fill_missing=self.config.stream.fill_missing,
         )
 
+    def add_labels(self, *args: object, **kwargs: object) -> None:
+        """Raise TypeError: an opened run is read-only."""
+        raise TypeError(
+            f"{self.path} was opened to be asked, and is read-only; labels are added to a run that "
+            "learns: trainer.add_labels(...), tgflow run --label-stream, or POST /labels"
+        )
+
     def warm(self) -> None:
         """Score the last event, so that later questions do not wait for counts of all events."""
         if self.position:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from torch import Tensor
 
-from tgflow.base.units import ticks_per_unit
+from tgflow.base.units import ticks_in, ticks_per_unit
 from tgflow.checkpoint import Checkpoint, Component
 from tgflow.checkpoint.durable.fs import AppendedFile, writing
 from tgflow.checkpoint.typed import read_as
@@ -34,12 +37,14 @@ from tgflow.streams.write import encode_rows, write_rows
 from tgflow.train.alerts import AlertBudget
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScores
-from tgflow.train.stream_trainer import StreamTrainer
 
-OWNER, ROWS = "scores.json", "scores.arrows"
-"""Files in a run's directory: the path of its file of scores, and the rows of a Parquet file."""
+OWNER, ROWS, ROWS_OF_DAYS = "scores.json", "scores.arrows", "score-rows"
+"""Files in a run's directory: the path of its file of scores, and the rows of a Parquet file, or of
+those of some days."""
+DAY = "{day}"
 _NOTE = "score_rows"
 _WRITTEN = ("csv", "tsv", "jsonl", "parquet")
+_EPOCH = date(1970, 1, 1)
 _PARQUET_ROWS = 1 << 16
 """Rows per group of a Parquet file."""
 
@@ -55,6 +60,9 @@ class ScoreMark:
     num_rows: int = 0
     num_bytes: int = 0
     crc32: int = 0
+    """Of the file of the last row."""
+    day: str = ""
+    """Its day, where each has a file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class _Noted:
     mark: ScoreMark
 
 
-class FileScores:
+class _ScoreFile:
     """Rows at the end of a file of `kind` "csv", "tsv", "jsonl" or "parquet".
 
     A Parquet file ends in its index, so it is written whenever a run ends. Until then its rows are
@@ -75,6 +83,7 @@ class FileScores:
         self._path, self._kind = path, str(format_of(path))
         self._is_parquet = self._kind == "parquet"
         self._file, self.crc32 = AppendedFile(rows if self._is_parquet else path), 0
+        self.is_settled = False
 
     @property
     def num_bytes(self) -> int:
@@ -121,6 +130,12 @@ class FileScores:
         with pa.memory_map(str(self._file.path)) as source, pa.ipc.open_stream(source) as stream:
             write_rows(self._path, _joined(stream), stream.schema)
 
+    def settle(self) -> None:
+        """Complete it durably; any thread may call it."""
+        self.sync()
+        self.finish()
+        self.is_settled = True
+
     def close(self) -> None:
         self._file.close()
 
@@ -137,26 +152,124 @@ def _joined(stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(waiting)
 
 
+class FileScores:
+    """Rows in a file; with `{day}` in its name, in one for each UTC day of the events.
+
+    Late events are in the file of the day that was written when they arrived. Files of earlier days
+    are complete with the next checkpoint, and removed, beyond `keep` of them, once no checkpoint
+    needs them.
+    """
+
+    def __init__(self, to: str, directory: Path, keep: int | None = None) -> None:
+        self._to, self._directory, self._keep = to, directory, keep
+        self._ended: list[_ScoreFile] = []
+        self._day = ""
+        self._file = None if DAY in to else self._open("")
+
+    def _open(self, day: str) -> _ScoreFile:
+        rows = self._rows(day) if day else self._directory / ROWS
+        return _ScoreFile(Path(self._to.replace(DAY, day)), rows)
+
+    def _rows(self, day: str) -> Path:
+        return self._directory / ROWS_OF_DAYS / f"{day}.arrows"
+
+    def write(self, rows: pa.RecordBatch, days: Tensor) -> None:
+        """Append rows of these days, int64 `[N]` as `date.toordinal`."""
+        start = 0
+        found = torch.unique_consecutive(days.cummax(0).values, return_counts=True)
+        for number, size in zip(*(each.tolist() for each in found), strict=True):
+            day = max(self._day, date.fromordinal(number).isoformat() if DAY in self._to else "")
+            if self._file is None or day != self._day:
+                if self._file is not None:
+                    self._file.close()
+                    self._ended.append(self._file)
+                self._rows(day).parent.mkdir(exist_ok=True)
+                self._file, self._day = self._open(day), day
+            self._file.write(rows.slice(start, size))
+            start += size
+
+    def mark(self, num_rows: int) -> ScoreMark:
+        if self._file is None:
+            return ScoreMark(num_rows)
+        return ScoreMark(num_rows, self._file.num_bytes, self._file.crc32, self._day)
+
+    def save(self, writer: Checkpoint, oldest_day: Callable[[], str]) -> None:
+        """Let a checkpoint sync the rows, complete the files of earlier days, and remove old ones.
+
+        `oldest_day` returns the day of the oldest checkpoint.
+        """
+        self._ended = [each for each in self._ended if not each.is_settled]
+        writer.outside.extend(each.settle for each in self._ended)
+        if self._file is not None:
+            writer.outside.append(self._file.sync)
+        writer.committed.append(lambda path: self.drop_before(oldest_day()))
+
+    def drop_before(self, day: str) -> None:
+        """Remove what no run that continues on this day needs; any thread may call it."""
+        files = score_files(self._to)
+        old = [] if self._keep is None else [*files][: -self._keep]
+        gone = [files[each] for each in old if each < day]
+        gone += [each for each in self._rows("").parent.glob("*.arrows") if each.stem < day]
+        with suppress(OSError):
+            for path in gone:
+                path.unlink()
+
+    def rewind(self, mark: ScoreMark) -> None:
+        """Truncate to `mark` once what it counts is verified."""
+        self.close()
+        self._ended.clear()
+        self._file = None if DAY in self._to and not mark.day else self._open(mark.day)
+        if self._file is not None:
+            self._file.rewind(mark)
+        self._day = mark.day
+        later = [path for day, path in score_files(self._to).items() if day > mark.day]
+        later += [each for each in self._rows("").parent.glob("*.arrows") if each.stem > mark.day]
+        for path in later:
+            path.unlink()
+
+    def finish(self) -> None:
+        for each in (*self._ended, self._file):
+            if each is not None:
+                each.finish()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def score_files(to: str) -> dict[str, Path]:
+    """Return the existing files of scores by day, in order; by "" without days."""
+    path = Path(to)
+    if DAY not in path.name:
+        return {"": path} if path.exists() else {}
+    pattern = re.escape(path.name).replace(re.escape(DAY), r"(\d{4}-\d\d-\d\d)")
+    there = path.parent.iterdir() if path.parent.exists() else ()
+    found = ((re.fullmatch(pattern, each.name), each) for each in there)
+    return dict(sorted((name[1], each) for name, each in found if name))
+
+
 class TopicScores:
     """Rows as JSON records of a topic, keyed by position, so that readers can deduplicate them.
 
     A resumed run sends those after its checkpoint again, as a topic cannot be truncated.
     """
 
-    num_bytes = crc32 = 0
-
     def __init__(self, topic: Any) -> None:
         self._topic = topic
 
-    def write(self, rows: pa.RecordBatch) -> None:
+    def write(self, rows: pa.RecordBatch, days: Tensor) -> None:
         for row in rows.to_pylist():
             self._topic.send(json.dumps(row).encode(), None, str(row["position"]).encode())
 
-    def sync(self) -> None:
+    def mark(self, num_rows: int) -> ScoreMark:
+        return ScoreMark(num_rows)
+
+    def finish(self) -> None:
         """Block until the broker has acknowledged all rows."""
         self._topic.flush()
 
-    finish = sync
+    def save(self, writer: Checkpoint, oldest_day: Callable[[], str]) -> None:
+        self.finish()
 
     def rewind(self, mark: ScoreMark) -> None:
         """Do nothing."""
@@ -180,6 +293,7 @@ class ScoreRows:
         self._names, self._label_columns = stream.label_shown, label_columns
         tick, unit = ingest.unit, stream.unit
         self._per_unit = ticks_per_unit(tick if "tick" in (tick, unit) else unit, tick)
+        self._per_day = int(ticks_in("1d", tick))
 
     @property
     def columns(self) -> list[str]:
@@ -214,6 +328,11 @@ class ScoreRows:
         assert [*columns] == self.columns
         return pa.RecordBatch.from_pydict(columns)
 
+    def days(self, ticks: Tensor) -> Tensor:
+        """Return the UTC day of each time, int64 as `date.toordinal`."""
+        days = torch.div(ticks, self._per_day, rounding_mode="floor") + _EPOCH.toordinal()
+        return days.clamp(1, date.max.toordinal())
+
     def _label_texts(self, label: Tensor) -> pa.Array:
         names = self._names
         if not names:
@@ -240,10 +359,11 @@ class SavedScores(Component):
         to: str,
         sink: FileScores | TopicScores,
         rows: ScoreRows,
-        trainer: StreamTrainer,
+        run: RunContext,
         mark: ScoreMark,
     ) -> None:
-        self._to, self._sink, self._rows, self._trainer = to, sink, rows, trainer
+        self._to, self._sink, self._rows, self._trainer = to, sink, rows, run.trainer
+        self._store = run.store
         self._mark = mark
         self._before: tuple[int, ScoreMark] | None = None
         """Position of the latest micro-batch, and the length written before it."""
@@ -251,14 +371,17 @@ class SavedScores(Component):
 
     def write(self, events: HostEvents, scores: EventScores) -> None:
         self._before = events.begin, self._mark
-        self._sink.write(self._rows.of(events, scores))
-        num_rows = self._mark.num_rows + len(events.eid)
-        self._mark = ScoreMark(num_rows, self._sink.num_bytes, self._sink.crc32)
+        self._sink.write(self._rows.of(events, scores), self._rows.days(events.t))
+        self._mark = self._sink.mark(self._mark.num_rows + len(events.eid))
 
     def save(self, writer: Checkpoint) -> None:
-        """Save the number of rows of learned events; they are on disk when this returns."""
-        self._sink.sync()
+        """Save the number of rows of learned events; they are on disk before the checkpoint is."""
+        self._sink.save(writer, self._oldest_day)
         writer.note(_NOTE, asdict(_Noted(self._to, self._rows.columns, self._learned())))
+
+    def _oldest_day(self) -> str:
+        noted = (self._store.oldest_kept() or {}).get(_NOTE)
+        return str(noted["mark"]["day"]) if noted and noted["to"] == self._to else ""
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
         """Complete the file with the rows of all learned events, and no others."""
@@ -293,15 +416,19 @@ def open_alerts(run: RunContext) -> AlertBudget | None:
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None or most is None:
         return None
     assert trainer.labels is not None
-    classes = trainer.labels.history.classes
+    history = trainer.labels.history
+
+    def classes(eid: Tensor) -> Tensor:
+        return history.classes(eid, trainer.position - 1)
+
     trainer.scorer.alerts = AlertBudget(most, run.unit, lambda: trainer.position, classes)
     if run.newest is not None:
         trainer.scorer.alerts.load(run.newest)
     return trainer.scorer.alerts
 
 
-def check_scores(to: str | None) -> None:
-    """Raise `ConfigError` for an invalid target of scores, before anything is created."""
+def check_scores(to: str | None, unit: str) -> None:
+    """Raise `ConfigError` for an invalid target of scores of events whose times have this unit."""
     if to is None:
         return
     try:
@@ -315,6 +442,11 @@ def check_scores(to: str | None) -> None:
             raise ConfigError(f"--scores: {scheme_of(to)}:// does not accept scores; name a file")
         return
     path = Path(to)
+    if DAY in to and (unit == "tick" or path.name.count(DAY) != 1 or DAY in str(path.parent)):
+        raise ConfigError(
+            f"--scores: {to!r} names files by day: {DAY} belongs into the name of the file, once, "
+            "and needs times of a unit; give --time-unit, or another name"
+        )
     if path.suffix in COMPRESSION or format_of(path) not in _WRITTEN:
         raise ConfigError(
             f"--scores: {to!r} has an unsupported ending; use .parquet, "
@@ -354,7 +486,7 @@ def open_scores(run: RunContext) -> SavedScores | None:
         noted = read_as(_Noted, checkpoint.meta[_NOTE], _NOTE)
     with suppress(DamagedJson):
         owner = directory.files.read_json(OWNER) or {}
-    arrows, is_file = directory.path / ROWS, scheme_of(to) is None
+    is_file = scheme_of(to) is None
     if is_file:
         with writing():
             Path(to).absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -362,7 +494,7 @@ def open_scores(run: RunContext) -> SavedScores | None:
     owned = owner.get("to", None if noted is None else noted.to)
     if noted is not None and owned == noted.to != to and scheme_of(noted.to) is None:
         # the previous file gets all rows that the checkpoint counts
-        with closing(FileScores(Path(noted.to), arrows)) as before, suppress(ScoresLost):
+        with closing(FileScores(noted.to, directory.path)) as before, suppress(ScoresLost):
             before.rewind(noted.mark)  # fails if a user has removed it
             before.finish()
     is_counted = noted is not None and noted.to == to
@@ -381,9 +513,9 @@ def open_scores(run: RunContext) -> SavedScores | None:
     if is_file and not is_counted:
         is_own = owner.get("to") == to and trainer.position <= owner["from"]
     # a checksum shows whose rows a file has, but a Parquet file or uncounted rows have none
-    if is_file and (not mark.num_bytes or format_of(Path(to)) == "parquet"):
-        is_there = Path(to).exists() and Path(to).stat().st_size
-        if is_there and not (is_own and _columns_of(Path(to)) == rows.columns):
+    if is_file and (not mark.num_bytes or format_of(Path(to)) == "parquet" or DAY in to):
+        there = [path for path in score_files(to).values() if path.stat().st_size]
+        if there and not (is_own and all(_columns_of(path) == rows.columns for path in there)):
             raise FileExistsError(
                 f"{to} exists already, with rows that are not this run's; remove "
                 "it, or name another file: --scores"
@@ -392,12 +524,12 @@ def open_scores(run: RunContext) -> SavedScores | None:
         directory.files.write_json(OWNER, {"to": to, "from": trainer.position})
     sink: FileScores | TopicScores
     if is_file:
-        sink = FileScores(Path(to), arrows)
+        sink = FileScores(to, directory.path, config.scores.keep_days)
     else:
         transport = find_transport(to)
         assert transport is not None
         assert transport.topic is not None
         sink = TopicScores(transport.topic(to, config.section_of(scheme_of(to)).options))
-    saved = SavedScores(to, sink, rows, trainer, mark)
+    saved = SavedScores(to, sink, rows, run, mark)
     trainer.scorer.on_scores = saved.write
     return saved

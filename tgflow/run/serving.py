@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import multiprocessing
 import os
 import shutil
 import socket
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -33,7 +34,9 @@ from tgflow.graph.log import NodeCount
 from tgflow.nn import NodeMemory
 from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import ServeConfig
+from tgflow.run.posted_labels import PostedLabels
 from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
+from tgflow.serve.pipe import Pipe
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import Callback, StepRecord
@@ -209,6 +212,10 @@ class FramePublisher(Component, Callback):
             if trainer.scorer is not None:
                 found = trainer.scorer.calibration.state_dict()
                 tensors |= {f"calibration/{name}": x for name, x in found.items()}
+        late = graph.log.late
+        first, stop = (late.num_upto(position) for position in (begin, end))
+        if stop > first:
+            tensors |= {f"late/{name}": x for name, x in late.read(first, stop).items()}
         self._num_steps += 1
         return note, tensors
 
@@ -259,6 +266,8 @@ class ReplicaJob:
     serving: Serving
     model: str | None = None
     """Reference to the class of the run's model, if the caller of the parent has given it."""
+    labels: int | None = None
+    """Descriptor of a `Pipe` that takes labels; None: none are added."""
 
 
 class Replicas(AbstractContextManager["Replicas"]):
@@ -274,6 +283,7 @@ class Replicas(AbstractContextManager["Replicas"]):
         ring: Frames of the run; None: they follow its checkpoints.
         warn: Called with each message of a replica, from other threads.
         model: Reference to the caller's class of the run's model; None: what the command was given.
+        labels: Takes labels of clients that show the token in `label_token`; None: none are added.
 
     Raises:
         OSError: If the address is in use.
@@ -288,8 +298,11 @@ class Replicas(AbstractContextManager["Replicas"]):
         ring: Ring | None,
         warn: Callable[[str], None],
         model: str | None = None,
+        labels: PostedLabels | None = None,
+        label_token: str | None = None,
     ) -> None:
         endpoint, token = where
+        self._labels = labels
         self._listener: socket.socket = endpoint.listen()
         address, port = self._listener.getsockname()[:2]
         self.endpoint = Endpoint(endpoint.host, port)
@@ -310,6 +323,7 @@ class Replicas(AbstractContextManager["Replicas"]):
                 serve.max_waiting,
                 parse_seconds(serve.timeout),
                 serve.max_lag,
+                label_token,
             ),
             reference_of(name) if model is None else model,
         )
@@ -368,16 +382,16 @@ class Replicas(AbstractContextManager["Replicas"]):
 
     def _keep(self, index: int) -> None:
         """Start a replica, and the next one when it ends."""
-        job = json.dumps(asdict(self._job)) + "\n"
         while True:
             with self._starting:
                 if self._ends.is_set():
                     return
-                process = self._processes[index] = self._start()
+                process, job = self._start()
+                self._processes[index] = process
             assert process.stdin is not None
             assert process.stderr is not None
             with suppress(OSError):
-                process.stdin.write(job)
+                process.stdin.write(json.dumps(asdict(job)) + "\n")
                 process.stdin.flush()  # and stays open as long as this process lives
             for line in process.stderr:
                 if line.startswith(FAILURE) and self._ring is None:
@@ -394,11 +408,14 @@ class Replicas(AbstractContextManager["Replicas"]):
             self._warn(f"a replica has ended with {how}: starting another")
             self._ends.wait(_RESTART_SECONDS)
 
-    def _start(self) -> subprocess.Popen[str]:
-        inherited = [fd for fd in (self._job.listener, self._ring) if fd is not None]
+    def _start(self) -> tuple[subprocess.Popen[str], ReplicaJob]:
+        job, own, its = self._job, *multiprocessing.Pipe()
+        if self._labels is not None:
+            job = replace(job, labels=its.fileno())
+        inherited = [fd for fd in (job.listener, job.ring, job.labels) if fd is not None]
         settings = {"OMP_NUM_THREADS": "1", "PROMETHEUS_MULTIPROC_DIR": self._metrics}
         # -P: do not import modules from the working directory
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tgflow.run.replica"],
             pass_fds=inherited,
             stdin=subprocess.PIPE,
@@ -408,6 +425,12 @@ class Replicas(AbstractContextManager["Replicas"]):
             env=os.environ | settings,
             start_new_session=True,  # Ctrl-C is for this process
         )
+        its.close()
+        if self._labels is None:
+            own.close()
+        else:
+            self._labels.serve(Pipe(own))
+        return process, job
 
     def _forget(self, pid: int) -> None:
         """Remove the gauges of a process that has ended."""

@@ -19,12 +19,12 @@ from tgflow.run.ingestion import DEAD_LETTERS, FILE
 from tgflow.run.log import RunLog
 from tgflow.run.micro_batch_ends import ENDS_FILE
 from tgflow.run.records import LEARNED_FILES, RunFiles
-from tgflow.run.scores import OWNER, ROWS
+from tgflow.run.scores import OWNER, ROWS, ROWS_OF_DAYS
 from tgflow.train.observe import Callback, StepRecord
 
 FILES = (
     *(SETTINGS, "metrics.jsonl", "metrics.csv", "log", DEAD_LETTERS, FILE, ENDS_FILE),
-    *(LEARNED_FILES, OWNER, ROWS, EDGE_ROWS),
+    *(LEARNED_FILES, OWNER, ROWS, ROWS_OF_DAYS, EDGE_ROWS),
 )
 """Files and folders of a run directory that are stored besides its checkpoints."""
 

@@ -37,6 +37,8 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 ASKING = {question.path: question for question in QUESTIONS}
 READING = ("/healthz", "/ready", "/metrics")
 PAGES = ("/", "/docs", "/openapi.json")
+LABELS = "/labels"
+"""Path of labels to add, with a token of its own."""
 OPEN = (*PAGES, "/healthz", "/ready")
 """Paths that need no token: they reveal nothing about the data."""
 _JSON, _HTML = "application/json", "text/html; charset=utf-8"
@@ -83,6 +85,8 @@ class App:
         figures: Metrics of requests.
         registry: Registry of prometheus-client that is exported.
         warn: Called with a message for each fault.
+        add_labels: Adds the labels in a body to the run, and returns status and answer; None: the
+            run does not learn.
     """
 
     def __init__(
@@ -93,11 +97,16 @@ class App:
         figures: ServeFigures,
         registry: Any,
         warn: Callable[[str], None],
+        add_labels: Callable[[bytes], tuple[int, bytes]] | None = None,
     ) -> None:
+        self._add_labels = add_labels
         self._serving, self._answers, self._health = serving, answers, health
         self._figures, self._registry, self._warn = figures, registry, warn
         token = serving.token
-        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._expected, self._of_labels = (
+            None if each is None else f"Bearer {each}".encode()
+            for each in (token, serving.label_token)
+        )
         self._hosts = Hosts(serving.endpoint, serving.hosts)
         self._num_asking = 0
         folder = importlib.resources.files("tgflow.serve")
@@ -131,7 +140,7 @@ class App:
             self._warn(f"{path} failed: {type(error).__name__}: {error}")
             await sent.refuse(Refused(500, FAULT))
         finally:
-            known = path if path in ASKING or path in READING or path in PAGES else "other"
+            known = path if path in (*ASKING, LABELS, *READING, *PAGES) else "other"
             self._figures.count(known, sent.status, time.perf_counter() - began)
 
     async def _pass(self, scope: Message, receive: Receive, send: _Sent) -> None:
@@ -143,16 +152,21 @@ class App:
         if why := self._hosts.refusal(hosts, origins):
             raise Refused(403, why)
         path, method = scope["path"], scope["method"]
-        if path not in OPEN:
-            self._check_token(headers.get(b"authorization", b""))
+        if path == LABELS:
+            self._check_adding(headers.get(b"authorization", b""))
+        elif path not in OPEN:
+            self._check_token(headers.get(b"authorization", b""), self._expected)
         what = f"{method} {printable(path, 60)}"
-        if (kind := ASKING.get(path)) is None and path not in READING and path not in PAGES:
+        if path not in (*ASKING, LABELS, *READING, *PAGES):
             raise Refused(404, f"{what}: Not Found; /docs shows what can be asked")
-        allowed = ("POST",) if kind is not None and kind.method == "POST" else ("GET", "HEAD")
+        kind = ASKING.get(path)
+        is_read = path in READING or path in PAGES
+        is_asked = is_read or (kind is not None and kind.method == "GET")
+        allowed = ("GET", "HEAD") if is_asked else ("POST",)
         if method not in allowed:
             text = f"{what}: Method Not Allowed; /docs shows what can be asked"
             raise Refused(405, text, {"Allow": ", ".join(allowed)})
-        if kind is None:
+        if is_read:
             await self._show(path, send)
             return
         if self._num_asking >= self._serving.max_waiting:
@@ -164,13 +178,8 @@ class App:
         try:
             async with asyncio.timeout(self._serving.timeout):
                 body = await self._body(receive, headers.get(b"content-length", b"0"))
-                if kind.method == "GET":
-                    query = parse_qsl(scope["query_string"].decode("latin-1"))
-                    question = kind.model_validate(dict(query))
-                else:
-                    question = kind.model_validate_json(body)
-                answer = await asyncio.wrap_future(self._answers.ask(question))
-                await send.respond(200, answer)
+                query = scope["query_string"].decode("latin-1")
+                await send.respond(*await self._answered(path, query, body))
         except ValidationError as error:
             raise Refused(422, sentence_of(error.errors(include_url=False))) from None
         except TimeoutError:
@@ -181,6 +190,26 @@ class App:
         finally:
             self._num_asking -= 1
             self._figures.waiting.set(self._num_asking)
+
+    async def _answered(self, path: str, query: str, body: bytes) -> tuple[int, bytes]:
+        if path == LABELS:
+            assert self._add_labels is not None
+            return await asyncio.to_thread(self._add_labels, body)
+        kind = ASKING[path]
+        if kind.method == "GET":
+            question = kind.model_validate(dict(parse_qsl(query)))
+        else:
+            question = kind.model_validate_json(body)
+        return 200, await asyncio.wrap_future(self._answers.ask(question))
+
+    def _check_adding(self, shown: bytes) -> None:
+        if self._add_labels is None or self._of_labels is None:
+            raise Refused(
+                403,
+                "this server is read-only; labels are added to a run that learns, served by tgflow "
+                "run --serve PORT --label-token env:NAME",
+            )
+        self._check_token(shown, self._of_labels)
 
     async def _show(self, path: str, send: _Sent) -> None:
         """Send a page, the state or the metrics."""
@@ -195,8 +224,8 @@ class App:
             is_late = path == "/ready" and most is not None and found.behind > most
             await send.respond(503 if is_late else 200, json.dumps(found._asdict()).encode())
 
-    def _check_token(self, shown: bytes) -> None:
-        if self._expected is not None and not secrets.compare_digest(shown, self._expected):
+    def _check_token(self, shown: bytes, expected: bytes | None) -> None:
+        if expected is not None and not secrets.compare_digest(shown, expected):
             text = "this address needs a token; send the header Authorization: Bearer TOKEN"
             raise Refused(401, text, {"WWW-Authenticate": "Bearer"})
 

@@ -116,6 +116,21 @@ class Client(AbstractContextManager["Client"]):
         query = {"limit": limit, **({} if since is None else {"since": since})}
         return self._request("GET", f"/alerts?{urlencode(query)}", None)
 
+    def add_labels(self, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Add labels that came after their events, with the `token` of `--label-token`.
+
+        Adding one again changes nothing, so that a request may be repeated.
+
+        Args:
+            labels: Of each the event (`event_id`, or `src`, `dst` and `t`), `label`, and optionally
+                its `time`; without it the time is that of the latest event.
+
+        Returns:
+            The numbers `added`, `corrected`, `repeated` and `waiting`, once they are on disk; and
+            `refused`: row, code and reason of each bad one.
+        """
+        return self.ask("/labels", labels=labels)
+
     def health(self) -> dict[str, Any]:
         """Return the version of the answers, and how far behind the run they are."""
         return self._request("GET", "/healthz", None)

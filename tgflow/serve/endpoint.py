@@ -174,6 +174,8 @@ class Serving(NamedTuple):
     """Timeout in seconds for a request, and for its answer."""
     max_lag: int | None
     """Most events behind the run while ready; None: any number."""
+    label_token: str | None = None
+    """Token that clients must send to add labels; None: none can."""
 
 
 def read_token(endpoint: Endpoint, file: str | None) -> str | None:
@@ -190,7 +192,6 @@ def read_token(endpoint: Endpoint, file: str | None) -> str | None:
     """
     token = os.environ.get(TOKEN_VARIABLE) if file is None else Path(file).read_text("utf-8")
     where = f"{TOKEN_VARIABLE} of the environment" if file is None else file
-    token = None if token is None else token.strip()
     if token is None:
         if not endpoint.is_own:
             raise ValueError(
@@ -199,6 +200,12 @@ def read_token(endpoint: Endpoint, file: str | None) -> str | None:
                 "or serve on 127.0.0.1"
             )
         return None
+    return check_token(token, where)
+
+
+def check_token(token: str, where: str) -> str:
+    """Return a token without spaces around it; ValueError if it can be guessed."""
+    token = token.strip()
     if len(token) < LEAST_TOKEN or not re.fullmatch(r"[!-~]+", token):
         raise ValueError(
             f"the token in {where} must have at least {LEAST_TOKEN} characters, all of them "

@@ -572,7 +572,8 @@ class _LabelPast(_Past):
         self._of, model, (u, v, t) = of, self._engine.model, self._pair
         src, dst, at, limit = (torch.tensor([x]) for x in (u, v, t, self._cut))
         history = of.labels.history
-        self._last = history.last_of(src, dst, at, limit, DEPTH + MAX_EVENTS)[0]
+        self._view = history.asked(at, limit)
+        self._last = history.last_of(src, dst, self._view, DEPTH + MAX_EVENTS)[0]
         near = self._last[:, :DEPTH].flatten().numpy()
         self._consider(near[near >= 0])
         columns = [(name, width) for name, width, _ in of.columns]
@@ -604,11 +605,11 @@ class _LabelPast(_Past):
 
     def _record(self, side: Side) -> LabelRecord:
         """Return the known labels of one end."""
-        (u, v, t), history = self._pair, self._of.labels.history
-        events = self._log.read(0, min(history.cut(t), self._cut))
+        (u, v, _), history = self._pair, self._of.labels.history
+        events = self._log.read(0, self._cut)
         is_own = events.src == u if side == "src" else events.dst == v
         eids = is_own.nonzero().squeeze(1)
-        codes = history.classes(eids)
+        codes = self._codes(eids)
         eids, codes = eids[codes >= 0], codes[codes >= 0]
         names = [*history.codes] if history.num_classes > 2 else [0, 1]
         latest = tuple(
@@ -619,6 +620,10 @@ class _LabelPast(_Past):
         )
         num_positive = int((codes == self._code).sum())
         return LabelRecord(side, len(eids), num_positive, latest[::-1])
+
+    def _codes(self, eids: Tensor) -> Tensor:
+        """Return the classes of events as far as their labels are visible, or else -1."""
+        return self._of.labels.history.seen(eids.unsqueeze(0), self._view)[0]
 
     def logits_with(self, has: NDArray[np.int64]) -> Values:
         return self._odds(self._classes(has))
@@ -679,7 +684,7 @@ class _LabelPast(_Past):
             return Contribution(name, logit, texts.get(name) or f"{num or 'all'} columns", ())
         eids = self._last[list(LISTS[name]), :DEPTH].flatten()
         eids = torch.unique(eids[eids >= 0])
-        num = int((self._of.labels.history.classes(eids) == self._code).sum())
+        num = int((self._codes(eids) == self._code).sum())
         text = f"{num} positive of the latest {len(eids)}" if len(eids) else "no known labels"
         return self._behind(name, logit, text, eids.numpy())
 

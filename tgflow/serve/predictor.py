@@ -469,12 +469,13 @@ class Predictor:
             return [None] * len(eid)
         history, c = self.labels.history, self._stream
         names: Any = dict(enumerate(c.label_names)) or {1: c.positive_label or 1}
-        known = eid < min(history.cut(self._now()), self.position)
-        eid = eid.where(known, 0)
-        known &= history.classes(eid) >= 0
-        label: Any = self.graph.log.gather(eid).label
-        pairs = zip(label.tolist(), known.tolist(), strict=True)
-        return [names.get(each, each) if is_known else None for each, is_known in pairs]
+        now, end = torch.tensor([self._now()]), torch.tensor([self.position])
+        code = history.seen_by(eid, now, end)
+        own, label = history.classes(eid), self.graph.log.gather(eid).label
+        late = [*history.codes] if history.num_classes > 2 else [0, 1]
+        rows = zip(code.tolist(), own.tolist(), label.tolist(), strict=True)  # type: ignore[union-attr]
+        found = [None if c < 0 else each if c == o else late[c] for c, o, each in rows]
+        return [None if each is None else names.get(each, each) for each in found]
 
     def label_history(self, name: Any, side: Side) -> list[Any]:
         """Return the known labels of all events of a node on one side, in order."""
@@ -653,7 +654,7 @@ class Predictor:
 
         columns = self._in_turn(asked.src, asked.dst, asked.new, answered)
         logits, classes = columns[:, 0], columns[:, 1:]
-        label, share = self.labels.said(t, classes)
+        label, share = self.labels.said(t, cuts, classes)
         names = self.label_names
         texts = [
             None if each == NO_LABEL else names[max(0, each)] if names else each
@@ -662,7 +663,7 @@ class Predictor:
         scored = self._scored(logits.cpu(), [(asked, slice(None))])
         shares = None
         if self._label_columns:
-            columns = labels.shares(t, classes, [*self._label_columns.values()]).T
+            columns = labels.shares(t, cuts, classes, [*self._label_columns.values()]).T
             shares = dict(zip(self._label_columns, columns, strict=True))
         return replace(
             scored, predicted_label=texts, label_probability=share, label_probabilities=shares

@@ -37,6 +37,7 @@ def make_server(
     own: Any,
     shown: Any,
     warn: Callable[[str], None],
+    add_labels: Callable[[bytes], tuple[int, bytes]] | None = None,
 ) -> uvicorn.Server:
     """Return a server; `run([listener])` lasts until SIGTERM or SIGINT, or `should_exit`.
 
@@ -47,9 +48,10 @@ def make_server(
         own: Registry of prometheus-client that gets the metrics of requests.
         shown: Registry that is exported.
         warn: Called with a message for each fault.
+        add_labels: As in `App`.
     """
     settings = uvicorn.Config(
-        App(serving, answers, health, ServeFigures(own), shown, warn),
+        App(serving, answers, health, ServeFigures(own), shown, warn, add_labels),
         http=partial(_Connection, serving.timeout),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",

@@ -105,6 +105,8 @@ class ExecutionConfig:
     tf32 on a GPU, which rounds them to 10."""
     capture: bool = True
     """On a GPU, replay steps whose shapes recur as CUDA graphs."""
+    scratch: str | None = None
+    """Directory of temporary files, for labels that may come late; None: the system's."""
     beside: bool = False
     """On the CPU, predict a micro-batch on a second thread while it is learned, each with half of
     torch's threads. Not with `scores=True`, slices or ranks."""

@@ -31,6 +31,7 @@ from tgflow.train.stream_trainer import StreamTrainer
 if TYPE_CHECKING:
     from tgflow.graph.tables.table import Table
     from tgflow.train.event_scores import EventScorer
+    from tgflow.train.tasks.labels import EventFigures
 
 
 class ContinualTrainer(StreamTrainer):
@@ -127,13 +128,16 @@ class ContinualTrainer(StreamTrainer):
             from tgflow.train.event_scores import EventScorer
 
             self.scorer = EventScorer(config.hist_negatives, self.labels)
-        self._figures = None if self.labels is None else self.labels.figures(pooled=False)
+        self._figures: EventFigures | None = None
+        if self.labels is not None:
+            self._figures = self.labels.figures(pooled=False, scratch=self.execution.scratch)
         self._stepper = Stepper(
             model,
             graph,
             config,
             scorer=self.scorer,
             figures=self._figures,
+            labels=self.labels,
             execution=self.execution,
             peers=peers,
             control=self.control,
@@ -219,8 +223,9 @@ class ContinualTrainer(StreamTrainer):
         if self.scorer is not None:
             writer.note("scores", True)
             self.scorer.calibration.save(writer)
-        if self._figures is not None:
-            self._figures.save(writer)
+        for each in (self._figures, self._stepper.late):
+            if each is not None:
+                each.save(writer)
 
     @classmethod
     def from_checkpoint(
@@ -284,8 +289,9 @@ class ContinualTrainer(StreamTrainer):
             load_learner(trainer._learner, checkpoint)
             if trainer.scorer is not None and "scores" in meta:
                 trainer.scorer.calibration.load(checkpoint)
-            if trainer._figures is not None:
-                trainer._figures.load(checkpoint)
+            for each in (trainer._figures, trainer._stepper.late):
+                if each is not None:
+                    each.load(checkpoint)
             trainer._stepper.keep_past()
             if model.state is not None:
                 kept = max(0, trainer.position - replay_past(saved))

@@ -101,13 +101,13 @@ class EventScorer:
             model_position=events.begin,
         )
         if self._labels is not None:
-            label, probability = self._labels.said(events.t, values["classes"])
+            label, probability = self._labels.said(events.t, events.eid, values["classes"])
             alert = None if self.alerts is None else self.alerts.add(events, probability)
             scores = replace(
                 scores, predicted_label=label, label_probability=probability, alert=alert
             )
             if self.columns:
-                shares = self._labels.shares(events.t, values["classes"], self.columns)
+                shares = self._labels.shares(events.t, events.eid, values["classes"], self.columns)
                 scores = replace(scores, label_probabilities=shares)
         self.on_scores(events, scores)
         return scores

@@ -18,7 +18,7 @@ from tgflow.base.units import ticks_in
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
-from tgflow.graph.events import EventBatch, empty_events
+from tgflow.graph.events import EventBatch, LateLabels, empty_events
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.device_preparer import LentBatch, MakeBatch, Slabs
@@ -67,7 +67,10 @@ class MicroBatchPlans:
 
 @dataclass(slots=True)
 class MicroBatcher:
-    """Appends a stream to a graph, and yields tasks as micro-batches fill up."""
+    """Appends a stream to a graph, and yields tasks as micro-batches fill up.
+
+    Late labels of the stream are written to the log where they come, before further events.
+    """
 
     graph: TemporalGraph
     start: int
@@ -77,14 +80,17 @@ class MicroBatcher:
     arrivals: deque[float] = field(default_factory=deque)
     """Completion time of each named micro-batch, oldest first; a reader removes them."""
 
-    def tasks(self, stream: Iterable[EventBatch]) -> Iterator[Task]:
+    def tasks(self, stream: Iterable[EventBatch | LateLabels]) -> Iterator[Task]:
         """Yield the tasks of each micro-batch once its events are in the log, then of the rest."""
         return itertools.chain.from_iterable(self.turns(stream, most=1))
 
-    def turns(self, stream: Iterable[EventBatch], most: int) -> Iterator[list[Task]]:
+    def turns(self, stream: Iterable[EventBatch | LateLabels], most: int) -> Iterator[list[Task]]:
         """Yield the same as `tasks`, up to `most` micro-batches at once, completed by one batch."""
         turn: list[Task] = []
         for events in itertools.chain([empty_events()], stream):
+            if isinstance(events, LateLabels):
+                self.graph.log.add_labels(events)
+                continue
             rest = events
             while (room := self._room()) <= len(rest):
                 more = min((len(rest) - room) // self.batch_size, self._most_ahead)

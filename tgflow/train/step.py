@@ -300,7 +300,7 @@ class TrainStep:
                 f"{name}(scores, {each}=None), or {why[1]}"
             )
         loss = self.loss(scores, **given)
-        return loss if self.task is None else self.task.loss(loss, scores, batch)
+        return loss if self.task is None else self.task.loss(loss, scores, batch, self.model)
 
     @property
     def learns(self) -> bool:

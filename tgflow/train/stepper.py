@@ -25,7 +25,7 @@ from tgflow.base.peers import Peers
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, StepBatch
 from tgflow.graph.stream_state import SpreadState
-from tgflow.nn.model import TemporalModel
+from tgflow.nn.model import Scores, TemporalModel
 from tgflow.plan.negatives import NegativeSource, chosen_events
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, TrainingConfig
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from tgflow.ranks.control import RankControl
     from tgflow.train.concurrent_prediction import BesideLearning
     from tgflow.train.event_scores import EventScorer, EventScores
-    from tgflow.train.tasks.labels import EventFigures
+    from tgflow.train.tasks.labels import EventFigures, EventLabels
+    from tgflow.train.tasks.late_learning import LateLearning
 
 Answer = TypeVar("Answer")
 
@@ -107,6 +108,7 @@ class Stepper:
         on_scores: OnScores | None = None,
         scorer: EventScorer | None = None,
         figures: EventFigures | None = None,
+        labels: EventLabels | None = None,
         negatives: NegativeSource | None = None,
         **options: Any,
     ) -> None:
@@ -123,6 +125,12 @@ class Stepper:
         self.num_updates = config.updates if self.learner.learns else 0
         """Updates of each micro-batch: none for a model without parameters."""
         self.keep_past()
+        self.late: LateLearning | None = None
+        """Learns labels that become known after their event."""
+        if labels is not None:
+            from tgflow.train.tasks.late_learning import LateLearning
+
+            self.late = LateLearning.of(self.learner, labels, graph)
         self.progress = Progress(RunningMean(half_life=20.0))
         self.on_scores = on_scores
         self._scorer, self._figures = scorer, figures
@@ -182,6 +190,7 @@ class Stepper:
             self._ranked = self._rank(plan, batch) if ranks_all else None
             return
         self._predicted = scores = self._scores_of(batch)
+        self._keep(batch, scores)
         self._ranked = self._rank(plan, batch) if ranks_all else None
         self._scored = [(0, scores, None)]
         if self._scorer is not None:
@@ -224,6 +233,9 @@ class Stepper:
         """Take one update on the micro-batch and the events replayed with it."""
         update = len(self._places)
         self._places.append(BatchPlace.of(batch))
+        if self.late is not None:
+            assert isinstance(batch, Batch)
+            batch = self.late.attach(batch)
         learn = partial(self.learner.learn, stores=update == self.num_updates)
         if self._beside is not None and self._waiting is not None:
             waiting, self._waiting = self._waiting, None
@@ -236,11 +248,16 @@ class Stepper:
                 finally:  # its error comes first, as if it had been predicted before
                     self.learner.before_update = lambda: None
                     self._predicted = predicted = predicting.result()
+                self._keep(waiting, predicted)
             self._learned = result
             self._scored = [(0, predicted, None), (update, result.scores, result.loss)]
             return
         self._learned = learned = learn(batch)
         self._scored.append((update, learned.scores, learned.loss))
+
+    def _keep(self, batch: StepBatch, scores: StepScores) -> None:
+        if self.late is not None and isinstance(scores, Scores) and scores.label_inputs is not None:
+            self.late.put(batch, scores.label_inputs)
 
     def store(self, batch: StepBatch) -> None:
         scores = self._predicted if self._learned is None else self._learned.scores

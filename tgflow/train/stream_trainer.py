@@ -20,8 +20,16 @@ from tgflow.checkpoint.typed import read_natural
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Share, StepBatch
 from tgflow.graph.event_stream import EventStream
-from tgflow.graph.events import MICRO_BATCH_END, EventBatch
+from tgflow.graph.events import (
+    MICRO_BATCH_END,
+    NO_EVENT,
+    NO_LABEL,
+    EventBatch,
+    LateLabels,
+    as_column,
+)
 from tgflow.graph.ids import NodeIds
+from tgflow.graph.log import Added
 from tgflow.graph.node_rows import check_ids
 from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import TemporalModel
@@ -137,6 +145,17 @@ class StreamTrainer(ABC):
         rows = [getattr(each.model.state, "num_rows", None) for each in self._steppers]
         return sum(held) if (held := [num for num in rows if num is not None]) else None
 
+    def memory_parts(self) -> dict[str, int]:
+        """Return the bytes of the parts in host memory that grow. Any thread may call it."""
+        graph, parts = self.graph, {"counts": sum(each.nbytes for each in tuple(self._slabs))}
+        tables = [each for each in (graph.edge_x, graph.node_x) if each is not None]
+        parts["features"] = sum(each.nbytes for each in tables if each.placement != "device")
+        if self.device.type == "cpu":
+            widths = [getattr(each.model.state, "row_bytes", 0) for each in self._steppers]
+            parts["node memory"] = (self.memory_rows or 0) * max(widths, default=0)
+            parts["neighbors"] = graph.stats().bytes
+        return parts
+
     @property
     def spread_state(self) -> SpreadState | None:
         """The model's state, if each rank holds that of its own nodes."""
@@ -237,6 +256,60 @@ class StreamTrainer(ABC):
                         "steps was called again, which has continued with the events that were "
                         "left: continue that iterator instead of this one"
                     )
+
+    def add_labels(
+        self,
+        *,
+        label: Any,
+        eid: Any = None,
+        src: Any = None,
+        dst: Any = None,
+        t: Any = None,
+        time: Any = None,
+    ) -> Added:
+        """Add labels that came after their events; later events see and learn them.
+
+        They are written at the log's end, which is ahead of `position` within `steps`. A checkpoint
+        holds those written up to its position: after a resume add the others again. To give their
+        place in the stream, let it yield `tgflow.graph.events.LateLabels` instead.
+
+        Args:
+            label: Labels, integers `[N]`; None or `NO_LABEL` withdraws one.
+            eid: Log positions of their events, `[N]`; or else `src`, `dst` and `t`.
+            src: Sources, `[N]`, as in the stream.
+            dst: Destinations, `[N]`.
+            t: Times of the events in ticks, `[N]`.
+            time: Ticks at which the labels came, `[N]` or one; None: the log's last. Events after
+                it see them.
+
+        Returns:
+            How many were added, corrected another one, or repeated the latest one.
+
+        Raises:
+            ValueError: If a row is of no event or of several, or columns are missing; nothing is
+                added then.
+        """
+        log = self.graph.log
+        values = [NO_LABEL if x is None else int(x) for x in label]
+        if eid is None:
+            if src is None or dst is None or t is None:
+                raise ValueError("name the events by eid=, or by src=, dst= and t=")
+            if self.ids is None:
+                src, dst = as_column("src", src), as_column("dst", dst)
+            else:
+                src, dst = self.ids.find(src, "src"), self.ids.find(dst, "dst")
+            eid = log.find(src, dst, as_column("t", t))
+        eid = as_column("eid", eid)
+        time = log.t_last or 0 if time is None else time
+        came = torch.full_like(eid, time) if isinstance(time, int) else as_column("time", time)
+        wrong = ((eid < 0) | (eid >= len(log))).nonzero().flatten().tolist()
+        if wrong:
+            many = eid[wrong[0]] == NO_EVENT - 1
+            raise ValueError(
+                f"label {wrong[0]} is of {'several events: give eid=' if many else 'no event'}; "
+                f"the log has {len(log)} events"
+            )
+        return log.late.add(LateLabels(eid, as_column("label", values), came), in_stream=False)
 
     def _steps_of(self, stream: Any) -> Iterator[StepRecord]:
         """Implement `steps`, micro-batches that end early included."""

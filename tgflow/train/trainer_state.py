@@ -46,6 +46,7 @@ from tgflow.graph import EventLog, Horizon, TemporalGraph, rebuild
 from tgflow.graph.cache import CachedTable, CacheSnapshot
 from tgflow.graph.events import COLUMNS, NO_LABEL, EventBatch
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
+from tgflow.graph.log import LATE_COLUMNS
 from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.graph.tables.table import Table
@@ -89,7 +90,7 @@ def _has_known_labels(log: EventLog, position: int) -> bool:
     starts, size = range(log.first, position, log.piece), log.piece
     labels = (log.column("label", slice(at, min(at + size, position))) for at in starts)
     is_known = (label is not None and bool((label != NO_LABEL).any()) for label in labels)
-    return log.first > 0 or any(is_known)
+    return log.first > 0 or log.late.num_upto(position) > 0 or any(is_known)
 
 
 def _set_labels_apart(writer: Checkpoint, learner: TrainStep) -> None:
@@ -174,14 +175,19 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
     writer.note("labels", graph.log.column("label", slice(0)) is not None)
     writer.put("mutations", deleted)
 
+    held = graph.log.hold(first)
+
     def columns_of(start: int, stop: int) -> Tensors:
-        events = graph.log.read(start, stop)
+        events = held.log.read(start, stop)
         columns = {name: getattr(events, name) for name in COLUMNS}
         if events.label is not None and bool((events.label == NO_LABEL).all()):
             del columns["label"]  # as of events without labels
         return {name: column for name, column in columns.items() if column is not None}
 
     put_pieces(writer, "events", size, position, columns_of, first=first)
+    if num_late := graph.log.late.num_upto(position):
+        writer.note("late_labels", num_late)
+        put_pieces(writer, "late_labels", size, num_late, graph.log.late.read)
     writer.committed.append(lambda path: _map_events(graph.log, size, path, since=first))
 
 
@@ -212,6 +218,14 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
     rebuild(graph, pieces(), from_tensors(rows, reader.get("mutations")))
     if len(graph.log) != stop:
         raise ValueError(f"there are {len(graph.log)} events, not {stop}")
+    if "late_labels" in reader.meta:
+        for piece in pieces_of(
+            reader, "late_labels", size, num := read_natural(reader.meta, "late_labels")
+        ):
+            check_like("late_labels", piece, dict.fromkeys(LATE_COLUMNS, piece["eid"].long()))
+            graph.log.late.load(piece)
+        if len(graph.log.late) != num:
+            raise ValueError(f"there are {len(graph.log.late)} late labels, not {num}")
 
 
 def _events(piece: Tensors, *, has_labels: bool) -> EventBatch:

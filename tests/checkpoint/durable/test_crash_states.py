@@ -110,7 +110,7 @@ def test_every_crash_state_of_checkpoints_is_old_or_new(record_property, tmp_pat
     root = tmp_path / "checkpoints"
     root.mkdir()
     fs = RecordingFs(root)
-    store = CheckpointStore(root, fs=fs, keep=1, keep_every=2)
+    store = CheckpointStore(root, fs=fs, keep=1)
     for step in (1, 4, 5, 5):
         fs.note(f"begun {step}")
         store.save(step, checkpoint_of(step))

@@ -224,7 +224,8 @@ DISK, CACHE = {"tables.edge_table": "disk"}, {"tables.edge_cache": "9GB"}
 LRU, BELADY = {"tables.cache_policy": "lru"}, {"tables.cache_policy": "belady"}
 OFFLINE, STORE = {"learning.protocol": "dyglib/1"}, {"store.url": "s3://bucket/run"}
 SORT, FOLLOW, FREEZE = {"stream.sort": True}, {"stream.follow": True}, {"task.freeze": True}
-HORIZON, TWO, GPU = {"graph.horizon": "90d"}, {"learning.slices": 2}, {"run.device": "cuda"}
+LATER, HORIZON = {"labels.stream": "labels.csv"}, {"graph.horizon": "90d"}
+TWO, GPU = {"learning.slices": 2}, {"run.device": "cuda"}
 REFUSED = [  # For each rule: the command, settings that hold, and those refused beside them.
     ("run", {}, OFFLINE), ("run", {"order.idle_timeout": 5.0}, {"checkpoint.log": False}),
     ("run", FOLLOW, SORT), ("run", FOLLOW, ENDLESS), ("run", ENDLESS, SORT),
@@ -240,7 +241,11 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("run", DISK | CACHE, {"operate.memory_limit": "8GB"}), ("train", {}, CACHE),
     ("run", DISK | {"tables.edge_path": "x"}, STORE), ("train", EDGE, {"stream.label": "z"}),
     ("run", {}, {"stream.positive_label": "x"}),
-    ("run", EDGE | {"task.label_delay": "1d"}, {"learning.replay_ratio": 0}), ("run", {}, NODE),
+    ("run", {}, LATER),
+    ("run", EDGE | LATER, {"task.label_delay": "1d"}), ("run", EDGE, {"labels.token": "env:T"}),
+    ("run", EDGE | LATER | FOLLOW, {"checkpoint.log": False}),
+    ("run", EDGE | LATER | {"stream.event_id": "id"}, {"order.dedup_window": 0}),
+    ("run", EDGE | LATER, {"labels.by": "id"}), ("run", EDGE | TWO, LATER), ("run", {}, NODE),
     ("compare", {}, INJECT), ("run", EDGE, FREEZE),
     ("compare", {"stream.path": "-", "compare.preset": "none"}, {"compare.preset": "auto"}),
     ("compare", EDGE, FREEZE),

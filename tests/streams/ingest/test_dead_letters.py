@@ -194,3 +194,19 @@ def test_removed_file_of_dead_letters_is_not_missed(tmp_path, caplog):
     again.rewind(letters.length)
     assert again.length["byte"] == letters.length["byte"]
     assert not caplog.records
+
+
+def test_older_files_are_removed_and_the_others_continue_after_a_crash(tmp_path, caplog):
+    letters = DeadLetterFiles(tmp_path, segment_bytes=400, keep=2)
+    for i in range(8):
+        write(letters, i)
+    mark, kept = letters.length, places(tmp_path)
+    assert 2 <= len(kept) < 8
+    assert kept == [*range(8 - len(kept), 8)]
+    write(letters, 8)
+    again = DeadLetterFiles(tmp_path, segment_bytes=400, keep=2)
+    again.rewind(mark)
+    write(again, 9)
+    assert places(tmp_path)[-2:] == [7, 9]
+    assert len([*tmp_path.iterdir()]) == 2
+    assert not caplog.records

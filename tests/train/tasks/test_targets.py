@@ -7,13 +7,19 @@ import torch
 
 from helpers.made_streams import codes_of, made_events, rows_of, tied, with_labels
 from tgflow import EventBatch, TemporalGraph
-from tgflow.graph.events import NO_LABEL
+from tgflow.graph.events import NO_LABEL, LateLabels
 from tgflow.train.tasks.baselines import BASELINES, WINDOW, LabelRules
 from tgflow.train.tasks.targets import DEPTH, LabelHistory
 
 
 def history_of(events, num_classes=8, delay=0):
     return LabelHistory(TemporalGraph.from_events(events, "directed"), num_classes, delay)
+
+
+def past_of(history, events):
+    """Return the classes and ages visible to questions about events at the log's end."""
+    view = history.asked(events.t, torch.full_like(events.t, len(history._log)))
+    return history.past_at(history.last_of(events.src, events.dst, view), view)
 
 
 def seen_by_scan(events, codes, eid, delay):
@@ -41,10 +47,10 @@ def test_unknown_labels_are_as_events_that_never_were():
     few = EventBatch(events.src[rows], events.dst[rows], events.t[rows], label=label[rows])
     mixed, alone = history_of(sparse), history_of(few)
     eid = torch.arange(200)
-    asked = events.src, events.dst, events.t
-    for found, expected in zip(mixed.past_of(*asked), alone.past_of(*asked), strict=True):
-        assert torch.equal(found, expected)
-    assert (mixed.past_of(*asked)[0] >= 0).any()
+    found, expected = (past_of(each, events) for each in (mixed, alone))
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    assert (found[0] >= 0).any()
     rules = (LabelRules(each._log, each) for each in (mixed, alone))
     [(_, said), (_, expected)] = (
         [*next(each.predicted(0, n))] for each, n in zip(rules, (200, len(rows)), strict=True)
@@ -62,6 +68,99 @@ def test_past_labels_of_an_event_match_a_scan_of_earlier_events(delay):
     past, ages = history.past(eid)
     for row, each in enumerate(eid.tolist()):
         assert (past[row].tolist(), ages[row].tolist()) == seen_by_scan(events, codes, each, delay)
+
+
+class LateScan:
+    """Events with labels of their own, some late ones, and what is seen of them, by scans."""
+
+    def __init__(self, seed, classes=3, delay=2):
+        g = torch.Generator().manual_seed(seed)
+        events = tied(40, num_classes=classes, seed=seed)
+        has_own = torch.rand(40, generator=g) < 0.4
+        self.events = with_labels(events, events.label.where(has_own, NO_LABEL))
+        self.entries, self.delay, self.classes = [], delay, classes
+        graph = TemporalGraph("directed")
+        self.history = LabelHistory(graph, classes, delay)
+        for at in range(41):
+            for _ in range(int(torch.randint(3, (), generator=g)) if at else 0):
+                eid = int(torch.randint(at, (), generator=g))
+                label = 7 * int(torch.randint(classes, (), generator=g))
+                label = NO_LABEL if torch.rand((), generator=g) < 0.2 else label
+                now = int(self.events.t[at - 1])
+                t = now + int(torch.randint(-6, 4, (), generator=g))
+                if graph.log.add_labels(LateLabels([eid], [label], [t])).repeated == 0:
+                    self.entries.append((eid, label, t, at))
+            if at < 40:
+                graph.append(self.events[at : at + 1])
+        self.times = self.events.t.tolist()
+
+    def visible(self, t, limit, at=None):
+        """Return visible late labels by event, in order: of a stored event at `at`, or asked."""
+        keys = []
+        for number, (eid, label, own_t, written) in enumerate(self.entries):
+            later = [p for p, time in enumerate(self.times[:limit]) if time > own_t]
+            known = max(later[0] if later else limit, written)
+            if at is None and sum(time <= t for time in self.times) < limit:  # about the past
+                is_seen = known < sum(time <= t for time in self.times)
+            else:
+                is_seen = own_t < t and written <= limit and (at is None or known <= at)
+            if is_seen:
+                keys.append((known, own_t, number, eid, label))
+        return [(eid, label) for *_, eid, label in sorted(keys)]
+
+    def past(self, u, v, t, limit, at=None):
+        """Return the events of the four lists, and the labels seen of them."""
+        late = self.visible(t, limit, at)
+        label = dict(late)
+        events = rows_of(self.events)[:limit]
+        own = [p for p, row in enumerate(events) if row[2] + self.delay < t and row[3] != NO_LABEL]
+        seen = {p: events[p][3] for p in own} | label
+        lists = []
+        for chosen in ((u, v), (v, u), (u, None), (None, v)):
+
+            def is_in(p, chosen=chosen):
+                pair = zip(events[p][:2], chosen, strict=True)
+                return seen[p] != NO_LABEL and all(b in (a, None) for a, b in pair)
+
+            known = [p for p in own if is_in(p)][-DEPTH:]
+            order = list(dict.fromkeys(eid for eid, _ in reversed(late)))
+            known += [p for p in order if is_in(p)][:DEPTH]
+            lists.append(sorted(set(known), reverse=True)[:DEPTH])
+        return lists, seen
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_labels_are_seen_from_their_time_on_as_by_scans(seed):
+    """By stored events, and by questions about any time as of any position."""
+    made = LateScan(seed)
+    history, events, log = made.history, made.events, made.history._log
+    eid = torch.arange(40)
+    history.upto(40)
+    codes = history.codes
+    past, ages = history.past(eid)
+    questions = [(row, t, limit, None) for row in (0, 7, 23) for limit in (0, 9, 30, 40)
+                 for t in (0, *range(made.times[-1] - 3, made.times[-1] + 5))]  # fmt: skip
+    queries = [(p, made.times[p], p, p) for p in range(40)] + questions
+    assert any(made.visible(*q[1:]) != made.visible(q[1], 40) for q in queries)
+    for row, t, limit, at in queries:
+        u, v = int(events.src[row]), int(events.dst[row])
+        lists, seen = made.past(u, v, t, limit, at)
+        if at is None:
+            view = history.asked(torch.tensor([t]), torch.tensor([limit]))
+            last = history.last_of(torch.tensor([u]), torch.tensor([v]), view)
+            assert [[p for p in each if p >= 0] for each in last[0].tolist()] == lists
+            found, age = (x[0] for x in history.past_at(last, view))
+        else:
+            found, age = past[row], ages[row]
+        expected = [[codes[seen[p]] for p in each] for each in lists]
+        assert [[c for c in each if c >= 0] for each in found.tolist()] == expected, (row, t, limit)
+        assert age.tolist() == [t - made.times[each[0]] if each else -1 for each in lists]
+    for at in range(40):
+        seen = made.visible(10**9, at + 1, at)
+        own = dict(enumerate(events.label.tolist())) | dict(seen)
+        expected = [codes.get(own[p], -1) for p in range(40)]
+        assert history.classes(eid, at).tolist() == expected
+    assert len(log.late) == len(made.entries)
 
 
 def test_binary_classes_are_signs_and_other_labels_are_refused():
@@ -121,6 +220,28 @@ def test_heuristics_match_a_scan(delay):
             expected = torch.tensor([share[code] / total for code in range(8)])
             found = said[rule][row] / said[rule][row].sum()
             assert torch.allclose(found.float(), expected, atol=3e-3), (rule, each)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_heuristics_see_late_labels_from_their_time_on(seed):
+    made = LateScan(seed)
+    history, events = made.history, made.events
+    rules, codes = LabelRules(history._log, history), history.codes
+    [(_, said)] = rules.predicted(0, 40)
+    for p in range(40):
+        late = made.visible(made.times[p], p, p)
+        rows = rows_of(events)[:p]
+        own = {q: row[3] for q, row in enumerate(rows)
+               if row[2] + made.delay < made.times[p] and row[3] != NO_LABEL}  # fmt: skip
+        seen = {q: label for q, label in (own | dict(late)).items() if label != NO_LABEL}
+        count = Counter(codes[label] for label in seen.values())
+        expected = torch.tensor([count[code] / max(len(seen), 1) for code in range(3)])
+        # exactly the shares of all labels, which break ties with this weight
+        assert torch.allclose(said["majority"][p].float() * 1e6, expected, atol=1e-6)
+        mine = Counter(codes[x] for q, x in seen.items() if rows[q][0] == int(events.src[p]))
+        if mine:
+            share = torch.tensor([mine[code] / mine.total() for code in range(3)])
+            assert torch.allclose(said["source_most"][p].float(), share, atol=1e-5)
 
 
 def test_tie_is_broken_by_the_more_frequent_label():

@@ -138,7 +138,7 @@ def replace_file(path: Path, parts: Iterable[bytes]) -> None:
 class AppendedFile:
     """An append-only file; written data is readable by other processes at once.
 
-    It is opened by the first write or sync, and created by the first write.
+    It is opened, and created, by the first write.
 
     Args:
         path: The file.
@@ -167,19 +167,23 @@ class AppendedFile:
         file.write(data)
         file.flush()
 
-    def sync(self) -> int:
-        """Sync to disk and return the size.
+    def sync(self) -> None:
+        """Sync all written data to disk; any thread may call it.
 
         Raises:
             OSError: If the sync failed.
         """
-        if self._file is None and not self.path.exists():
-            return 0
-        sync_data(self._opened().fileno())
+        was_named, self._is_named = self._is_named, self.path.exists()  # unless it is replaced now
         if not self._is_named:
-            RealFs().sync_directory(self.path.parent)
-            self._is_named = True
-        return self.size
+            return
+        try:
+            with self.path.open("rb") as file:
+                sync_data(file.fileno())
+            if not was_named:
+                RealFs().sync_directory(self.path.parent)
+        except OSError:
+            self._is_named = False
+            raise
 
     def rewind(self, size: int) -> None:
         """Truncate to the first `size` bytes; a shorter file stays unchanged.

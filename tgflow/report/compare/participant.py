@@ -47,7 +47,9 @@ class Participant(Component):
         self.scores = ScoreLog(graph.num_events, labels=labels is not None)
         predicts = labels is not None and labels.are_predicted_by(entrant.model)
         self._labels = labels if predicts else None
-        self.figures = None if self._labels is None else self._labels.figures(pooled=False)
+        self.figures = None
+        if self._labels is not None:
+            self.figures = self._labels.figures(pooled=False, scratch=execution.scratch)
         """Figures of predicted labels; None if it predicts none."""
         self.stepper = Stepper(
             entrant.model,
@@ -55,6 +57,7 @@ class Participant(Component):
             self.config,
             on_scores=self._keep_scores,
             figures=self.figures,
+            labels=None if entrant.frozen_of is not None else self._labels,
             execution=replace(execution, beside=False),  # a frozen one is never learned
             task=None if self._labels is None else self._labels.task,
         )
@@ -158,8 +161,9 @@ class Participant(Component):
         writer.note("progress", self.stepper.progress.to_json())
         if self.is_active:
             save_learner(writer, self.stepper.learner)
-        if self.figures is not None:
-            self.figures.save(writer)
+        for each in (self.figures, self.stepper.late if self.is_active else None):
+            if each is not None:
+                each.save(writer)
         self.scores.save(writer)
 
     def load(self, reader: Checkpoint) -> None:
@@ -175,8 +179,9 @@ class Participant(Component):
         if self.is_active:
             load_learner(self.stepper.learner, reader)
             self.stepper.keep_past()
-        if self.figures is not None:
-            self.figures.load(reader)
+        for each in (self.figures, self.stepper.late if self.is_active else None):
+            if each is not None:
+                each.load(reader)
         self.scores.load(reader)
 
     def _keep_scores(

@@ -116,10 +116,25 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("all", lambda c, by: by.command != "info" and not c.stream.label and not c.task.node_labels
      and (c.stream.positive_label or c.stream.unknown_label),
      "--positive-label and --unknown-label are for labels: name their column (--target)"),
-    ("learning", lambda c, by: c.task.label_delay is not None and c.learning.updates
-     and not c.learning.replay_ratio,
-     "label_delay: late labels are learned with replayed events, but replay_ratio is 0 "
-     "(--replay-ratio)"),
+    ("run", lambda c, by: c.labels.are_given and not c.task.has_decoder,
+     "--label-stream and --label-token need a task with labels of events: --task edge --target "
+     "COLUMN"),
+    ("run", lambda c, by: c.labels.are_given and c.task.label_delay is not None,
+     "--label-delay is for labels that the events have; those that come later have times of their "
+     "own: leave it out"),
+    ("run", lambda c, by: c.labels.token is not None and c.serve.at is None,
+     "--label-token is for POST /labels of a served run: --serve PORT"),
+    ("run", lambda c, by: not c.checkpoint.log and (c.labels.token is not None
+     or (c.labels.stream and comes_live(c))),
+     "labels that are placed as they arrive require the log, which records where; leave out "
+     "--no-log"),
+    ("run", lambda c, by: c.labels.are_given and c.has_label_ids and not c.order.dedup_window,
+     "--set order.dedup_window=0 forgets ids that labels name; leave it out, or pass --set "
+     "labels.by=edge"),
+    ("run", lambda c, by: c.labels.by == "id" and c.stream.event_id is None,
+     "--set labels.by=id requires event ids: --event-id COLUMN"),
+    ("ranks", lambda c, by: c.labels.are_given,
+     "--label-stream and --label-token require a single process; leave out --nproc"),
     ("run, compare", lambda c, by: c.task.node_labels,
      "--node-labels is measured at the end of a training; use tgflow train"),
     ("run, compare", lambda c, by: c.task.inject,
@@ -161,6 +176,14 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
        "replicated") for what in ("graph", "memory")),
 )  # fmt: skip
 """Invocations that are concerned, the combination that is refused, and the message."""
+
+
+def comes_live(config: Config) -> bool:
+    """Return whether labels are placed as they arrive, for want of an end to read up to."""
+    paths = [path for path in (config.stream.path, config.labels.stream) if path]
+    if config.stream.follow or any(is_pipe(path) for path in paths):
+        return True
+    return any(find_transport(path) is not None for path in paths)
 
 
 def check_rules(config: Config, command: Command, world: int = 1, *, resumed: bool = False) -> None:

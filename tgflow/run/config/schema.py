@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
 from tgflow.base.choices import ContinualProtocol, Direction, OfflineProtocol, Precision, Preset
+from tgflow.base.secret import check_options
 from tgflow.base.setting import (
     EXPERT,
     Checked,
@@ -70,6 +71,46 @@ class StreamConfig(StreamOptions, _Address):
 
 
 ScaleKind = Literal["auto", "standard", "log", "none"]
+
+
+_ROLES = ("event_id", "src", "dst", "t", "label", "time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelsConfig(Checked):
+    """Labels that come after their events."""
+
+    stream: Annotated[str | None, Setting(flags=("--label-stream",))] = None
+    """File, folder or kafka://HOST/TOPIC of labels that come after their events, with the columns
+    of the event (--event-id if given, else source, destination and time), of the label (--target),
+    and label_time, when it came. Files are placed among the events by that time, topics and what
+    --follow reads as they arrive."""
+    columns: Annotated[Mapping[str, str], Setting(flags=("--label-column",))] = field(
+        default_factory=dict
+    )
+    """Other name of one of its columns as ROLE=NAME, with the role event_id, src, dst, t, label or
+    time (label_time); may be repeated."""
+    by: Annotated[Literal["id", "edge"] | None, EXPERT] = None
+    """How labels name their events: by id, or by edge (source, destination and time); unset: by id
+    with event_id, which then must be given from the first event on."""
+    token: Annotated[str | None, Setting(flags=("--label-token",))] = None
+    """Token of clients that add labels by POST /labels to a run with --serve, as env:NAME or
+    file:PATH; unset: none can."""
+    max_waiting: Annotated[int, Ge(0), EXPERT] = 100_000
+    """Maximum labels that wait for events that have not come; further ones are bad rows."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if wrong := sorted(self.columns.keys() - {*_ROLES}):
+            known = ", ".join(map(repr, _ROLES))
+            raise ValueError(f"columns has the role {wrong[0]!r}; roles are {known}")
+        if self.token is not None:
+            check_options({"token": self.token})
+
+    @property
+    def are_given(self) -> bool:
+        """Whether labels may come after their events."""
+        return self.stream is not None or self.token is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,10 +313,13 @@ class ScoresConfig(Checked):
     """Scores of events, predicted before they are learned."""
 
     to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
-    """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC."""
+    """Write each event's score here: .parquet, .csv, .tsv, .jsonl or kafka://HOST/TOPIC; with
+    {day} in the name, such as scores-{day}.parquet, to a file for each UTC day of the events."""
     alert_budget: Annotated[int, Ge(1), Le(100_000)] | None = None
     """Raise alerts for events of high label probability, at most N a UTC day of the events, above a
     threshold by the scores of up to 7 earlier days."""
+    keep_days: Annotated[int, Ge(1), Setting(resume="any_time", expert=True)] | None = None
+    """Latest files of {day} to keep; unset: all."""
     max_wait: Timeout | None = None
     """Maximum wait of an event for its micro-batch to fill, such as 1s, or none; unset: 250ms for
     --follow and Kafka without --until-end, else none."""
@@ -302,6 +346,8 @@ class OperateConfig(Checked):
     log_to: tuple[LogTo, ...] | None = None
     """Also log the figures of each step or epoch in the run directory: tensorboard, wandb (offline)
     or csv; may be given several times."""
+    keep_dead_letters: Annotated[int, Ge(2), EXPERT] | None = None
+    """Latest files of dead letters to keep, 64 MiB each; unset: all."""
     memory_limit: Size | None = None
     """Memory limit of the process, such as 8GiB, without mapped files: the stream pauses near it,
     the run stops at it."""
@@ -419,6 +465,9 @@ class Config:
     task: Annotated[TaskConfig, Section("Task: labels to learn besides links", "fixed_model")] = (
         field(default_factory=TaskConfig)
     )
+    labels: Annotated[LabelsConfig, Section("Labels that come after their events", "any_time")] = (
+        field(default_factory=LabelsConfig)
+    )
     learning: Annotated[LearningConfig, Section("Learning", "from_now")] = field(
         default_factory=LearningConfig
     )
@@ -503,6 +552,11 @@ class Config:
         if names:
             return {name: i for i, name in enumerate(names[:MOST_LABELS])}
         return {number: number for number in sorted(map(int, values[:MOST_LABELS]))}
+
+    @property
+    def has_label_ids(self) -> bool:
+        """Whether labels that come after their events name these by their ids."""
+        return (self.labels.by or "id") == "id" and self.stream.event_id is not None
 
     @property
     def label_facts(self) -> dict[str, str]:

@@ -30,6 +30,9 @@ class LabelRules:
     def __init__(self, log: EventLog, history: LabelHistory) -> None:
         self._log, self._history = log, history
         self._num_seen = 0
+        self._late: dict[int, int] = {}
+        """The class of each event with a late label, of those seen."""
+        self._num_late = 0
         self._all = np.zeros(history.num_classes)
         self._most: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self._averages: dict[int, dict[int, float]] = {}
@@ -48,8 +51,10 @@ class LabelRules:
         found = {name: np.zeros(shape) for name in BASELINES}
         events = self._log.gather(eid)
         rows = zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)
+        num_late = self._log.late.num_known(eid)
         for row, (src, dst, t) in enumerate(rows):
             self._see(self._history.cut(t))
+            self._see_late(int(num_late[row]))
             shares = self._all / max(self._all.sum(), 1)
             said: dict[str, Mapping[int, float]] = {
                 "majority": {},
@@ -66,25 +71,48 @@ class LabelRules:
         return {name: torch.from_numpy(values) for name, values in found.items()}
 
     def _see(self, cut: int) -> None:
-        """Add the labels of the events before a position."""
+        """Add the own labels of the events before a position."""
         if cut <= self._num_seen:
             return
         eid = torch.arange(self._num_seen, cut)
         events, classes = self._log.gather(eid), self._history.classes(eid).tolist()
-        for src, dst, own in zip(events.src.tolist(), events.dst.tolist(), classes, strict=True):
-            if own < 0:
-                continue
-            self._all[own] += 1
-            self._most[src][own] += 1
-            self._src_last[src] = self._pair_last[src, dst] = own
-            average = self._averages.get(src)
-            if average is None:
-                self._averages[src] = {own: 1.0}
-                continue
-            for each in average:
-                average[each] *= (WINDOW - 1) / WINDOW
-            average[own] = average.get(own, 0.0) + 1 / WINDOW
+        rows = zip(eid.tolist(), events.src.tolist(), events.dst.tolist(), classes, strict=True)
+        for each, src, dst, own in rows:
+            if own >= 0 and each not in self._late:
+                self._add(src, dst, own)
         self._num_seen = cut
+
+    def _see_late(self, stop: int) -> None:
+        """Add late labels by their order; one that corrects another label takes its count."""
+        if stop <= self._num_late:
+            return
+        places = torch.arange(self._num_late, stop)
+        eid, code = self._history.late(places), self._history.late_classes(places)
+        events, owns = self._log.gather(eid), self._history.classes(eid).tolist()
+        rows = zip(
+            eid.tolist(), events.src.tolist(), events.dst.tolist(), owns, code.tolist(), strict=True
+        )
+        for each, src, dst, own, late in rows:
+            before = self._late.get(each, own if each < self._num_seen else -1)
+            if before >= 0:
+                self._all[before] -= 1
+                self._most[src][before] -= 1
+            if late >= 0:
+                self._add(src, dst, late)
+            self._late[each] = late
+        self._num_late = stop
+
+    def _add(self, src: int, dst: int, own: int) -> None:
+        self._all[own] += 1
+        self._most[src][own] += 1
+        self._src_last[src] = self._pair_last[src, dst] = own
+        average = self._averages.get(src)
+        if average is None:
+            self._averages[src] = {own: 1.0}
+            return
+        for each in average:
+            average[each] *= (WINDOW - 1) / WINDOW
+        average[own] = average.get(own, 0.0) + 1 / WINDOW
 
 
 def _only(own: int | None) -> Mapping[int, float]:
@@ -92,6 +120,6 @@ def _only(own: int | None) -> Mapping[int, float]:
 
 
 def _add_shares(row: NDArray[np.float64], weights: Mapping[int, float], factor: float) -> None:
-    total = sum(weights.values())
+    total = max(sum(weights.values()), _OF_ALL)  # 0 if all were withdrawn
     for each, weight in weights.items():
         row[each] += factor * weight / total

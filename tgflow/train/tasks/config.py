@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from tgflow.base.choices import Injection
 from tgflow.base.describe import described
-from tgflow.base.setting import EXPERT, Duration, Setting, check_ranges
+from tgflow.base.setting import EXPERT, Duration, Setting, Size, check_ranges
 
 Kind = Literal["link", "edge", "node", "property", "anomaly"]
 
@@ -44,6 +44,11 @@ class TaskConfig:
     label_delay: Annotated[Duration | None, Setting(resume="from_now")] = None
     """Delay after its event until a label is known, such as 1d or 2h; unset: none, once the event
     has been predicted."""
+    label_replay: Annotated[float, Ge(0), Le(100), Setting(resume="from_now")] = 4.0
+    """Labels that came late learned again per new event, from what the label decoder read when it
+    predicted them."""
+    label_memory: Annotated[Size, EXPERT] = "1GiB"
+    """Disk space for predictions whose label may come later, and what the label decoder read."""
     links: Annotated[bool, EXPERT] = True
     """Learn links, too, or labels alone."""
     freeze: bool = False

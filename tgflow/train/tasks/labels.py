@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tgflow.base.describe import described
-from tgflow.base.units import seconds_of, ticks_in
+from tgflow.base.units import parse_bytes, seconds_of, ticks_in
 from tgflow.checkpoint import Checkpoint, Component, check_like
 from tgflow.checkpoint.sections import pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_natural
@@ -25,10 +25,17 @@ from tgflow.nn.model import Scores, TemporalModel, device_of_model, feature_widt
 from tgflow.train.tasks.baselines import LabelRules
 from tgflow.train.tasks.config import TaskConfig
 from tgflow.train.tasks.figures import LabelFigures, odds_of, ranks_of
+from tgflow.train.tasks.kept_rows import KeptRows
 from tgflow.train.tasks.targets import DEPTH, LabelHistory
 
 _PIECE, _NOTE = 1 << 16, "num_label_scores"
 _TINY = torch.finfo(torch.float32).tiny
+LATE_FIGURES = ("judged", "pending", "corrected", "too_late", "seen")
+"""Numbers of late labels: added to the figures; of events whose label has not come; corrections of
+a label; those whose prediction was no longer kept; and entries of the log so far."""
+_JUDGED, _PENDING, _CORRECTED, _TOO_LATE, _SEEN = range(len(LATE_FIGURES))
+_PER_OCTAVE = 4
+_LATE = "late_figures"
 
 
 @described
@@ -109,17 +116,24 @@ class LabelTask:
         """
         return EventLabels(self, graph, like, known_at)
 
-    def loss(self, links: Tensor, scores: Scores, batch: Batch) -> Tensor:
+    def loss(self, links: Tensor, scores: Scores, batch: Batch, model: TemporalModel) -> Tensor:
         """Return the cross-entropy of known labels, plus the loss of links if configured.
 
-        The mean is over the events whose labels are known, by their weights; without any, labels
-        add 0.
+        The mean is over the events whose labels are known, by their weights, and the kept ones;
+        without any, labels add 0.
         """
         if scores.classes is None:
             return links
         assert batch.targets is not None
-        known, weight = batch.targets.is_known, batch.weight
-        each = cross_entropy(scores.classes, batch.targets.label, reduction="none")
+        known, weight, kept = batch.targets.is_known, batch.weight, batch.targets.kept
+        logits, label = scores.classes, batch.targets.label
+        if kept is not None:
+            assert isinstance(model.label_decoder, LabelDecoder)
+            logits = torch.cat([logits, model.label_decoder.decode(kept.values, kept.past)])
+            label, known = torch.cat([label, kept.label]), torch.cat([known, kept.is_known])
+            if weight is not None:
+                weight = torch.cat([weight, kept.weight])
+        each = cross_entropy(logits, label, reduction="none")
         if weight is None:
             labels = each.where(known, 0.0).sum() / known.sum().clamp(min=1)
         else:
@@ -192,27 +206,28 @@ class EventLabels:
             return odds_of(classes)
         return 1 / ranks_of(self.history.classes(eid).clamp(min=0), classes.float())
 
-    def said(self, t: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the most likely label of each event at ticks `t`, and its probability."""
+    def said(self, t: Tensor, at: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the most likely label of events at ticks and positions, and its probability."""
         share, code = classes.double().softmax(1), classes.argmax(1)
         if self.task.num_classes == 2:
-            return self.history.labels(code, t), share[:, 1]
-        return self.history.labels(code, t), share.gather(1, code.unsqueeze(1)).squeeze(1)
+            return self.history.labels(code, t, at), share[:, 1]
+        return self.history.labels(code, t, at), share.gather(1, code.unsqueeze(1)).squeeze(1)
 
-    def shares(self, t: Tensor, classes: Tensor, labels: Sequence[int]) -> Tensor:
+    def shares(self, t: Tensor, at: Tensor, classes: Tensor, labels: Sequence[int]) -> Tensor:
         """Return the probabilities of some of more than two labels, float64 `[B, len(labels)]`.
 
-        NaN of a label that no event visible at ticks `t` has had.
+        NaN of a label that no event visible at ticks and positions has had.
         """
-        codes, was_seen = self.history.first_of(labels, t)
+        codes, was_seen = self.history.first_of(labels, t, at)
         return classes.double().softmax(1)[:, codes].where(was_seen, torch.nan)
 
     def attach(self, batch: Batch) -> Batch:
         if not self.are_predicted:
             return batch
-        eid = batch.host.eid
-        past, label = self.history.past(eid), self.history.classes(eid)
-        known = self._are_known(batch) & (label >= 0)
+        eid, last = batch.host.eid, batch.host.end - 1
+        past, label = self.history.past(eid), self.history.classes(eid, last)
+        known = self._are_known(batch) | (self._graph.log.late.find(eid, last) >= 0)
+        known &= label >= 0
         return _with_targets(batch, label.clamp(min=0), known, *past)
 
     def asked(self, batch: Batch, as_of: Tensor, last: Tensor | None = None) -> Batch:
@@ -221,9 +236,10 @@ class EventLabels:
         `last` replaces the events whose labels are visible; see `LabelHistory.last_of`.
         """
         host, unknown = batch.host, torch.zeros_like(as_of)
+        view = self.history.asked(host.t, as_of)
         if last is None:
-            last = self.history.last_of(host.src, host.dst, host.t, as_of)
-        past = self.history.past_at(last, host.t)
+            last = self.history.last_of(host.src, host.dst, view)
+        past = self.history.past_at(last, view)
         return _with_targets(batch, unknown, unknown.bool(), *past)
 
     def odds(self, classes: Tensor, code: int) -> Tensor:
@@ -241,8 +257,8 @@ class EventLabels:
             return t + self._delay < self._known_at
         return t + self._delay < t[: batch.num_new].amax()
 
-    def figures(self, *, pooled: bool) -> EventFigures:
-        return EventFigures(self.task, self._graph, self.history, pooled=pooled)
+    def figures(self, *, pooled: bool, scratch: str | None = None) -> EventFigures:
+        return EventFigures(self.task, self._graph, self.history, pooled=pooled, scratch=scratch)
 
     def check_measurable(self, part: str, start: int, stop: int) -> None:
         """Raise ValueError if labels of the events at `[start, stop)` give no AUC to choose by."""
@@ -265,22 +281,42 @@ def _with_targets(
 ) -> Batch:
     seconds = seconds_of(ages.clamp(min=0), batch.seconds_per_tick)
     columns = label, is_known, past, seconds.log1p().float()
-    return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
+    label, is_known, there, age = (x.to(batch.eid.device) for x in columns)
+    return replace(batch, targets=Targets(label, is_known, there, age, host_past=past))
 
 
 class EventFigures(Component):
-    """Figures of the predicted labels of a log's events, in order, and of heuristic baselines."""
+    """Figures of the predicted labels of a log's events, in order, and of heuristic baselines.
+
+    Own labels are added with their predictions, whatever their delay. Predictions of events without
+    one are kept in a bounded space, and added once a late label is known; a correction of it is
+    counted, and changes no other figure.
+    """
 
     name = "task"
 
     def __init__(
-        self, task: LabelTask, graph: TemporalGraph, history: LabelHistory, *, pooled: bool
+        self,
+        task: LabelTask,
+        graph: TemporalGraph,
+        history: LabelHistory,
+        *,
+        pooled: bool,
+        scratch: str | None = None,
     ) -> None:
         self._task, self._graph, self._history = task, graph, history
         self._new = partial(LabelFigures, task.num_classes, pooled=pooled)
         self._own = self._new()
         self._span = torch.tensor([-1, -1])
         """Log positions of the first event added, and after the last."""
+        width = task.num_classes if task.config.has_decoder else 1
+        capacity = parse_bytes(task.config.label_memory) // 16
+        columns = {"logits": (width, torch.float32)}
+        self._said = KeptRows("label_predictions", columns, capacity, scratch)
+        self._late = torch.zeros(len(LATE_FIGURES), dtype=torch.int64)
+        """`LATE_FIGURES`."""
+        self._delays = torch.zeros(64 * _PER_OCTAVE, dtype=torch.int64)
+        """Late labels by the logarithm of their delay in ticks."""
 
     def add(self, host: HostEvents, positive: Tensor, classes: Tensor | None) -> dict[str, float]:
         """Add predictions of new events, and return the means over these, by name."""
@@ -288,12 +324,48 @@ class EventFigures(Component):
             return {}
         first = int(self._span[0])
         self._span = torch.tensor([int(host.eid[0]) if first < 0 else first, host.end])
+        logits = -positive.double().unsqueeze(1) if classes is None else classes.float()
         label = self._history.classes(host.eid)
         known = label >= 0
+        if self._said.first is not None or not known.all():
+            self._said.write(host.begin, {"logits": logits})
+            self._late[_PENDING] += int((~known).sum())
+        label, logits = label[known], logits[known]
+        if len(self._graph.log.late):
+            came, said = self._came(host.end)
+            label, logits = torch.cat([came, label]), torch.cat([said.to(logits.dtype), logits])
         if classes is None:
-            self._own.add_scores(-positive[known].double(), label[known] == 1)
+            self._own.add_scores(logits[:, 0].double(), label == 1)
             return {}
-        return self._named(self._own.add(label[known], classes[known].float()))
+        return self._named(self._own.add(label, logits))
+
+    def _came(self, stop: int) -> tuple[Tensor, Tensor]:
+        """Return the late labels that the event before `stop` is the first to see, as classes.
+
+        Those of events that were predicted, with the logits of then; counts the others.
+        """
+        log, begin = self._graph.log, int(self._late[_SEEN])
+        self._late[_SEEN] = end = int(log.late.num_known(torch.tensor(stop - 1)))
+        found = log.late.known(slice(begin, end))
+        eid, label = found.eid, self._history.late_classes(torch.arange(begin, end))
+        own, earlier = (
+            self._history.classes(eid),
+            self._history.late_classes(found.before.clamp(min=0)),
+        )
+        before = torch.where(found.before < 0, own, earlier)
+        self._late[_CORRECTED] += int(((before >= 0) & (label != before)).sum())
+        # a first one that withdraws nothing is none
+        was_none = (found.before < 0) | (log.late.known(found.before.clamp(min=0)).before < 0)
+        is_new = was_none & (before < 0) & (label >= 0) & (eid >= self._span[0])
+        eid, label, t = eid[is_new], label[is_new], found.t[is_new]
+        delay = (t - log.gather(eid).t).clamp(min=1).double()
+        group = (delay.log2() * _PER_OCTAVE).long()
+        self._delays += torch.bincount(group, minlength=len(self._delays))
+        is_kept = eid >= self._said.begin(self._said.stop)
+        self._late[_PENDING] -= len(eid)
+        self._late[_JUDGED] += int(is_kept.sum())
+        self._late[_TOO_LATE] += int((~is_kept).sum())
+        return label[is_kept], self._said.read(eid[is_kept])["logits"]
 
     def aps(self) -> tuple[dict[str, float], ...]:
         """Return the AP of recent scores and of all by name; nothing unless it is defined."""
@@ -302,7 +374,26 @@ class EventFigures(Component):
 
     def result(self, *, with_intervals: bool) -> dict[str, float]:
         """Return the figures so far, with intervals if requested."""
-        return self._named(self._own.result(with_intervals=with_intervals))
+        return self._named(self._own.result(with_intervals=with_intervals) | self.late())
+
+    def late(self) -> dict[str, float]:
+        """Return the figures of late labels: `LATE_FIGURES`, and quantiles of their delay.
+
+        Nothing unless an event had no label of its own. Delays are in seconds, within 9 %.
+        """
+        if not self._has_late:
+            return {}
+        found = {
+            f"late.{name}": float(num) for name, num in zip(LATE_FIGURES, self._late, strict=True)
+        }
+        del found["late.seen"]
+        share = self._delays.cumsum(0) / max(int(self._delays.sum()), 1)
+        for name, level in (("median", 0.5), ("p90", 0.9)):
+            if share[-1]:
+                group = int(torch.searchsorted(share, level))
+                ticks = 2 ** ((group + 0.5) / _PER_OCTAVE)
+                found[f"late.delay_{name}"] = ticks * self._graph.seconds_per_tick
+        return found
 
     def of_rules(self) -> dict[str, float]:
         """Return those of heuristic baselines for the same events; none of anomalies."""
@@ -312,7 +403,7 @@ class EventFigures(Component):
         rules = LabelRules(self._graph.log, self._history)
         start, stop = self._span.tolist()
         for eid, predicted in rules.predicted(max(start, 0), max(stop, 0)):
-            label = self._history.classes(eid)
+            label = self._history.first_classes(eid, stop - 1)
             for name, classes in predicted.items():
                 found.setdefault(name, self._new()).add(label[label >= 0], classes[label >= 0])
         return self._named(
@@ -329,7 +420,9 @@ class EventFigures(Component):
 
     def save(self, writer: Checkpoint) -> None:
         is_idle = not self._own.has_any  # which is not of the data, see `save_state`
-        writer.put(self.name, self._state(), volatile=is_idle)
+        writer.put(
+            self.name, {**self._own.state_dict(), "span": self._span.clone()}, volatile=is_idle
+        )
         score, is_positive = self._own.pool()
 
         def rows(start: int, stop: int) -> dict[str, Tensor]:
@@ -339,10 +432,15 @@ class EventFigures(Component):
 
         put_pieces(writer, self._pool_name, _PIECE, len(score), rows, volatile=is_idle)
         writer.note(_NOTE, len(score))
+        if self._has_late:
+            late = {"numbers": self._late.clone(), "delays": self._delays.clone()}
+            writer.put(_LATE, late, volatile=is_idle)
+            writer.note(_LATE, True)
+            self._said.save(writer, volatile=is_idle)
 
     def load(self, reader: Checkpoint) -> None:
         found = reader.get(self.name)
-        check_like(self.name, found, self._state())
+        check_like(self.name, found, {**self._own.state_dict(), "span": self._span})
         self._own.load_state_dict(found)
         self._span = found["span"].clone()
         num = read_natural(reader.meta, _NOTE)
@@ -351,14 +449,21 @@ class EventFigures(Component):
         if any({name: x.dtype for name, x in piece.items()} != types for piece in pieces):
             raise ValueError(f"{self._pool_name} has other columns than scores of labels")
         self._own.load_pool(*(torch.cat([piece[name] for piece in pieces]) for name in types))
+        if _LATE in reader.meta:
+            late = reader.get(_LATE)
+            check_like(_LATE, late, {"numbers": self._late, "delays": self._delays})
+            self._late, self._delays = late["numbers"].clone(), late["delays"].clone()
+            self._said.load(reader)
 
     @property
     def _pool_name(self) -> str:
         # pieces of one name never change, and figures that begin anew begin at another event
         return f"label-scores-{max(0, int(self._span[0]))}"
 
-    def _state(self) -> dict[str, Tensor]:
-        return {**self._own.state_dict(), "span": self._span.clone()}
+    @property
+    def _has_late(self) -> bool:
+        """Whether a label was not known at once."""
+        return self._said.first is not None or int(self._late[_SEEN]) > 0
 
 
 def make_task(config: TaskConfig) -> LabelTask | None:

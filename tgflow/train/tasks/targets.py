@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tgflow.base.units import INT64_MAX, INT64_MIN
-from tgflow.graph import TemporalGraph
-from tgflow.graph.events import NO_LABEL
+from tgflow.graph import EventLog, TemporalGraph
+from tgflow.graph.events import NO_LABEL, EventBatch, LateLabels
+from tgflow.graph.host import HostGraph
 from tgflow.nn.memory_table import grow_to
 from tgflow.plan.count_lookup import LastEvents
 
@@ -22,12 +24,26 @@ _MINUS = -2
 """Stands for the label -1 among classes, of which -1 is no label."""
 
 
+class View(NamedTuple):
+    """What `N` queries see of labels."""
+
+    t: Tensor
+    """int64 `[N]`: their ticks."""
+    cut: Tensor
+    """int64 `[N]`: own labels are those of events before these positions."""
+    at: Tensor
+    """int64 `[N]`: late labels are as seen from these positions."""
+    fresh: LateLabels | None = None
+    """Late labels, in order, that those at a later time than these see, too."""
+
+
 class LabelHistory:
     """The labels of a log as classes, and the earlier ones visible to each event.
 
-    At time t only labels of events before `t - delay` are visible, also those of the same batch.
-    They are a function of the log before t, so no state is saved: the log is read as far as needed.
-    Takes some 40 bytes an event, plus the same for each new pair. Not thread-safe.
+    At time t only labels of events before `t - delay` are visible, also those of the same batch,
+    and the late ones known at the event's position. They are a function of the log up to it, so no
+    state is saved: the log is read as far as needed. Takes some 40 bytes an event, plus the same
+    for each new pair; and as much for late labels. Not thread-safe.
 
     With two classes, labels are 0 and 1, or -1 and 1, and 1 is class 1. With more, the classes are
     numbered by first occurrence of their label. `NO_LABEL` is of class -1: it is not shown.
@@ -41,87 +57,176 @@ class LabelHistory:
         codes: dict[int, int] | None = None,
     ) -> None:
         self.num_classes, self.delay = num_classes, delay
-        self._log, self._last = graph.log, LastEvents(graph)
+        self._log, self._last = graph.log, LastEvents(graph.log)
         self._classes = torch.zeros(0, dtype=torch.int32)
-        self._has_unknown = False
+        """Classes of events by their own labels."""
         self._size = 0
         """Number of events read, which have classes; the rest is spare capacity."""
+        self._labeled: Tensor | None = None
+        """Events that have labels of their own, and spare capacity; None: all."""
+        self._num_labeled = 0
+        self._late = HostGraph("directed")
+        """The events of late labels, in the order in which these became known."""
+        self._late_eid = torch.zeros(0, dtype=torch.int64)
+        self._last_late = LastEvents(EventLog(self._late.log))
+        self._asked: tuple[tuple[int, ...], LateLabels] | None = None
+        """The log and position of the latest questions, and `LateEntries.fresh`."""
         self.codes: dict[int, int] = {} if codes is None else codes
         """The class of each label, of more than two classes; in the order of the classes."""
         self._first: dict[int, int] = {}
+        """The first event of each class by its own label."""
+        self._first_late: dict[int, int] = {}
+        """The first event that sees a late label of each class."""
 
     def upto(self, stop: int) -> None:
+        """Read the events before a position, and the late labels that they see."""
         if stop <= self._size:
             return
         label = self._log.read(self._size, stop).label
         if label is None:
             raise ValueError("the events have no labels; name their column by target=...")
+        known = label != NO_LABEL
+        eid = known.nonzero().flatten() + self._size
+        late, known_at = self._read_late(stop)
+        self._number(torch.cat([late, label[known]]), torch.cat([known_at, eid]), len(late))
         self._classes = grow_to(self._classes, stop)
         added = self._classes[self._size : stop]
-        known = label != NO_LABEL
-        self._has_unknown |= not known.all()
         added[:] = -1
-        added[known] = self._classes_of(label[known]).int()
-        if self.num_classes == 2 and len(minus := (label == -1).nonzero()):
-            self._first.setdefault(_MINUS, self._size + int(minus[0]))
-        codes, places = np.unique(added.numpy(), return_index=True)
-        for code, place in zip(codes.tolist(), places.tolist(), strict=True):
-            self._first.setdefault(code, self._size + place)
+        added[known] = self._codes_of(label[known]).int()
+        if self._labeled is None and len(eid) < stop - self._size:
+            self._labeled = torch.arange(self._size)
+        if self._labeled is not None:
+            self._labeled = grow_to(self._labeled, self._num_labeled + len(eid))
+            self._labeled[self._num_labeled : self._num_labeled + len(eid)] = eid
+        self._num_labeled += len(eid)
         self._size = stop
 
-    def _classes_of(self, label: Tensor) -> Tensor:
+    def _read_late(self, stop: int) -> tuple[Tensor, Tensor]:
+        """Add late labels that the events before `stop` see; return the labels and from where."""
+        first, last = len(self._late.log), int(self._log.late.num_known(torch.tensor(stop - 1)))
+        found = self._log.late.known(slice(first, last))
+        if first < last:
+            events = self._log.gather(found.eid)
+            place = torch.arange(first, last)
+            self._late.record(EventBatch.checked(src=events.src, dst=events.dst, t=place))
+            self._late_eid = grow_to(self._late_eid, last)
+            self._late_eid[first:last] = found.eid
+        is_known = found.label != NO_LABEL
+        return found.label[is_known], found.known_at[is_known]
+
+    def _number(self, label: Tensor, position: Tensor, num_late: int) -> None:
+        """Number new labels by the position where each occurs first, late ones first."""
+        codes = {-1: _MINUS}
+        if self.num_classes > 2:
+            order, codes = position.argsort(stable=True), self.codes
+            kinds, first = np.unique(label[order].numpy(), return_index=True)
+            for kind in kinds[first.argsort()].tolist():
+                if codes.setdefault(kind, len(codes)) >= self.num_classes:
+                    raise ValueError(
+                        f"label {kind} would be class {self.num_classes + 1} of "
+                        f"{self.num_classes}; raise the number of classes: classes=..."
+                    )
+        late, own = slice(num_late), slice(num_late, None)
+        for firsts, rows in ((self._first_late, late), (self._first, own)):
+            kinds, first = np.unique(label[rows].numpy(), return_index=True)
+            for kind, place in zip(kinds.tolist(), position[rows][first].tolist(), strict=True):
+                if kind in codes:
+                    firsts.setdefault(codes[kind], place)
+
+    def _codes_of(self, label: Tensor) -> Tensor:
+        """Return the classes of labels, int64; -1: of those that are not known, or not yet read."""
         if self.num_classes == 2:
-            if (wrong := (label < -1) | (label > 1)).any():
+            is_known = label != NO_LABEL
+            if (wrong := is_known & ((label < -1) | (label > 1))).any():
                 raise ValueError(
                     f"label {int(label[wrong][0])} is none of 0 and 1, or -1 and 1, so which class "
                     "it is of is not known; pass positive_label=..., or classes=..."
                 )
-            return label > 0
-        kinds, first, which = np.unique(label.numpy(), return_index=True, return_inverse=True)
-        for kind in kinds[first.argsort()].tolist():
-            if self.codes.setdefault(kind, len(self.codes)) >= self.num_classes:
-                raise ValueError(
-                    f"label {kind} would be class {self.num_classes + 1} of {self.num_classes}; "
-                    "raise the number of classes: classes=..."
-                )
-        codes = torch.tensor([self.codes[kind] for kind in kinds.tolist()])
+            return (label > 0).long().where(is_known, -1)
+        kinds, which = np.unique(label.numpy(), return_inverse=True)
+        codes = torch.tensor([self.codes.get(kind, -1) for kind in kinds.tolist()]).long()
         return codes[torch.from_numpy(which)]
 
-    def classes(self, eid: Tensor) -> Tensor:
-        """Return the classes of events, int64 `[N]` of positions `[N]`; -1: not known."""
+    def classes(self, eid: Tensor, at: int | Tensor | None = None) -> Tensor:
+        """Return the classes of events, int64 `[N]` of positions `[N]`; -1: not known.
+
+        Args:
+            eid: Log positions.
+            at: Positions to see late labels from, int64 `[N]` or one; None: own labels alone.
+        """
         if not len(eid):
             return eid
         self.upto(int(eid.max()) + 1)
-        return self._classes[eid].long()
+        own = self._classes[eid].long()
+        if at is None or not len(self._log.late):
+            return own
+        self.upto(1 + int(at.max() if isinstance(at, Tensor) else at))
+        return self._late_classes(eid, at, own)
 
-    def labels(self, codes: Tensor, t: Tensor) -> Tensor:
-        """Return the labels of classes, as seen at times; of two, 0 is -1 once that was seen."""
+    def _late_classes(self, eid: Tensor, at: int | Tensor, own: Tensor) -> Tensor:
+        """Return the classes of events by their late labels, or else `own`."""
+        is_late = self._log.late.find(eid, at) >= 0
+        label = self._log.late.labels(eid, at, torch.full_like(eid, NO_LABEL))
+        return torch.where(is_late, self._codes_of(label), own)
+
+    def labels(self, codes: Tensor, t: Tensor, at: Tensor) -> Tensor:
+        """Return the labels of classes, as seen at ticks and log positions.
+
+        Of two classes 0 is -1 once that was seen; of more, `NO_LABEL` for one that was not.
+        """
         if self.num_classes == 2:
-            first = self._first.get(_MINUS, INT64_MAX)
-            is_minus = [first < self.cut(time) for time in t.tolist()]
-            return torch.where((codes == 0) & torch.tensor(is_minus, dtype=torch.bool), -1, codes)
-        known = [*self.codes]
-        return torch.tensor(
-            [
-                known[code] if self._first.get(code, INT64_MAX) < self.cut(time) else NO_LABEL
-                for code, time in zip(codes.tolist(), t.tolist(), strict=True)
-            ],
-            dtype=torch.int64,
-        )
+            return torch.where((codes == 0) & self._was_seen(_MINUS, t, at), -1, codes)
+        found, known = torch.full_like(codes, NO_LABEL), [*self.codes]
+        for code in torch.unique(codes).tolist():
+            if code < len(known):
+                found[(codes == code) & self._was_seen(code, t, at)] = known[code]
+        return found
 
-    def first_of(self, labels: Sequence[int], t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the classes of labels, int64 `[L]`, and which labels were seen at times.
+    def first_of(self, labels: Sequence[int], t: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the classes of labels, int64 `[L]`, and which were seen, bool `[B, L]`.
 
-        The latter is bool `[B, L]` of ticks `[B]`; the class of one that was never seen is 0.
+        The latter is of ticks and positions `[B]`; the class of one that was never seen is 0.
         """
         codes = [self.codes.get(label, -1) for label in labels]
-        first = [INT64_MAX if code < 0 else self._first.get(code, INT64_MAX) for code in codes]
-        cuts = torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
-        return torch.tensor(codes).clamp(min=0), torch.tensor(first) < cuts.unsqueeze(1)
+        was_seen = torch.stack([self._was_seen(code, t, at) for code in codes], dim=1)
+        return torch.tensor(codes).clamp(min=0), was_seen
+
+    def _was_seen(self, code: int, t: Tensor, at: Tensor) -> Tensor:
+        is_own = self._first.get(code, INT64_MAX) < self._cuts(t)
+        return is_own | (self._first_late.get(code, INT64_MAX) <= at)
 
     def cut(self, t: int) -> int:
-        """Return the log position up to which events are visible at a time."""
+        """Return the log position up to which own labels of events are visible at a time."""
         return self._log.position(max(t - self.delay, INT64_MIN))
+
+    def num_labeled(self, position: int) -> int:
+        """Return the number of events before a position, which were read, with own labels."""
+        if self._labeled is None:
+            return position
+        return int(torch.searchsorted(self._labeled[: self._num_labeled], position))
+
+    def labeled(self, index: Tensor) -> Tensor:
+        """Return the events with own labels at places in their order."""
+        return index if self._labeled is None else self._labeled[index]
+
+    def late_classes(self, places: Tensor) -> Tensor:
+        """Return the classes of late labels at places in the order in which they became known."""
+        return self._codes_of(self._log.late.known(places).label)
+
+    def first_classes(self, eid: Tensor, at: int) -> Tensor:
+        """Return the classes by own labels, or else by the first late ones, as seen from `at`."""
+        own, place = self.classes(eid), self._log.late.find(eid, at)
+        while len(place) and (place >= 0).any():
+            before = self._log.late.known(place.clamp(min=0)).before.where(place >= 0, -1)
+            if (before < 0).all():
+                break
+            place = torch.where(before < 0, place, before)
+        first = self.late_classes(place.clamp(min=0)) if (place >= 0).any() else own
+        return torch.where((own < 0) & (place >= 0), first, own)
+
+    def late(self, places: Tensor) -> Tensor:
+        """Return the events of late labels at places in the order in which they became known."""
+        return self._late_eid[places]
 
     def past(self, eid: Tensor) -> tuple[Tensor, Tensor]:
         """Return the classes visible to events, and the ticks since the newest of each list."""
@@ -129,37 +234,134 @@ class LabelHistory:
             return eid.new_empty(0, 4, DEPTH), eid.new_empty(0, 4)
         self.upto(int(eid.max()) + 1)
         events = self._log.gather(eid)
-        return self.past_of(events.src, events.dst, events.t)
+        view = View(events.t, self._cuts(events.t), eid)
+        return self.past_at(self.last_of(events.src, events.dst, view), view)
 
-    def past_of(
-        self, src: Tensor, dst: Tensor, t: Tensor, limit: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Do the same as `past` for any pairs at ticks, by events before log positions `limit`."""
-        return self.past_at(self.last_of(src, dst, t, limit), t)
+    def asked(self, t: Tensor, limit: Tensor) -> View:
+        """Return what questions at ticks `t` see of the labels before log positions `limit`.
 
-    def last_of(
-        self, src: Tensor, dst: Tensor, t: Tensor, limit: Tensor | None = None, num: int = DEPTH
+        A question about a time before that of the event at its limit sees the late labels that the
+        last event up to then does; any other those that an event of its time there would see.
+        """
+        cut, later = torch.minimum(self._cuts(t), limit), torch.empty_like(t)
+        self._log.native.positions(t.clamp(max=INT64_MAX - 1) + 1, later)
+        at = torch.minimum(limit, later) - 1
+        fresh, ends = None, torch.unique(limit[at == limit - 1])
+        if len(self._log.late) and len(ends) == 1:
+            key = int(ends), len(self._log.late), len(self._log)
+            if self._asked is None or self._asked[0] != key:
+                self._asked = key, self._log.late.fresh(key[0])
+            fresh = self._asked[1]
+        return View(t, cut, at, fresh)
+
+    def _cuts(self, t: Tensor) -> Tensor:
+        return torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
+
+    def last_of(self, src: Tensor, dst: Tensor, view: View, num: int = DEPTH) -> Tensor:
+        """Return the last events of pairs with visible labels, as `LastEvents.before`.
+
+        Those whose labels are late are the ones whose labels became known last.
+        """
+        self.upto(max(int(view.cut.max()), 1 + int(view.at.max())) if len(src) else 0)
+        parts = []
+        if self._num_labeled or not len(self._log.late):
+            parts.append(self._known_of(self._last, src, dst, view.cut, num, view))
+        if len(self._late.log):
+            cut = self._log.late.num_known(view.at)
+            parts.append(self._known_of(self._last_late, src, dst, cut, num, view))
+        if view.fresh is not None and len(view.fresh):
+            parts.append(self._fresh_of(src, dst, view, num))
+        if not parts:
+            return torch.full((len(src), 4, num), -1)
+        return _newest(torch.cat(parts, dim=2), num) if len(self._log.late) else parts[0]
+
+    def _known_of(
+        self, last: LastEvents, src: Tensor, dst: Tensor, cut: Tensor, num: int, view: View
     ) -> Tensor:
-        """Return the last events of pairs with visible labels, as `LastEvents.before`."""
-        cut = torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
-        cut = cut if limit is None else torch.minimum(cut, limit)
-        self.upto(int(cut.max()) if len(cut) else 0)
+        """Return the last events of lists before a cut-off with known labels, `[N, 4, num]`."""
         deep = num
         while True:
-            last = self._last.before(src, dst, cut, deep)
-            if not self._has_unknown:
-                return last
-            known = (last >= 0) & (self._classes[last.clamp(min=0)] >= 0)
-            is_short = (known.sum(-1) < num) & (last[:, :, -1] >= 0)
+            found = last.before(src, dst, cut, deep)
+            if self._labeled is None and not len(self._log.late):
+                return found
+            if last is self._last_late:
+                found = torch.where(found < 0, -1, self._late_eid[found.clamp(min=0)])
+                known = ~_is_repeated(found)  # as after a correction
+            else:
+                known = (found >= 0) & (self._classes[found.clamp(min=0)] >= 0)
+            known &= self.seen(found, view) >= 0
+            is_short = (known.sum(-1) < num) & (found[:, :, -1] >= 0)
             if deep >= _DEEPEST or not is_short.any():
                 break
             deep *= 4
         known_first = (~known).byte().argsort(dim=-1, stable=True)[:, :, :num]
-        return last.where(known, -1).gather(-1, known_first)
+        return found.where(known, -1).gather(-1, known_first)
 
-    def past_at(self, last: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Return classes and ages, as `past`, of lists of events `[N, 4, k]` at ticks `[N]`."""
-        classes = torch.where(last < 0, -1, self._classes[last.clamp(min=0)])
+    def _fresh_of(self, src: Tensor, dst: Tensor, view: View, num: int) -> Tensor:
+        """Return the events of fresh late labels in the lists of pairs, the latest `num` known."""
+        assert view.fresh is not None
+        eid, t = view.fresh.eid, view.fresh.t
+        events = self._log.gather(eid)
+        found = torch.full((len(src), 4, num), -1)
+        for row, (u, v, time) in enumerate(
+            zip(src.tolist(), dst.tolist(), view.t.tolist(), strict=True)
+        ):
+            n = int(torch.searchsorted(t, time))
+            u_first, v_last = events.src[:n] == u, events.dst[:n] == v
+            back = (events.src[:n] == v) & (events.dst[:n] == u)
+            for place, which in enumerate((u_first & v_last, back, u_first, v_last)):
+                own = torch.unique(eid[:n][which])[-num:]
+                found[row, place, : len(own)] = own
+        return found.where(self.seen(found, view) >= 0, -1)
+
+    def seen_by(self, eid: Tensor, t: Tensor, limit: Tensor) -> Tensor:
+        """Return the classes of events `[N]` as one question sees them, see `asked`; -1: none."""
+        self.upto(int(limit))
+        view = self.asked(t, limit)
+        return self.seen(eid.where(eid < limit, -1).unsqueeze(0), view)[0]
+
+    def seen(self, eid: Tensor, view: View) -> Tensor:
+        """Return the classes of events `[N, ...]` as their query sees them; -1: none."""
+        each = (-1, *[1] * (eid.dim() - 1))
+        is_seen = (eid >= 0) & (eid < view.cut.view(each))
+        own = torch.where(is_seen, self._classes[eid.clamp(min=0)], -1).long()
+        if not len(self._log.late):
+            return own
+        at = view.at.view(each).expand_as(eid).flatten()
+        found = self._late_classes(eid.flatten(), at, own.flatten()).view_as(eid)
+        if view.fresh is None or not len(view.fresh):
+            return found
+        order = view.fresh.eid.argsort(stable=True)
+        fresh = LateLabels(*(x[order] for x in (view.fresh.eid, view.fresh.label, view.fresh.t)))
+        codes = self._codes_of(fresh.label)
+        for row, time in enumerate(view.t.tolist()):
+            is_seen = fresh.t < time
+            known, code = fresh.eid[is_seen], codes[is_seen]
+            place = torch.searchsorted(known, eid[row].contiguous(), right=True) - 1  # its last one
+            hit = (place >= 0) & (eid[row] >= 0)
+            hit &= known[place.clamp(min=0)] == eid[row] if len(known) else False
+            if hit.any():
+                found[row] = torch.where(hit, code[place.clamp(min=0)], found[row])
+        return found
+
+    def past_at(self, last: Tensor, view: View) -> tuple[Tensor, Tensor]:
+        """Return classes and ages, as `past`, of lists of events `[N, 4, k]`."""
         newest = last[:, :, 0]
         then = self._log.gather(newest.clamp(min=0).view(-1)).t.view_as(newest)
-        return classes.long(), torch.where(newest < 0, -1, t.unsqueeze(1) - then)
+        ages = torch.where(newest < 0, -1, view.t.unsqueeze(1) - then)
+        return self.seen(last, view), ages
+
+
+def _newest(eid: Tensor, num: int) -> Tensor:
+    """Return the `num` newest distinct events of each list, `[N, 4, num]`."""
+    eid = eid.sort(dim=-1, descending=True).values
+    eid[..., 1:][eid[..., 1:] == eid[..., :-1]] = -1
+    return eid.sort(dim=-1, descending=True).values[..., :num]
+
+
+def _is_repeated(eid: Tensor) -> Tensor:
+    """Return which events occur earlier in their list, bool `[N, 4, k]`."""
+    order = eid.argsort(dim=-1, stable=True)
+    grouped, again = eid.gather(-1, order), torch.zeros_like(eid, dtype=torch.bool)
+    again.scatter_(-1, order[..., 1:], grouped[..., 1:] == grouped[..., :-1])
+    return again

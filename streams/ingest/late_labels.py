@@ -1,0 +1,497 @@
+"""Labels that come after their events: resolved to log positions, and placed among the events."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from tgflow.base.units import INT64_MAX, INT64_MIN
+from tgflow.graph.ids import NodeIds
+from tgflow.graph.log import EventLog
+from tgflow.streams.ingest.accounting import RowAccounting
+from tgflow.streams.ingest.admission import Admitted
+from tgflow.streams.ingest.ingest_state import NO_ROWS, IngestState, LabelRows
+from tgflow.streams.rows.row_batch import (
+    BadRow,
+    EventColumns,
+    Int64s,
+    PartitionedSource,
+    Position,
+    RowBatch,
+)
+from tgflow.streams.rows.validate import hashes_of
+
+POLL_SECONDS = 0.1
+PIECE = 1 << 20
+_NONE = INT64_MAX
+_UNLABELED = INT64_MIN + 1
+"""In place of the late label of an event without one."""
+
+# Keys of events.
+
+
+def edge_keys(src: Int64s, dst: Int64s, t: Int64s) -> Int64s:
+    """Return keys of events by `hashed` ids and times, int64 `[N]`."""
+    return _mixed(src ^ _mixed(dst ^ _mixed(t)))
+
+
+def _mixed(x: Int64s) -> Int64s:
+    """Return 64 mixed bits of each value (the finalizer of splitmix64)."""
+    bits = x.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Int64s = (bits ^ (bits >> np.uint64(31))).view(np.int64)
+    return mixed
+
+
+def hashed(ids: pa.Array) -> Int64s:
+    """Return integer ids as they are, and 64 bits of each text; int64 `[N]`."""
+    if pa.types.is_integer(ids.type):
+        return np.ascontiguousarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
+    found = ids.dictionary_encode()
+    hashes: Int64s = hashes_of(found.dictionary)[found.indices.to_numpy(zero_copy_only=False)]
+    return hashes
+
+
+class EventIndex:
+    """The log positions of events by 64-bit keys, in sorted runs: 16 bytes an event."""
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[Int64s, Int64s]] = []
+        self.size = 0
+        """Number of events."""
+
+    def add(self, keys: Int64s) -> None:
+        """Add the keys of the next events."""
+        order = np.argsort(keys, kind="stable")
+        run, self.size = (keys[order], order + self.size), self.size + len(keys)
+        while self._runs and len(self._runs[-1][0]) < 2 * len(run[0]):
+            older = self._runs.pop()
+            both, eids = (np.concatenate(pair) for pair in zip(older, run, strict=True))
+            order = np.argsort(both, kind="stable")  # merges sorted runs in linear time
+            run = both[order], eids[order]
+        if len(run[0]):
+            self._runs.append(run)
+
+    def find(self, keys: Int64s) -> Int64s:
+        """Return the first two positions of each key, int64 `[2, N]`; the largest int64: none."""
+        found = [np.full((2, len(keys)), _NONE)]
+        for own, eids in self._runs:
+            place = np.searchsorted(own, keys) + np.array([[0], [1]])
+            there = np.minimum(place, len(own) - 1)
+            is_found = (place < len(own)) & (own[there] == keys)
+            found.append(np.where(is_found, eids[there], _NONE))
+        first: Int64s = np.sort(np.concatenate(found), axis=0)[:2]
+        return first
+
+
+COUNTS = ("added", "corrected", "repeated", "refused")
+"""Labels by what became of them: the first of their events, others, equal to the latest, bad."""
+
+
+class LateLabelReader:
+    """Labels that come after their events, from a source of their own, and given by `admit`.
+
+    Each is resolved to the log position of its event, by the id or by source, destination and time.
+    One of several events alike is refused; one of an event that has not come waits, up to
+    `most_waiting`, and is placed right after it.
+
+    Takes 24 bytes an event: keys in `EventIndex`, and the latest label; with ids 8 more.
+
+    Args:
+        source: Source of labels; None: none.
+        by_id: Whether events are named by their ids.
+        by_time: Whether a label of the source is placed before the first event that is later, which
+            needs a source that ends, of one partition; else where it is read.
+        most_waiting: Maximum number of labels that wait.
+        max_bad_ratio: As of `Ingest`, of the labels.
+    """
+
+    def __init__(
+        self,
+        source: PartitionedSource | None = None,
+        *,
+        by_id: bool = False,
+        by_time: bool = False,
+        most_waiting: int = 100_000,
+        max_bad_ratio: float | None = None,
+    ) -> None:
+        self.source, self.by_id = source, by_id
+        self.by_time = by_time and source is not None
+        self.name = "labels" if source is None else source.name
+        self.index = EventIndex()
+        self._ids = np.empty(0, np.int64)
+        """Keys by event, if they are ids: only these cannot be computed again."""
+        self.reject: Callable[[Sequence[BadRow]], object] = lambda rows: None
+        """Called with the bad rows of the source."""
+        self._most_waiting = most_waiting
+        self._waiting = self._queue = NO_ROWS
+        self._wanted = np.empty(0, np.int64)
+        """Sorted keys of the events that labels wait for."""
+        self._labels = np.empty(0, np.int64)
+        """The latest label of each event."""
+        self._accounting = RowAccounting(self.name, max_bad_ratio)
+        self._counts = dict.fromkeys(COUNTS, 0)
+        self._positions: dict[int, Position] = {}
+        self._block: RowBatch | None = None
+        self._taken, self._latest = 0, INT64_MIN
+        self._has_ended = source is None
+
+    # State
+
+    def restore(self, state: IngestState, log: EventLog, ids: NodeIds) -> None:
+        """Continue from a state of ingestion, with the log of its events and their late labels.
+
+        With `by_id`, the ids of these events are given to `keep` first.
+
+        Raises:
+            ValueError: If there are events whose ids were not kept.
+        """
+        size = state.num_released
+        if self.by_id and self.index.size < size:
+            raise ValueError(
+                f"the ids of {size - self.index.size:,} events were not kept, as the run had no "
+                "late labels: name events by source, destination and time, by='edge'"
+            )
+        nodes = np.empty(0, np.int64)
+        for start in range(0, 0 if self.by_id else size, PIECE):
+            events = log.read(start, min(start + PIECE, size))
+            more = int(max(events.src.max(), events.dst.max())) + 1 - len(nodes)
+            if more > 0:
+                new = ids.decode(torch.arange(len(nodes), len(nodes) + more))
+                nodes = np.concatenate([nodes, hashed(pa.array(new))])
+            src, dst = nodes[events.src.numpy()], nodes[events.dst.numpy()]
+            self.index.add(edge_keys(src, dst, events.t.numpy()))
+        late = log.late.read(0, len(log.late))
+        before = (late["written_at"] < size).numpy()
+        eid = late["eid"].numpy()[before]
+        self._labels = _grown(self._labels, int(eid.max(initial=-1)) + 1, _UNLABELED)
+        self._labels[eid] = late["label"].numpy()[before]  # the last one of several
+        if state.labels is not None:
+            self.repeat(state.labels)
+        is_waiting = (state.pending.at <= size) & (state.pending.eid < 0)
+        self._wait(state.pending.take(is_waiting))
+        self._queue = state.pending.take(~is_waiting)
+
+    def repeat(self, state: Mapping[str, Any]) -> None:
+        """Continue from a result of `state`, but for labels that are pending."""
+        self._accounting.counts.clear()
+        self._accounting.restore(state["rows"])
+        self._counts |= state["counts"]
+        if state["source"] == self.name:
+            self._positions = {int(p): position for p, position in state["positions"].items()}
+            self._taken, self._latest = state["taken"], state["latest"]
+
+    def _wait(self, rows: LabelRows) -> None:
+        self._waiting, self._wanted = rows, np.sort(rows.key)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON, without labels that are pending; later changes do not matter.
+
+        They are the name of the source, where it resumes and how many rows further, the latest
+        time; counts of rows by partition, as those of events, and of labels.
+        """
+        rows = {partition: dict(entry) for partition, entry in self._accounting.counts.items()}
+        found = {"source": self.name, "taken": self._taken, "latest": self._latest, "rows": rows}
+        positions = {str(p): position for p, position in self._positions.items()}
+        return found | {"positions": positions, "counts": self.counts}
+
+    @property
+    def pending(self) -> LabelRows:
+        """Labels that wait for their events, or stand behind the last one."""
+        is_queued = self._queue.size > 0
+        return LabelRows.joined([self._waiting, self._queue]) if is_queued else self._waiting
+
+    def report(self) -> dict[str, Any]:
+        """Return counts of labels, as in stream.json."""
+        refused = {p: {"refused": each["refused"]} for p, each in self._accounting.counts.items()}
+        counts = {**self._counts, "waiting": self.num_waiting}
+        return {"source": self.name, **counts, "partitions": refused}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Labels by what became of them; see `COUNTS`."""
+        return dict(self._counts)
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of labels that wait for their events, or for the next one."""
+        return self._waiting.size + self._queue.size
+
+    # Events
+
+    def keep(self, keys: Int64s) -> None:
+        """Add the next events by their keys."""
+        if self.by_id:
+            self._ids = _grown(self._ids, self.index.size + len(keys), 0)
+            self._ids[self.index.size : self.index.size + len(keys)] = keys
+        self.index.add(keys)
+
+    def ids(self, start: int, stop: int) -> Int64s:
+        """Return a view of the keys of events `[start, stop)`; thread-safe."""
+        return self._ids[start:stop]
+
+    def keys_of(self, rows: EventColumns) -> Int64s:
+        """Return the keys of events, or of those that labels are of."""
+        if not self.by_id:
+            return edge_keys(hashed(rows.src), hashed(rows.dst), rows.t)
+        assert rows.event_id_hash is not None or not len(rows), "they are not kept"
+        return np.empty(0, np.int64) if rows.event_id_hash is None else rows.event_id_hash
+
+    def placed(self, keys: Int64s, first: int) -> LabelRows:
+        """Return the labels for the log, by position, up to the end of events that were kept last.
+
+        They are those that waited for one of the events, each right after it, and queued ones.
+        Those right after the last event come with the next ones: a checkpoint there lacks them.
+        Without events all are returned that stand behind the last one.
+
+        Args:
+            keys: Keys of these events.
+            first: Log position of the first of them.
+        """
+        stop = first + len(keys)
+        num = int(np.searchsorted(self._queue.at, stop, side="left" if len(keys) else "right"))
+        if not num and not self._are_wanted(keys):
+            return NO_ROWS
+        due, self._queue = self._queue.take(slice(num)), self._queue.take(slice(num, None))
+        waiting = LabelRows.joined([self._waiting, due.take(due.eid < 0)])
+        found, place = np.unique(keys, return_index=True)  # of several events alike, the first
+        is_found = np.zeros(waiting.size, np.bool_)
+        if len(found) and waiting.size:
+            at = np.minimum(np.searchsorted(found, waiting.key), len(found) - 1)
+            is_found = found[at] == waiting.key
+            eid = first + place[at]
+            waiting = waiting._replace(
+                eid=np.where(is_found, eid, -1), at=np.where(is_found, eid + 1, waiting.at)
+            )
+        self._wait(waiting.take(~is_found))
+        rows = LabelRows.joined([waiting.take(is_found), due.take(due.eid >= 0)])
+        num = int(np.searchsorted(rows.at, stop)) if len(keys) else rows.size
+        self._queue = LabelRows.joined([rows.take(slice(num, None)), self._queue])
+        return self._new(rows.take(slice(num)))
+
+    def _are_wanted(self, keys: Int64s) -> bool:
+        if not self._waiting.size:
+            return False
+        place = np.minimum(np.searchsorted(self._wanted, keys), len(self._wanted) - 1)
+        return bool((self._wanted[place] == keys).any())
+
+    def _new(self, rows: LabelRows) -> LabelRows:
+        """Count labels in order; return those that differ from the latest of their event."""
+        if not rows.size:
+            return rows
+        order = np.argsort(rows.eid, kind="stable")
+        eid, label = rows.eid[order], rows.label[order]
+        self._labels = _grown(self._labels, int(eid[-1]) + 1, _UNLABELED)
+        before = self._labels[eid]
+        before[1:] = np.where(eid[1:] == eid[:-1], label[:-1], before[1:])
+        is_repeated = before == label
+        self._labels[eid] = label  # the last one of several
+        num_new = int(np.count_nonzero(~is_repeated))
+        added = int(np.count_nonzero(~is_repeated & (before == _UNLABELED)))
+        for name, num in zip(COUNTS, (added, num_new - added, rows.size - num_new), strict=False):
+            self._counts[name] += num
+        return rows.take(np.sort(order[~is_repeated]))
+
+    # Labels
+
+    def queue(self, rows: LabelRows) -> None:
+        """Add labels that are in the log, for the next `advance`."""
+        self._queue = LabelRows.joined([self._queue, rows])
+
+    def admit(
+        self, rows: RowBatch, at: Int64s | int, clock: int | None = None
+    ) -> tuple[LabelRows, list[BadRow]]:
+        """Resolve rows of labels that come at positions `at`; return them and the bad rows.
+
+        Nothing changes. A time of `INT64_MIN` is replaced by `clock`.
+        """
+        events, faults = rows.events, rows.bad()
+        if not len(events):  # without columns, if no record could be decoded
+            return NO_ROWS, faults
+        t = events.t if events.label_time is None else events.label_time
+        if clock is not None:
+            t = np.where(t == INT64_MIN, clock, t)
+        at = np.broadcast_to(at, len(events)).astype(np.int64)
+        keys = self.keys_of(events)
+        eid, other = self.index.find(keys)
+        eid = np.where(eid < at, eid, -1)
+        assert events.label is not None
+        found = LabelRows(at, eid, keys, events.label, t)
+        is_refused = other < at
+        waits = np.flatnonzero(eid < 0)
+        over = self._beyond_limit(found.take(waits))
+        is_refused[waits[over]] = True
+        named = "this id" if self.by_id else "this source, destination and time"
+        for row in np.flatnonzero(is_refused).tolist():
+            code, text = "ambiguous", f"there are several events of {named}"
+            if eid[row] < 0:
+                code, text = "unseen", f"there is no event of {named} yet, and "
+                text += f"{self._most_waiting:,} labels wait already: labels.max_waiting"
+            number = row if rows.index is None else int(rows.index[row])
+            faults.append(BadRow(number, code, text, rows.locate(number)))
+        faults.sort(key=lambda fault: fault.index)
+        return found.take(~is_refused), faults
+
+    def _beyond_limit(self, rows: LabelRows) -> Int64s:
+        """Return which of further waiting labels are beyond the limit, as numbers."""
+        waiting = [self._waiting, self._queue.take(self._queue.eid < 0)]
+        if sum(each.size for each in waiting) + rows.size <= self._most_waiting:
+            return np.empty(0, np.int64)
+        # Their events may be released already, behind them: the limit must not depend on how far.
+        left = np.concatenate([self.index.find(each.key)[0] for each in waiting])
+        ends, out = np.sort(left).tolist(), []
+        own = self.index.find(rows.key)[0].tolist()
+        for row, (at, end) in enumerate(zip(rows.at.tolist(), own, strict=True)):
+            while ends and ends[0] < at:
+                heapq.heappop(ends)
+            if len(ends) >= self._most_waiting:
+                out.append(row)
+            else:
+                heapq.heappush(ends, end)
+        return np.array(out, np.int64)
+
+    def count_refused(self, num: int) -> None:
+        """Count labels that were refused, but are no rows of the source."""
+        self._counts["refused"] += num
+
+    # The source
+
+    def start(self) -> None:
+        """Start the source where the state has it."""
+        if self.source is not None:
+            self.source.start(self._positions)
+
+    def close(self) -> None:
+        """Close the source."""
+        if self.source is not None:
+            self.source.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be read once the events have ended."""
+        if self.source is None or self.by_time:
+            return True
+        there = set(self.source.partitions())
+        return there <= self.source.ended() | self.source.caught_up()
+
+    def arrived(self, now: int, timeout: float) -> list[LabelRows]:
+        """Queue and return what the source delivers now, at position `now`; all but placed by time.
+
+        Raises:
+            TooManyBadRecords: If more rows are bad than `max_bad_ratio` allows.
+        """
+        found: list[LabelRows] = []
+        if self.source is None or self.by_time:
+            return found
+        wanted = set(self.source.partitions()) - self.source.ended()
+        for rows in self.source.poll(wanted, timeout) if wanted else ():
+            found.append(self._entered(rows, now))
+            self._positions[rows.partition] = rows.position
+        return found
+
+    def rest(self, now: int) -> list[LabelRows]:
+        """Queue and return what the source has behind the last event; no more than may wait."""
+        room = max(0, self._most_waiting - self.num_waiting)
+        return self.due(np.empty(0, np.int64), now, INT64_MAX, room)
+
+    def due(
+        self, t: Int64s, first: int, stop_at: int | None = None, most: int | None = None
+    ) -> list[LabelRows]:
+        """Queue and return the source's labels before the last of kept events with times `t`.
+
+        A label is placed before the first event that is later than it and all labels before it.
+
+        Args:
+            t: Times of the events.
+            first: Log position of the first of them.
+            stop_at: Time of the first label to leave; None: that of the last event.
+            most: Maximum number of labels; None: any.
+
+        Raises:
+            TooManyBadRecords: As `arrived`.
+        """
+        found: list[LabelRows] = []
+        stop_at = int(t[-1]) if stop_at is None else stop_at  # as more events may have its time
+        while self.by_time and (block := self._next_block()) is not None:
+            events = block.events
+            own = events.t if events.label_time is None else events.label_time
+            latest = np.maximum.accumulate(np.concatenate([[self._latest], own]))[1:]
+            num = int(np.searchsorted(latest, stop_at))
+            if most is not None:
+                num = min(num, most)
+                most -= num
+            numbers = np.arange(len(own)) if block.index is None else block.index
+            is_whole = num == len(own)
+            stop = block.num_rows if is_whole else int(numbers[num])
+            at = first + np.searchsorted(t, latest[:num], side="right")
+            found.append(self._entered(_part(block, stop, num), at))
+            self._latest = int(latest[num - 1]) if num else self._latest
+            if not is_whole:
+                self._taken += stop
+                self._block = _rest(block, stop, num)
+                break
+            self._block, self._taken = None, 0
+            self._positions[block.partition] = block.position
+        return found
+
+    def _entered(self, rows: RowBatch, at: Int64s | int) -> LabelRows:
+        found, bad = self.admit(rows, at)
+        self._counts["refused"] += len(bad)
+        self.queue(found)
+        try:
+            self._accounting.enter(rows, Admitted(bad))
+        finally:
+            self.reject(bad)
+        return found
+
+    def _next_block(self) -> RowBatch | None:
+        """Return the rest of the block being read, or the next one; None at the end."""
+        assert self.source is not None
+        while self._block is None and not self._has_ended:
+            for rows in self.source.poll({0}, POLL_SECONDS):
+                if self._taken >= rows.num_rows > 0:  # of a block that was read before
+                    self._taken -= rows.num_rows
+                    self._positions[0] = rows.position
+                    continue
+                index = np.arange(rows.num_rows) if rows.index is None else rows.index
+                num = int(np.searchsorted(index, self._taken))
+                self._block = _rest(rows, self._taken, num) if self._taken else rows
+            self._has_ended = bool(self.source.ended()) and self._block is None
+        return self._block
+
+
+def _grown(array: Int64s, size: int, fill: int) -> Int64s:
+    """Return an array with room for `size` values."""
+    if size <= len(array):
+        return array
+    return np.concatenate([array, np.full(max(size - len(array), len(array)), fill)])
+
+
+def _part(rows: RowBatch, stop: int, num: int) -> RowBatch:
+    """Return the first `stop` rows, of which `num` are good."""
+    index = None if rows.index is None else rows.index[:num]
+    faults = [fault for fault in rows.faults if fault.row < stop]
+    return replace(
+        rows, events=rows.events.take(slice(num)), index=index, faults=faults, num_rows=stop
+    )
+
+
+def _rest(rows: RowBatch, start: int, num: int) -> RowBatch:
+    """Return the rows from number `start` on, before which there are `num` good ones."""
+    index = None if rows.index is None else rows.index[num:] - start
+    faults = [replace(f, row=f.row - start) for f in rows.faults if f.row >= start]
+    return replace(
+        rows,
+        events=rows.events.take(slice(num, None)),
+        index=index,
+        faults=faults,
+        num_rows=rows.num_rows - start,
+        locate=lambda row: rows.locate(row + start),
+    )

@@ -1,0 +1,119 @@
+"""Labels that clients add over HTTP to a run that learns: `POST /labels`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from threading import Thread
+from typing import Any
+
+import numpy as np
+
+from tgflow.base.secret import resolve
+from tgflow.base.units import INT64_MIN
+from tgflow.run.config import Config, ConfigError
+from tgflow.serve.endpoint import check_token
+from tgflow.serve.pipe import Pipe
+from tgflow.serve.questions import Refused
+from tgflow.streams.errors import RowFault
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.kafka.codecs import JsonCodec
+from tgflow.streams.rows.row_batch import RowBatch
+from tgflow.streams.rows.schema import Columns, Scale, listed
+from tgflow.streams.rows.validate import LabelCoding, RowSchema, validate
+
+_PARTITION = -1
+
+
+def label_token(config: Config) -> str | None:
+    """Return the token of clients that add labels; None if none can."""
+    given = config.labels.token
+    try:
+        return None if given is None else check_token(str(resolve("token", given)), given)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"--label-token: {error}") from None
+
+
+class PostedLabels:
+    """Adds labels from bodies of requests to a run, read as those of files.
+
+    Args:
+        config: Settings of the run.
+        ingest: Its ingestion.
+    """
+
+    def __init__(self, config: Config, ingest: Ingest) -> None:
+        c, by_id = config.stream, config.has_label_ids
+        self._ingest = ingest
+        self._named = ("event_id",) if by_id else ("src", "dst", "t")
+        columns = Columns(
+            src="event_id" if by_id else "src",
+            dst="event_id" if by_id else "dst",
+            t="time" if by_id else "t",
+            label="label",
+            event_id="event_id" if by_id else None,
+            label_time="time",
+            texts=frozenset({"label"}),
+        )
+        scale = Scale.between(c.unit, c.tick)
+        if c.time_format is not None:
+            scale = replace(scale, is_text=True, format=c.time_format)
+        ids = "string" if by_id else c.id_kind or "int"
+        self._schema = RowSchema(columns, ids, scale, (), config.checks, coding=LabelCoding(c))
+        form = c.time_format
+        self._any_time = 0 if form is None else datetime(2000, 1, 1).strftime(form)
+
+    def serve(self, pipe: Pipe) -> None:
+        """Answer a replica's requests in a thread, until it ends."""
+        Thread(target=pipe.answer, args=(self.answer,), name="labels", daemon=True).start()
+
+    def answer(self, body: bytes) -> tuple[int, bytes]:
+        """Add the labels of a body; return the status and the body of the response."""
+        try:
+            done = self._ingest.add_labels(self._rows(body))
+        except Refused as refused:
+            return refused.status, refused.body
+        except (RuntimeError, OSError) as error:
+            return 503, Refused(503, str(error)).body
+        return 200, json.dumps(done).encode()
+
+    def _rows(self, body: bytes) -> RowBatch:
+        try:
+            value = json.loads(body, parse_float=str)
+        except (ValueError, RecursionError) as error:
+            raise Refused(422, f"the body is not JSON: {error}") from None
+        items = value.get("labels") if isinstance(value, dict) and len(value) == 1 else None
+        if not isinstance(items, list) or not items:
+            raise Refused(422, 'the body must be {"labels": [...]}; /docs shows what it may have')
+        faults, records, timeless = dict[int, RowFault](), dict[int, bytes](), list[int]()
+        for row, item in enumerate(items):
+            if text := self._fault(item):
+                faults[row] = RowFault(row, "schema", text)
+                continue
+            if item.get("time") is None:
+                timeless.append(row)
+            full = {"time": self._any_time} if row in timeless[-1:] else {}
+            records[row] = json.dumps({**item, **full}).encode()
+        found, numbers = JsonCodec(self._schema).decode([*records.values()]), [*records]
+        faults |= {numbers[i]: RowFault(numbers[i], *f) for i, f in found.faults.items()}
+        if not found.batches:
+            first = [f"label {fault.row}: {fault.text}" for fault in [*faults.values()][:3]]
+            raise Refused(422, "; ".join(first))
+        index = np.array([row for row in numbers if row not in faults])
+        rows = validate(found.batches, self._schema, index=index, faults=[*faults.values()])
+        assert rows.index is not None
+        assert rows.events.label_time is not None
+        times = np.where(np.isin(rows.index, timeless), INT64_MIN, rows.events.label_time)
+        return replace(rows, events=replace(rows.events, label_time=times), partition=_PARTITION)
+
+    def _fault(self, item: Any) -> str | None:
+        if not isinstance(item, Mapping):
+            return "it is not an object"
+        needed = {*self._named, "label"}
+        if missing := sorted(needed - item.keys()):
+            return f"{missing[0]} is missing; a label has {listed([*self._named, 'label'])}, time"
+        if extra := sorted(item.keys() - needed - {"time"}):
+            return f"{listed(extra)} is not a field of a label"
+        return None

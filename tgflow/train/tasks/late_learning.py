@@ -1,0 +1,182 @@
+"""Learning of labels that become known after their event, from inputs kept of then."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tgflow.base.keys import KeyDomain, derive_key
+from tgflow.base.units import parse_bytes
+from tgflow.checkpoint import Checkpoint, Component
+from tgflow.checkpoint.typed import read_as
+from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Batch, KeptTargets, StepBatch
+from tgflow.nn.label_decoder import NUM_PASTS, LabelDecoder
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.train.results import Results
+from tgflow.train.step import TrainStep
+from tgflow.train.tasks.kept_rows import KeptRows
+from tgflow.train.tasks.labels import EventLabels
+from tgflow.train.tasks.targets import DEPTH
+
+_REPLAY = ExperienceReplay(1.0, 1 << 62, math.inf)
+"""Draws uniformly."""
+
+
+class LateLearning(Component):
+    """Learns labels that become known after their event was learned, from inputs kept of then.
+
+    Each micro-batch learns labels that became known before it, in order and at most as many as it
+    has events, and some of those learned so before again, drawn by keys from those whose inputs are
+    kept. So what is learned is a function of the log. Rows are filled up to a fixed number.
+
+    Inputs are kept with a delay of labels, or from the first event whose label is not known. Labels
+    that are known at once are learned with their event, and not again: that gains little.
+
+    Args:
+        labels: Labels of the events.
+        decoder: Decoder that learns them.
+        graph: Graph of the events.
+        batch_size: Events of a micro-batch.
+        seed: Seed of the draws.
+        results: Transfer of inputs to the host.
+        directory: Where inputs are kept; see `KeptRows`.
+    """
+
+    name = "late_learning"
+
+    def __init__(
+        self,
+        labels: EventLabels,
+        decoder: LabelDecoder,
+        graph: TemporalGraph,
+        batch_size: int,
+        seed: int,
+        results: Results[tuple[int, Tensor]],
+        directory: str | None = None,
+    ) -> None:
+        c, history = labels.task.config, labels.history
+        small = torch.int8 if history.num_classes < 128 else torch.int32
+        columns = {"values": (decoder.width, torch.float16), "past": (NUM_PASTS * DEPTH, small)}
+        capacity = parse_bytes(c.label_memory)
+        self._rows = KeptRows("label_inputs", columns, capacity, directory)
+        self._history, self._log, self._results, self._seed = history, graph.log, results, seed
+        self._is_delayed = c.label_delay is not None
+        self._num_new, self._num_again = batch_size, round(c.label_replay * batch_size)
+        self._at = 0
+        """The micro-batch that is learned, by its first event."""
+        self._before = self._after = (0, 0)
+        """Up to where labels were learned before it, and with it: own labels, by event, and late
+        ones, in the order in which they became known."""
+        decoder.keep = decoder.inputs
+
+    @classmethod
+    def of(
+        cls, learner: TrainStep, labels: EventLabels, graph: TemporalGraph
+    ) -> LateLearning | None:
+        """Return that of a model that learns; None without a `LabelDecoder`."""
+        decoder, config = learner.model.label_decoder, learner.config
+        if not learner.learns or not isinstance(decoder, LabelDecoder):
+            return None
+        numbers, results = (config.batch_size, config.seed), learner.new_results()
+        return cls(labels, decoder, graph, *numbers, results, learner.execution.scratch)
+
+    def put(self, batch: StepBatch, values: Tensor) -> None:
+        """Keep the inputs of a micro-batch that was predicted."""
+        assert isinstance(batch, Batch)
+        assert batch.targets is not None
+        assert batch.targets.host_past is not None
+        if self._rows.first is None:
+            eid = batch.host.eid[: batch.num_new]
+            if not self._is_delayed and (self._history.classes(eid) >= 0).all():
+                return
+            self._rows.first = batch.host.begin
+        past = batch.targets.host_past[: batch.num_new].flatten(1)
+        self._results.put((batch.host.begin, past), {"values": values[: batch.num_new]})
+        self._write()
+
+    def _write(self, *, everything: bool = False) -> None:
+        for (start, past), values, _ in self._results.take(everything=everything):
+            self._rows.write(start, {"values": values["values"], "past": past})
+
+    def attach(self, batch: Batch) -> Batch:
+        """Return a batch to learn with kept labels; those of all updates of a micro-batch."""
+        begin, targets = batch.host.begin, batch.targets
+        if self._rows.first is None:
+            return batch
+        assert targets is not None
+        if begin != self._at:
+            self._at, self._before = begin, self._after
+        first = self._rows.begin(batch.host.end)
+        new, self._after = self._became_known(begin, first)
+        again = self._again(
+            derive_key(self._seed, batch.epoch, batch.index, KeyDomain.LABELS), first
+        )
+        eid = torch.cat([new, again[again >= first]])
+        label = self._history.classes(eid, begin - 1)
+        eid, label = eid[label >= 0], label[label >= 0]
+        if len(eid) and int(eid.max()) >= self._rows.stop:
+            self._write(everything=True)
+        rows, num = self._rows.read(eid), self._num_new + self._num_again
+        weight = self._log.column("weight", eid)
+        kept = KeptTargets(
+            rows["values"],
+            rows["past"].view(-1, NUM_PASTS, DEPTH),
+            label,
+            torch.ones(len(eid), dtype=torch.bool),
+            torch.ones(len(eid)) if weight is None else weight,
+        )
+        device = batch.eid.device
+        filled = KeptTargets(*(_filled(x, num).to(device) for x in kept))
+        return replace(batch, targets=targets._replace(kept=filled))
+
+    def _became_known(self, begin: int, first: int) -> tuple[Tensor, tuple[int, int]]:
+        """Return the events whose labels are next, of those known to the event before `begin`."""
+        history, (own, late) = self._history, self._before
+        if begin == 0:
+            return torch.empty(0, dtype=torch.int64), (0, 0)
+        history.upto(begin)
+        known = history.cut(int(self._log.read(begin - 1, begin).t)) if self._is_delayed else begin
+        own = max(own, min(first, known)) if self._is_delayed else known  # learned with its event
+        start, stop = history.num_labeled(own), history.num_labeled(known)
+        taken = history.labeled(torch.arange(start, min(stop, start + self._num_new)))
+        own = known if start + len(taken) == stop else int(taken[-1]) + 1
+        places = torch.arange(late, int(self._log.late.num_known(torch.tensor(begin - 1))))
+        late = late + len(places)
+        places = places[history.late(places) >= first]
+        if len(places) > (most := self._num_new - len(taken)):
+            late, places = int(places[most]), places[:most]
+        return torch.cat([taken, history.late(places)]), (own, late)
+
+    def _again(self, key: int, first: int) -> Tensor:
+        """Return events with labels learned before the micro-batch, to learn them again."""
+        (own, late), history = self._before, self._history
+        own = own if self._is_delayed else 0
+        own_begin, own_stop = history.num_labeled(min(first, own)), history.num_labeled(own)
+        late_begin = min(late, int(self._log.late.num_known(torch.tensor(first))))
+        num_own, num_late = own_stop - own_begin, late - late_begin
+        share = round(self._num_again * num_own / max(num_own + num_late, 1))
+        drawn_own = _REPLAY.draw(key, num_own, share) + own_begin
+        drawn_late = _REPLAY.draw(key, num_late, self._num_again - share) + late_begin
+        return torch.cat([history.labeled(drawn_own), history.late(drawn_late)])
+
+    def save(self, writer: Checkpoint) -> None:
+        if self._rows.first is not None:
+            self._write(everything=True)
+            writer.note(self.name, [*self._after])
+            has_learned = self._after[1] or self._history.num_labeled(self._after[0])
+            self._rows.save(writer, volatile=not has_learned)
+
+    def load(self, reader: Checkpoint) -> None:
+        if self.name in reader.meta:
+            self._rows.load(reader)
+            own, late = read_as(tuple[int, int], reader.meta[self.name], self.name)
+            self._before = self._after = own, late
+            self._at = self._rows.stop
+
+
+def _filled(rows: Tensor, num: int) -> Tensor:
+    return torch.cat([rows, rows.new_zeros(num - len(rows), *rows.shape[1:])])
