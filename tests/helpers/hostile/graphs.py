@@ -199,7 +199,9 @@ def new_counts() -> Call:
         "max_keys": [-1, 2**40],
     }
     numbers |= {"first_part": [-1, 4, 64], "num_parts": [0, 63, INT64_MAX]}
+    numbers |= {"first": [-1, 4, INT64_MAX]}
     arguments |= {"finds_latest": True, "max_keys": 5, "first_part": 2, "num_parts": 61}
+    arguments |= {"first": 1}
     return Call(_core.EventCounts, arguments, numbers=numbers)
 
 
