@@ -6,7 +6,7 @@ ARGS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu \
-  tests/helpers/emulator/*.?pp tests/benchmarks/*/*.?pp)
+  tests/helpers/emulator/*.?pp)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"

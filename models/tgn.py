@@ -94,7 +94,7 @@ class TGN(TemporalModel):
         self.counts, self.loss = self.decoder.counts, self.decoder.loss
 
     def embed(self, batch: Batch) -> Embeddings:
-        rows = self.state.read(batch.nodes, batch.position)
+        rows = self.state.read(batch.nodes, batch.position, batch.since)
         memory = self.updater(rows, batch.seconds_per_tick)
         h = memory if self.node_x_proj is None else memory + self.node_x_proj(batch.node_x)
         z = self.encoder(h, batch.blocks)

@@ -29,7 +29,7 @@ using StepArg = std::tuple<Op, int64_t, int64_t, int64_t, double>;
 EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts,
                         const std::vector<StepArg>& steps, const std::vector<int64_t>& results,
                         bool finds_latest, double seconds_per_tick, int64_t max_keys, int64_t first_part,
-                        int64_t num_parts) {
+                        int64_t num_parts, int64_t first) {
   std::vector<tgflow::Count> checked;
   for (const auto& [of, depth, half_life, clock] : counts) {
     check_number("of", static_cast<int64_t>(of), 0, static_cast<int64_t>(CountOf::kAll));
@@ -48,8 +48,10 @@ EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts
   check_number("max_keys", max_keys, 0, EventCounts::kMaxKeys);
   check_number("first_part", first_part, 0, tgflow::kParts - 1);
   check_number("num_parts", num_parts, 1, tgflow::kParts - first_part);
+  check_number("first", first, log.first(), log.size());
   return new EventCounts(log, std::move(checked), Formula(std::move(checked_steps), results), finds_latest,
-                         checked_tick(seconds_per_tick), max_keys, {first_part, tgflow::kParts - num_parts});
+                         checked_tick(seconds_per_tick), max_keys, {first_part, tgflow::kParts - num_parts},
+                         first);
 }
 
 void read_upto(EventCounts& counts, int64_t position) {
@@ -238,7 +240,7 @@ void bind_event_counts(py::module_& m) {
       .def(py::init(&new_counts), py::arg("log"), py::arg("counts"), py::arg("steps"), py::arg("results"),
            py::arg("finds_latest") = false, py::arg("seconds_per_tick") = 1.0,
            py::arg("max_keys") = EventCounts::kMaxKeys, py::arg("first_part") = 0,
-           py::arg("num_parts") = tgflow::kParts, py::keep_alive<1, 2>())
+           py::arg("num_parts") = tgflow::kParts, py::arg("first") = 0, py::keep_alive<1, 2>())
       .def("__len__", &EventCounts::size)
       .def_property_readonly("bytes", &EventCounts::bytes)
       .def("read_upto", &read_upto, py::arg("position"), no_gil())

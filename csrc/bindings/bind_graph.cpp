@@ -31,7 +31,7 @@ py::object column(const py::object& self, const int64_t* data, int64_t start, in
 py::tuple columns(const py::object& self, int64_t start, int64_t stop) {
   const EventLog& log = self.cast<const EventLog&>();
   check_number("stop", stop, 0, log.size());
-  check_number("start", start, 0, stop);
+  check_number("start", start, log.first(), stop);
   py::object relation = py::none();
   if (log.has_relation()) relation = column(self, log.relation(), start, stop);
   return py::make_tuple(column(self, log.src(), start, stop), column(self, log.dst(), start, stop),
@@ -55,6 +55,10 @@ class GrowingBytes {
     held.size_ = std::max(held.size_, size);
     return py::array_t<uint8_t>(size, held.bytes_.data(), self);  // a view that keeps it alive
   }
+  void drop(int64_t end) {
+    check_number("end", end, 0, size_);
+    bytes_.drop(end);
+  }
   bool map_file(int64_t begin, int64_t end, int fd, int64_t offset) {
     check_number("offset", offset, 0);
     check_number("end", end, 0, size_);
@@ -66,6 +70,17 @@ class GrowingBytes {
   tgflow::ReservedArray<uint8_t> bytes_;
   int64_t size_ = 0;
 };
+
+py::tuple since(const EventLog& log, int64_t first) {
+  check_number("first", first, log.first(), log.size());
+  const tgflow::Since found = log.since(first);
+  return py::make_tuple(found.t, found.eid);
+}
+
+void forget(EventLog& log, int64_t first) {
+  check_number("first", first, log.first(), log.size());
+  log.forget(first);
+}
 
 void check_eids(const EventLog& log, const TensorArg& eid) {
   const auto ids = eid.vector<const int64_t>("eid");
@@ -98,13 +113,15 @@ void bind_stats(py::module_& m) {
 }
 
 std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget, int64_t first_part,
-                                    int64_t num_parts) {
+                                    int64_t num_parts, int64_t first) {
+  check_number("first", first, 0, tgflow::kMaxEvents);
   check_number("device_budget", device_budget, 0);
   check_number("first_part", first_part, 0, kParts - 1);
   check_number("num_parts", num_parts, 1, kParts - first_part);
   StoreMemory memory;
   memory.device_budget = device_budget;
-  return std::make_unique<TemporalGraph>(direction, memory, Shard{first_part, kParts - num_parts});
+  return std::make_unique<TemporalGraph>(direction, memory, Shard{first_part, kParts - num_parts},
+                                         first);
 }
 
 void check(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
@@ -145,8 +162,8 @@ constexpr int64_t kRelationWords = tgflow::kNumRelations / 64;  // one bit per r
 void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int64_t span,
                       const OptionalTensor& relations, const TensorArg& nodes, const TensorArg& t,
                       const OptionalTensor& as_of, int64_t as_of_all, const OptionalTensor& row,
-                      const TensorArg& out_nodes, const TensorArg& out_t, const TensorArg& out_eid,
-                      const TensorArg& out_count) {
+                      int64_t since, const TensorArg& out_nodes, const TensorArg& out_t,
+                      const TensorArg& out_eid, const TensorArg& out_count) {
   const auto node = nodes.vector<const int64_t>("nodes");
   const int64_t size = node.size;
   auto* found = out_nodes.data<int64_t>("out.nodes", {size, "k"});
@@ -154,6 +171,7 @@ void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int
   check_number("k", k, 1);
   check_number("strategy", static_cast<int64_t>(strategy), 0, static_cast<int64_t>(Strategy::kDecayed));
   check_number("span", span, 1);
+  check_number("since", since, graph.log().first(), graph.log().size());
   const Sampler sampler{strategy, key, span,
                         reinterpret_cast<const uint64_t*>(
                             data_or_null<const int64_t>(relations, "relations", {kRelationWords}))};
@@ -162,7 +180,8 @@ void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int
                         data_or_null<const int64_t>(as_of, "as_of", {size}),
                         as_of_all,
                         size,
-                        data_or_null<const int64_t>(row, "row", {size})};
+                        data_or_null<const int64_t>(row, "row", {size}),
+                        graph.log().since(since)};
   const NeighborRows rows{found, out_t.data<int64_t>("out.t", {size, k}),
                           out_eid.data<int64_t>("out.eid", {size, k}),
                           out_count.data<int32_t>("out.count", {size}), k};
@@ -185,6 +204,7 @@ void bind_graph(py::module_& m) {
   py::class_<GrowingBytes>(m, "GrowingBytes")
       .def(py::init<int64_t>(), py::arg("item_bytes"))
       .def("grow", &GrowingBytes::grow, py::arg("size"))
+      .def("drop", &GrowingBytes::drop, py::arg("end"))
       .def("map_file", &GrowingBytes::map_file, py::arg("begin"), py::arg("end"), py::arg("fd"),
            py::arg("offset"), no_gil);
   py::enum_<EventLog::Column>(m, "LogColumn")
@@ -198,6 +218,9 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("num_nodes", &EventLog::num_nodes)
       .def_property_readonly("has_relation", &EventLog::has_relation)
       .def_property_readonly("clock", &EventLog::clock)
+      .def("since", &since, py::arg("first"))
+      .def_property_readonly("first", &EventLog::first)
+      .def("forget", &forget, py::arg("first"), no_gil)
       .def("position", &EventLog::position, py::arg("t"), no_gil)
       .def("positions", &positions, py::arg("t"), py::arg("out"), no_gil)
       .def("check_eids", &check_eids, py::arg("eid"), no_gil)
@@ -213,7 +236,7 @@ void bind_graph(py::module_& m) {
   bind_stats(m);
   py::class_<TemporalGraph>(m, "TemporalGraph")
       .def(py::init(&make), py::arg("direction"), py::arg("device_budget"), py::arg("first_part"),
-           py::arg("num_parts"))
+           py::arg("num_parts"), py::arg("first") = 0)
       .def("check", &check, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
            py::arg("allow_late"), no_gil)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
@@ -225,6 +248,7 @@ void bind_graph(py::module_& m) {
       .def("remove_node", &TemporalGraph::remove_node, py::arg("v"), no_gil)
       .def("retain", &retain, py::arg("min_t"), py::arg("max_count"), no_gil)
       .def("compact", &TemporalGraph::compact, no_gil)
+      .def("forget", &TemporalGraph::forget, py::arg("first"), py::arg("log_first"), no_gil)
       .def_property_readonly("log", &TemporalGraph::log, py::return_value_policy::reference_internal)
       .def_property_readonly("position", [](TemporalGraph& graph) { return graph.store().position(); })
       .def("stats", &TemporalGraph::stats, no_gil);
@@ -235,6 +259,6 @@ void bind_graph(py::module_& m) {
       .value("decayed", Strategy::kDecayed);
   m.def("sample_neighbors", &sample_neighbors, py::arg("graph"), py::arg("strategy"), py::arg("key"),
         py::arg("span"), py::arg("relations"), py::arg("nodes"), py::arg("t"), py::arg("as_of"),
-        py::arg("as_of_all"), py::arg("row"), py::arg("out_nodes"), py::arg("out_t"), py::arg("out_eid"),
-        py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
+        py::arg("as_of_all"), py::arg("row"), py::arg("since"), py::arg("out_nodes"), py::arg("out_t"),
+        py::arg("out_eid"), py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
 }

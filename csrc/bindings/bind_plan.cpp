@@ -25,10 +25,12 @@ void append(PairIndex& index, const TensorArg& src, const TensorArg& dst, const 
   index.append(sources.data, targets.data, types, sources.size);
 }
 
-PairIndex* new_pairs(const std::optional<tgflow::EventLog*>& log, int64_t first_part, int64_t num_parts) {
+PairIndex* new_pairs(const std::optional<tgflow::EventLog*>& log, int64_t first_part, int64_t num_parts,
+                     int64_t first) {
   check_number("first_part", first_part, 0, tgflow::kParts - 1);
   check_number("num_parts", num_parts, 1, tgflow::kParts - first_part);
-  return new PairIndex(log.value_or(nullptr), {first_part, tgflow::kParts - num_parts});
+  check_number("first", first, 0, log ? (*log)->size() : 0);
+  return new PairIndex(log.value_or(nullptr), {first_part, tgflow::kParts - num_parts}, first);
 }
 
 void read_pairs(PairIndex& index, int64_t end) {
@@ -185,7 +187,7 @@ int64_t draw_replay(int64_t begin, int64_t end, double half_life, uint64_t key, 
 void bind_pair_index(py::module_& m) {
   py::class_<PairIndex>(m, "PairIndex")
       .def(py::init(&new_pairs), py::arg("log") = std::nullopt, py::arg("first_part") = 0,
-           py::arg("num_parts") = tgflow::kParts, py::keep_alive<1, 2>())
+           py::arg("num_parts") = tgflow::kParts, py::arg("first") = 0, py::keep_alive<1, 2>())
       .def("__len__", &PairIndex::size)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("type") = std::nullopt, no_gil())
       .def("read_pairs", &read_pairs, py::arg("end"), no_gil())

@@ -119,13 +119,14 @@ std::vector<int64_t> numbers(const BatchLayout& b) {
 
 std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_key, uint64_t replay_key,
                              const OptionalTensor& negative_mask, const std::vector<uint64_t>& hop_keys,
-                             int64_t begin, int64_t end, const OptionalTensor& only, int64_t replay_begin,
-                             int64_t num_replay, bool reads_edges, const OptionalTensor& edge_x,
-                             bool reads_nodes, const OptionalTensor& node_x, int64_t node_end, bool is_padded,
-                             const OptionalTensor& rows) {
+                             int64_t begin, int64_t end, int64_t since, const OptionalTensor& only,
+                             int64_t replay_begin, int64_t num_replay, bool reads_edges,
+                             const OptionalTensor& edge_x, bool reads_nodes, const OptionalTensor& node_x,
+                             int64_t node_end, bool is_padded, const OptionalTensor& rows) {
   const auto num_hops = static_cast<int64_t>(preparer.rules().fanouts.size());
-  check_number("end", end, 1, preparer.num_events());
+  check_number("end", end, 1, preparer.log().size());
   check_number("begin", begin, 0, end - 1);
+  check_number("since", since, 0, begin);
   check_number("the number of hop_keys", static_cast<int64_t>(hop_keys.size()), num_hops, num_hops);
   check_number("replay_begin", replay_begin, 0, begin);
   check_number("num_replay", num_replay, 0, kMost);
@@ -142,6 +143,7 @@ std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_
   request.hop_keys = hop_keys;
   request.begin = begin;
   request.end = end;
+  request.since = preparer.log().since(since);
   if (only) {
     const auto eids = only->vector<const int64_t>("only");
     request.only = eids.data;
@@ -201,8 +203,8 @@ void bind_preparer(py::module_& m) {
            py::arg("pairs_from"), py::arg("collide"), py::arg("replace"), py::arg("half_life"),
            py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
       .def("prepare", &prepare, py::arg("slab"), py::arg("negatives_key"), py::arg("replay_key"),
-           py::arg("negative_mask"), py::arg("hop_keys"), py::arg("begin"), py::arg("end"), py::arg("only"),
-           py::arg("replay_begin"), py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"),
-           py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"),
-           py::arg("rows"), no_gil);
+           py::arg("negative_mask"), py::arg("hop_keys"), py::arg("begin"), py::arg("end"), py::arg("since"),
+           py::arg("only"), py::arg("replay_begin"), py::arg("num_replay"), py::arg("reads_edges"),
+           py::arg("edge_x"), py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"),
+           py::arg("is_padded"), py::arg("rows"), no_gil);
 }

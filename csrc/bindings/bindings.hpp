@@ -5,7 +5,6 @@
 
 void bind_graph(py::module_& m);
 void bind_layers(py::module_& m);
-void bind_static_csr(py::module_& m);
 void bind_id_map(py::module_& m);
 void bind_plan(py::module_& m);
 void bind_preparer(py::module_& m);

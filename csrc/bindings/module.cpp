@@ -6,9 +6,6 @@
 PYBIND11_MODULE(_core, m) {
   m.doc() = "tgflow's native core.";
   bind_graph(m);
-#ifdef TGFLOW_STATIC_CSR
-  bind_static_csr(m);  // baseline of the store's benchmarks: tests/benchmarks/static_csr
-#endif
   bind_id_map(m);
   bind_plan(m);
   bind_event_counts(m);

@@ -40,29 +40,40 @@ __device__ inline int64_t last_seen(const Tile<kLanes>& tile, int64_t size, cons
   return low;
 }
 
-/// `find_visible` for a tile; every lane returns the result.
-template <int kLanes>
-__device__ inline Visible find_visible(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
-                                       tick_t t, eid_t before) {
+/// `find_prefix` for a tile; every lane returns the result.
+template <typename Rule = Earlier, int kLanes>
+__device__ inline Visible find_prefix(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
+                                      tick_t t, eid_t before) {
   Tail tail = tail_of(store, dir);
   tail = {tile.agreed(tail.total), tile.agreed(tail.last), tile.agreed(tail.newest)};
   if (tail.total == 0) return {0, 0};
   const Block* blocks = dir->blocks();
   const Block& last = blocks[tail.last];
-  if (sees(tail.newest->t, last.base_eid + tail.newest->eid_offset, t, before)) {
+  if (Rule::holds(tail.newest->t, last.base_eid + tail.newest->eid_offset, t, before)) {
     return {tail.total, tail.last};
   }
-  if (!sees(blocks[0], t, before)) return {0, 0};
+  if (!holds<Rule>(blocks[0], t, before)) return {0, 0};
   const int64_t b =
-      last_seen(tile, tail.last + 1, [&](int64_t number) { return sees(blocks[number], t, before); });
+      last_seen(tile, tail.last + 1, [&](int64_t number) { return holds<Rule>(blocks[number], t, before); });
   const int64_t end = b == tail.last ? tail.total : blocks[b + 1].start;
   const Entry* entries = entries_around_cache(store, blocks[b]);
   const int64_t limit = before - blocks[b].base_eid;
   const int64_t j = last_seen(tile, end - blocks[b].start, [&](int64_t number) {
     const Entry entry = load_whole(entries + number);
-    return sees(entry.t, entry.eid_offset, t, limit);
+    return Rule::holds(entry.t, entry.eid_offset, t, limit);
   });
   return {blocks[b].start + j + 1, b};
+}
+
+/// `find_visible` for a tile; every lane returns the result.
+template <int kLanes>
+__device__ inline Visible find_visible(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
+                                       const Queries& queries, int64_t i) {
+  Visible seen = find_prefix(tile, store, dir, queries.t[i], queries.limit(i));
+  if (seen.count == 0 || queries.since.is_all()) return seen;
+  const int64_t first = find_prefix<Outside>(tile, store, dir, queries.since.t, queries.since.eid).count;
+  seen.first = first < seen.count ? first : seen.count;
+  return seen;
 }
 
 /// `recent_row` for a tile, of `size` entries: neighboring lanes read neighboring entries and write
@@ -183,11 +194,10 @@ extern "C" __global__ void __launch_bounds__(256)
   const StoreView& store = reading.store;
   const auto tile = Tile<8>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
-    const eid_t before = queries.limit(i);
-    const Directory* dir = reading.asks(i) ? store.directory(queries.node[i], before) : nullptr;
+    const Directory* dir = reading.asks(i) ? store.directory(queries.node[i], queries.limit(i)) : nullptr;
     dir = tile.agreed(dir);
-    const Visible seen = find_visible(tile, store, dir, queries.t[i], before);
-    newest_row(tile, store, dir, seen, seen.count < out.k ? seen.count : out.k, i, out);
+    const Visible seen = find_visible(tile, store, dir, queries, i);
+    newest_row(tile, store, dir, seen, seen.size() < out.k ? seen.size() : out.k, i, out);
   }
   reading.end();
 }
@@ -201,15 +211,14 @@ extern "C" __global__ void __launch_bounds__(256)
   const StoreView& store = reading.store;
   const auto tile = Tile<16>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
-    const eid_t before = queries.limit(i);
-    const Directory* dir = reading.asks(i) ? store.directory(queries.node[i], before) : nullptr;
+    const Directory* dir = reading.asks(i) ? store.directory(queries.node[i], queries.limit(i)) : nullptr;
     dir = tile.agreed(dir);
-    const Visible seen = find_visible(tile, store, dir, queries.t[i], before);
-    int64_t first = 0;
+    const Visible seen = find_visible(tile, store, dir, queries, i);
+    int64_t first = seen.first;
     if (sampler.strategy == Strategy::kWindow) {
       const tick_t start = window_start(queries.t[i], sampler.span);
-      first = find_visible(tile, store, dir, start, kEveryEvent).count;
-      if (first > seen.count) first = seen.count;
+      first = find_prefix(tile, store, dir, start, kEveryEvent).count;
+      first = first < seen.first ? seen.first : first < seen.count ? first : seen.count;
     }
     if (seen.count - first <= out.k) {
       newest_row(tile, store, dir, seen, seen.count - first, i, out);

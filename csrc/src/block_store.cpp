@@ -39,13 +39,14 @@ bool holds(const Directory* dir, place_t place) {
 
 }  // namespace
 
-BlockStore::BlockStore(Direction direction, StoreMemory memory, Shard shard)
+BlockStore::BlockStore(Direction direction, StoreMemory memory, Shard shard, eid_t first)
     : direction_(direction),
       shard_(shard),
       memory_(std::move(memory)),
       entries_(epochs_, *memory_.device, *memory_.host, memory_.device_budget),
       directories_(std::make_unique<Arena>(64, *memory_.directories, kDirectories)),
-      heads_(kMaxNode + 1) {
+      heads_(kMaxNode + 1),
+      position_(first) {
   if (direction == Direction::kBipartite) sides_ = std::make_unique<ReservedArray<uint8_t>>(kMaxNode + 1);
 }
 

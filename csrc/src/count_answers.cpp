@@ -26,9 +26,8 @@ node_t node_of(double value) {
 
 /// What the pairs of a source have in common at a cut-off.
 struct EventCounts::Source {
-  int32_t number = -1;           ///< Of the list of its events, or -1.
   int64_t num = 0;               ///< Its events.
-  int32_t pair_of_last = -1;     ///< The number of the list of it and its last destination, or -1.
+  int64_t pair_of_last = -1;     ///< The number of the list of it and its last destination, or -1.
   std::vector<node_t> last;      ///< Last destinations, kNoNode for missing ones.
   std::vector<eid_t> events;     ///< Last events of its last distinct destinations,
   std::vector<node_t> distinct;  ///< and these.
@@ -44,13 +43,14 @@ struct EventCounts::Asked {
     int64_t relation = 0;
     const Source* source = nullptr;
     const std::vector<eid_t>* latest = nullptr;  ///< Last events of the last distinct destinations of all.
-    int32_t number = -1;  ///< Of the list of the pair; of counts of pairs and relations.
+    int64_t number = -1;  ///< Of the list of the pair; of counts of pairs and relations.
   };
   int64_t num = 0;
   std::array<Pair, Formula::kBlock> pair;
   std::array<uint64_t, Formula::kBlock> key;  ///< kNoKey for none.
   std::vector<Source> sources = std::vector<Source>(Formula::kBlock);
   std::vector<std::vector<eid_t>> latest = std::vector<std::vector<eid_t>>(Formula::kBlock);
+  std::vector<double> sums;  ///< Of a pair.
 
   /// Whether a pair has the key and cut-off of the previous one.
   bool is_as_before(int64_t i) const {
@@ -86,13 +86,13 @@ void EventCounts::find_keys(const Count& count, Asked& asked) const {
         return or_none(p, static_cast<uint64_t>(p));
       }
       case Kind::kOwnLastAndDst:
-        return or_none(pair.source->pair_of_last, pair_key(pair.source->pair_of_last, pair.dst));
+        return or_none(pair.source->pair_of_last, pair_key(pair.dst, pair.source->pair_of_last));
       case Kind::kDistinctAndDst: {
         const node_t p = at_depth(pair.source->distinct);
         return or_none(p, pair_key(std::min(p, pair.dst), std::max(p, pair.dst)));
       }
       case Kind::kPairAndRelation:
-        return or_none(pair.number, pair_key(pair.number, pair.relation));
+        return or_none(pair.number, pair_key(pair.relation, pair.number));
       case Kind::kSrcAndRelation:
         return pair_key(pair.src, pair.relation);
       case Kind::kDstAndRelation:
@@ -131,7 +131,8 @@ eid_t EventCounts::cut_off(tick_t t, eid_t limit) const {
 void EventCounts::find_sources(Asked& asked) const {
   for (int64_t i = 0; i < asked.num; ++i) {
     Asked::Pair* const pair = asked.pair.data() + i;
-    if (lists(kRelatedPairs) != nullptr) pair->number = lists(kPairs)->find(pair_key(pair->src, pair->dst));
+    if (lists(kRelatedPairs) != nullptr)
+      pair->number = lists(kPairs)->number_of(pair_key(pair->src, pair->dst));
     if (i > 0 && pair->src == pair[-1].src && pair->cut == pair[-1].cut) {
       pair->source = pair[-1].source;
       continue;
@@ -141,14 +142,13 @@ void EventCounts::find_sources(Asked& asked) const {
     if (!needs_source_) continue;
     eid_t eids[kMaxDepth];
     const auto key = static_cast<uint64_t>(pair->src);
-    source.number = lists(kSources)->find(key);
-    source.num = source.number < 0 ? 0 : lists(kSources)->prefix(source.number, pair->cut).num;
+    source.num = lists(kSources)->num_before(key, pair->cut);
     source.last.assign(static_cast<size_t>(depth_), kNoNode);
     const int num = depth_ == 0 ? 0 : lists(kSources)->last_events(key, pair->cut, depth_, eids);
     for (int k = 0; k < num; ++k) source.last[static_cast<size_t>(k)] = log_.dst()[eids[k]];
     source.pair_of_last = num == 0 || lists(kOwnTransitions) == nullptr
                               ? -1
-                              : lists(kPairs)->find(pair_key(pair->src, source.last[0]));
+                              : lists(kPairs)->number_of(pair_key(pair->src, source.last[0]));
     const int num_distinct =
         distinct_depth_ == 0 ? 0 : last_of_source(pair->src, pair->cut, distinct_depth_, eids);
     source.events.assign(eids, eids + num_distinct);
@@ -191,23 +191,48 @@ void EventCounts::for_blocks(int64_t size, const PairAt& pair_at, const Use& use
 void EventCounts::answer(const Pairs& pairs, double* out) const {
   std::vector<eid_t> cuts(static_cast<size_t>(pairs.size));
   for (size_t b = 0; b < cuts.size(); ++b) cuts[b] = cut_off(pairs.t[b], pairs.limit[b]);
-  const auto pair_at = [&](int64_t i) -> Asked::Pair {
+  const auto pair_of = [&](int64_t i) -> Asked::Pair {
     const int64_t b = i / pairs.width(), j = i - b - 1;  // j: its negative
     const bool is_event = j < b * pairs.m;
     return {is_event || pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j],
             is_event ? pairs.dst[b] : pairs.negative_dst[j], pairs.t[b], cuts[static_cast<size_t>(b)],
             pairs.relation == nullptr ? 0 : pairs.relation[b]};
   };
-  for_blocks(pairs.size * pairs.width(), pair_at, [&](int64_t begin, Asked& asked, double* columns) {
-    find_sources(asked);
-    find_latest(asked);
-    for (const Lookup& lookup : lookups_) {
-      find_keys(lookup.count, asked);
-      load(lookup, asked, columns);
+  // slots that repeat their event, such as those without a negative, get its numbers
+  const int64_t size = pairs.size * pairs.width();
+  std::vector<int64_t> slots;
+  slots.reserve(static_cast<size_t>(size));
+  for (int64_t i = 0; i < size; ++i) {
+    const Asked::Pair pair = pair_of(i);
+    const int64_t b = i / pairs.width();
+    if (i == b * pairs.width() || pair.src != pairs.src[b] || pair.dst != pairs.dst[b]) slots.push_back(i);
+  }
+  const auto num = static_cast<int64_t>(slots.size());
+  for_blocks(
+      num, [&](int64_t i) { return pair_of(slots[static_cast<size_t>(i)]); },
+      [&](int64_t begin, Asked& asked, double* columns) {
+        find_sources(asked);
+        find_latest(asked);
+        for (const Lookup& lookup : lookups_) {
+          find_keys(lookup.count, asked);
+          load(lookup, asked, columns);
+        }
+        load_loops(asked, columns);
+        formula_.evaluate(asked.num, columns, out + begin * width());
+      });
+  const auto copy = [&](int64_t from, int64_t to) {
+    std::copy_n(out + from * width(), width(), out + to * width());
+  };
+  for (int64_t i = num - 1; i >= 0 && slots[static_cast<size_t>(i)] > i; --i)
+    copy(i, slots[static_cast<size_t>(i)]);
+  auto next = slots.begin();
+  for (int64_t i = 0; num < size && i < size; ++i) {
+    if (next != slots.end() && *next == i) {
+      ++next;
+    } else {
+      copy(i / pairs.width() * pairs.width(), i);
     }
-    load_loops(asked, columns);
-    formula_.evaluate(asked.num, columns, out + begin * width());
-  });
+  }
 }
 
 void EventCounts::load_loops(const Asked& asked, double* columns) const {
@@ -320,7 +345,7 @@ int64_t EventCounts::num_loads() const {
 }
 
 /// Writes the numbers of the counts with the same keys.
-void EventCounts::load(const Lookup& lookup, const Asked& asked, double* columns) const {
+void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) const {
   const EventLists* lists = this->lists(kind_of(lookup.count.of).list);
   Found found;
   for (int64_t begin = 0; begin < asked.num; begin += kGroup) {
@@ -330,34 +355,41 @@ void EventCounts::load(const Lookup& lookup, const Asked& asked, double* columns
     for (int64_t i = 0; i < found.num && lookup.is_by_source; ++i) {
       const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
       const Source& source = *asked.pair[static_cast<size_t>(place)].source;
-      source_age[static_cast<size_t>(i)] =
-          source.num - this->lists(kSources)->prefix(source.number, events.last).num;
+      source_age[static_cast<size_t>(i)] = source.num - (*ranks_)[events.last - first_];
     }
     for (const Load& load : lookup.loads) {
-      double* const column = columns + column_of(load);
       const double none = load.op == Op::kAge || load.op == Op::kSince ? -1
                           : load.op == Op::kRank                       ? kMaxRank
                                                                        : 0;
-      std::fill_n(column + begin, num, none);
-      for (int64_t i = 0; i < found.num; ++i) {
-        const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
-        const Asked::Pair& pair = asked.pair[static_cast<size_t>(place)];
+      std::fill_n(columns + column_of(load) + begin, num, none);
+    }
+    std::vector<double>& sums = asked.sums;
+    sums.resize(lookup.decays.size());
+    for (int64_t i = 0; i < found.num; ++i) {
+      const auto& [place, events] = found.earlier[static_cast<size_t>(i)];
+      const Asked::Pair& pair = asked.pair[static_cast<size_t>(place)];
+      const int64_t age = source_age[static_cast<size_t>(i)];
+      if (!sums.empty()) lists->decayed(events, lookup.decays, {pair.t, pair.cut, age}, sums.data());
+      const double* sum = sums.data();
+      for (const Load& load : lookup.loads) {
+        double& out = columns[column_of(load) + place];
         if (load.op == Op::kNum) {
-          column[place] = static_cast<double>(events.num);
+          out = static_cast<double>(events.num);
         } else if (load.op == Op::kAge) {
-          column[place] = seconds_between(log_.t()[events.last], pair.t, seconds_per_tick_);
+          out = seconds_between(log_.t()[events.last], pair.t, seconds_per_tick_);
         } else if (load.op == Op::kSince) {
-          column[place] = static_cast<double>(source_age[static_cast<size_t>(i)] - 1);
+          out = static_cast<double>(age - 1);
         } else if (load.op == Op::kRank) {
           const auto& order = lookup.count.of == CountOf::kPair ? pair.source->events : *pair.latest;
           const auto at = std::lower_bound(order.begin(), order.end(), events.last, std::greater<>());
-          if (at != order.end() && *at == events.last)
-            column[place] = static_cast<double>(at - order.begin());
+          if (at != order.end() && *at == events.last) out = static_cast<double>(at - order.begin());
         } else {
-          const EventLists::Moment moment{pair.t, pair.cut, source_age[static_cast<size_t>(i)]};
-          column[place] = lists->decayed(events, load.decay, moment);
+          out = *sum++;
         }
       }
+    }
+    for (const Load& load : lookup.loads) {
+      double* const column = columns + column_of(load);
       for (int64_t i = 0; i < found.num_repeated; ++i) {
         const int64_t place = found.repeated[static_cast<size_t>(i)];
         column[place] = column[place - 1];
@@ -415,8 +447,7 @@ void EventCounts::find_earlier(const EventLists* lists, const Asked& asked, int6
   struct Wanted {
     int64_t pair;
     uint64_t key;
-    uint64_t hash;
-    int32_t number;
+    uint32_t place;
   };
   std::array<Wanted, kGroup> wanted;
   size_t size = 0;
@@ -434,32 +465,29 @@ void EventCounts::find_earlier(const EventLists* lists, const Asked& asked, int6
     const bool is_repeated = asked.is_as_before(i);
     found.repeated[static_cast<size_t>(found.num_repeated)] = i;
     found.num_repeated += is_repeated;
-    wanted[size] = {i, key, 0, 0};
+    wanted[size] = {i, key, EventLists::kNone};
     size += key != kNoKey && !is_repeated;
   }
   const auto cut = [&](const Wanted& each) { return asked.pair[static_cast<size_t>(each.pair)].cut; };
   if (lists != nullptr) {
-    keep([&](Wanted& each) {
-      each.hash = lists->hash_of(each.key);
-      return true;
-    });
-    keep([&](Wanted& each) { return (each.number = lists->likely(each.hash)) >= 0; });
-    keep([&](Wanted& each) { return (each.number = lists->confirmed(each.number, each.key)) >= 0; });
-    keep([&](Wanted& each) {
-      lists->prefetch_end(each.number);
-      return true;
-    });
+    const auto for_wanted = [&](const auto& use) { std::for_each_n(wanted.begin(), size, use); };
+    for_wanted([&](const Wanted& each) { lists->prefetch(each.key); });
+    for_wanted([&](const Wanted& each) { lists->prefetch_slot(each.key); });
+    keep([&](Wanted& each) { return (each.place = lists->find(each.key)) != EventLists::kNone; });
+    for_wanted([&](const Wanted& each) { lists->prefetch_end(each.place); });
   }
   for (size_t i = 0; i < size; ++i) {  // all events: given by positions
     const eid_t end = cut(wanted[i]);
-    const EventLists::Prefix events = lists != nullptr ? lists->prefix(wanted[i].number, end)
-                                      : end > 0        ? EventLists::Prefix{end, end - 1, nullptr}
+    const EventLists::Prefix events = lists != nullptr ? lists->prefix(wanted[i].place, end)
+                                      : end > first_   ? EventLists::Prefix{end - first_, end - 1, nullptr, 0}
                                                        : EventLists::Prefix{};
     found.earlier[static_cast<size_t>(found.num)] = {wanted[i].pair, events};
     found.num += events.num > 0;
   }
   for (int64_t i = 0; i < found.num; ++i) {
-    __builtin_prefetch(log_.t() + found.earlier[static_cast<size_t>(i)].events.last);
+    const EventLists::Prefix& events = found.earlier[static_cast<size_t>(i)].events;
+    __builtin_prefetch(log_.t() + events.last);
+    if (lists != nullptr) lists->prefetch_sum(events);
   }
 }
 

@@ -17,7 +17,7 @@ namespace tgflow {
 namespace {
 
 constexpr int64_t kSlice = 256;  // events read while queries wait
-constexpr int64_t kAhead = 4;    // events whose lists are prefetched
+constexpr int64_t kAhead = 4;    // events whose lists are prefetched, and twice as far the heads of these
 
 /// Up to `most` distinct nodes.
 class DistinctNodes {
@@ -75,12 +75,18 @@ const EventCounts::Kind& EventCounts::kind_of(CountOf of) {
 }
 
 EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula, bool finds_latest,
-                         double seconds_per_tick, int64_t max_keys, Shard shard)
+                         double seconds_per_tick, int64_t max_keys, Shard shard, eid_t first)
     : log_(log),
       counts_(std::move(counts)),
       formula_(std::move(formula)),
+      finds_latest_(finds_latest),
       seconds_per_tick_(seconds_per_tick),
-      shard_(shard) {
+      max_keys_(max_keys),
+      shard_(shard),
+      first_(first),
+      size_(first),
+      num_of_sources_(first),
+      num_of_others_(first) {
   std::array<std::vector<Decay>, kNumLists> decays;
   std::array<bool, kNumLists> is_needed{};
   std::vector<size_t> decay;
@@ -130,7 +136,8 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
     auto same = std::find_if(lookups_.begin(), lookups_.end(),
                              [&](const Lookup& lookup) { return lookup.count.has_keys_of(count); });
     if (same == lookups_.end()) same = lookups_.insert(same, {count, {}});
-    same->loads.push_back({step.op, decay[number], i});
+    same->loads.push_back({step.op, i});
+    if (step.op == Op::kDecayed) same->decays.push_back(decay[number]);
     same->is_by_source |=
         step.op == Op::kSince || (step.op == Op::kDecayed && count.decay.clock == Clock::kSource);
   }
@@ -152,17 +159,36 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
   is_needed[kTransitions] |= continues;
   is_needed[kPairs] |= is_needed[kNewAtSources] || is_needed[kNewAtDestinations] || is_needed[kCovisits] ||
                        is_needed[kOwnTransitions] || is_needed[kRelatedPairs];
+  bool needs_ranks =
+      std::any_of(lookups_.begin(), lookups_.end(), [](const Lookup& each) { return each.is_by_source; });
   for (const auto& of : decays) {
-    for (const Decay& each : of) is_needed[kSources] |= each.clock == Clock::kSource;
+    for (const Decay& each : of) needs_ranks |= each.clock == Clock::kSource;
   }
-  is_needed[kSources] |= finds_latest || needs_source_ || num_last_ > 0;
+  if (needs_ranks) ranks_ = std::make_unique<ReservedArray<uint32_t>>(EventLists::kMost);
+  is_needed[kSources] |= finds_latest || needs_source_ || needs_ranks || num_last_ > 0;
   is_needed[kEvents] &= !decays[kEvents].empty();  // otherwise given by positions
   for (size_t list = 0; list < kNumLists; ++list) {
     if (!is_needed[list]) continue;
     const bool is_derived = list != kPairs && list != kSources && list != kDestinations;
-    lists_[list] =
-        std::make_unique<EventLists>(log_, lists_[kSources], decays[list], seconds_per_tick_, arena_,
-                                     is_derived ? max_keys : std::numeric_limits<int64_t>::max());
+    lists_[list] = std::make_unique<EventLists>(
+        log_, first_, ranks_ == nullptr ? nullptr : ranks_->data(), decays[list], seconds_per_tick_,
+        has_pairs(static_cast<List>(list)), is_derived ? max_keys : std::numeric_limits<int64_t>::max());
+  }
+}
+
+bool EventCounts::has_pairs(List list) {
+  switch (list) {
+    case kPairs:
+    case kTransitions:
+    case kWindows:
+    case kOwnTransitions:
+    case kCovisits:
+    case kRelatedPairs:
+    case kRelatedSources:
+    case kRelatedDestinations:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -205,12 +231,58 @@ int64_t EventCounts::num_own(int64_t end) const {
                        [&](node_t u) { return has(u % kParts); });
 }
 
+/// Calls `use(list, key)` for lists of the source of an event, or with its facts for others.
+template <typename Use>
+[[gnu::always_inline]] inline void EventCounts::for_keys_ahead(eid_t eid, const int32_t* facts,
+                                                               const Use& use) const {
+  const auto u = log_.src()[eid], v = log_.dst()[eid];
+  const auto of = [&](List list, uint64_t key) {
+    if (lists_[list] != nullptr) use(*lists_[list], key);
+  };
+  if (facts == nullptr) {
+    of(kPairs, pair_key(u, v));
+    of(kSources, static_cast<uint64_t>(u));
+    return;
+  }
+  of(kDestinations, static_cast<uint64_t>(v));
+  for (int k = 0; k < num_last_ && facts[k] != kNoNode; ++k) {
+    if (k == 0) of(kTransitions, pair_key(facts[k], v));
+    of(kWindows, pair_key(facts[k], v));
+    of(kWindowRows, static_cast<uint64_t>(facts[k]));
+  }
+  const int32_t* const met = facts + num_last_ + 1;
+  for (int k = 0; k < num_covisited_ && met[k] != kNoNode; ++k) {
+    of(kCovisits, pair_key(std::min<node_t>(met[k], v), std::max<node_t>(met[k], v)));
+  }
+}
+
+/// Prefetches what the events after one read, without facts of their sources' lists, else of others.
+[[gnu::always_inline]] inline void EventCounts::prefetch_ahead(eid_t eid, eid_t end,
+                                                               const int32_t* facts) const {
+  const auto facts_of = [&](int64_t ahead) { return facts == nullptr ? facts : facts + ahead * num_facts(); };
+  if (eid + 2 * kAhead < end) {
+    for_keys_ahead(eid + 2 * kAhead, facts_of(2 * kAhead),
+                   [](const EventLists& lists, uint64_t key)
+                       __attribute__((always_inline)) { lists.prefetch(key); });
+  }
+  if (eid + kAhead < end) {
+    for_keys_ahead(eid + kAhead, facts_of(kAhead),
+                   [](const EventLists& lists, uint64_t key)
+                       __attribute__((always_inline)) { lists.prefetch_slot(key); });
+  }
+}
+
 void EventCounts::read_sources(int64_t end, int32_t* facts) {
   check_turn(end, num_of_sources_, end);
+  if (size() < log_.first()) throw std::out_of_range("events that were not counted yet were forgotten");
+  if (end - first_ > EventLists::kMost) {
+    throw std::length_error("counts hold 2^31 events at most: drop earlier ones");
+  }
+  if (ranks_ != nullptr) ranks_->grow(end - first_);
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   is_broken_ = true;
   for (eid_t eid = size(); eid < end; ++eid) {
-    if (eid + kAhead < end) prefetch_event(eid + kAhead, nullptr);
+    prefetch_ahead(eid, end, nullptr);
     if (!has(log_.src()[eid] % kParts)) continue;
     add_to_source(eid, facts);
     facts += num_facts();
@@ -224,7 +296,7 @@ void EventCounts::read_others(int64_t end, const int32_t* facts, uint8_t* is_new
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   is_broken_ = true;
   for (eid_t eid = size(); eid < end; ++eid, facts += num_facts()) {
-    if (eid + kAhead < end) prefetch_event(eid + kAhead, facts + kAhead * num_facts());
+    prefetch_ahead(eid, end, facts);
     *is_new++ = add_to_others(eid, facts);
   }
   num_of_others_ = end;
@@ -244,22 +316,6 @@ void EventCounts::read_continuations(int64_t end, const uint8_t* is_new) {
   size_.store(end, std::memory_order_release);
 }
 
-/// Prefetches the lists of its source, or with its facts the others.
-void EventCounts::prefetch_event(eid_t eid, const int32_t* facts) const {
-  const auto u = log_.src()[eid], v = log_.dst()[eid];
-  if (facts == nullptr) {
-    prefetch(kPairs, pair_key(u, v));
-    prefetch(kSources, static_cast<uint64_t>(u));
-    return;
-  }
-  prefetch(kDestinations, static_cast<uint64_t>(v));
-  for (int k = 0; k < num_last_ && facts[k] != kNoNode; ++k) {
-    if (k == 0) prefetch(kTransitions, pair_key(facts[k], v));
-    prefetch(kWindows, pair_key(facts[k], v));
-    prefetch(kWindowRows, static_cast<uint64_t>(facts[k]));
-  }
-}
-
 /// Adds an event to the lists of its source; writes its facts.
 void EventCounts::add_to_source(eid_t eid, int32_t* facts) {
   const node_t u = log_.src()[eid], v = log_.dst()[eid];
@@ -272,7 +328,8 @@ void EventCounts::add_to_source(eid_t eid, int32_t* facts) {
   };
   const int num_last = num_last_ == 0 ? 0 : lists(kSources)->last_events(source, eid, num_last_, last);
   write(num_last, facts);
-  add(kSources, source, part, eid);
+  const int64_t rank = add(kSources, source, part, eid);
+  if (ranks_ != nullptr) (*ranks_)[eid - first_] = static_cast<uint32_t>(rank);
   const bool is_new = add(kPairs, pair_key(u, v), part, eid) == 0;
   facts[num_last_] = is_new;
   if (is_new) add(kNewAtSources, source, part, eid);
@@ -280,11 +337,11 @@ void EventCounts::add_to_source(eid_t eid, int32_t* facts) {
     write(last_of_source(u, eid, num_covisited_, last), facts + num_last_ + 1);
   if (num_last > 0 && facts[0] != v) add(kSwitchesFrom, source, part, eid);
   if (num_last > 0 && lists(kOwnTransitions) != nullptr) {
-    add(kOwnTransitions, pair_key(lists(kPairs)->find(pair_key(u, facts[0])), v), part, eid);
+    add(kOwnTransitions, pair_key(v, lists(kPairs)->number_of(pair_key(u, facts[0]))), part, eid);
   }
   if (lists(kRelatedPairs) != nullptr) {
     const int64_t relation = log_.has_relation() ? log_.relation()[eid] : 0;
-    add(kRelatedPairs, pair_key(lists(kPairs)->find(pair_key(u, v)), relation), part, eid);
+    add(kRelatedPairs, pair_key(relation, lists(kPairs)->number_of(pair_key(u, v))), part, eid);
   }
 }
 
@@ -333,7 +390,7 @@ int EventCounts::last_of_source(node_t src, eid_t cut, int most, eid_t* out) con
 int EventCounts::last_of_all(eid_t cut, int most, eid_t* out) const {
   DistinctNodes nodes(most);
   int num = 0;
-  for (eid_t eid = cut - 1; eid >= std::max<eid_t>(cut - kReach * most, 0) && num < most; --eid) {
+  for (eid_t eid = cut - 1; eid >= std::max<eid_t>(cut - kReach * most, first_) && num < most; --eid) {
     if (nodes.add(log_.dst()[eid])) out[num++] = eid;
   }
   return num;
@@ -341,7 +398,7 @@ int EventCounts::last_of_all(eid_t cut, int most, eid_t* out) const {
 
 int64_t EventCounts::bytes() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  int64_t bytes = arena_.bytes();
+  int64_t bytes = ranks_ == nullptr ? 0 : (size() - first_) * static_cast<int64_t>(sizeof(uint32_t));
   for (const auto& lists : lists_) bytes += lists == nullptr ? 0 : lists->bytes();
   return bytes;
 }

@@ -1,144 +1,241 @@
 #include "tgflow/event_lists.hpp"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <stdexcept>
-
 namespace tgflow {
 namespace {
 
-double sum_at(const int64_t* entry, size_t decay) {
-  double sum;
-  std::memcpy(&sum, entry + 1 + decay, sizeof sum);
-  return sum;
-}
+uint8_t bytes_of(uint32_t value) { return value >> 24 != 0 ? 4 : value >> 16 != 0 ? 3 : 2; }
 
 }  // namespace
 
-/// Block sizes: the first blocks hold two events, the next ones half of all before, then a quarter, rounded
-/// up to an even number, so that entries of one word fill their allocation.
 const EventLists::Growth& EventLists::Growth::of_lists() {
   static constexpr Growth growth = [] {
     Growth of{};
     int64_t base = 0;
-    for (int i = 0; i < kMost; ++i) {
+    for (int i = 0; i < kMostBlocks; ++i) {
       of.base[i] = base;
-      of.capacity[i] = base < 4 ? 2 : (base / (base < 16 ? 2 : 4) + 1) / 2 * 2;
-      base += of.capacity[i];
+      of.groups[i] = std::clamp<int64_t>(base / (4 * kGroup), 1, int64_t{1} << 20);
+      base += i == 0 ? kFirst : of.groups[i] * kGroup;
     }
     return of;
   }();
   return growth;
 }
 
-/// Finds the number of the list of `key`; false if there is one. Otherwise adds a list with one event.
-bool EventLists::add_list(uint64_t key, int64_t part, eid_t eid, int32_t* number) {
-  int64_t& num_keys = num_keys_[static_cast<size_t>(part)];
-  if (num_keys >= max_keys_) {
-    *number = find(key);
-    return *number < 0;
+/// The slot of a node, or the empty one where it belongs, or -1 in a full table.
+int64_t EventLists::find_slot(Head head, uint32_t second) const {
+  const int64_t slots = capacity(head);
+  int64_t i = home(head, second);
+  for (int64_t left = slots; left > 0; --left) {
+    const Slot found = read(head, i);
+    if (found.place == kNone || found.second == second) return i;
+    if (++i == slots) i = 0;
   }
-  if (num_lists_ == std::numeric_limits<int32_t>::max()) {
-    throw std::length_error("counts of past events have 2^31 - 1 keys, and no room for more");
-  }
-  if (num_lists_ % kChunk == 0 && static_cast<size_t>(num_lists_ / kChunk) == chunks_.size()) {
-    chunks_.emplace_back(new List[kChunk]);
-  }
-  index_.reserve_one(num_lists_, [&](int32_t other) { return mix64(list(other).key); });
-  *number =
-      index_.find_or_insert(mix64(key), num_lists_, [&](int32_t other) { return list(other).key == key; });
-  if (*number < num_lists_) return false;
-  list(*number) = {key, 2 * static_cast<uint64_t>(eid) + 1};
-  ++num_lists_;
-  ++num_keys;
-  return true;
+  return -1;
 }
 
-EventLists::Block* EventLists::new_block(const Block* before) {
-  const int32_t number = before == nullptr ? 0 : before->number + 1;
-  const auto words = static_cast<size_t>(Growth::of_lists().capacity[number] * width());
-  return new (arena_.allocate(sizeof(Block) + words * sizeof(int64_t))) Block{before, number, 0};
+uint32_t EventLists::find(uint64_t key) const {
+  if (!has_head(key)) return kNone;
+  const Head head = heads_[node_of(key)];
+  if (!has_pairs_ || head.table == 0) return head.table;
+  const int64_t i = find_slot(head, second_of(key));
+  return i < 0 ? kNone : read(head, i).place;
+}
+
+/// Sets the place of the list of a key.
+void EventLists::set(uint64_t key, uint32_t place) {
+  const size_t node = node_of(key);
+  if (node >= heads_.size()) {
+    if (node >= heads_.capacity()) heads_.reserve(node + node / 8 + 16);
+    heads_.resize(node + 1);
+  }
+  Head& head = heads_[node];
+  if (!has_pairs_) {
+    head.table = place;
+    return;
+  }
+  const Slot slot{second_of(key), place};
+  if (head.table != 0 && bytes_of(slot.second) <= head.key_bytes && bytes_of(place) <= head.place_bytes) {
+    const int64_t i = find_slot(head, slot.second);
+    auto& num = *pool_.at<uint32_t>(head.table);
+    const bool is_new = i >= 0 && read(head, i).place == kNone;
+    if (i >= 0 && (!is_new || TableSizes::has_room(capacity(head), num + 1))) {
+      num += is_new;
+      write(head, i, slot);
+      return;
+    }
+  }
+  rebuild(head, slot);
+}
+
+/// Replaces the table of a node by one with room for another slot.
+void EventLists::rebuild(Head& head, Slot added) {
+  const Head old = head;
+  const uint32_t num = old.table == 0 ? 0 : *pool_.at<uint32_t>(old.table);
+  head.key_bytes = std::max(old.key_bytes, bytes_of(added.second));
+  head.place_bytes = std::max(old.place_bytes, bytes_of(added.place));
+  while (!TableSizes::has_room(capacity(head), num + 1)) ++head.size_class;
+  const int64_t words = kTableSizes.words[head.size_class];
+  head.table = pool_.allocate(words);
+  std::memset(pool_.at<std::byte>(head.table), 0, static_cast<size_t>(words) * sizeof(uint64_t));
+  auto& size = *pool_.at<uint32_t>(head.table);
+  const auto insert = [&](Slot slot) {
+    write(head, find_slot(head, slot.second), slot);
+    ++size;
+  };
+  insert(added);
+  if (old.table == 0) return;
+  for (int64_t i = 0; i < capacity(old); ++i) {
+    const Slot slot = read(old, i);
+    if (slot.place != kNone && slot.second != added.second) insert(slot);
+  }
+  pool_.free(old.table, kTableSizes.words[old.size_class]);
 }
 
 int64_t EventLists::append(uint64_t key, int64_t part, eid_t eid) {
-  int32_t number;
-  if (add_list(key, part, eid, &number)) return number < 0 ? -1 : 0;
-  List& list = this->list(number);
-  if (list.is_one()) {
-    Block* first = new_block(nullptr);
-    write(first->entry(first->num++, width()), nullptr, list.one());
-    list.events = reinterpret_cast<uint64_t>(first);
+  const auto at = static_cast<uint32_t>(eid - first_);
+  uint32_t place = find(key);
+  if (place == kNone) {
+    int64_t& num_keys = num_keys_[static_cast<size_t>(part)];
+    if (num_keys >= max_keys_) return -1;
+    set(key, 2 * at + 1);
+    ++num_keys;
+    return 0;
   }
-  Block* const tail = list.tail();
-  const int64_t* before = tail->entry(tail->num - 1, width());
-  const int64_t num = tail->base() + tail->num;
-  Block* const last = tail->num == tail->capacity() ? new_block(tail) : tail;
-  write(last->entry(last->num, width()), before, eid);  // may read this list, as it was
-  ++last->num;
-  list.events = reinterpret_cast<uint64_t>(last);
-  return num;
+  if (is_one(place)) {
+    const uint32_t piece = pool_.allocate(2);
+    Block& block = *pool_.at<Block>(piece);
+    block.word = 1 << 8;
+    *entry(block, 0) = place / 2;
+    set(key, place = 2 * piece);
+  } else if (const uint32_t larger = grown(place); larger != place) {
+    set(key, place = larger);
+  }
+  Block& block = *block_at(place);
+  const int64_t i = block.num();
+  if (block.number() > 0 && i > 0 && i % kGroup == 0) write_sums(block, i / kGroup, {0, 0, &block, i - 1});
+  *entry(block, i) = at;
+  block.word += 1 << 8;
+  return Growth::of_lists().base[block.number()] + i;
+}
+
+/// The place of a list with room for another event.
+uint32_t EventLists::grown(uint32_t place) {
+  const Block& block = *block_at(place);
+  const int64_t num = block.num();
+  const uint32_t number = block.number();
+  if (number == 0 && num < kFirst) {
+    if (num % 2 == 0) return place;  // a piece of n words holds 2n - 1 events
+    const int64_t words = (num + 1) / 2;
+    const uint32_t piece = pool_.allocate(words + 1);
+    std::memcpy(pool_.at<std::byte>(piece), &block, static_cast<size_t>(words) * sizeof(uint64_t));
+    pool_.free(place / 2, words);
+    return 2 * piece;
+  }
+  if (number > 0 && num < Growth::of_lists().groups[number] * kGroup) return place;
+  constexpr int64_t kHeader = sizeof(Block) / sizeof(uint64_t);
+  const uint32_t piece = pool_.allocate(kHeader + Growth::of_lists().groups[number + 1] * stride());
+  Block& next = *pool_.at<Block>(piece);
+  next = {number + 1, place, number == 0 ? *entry(block, 0) : block.first, *entry(block, num - 1)};
+  write_sums(next, 0, {0, 0, &block, num - 1});
+  return 2 * piece;
+}
+
+void EventLists::write_sums(const Block& block, int64_t group, const Prefix& before) {
+  add_up(before, all_decays_, const_cast<double*>(sums(block, group)));
+}
+
+int64_t EventLists::number_of(uint64_t key) const {
+  const uint32_t place = find(key);
+  if (place == kNone) return -1;
+  if (is_one(place)) return place / 2;
+  const Block& block = *block_at(place);
+  return block.number() == 0 ? *entry(block, 0) : block.first;
+}
+
+EventLists::Prefix EventLists::prefix(uint32_t place, eid_t cut) const {
+  if (is_one(place)) {
+    const eid_t only = first_ + place / 2;
+    return only < cut ? Prefix{1, only, nullptr, 0} : Prefix{};
+  }
+  const Block* block = block_at(place);
+  const int64_t last = block->num() - 1;
+  if (const eid_t eid = event(*block, last); eid < cut) {
+    return {Growth::of_lists().base[block->number()] + last + 1, eid, block, last};
+  }
+  while (event(*block, 0) >= cut) {
+    if (block->number() == 0) return {};
+    block = block_at(block->before);
+  }
+  const int64_t end = block->num();
+  int64_t step = 1;  // the result is the last below the cut-off, at 0 or later
+  while (step < end && event(*block, end - step) >= cut) step *= 2;
+  int64_t low = std::max<int64_t>(end - step, 0), high = step == 1 ? end : end - step / 2;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (event(*block, middle) < cut ? low : high) = middle;
+  }
+  return {Growth::of_lists().base[block->number()] + low + 1, event(*block, low), block, low};
+}
+
+void EventLists::prefetch_sum(const Prefix& prefix) const {
+  if (decays_.empty() || prefix.block == nullptr) return;
+  const int64_t num = prefix.block->number() == 0 ? prefix.index : prefix.index % kGroup;
+  const uint32_t* events = entry(*prefix.block, prefix.index) - num;
+  for (int64_t i = 0; i < num; ++i) __builtin_prefetch(log_.clocks() + first_ + events[i]);
 }
 
 /// Age of an earlier event with the same source, or of any unless by a source's events, at the time of `eid`.
 double EventLists::age_at(Clock clock, eid_t earlier, eid_t eid) const {
   if (clock == Clock::kSeconds) return seconds(log_.clocks()[earlier], log_.clocks()[eid]);
   if (clock == Clock::kEvents) return static_cast<double>(eid - earlier);
-  const int32_t number = sources_->find(static_cast<uint64_t>(log_.src()[eid]));
-  return static_cast<double>(sources_->prefix(number, eid).num - sources_->prefix(number, earlier).num);
+  return static_cast<double>(ranks_[eid - first_] - ranks_[earlier - first_]);
 }
 
-/// Weight of an event in a sum, as of the log's clock after it.
-double EventLists::weight(size_t decay, eid_t eid) const {
-  const Decay& how = decays_[decay];
-  const tick_t t = log_.t()[eid], clock = log_.clocks()[eid];
-  return how.clock != Clock::kSeconds || t == clock ? 1.0 : std::exp2(-seconds(t, clock) / how.half_life);
-}
-
-void EventLists::write(int64_t* entry, const int64_t* before, eid_t eid) {
-  entry[0] = eid;
-  double ages[] = {-1, -1, -1};  // by clock, found once: sums by one clock differ in the half-life alone
-  for (size_t d = 0; d < decays_.size(); ++d) {
-    const Decay& how = decays_[d];
-    double sum = weight(d, eid);
-    if (before != nullptr) {
-      double& age = ages[static_cast<size_t>(how.clock)];
-      if (age < 0) age = age_at(how.clock, before[0], eid);
-      sum += sum_at(before, d) * std::exp2(-age / how.half_life);
+/// Writes the sums of a nonempty prefix, as of the log's clock after its last event.
+void EventLists::add_up(const Prefix& prefix, const std::vector<size_t>& numbers, double* out) const {
+  const size_t size = numbers.size();
+  if (size == 0) return;
+  eid_t before = prefix.last;
+  int64_t num = 0;  // events to add
+  const uint32_t* events = nullptr;
+  if (prefix.block != nullptr) {
+    const Block& block = *prefix.block;
+    num = block.number() == 0 ? prefix.index : prefix.index % kGroup + 1;
+    events = entry(block, prefix.index) + 1 - num;
+    if (block.number() == 0) {
+      before = first_ + events[-1];
+    } else {
+      before = num <= prefix.index ? event(block, prefix.index - num) : first_ + block.last;
+      const double* const known = sums(block, prefix.index / kGroup);
+      for (size_t n = 0; n < size; ++n) out[n] = known[numbers[n]];
     }
-    std::memcpy(entry + 1 + d, &sum, sizeof sum);
+  }
+  if (prefix.block == nullptr || prefix.block->number() == 0) {
+    for (size_t n = 0; n < size; ++n) out[n] = weight(decays_[numbers[n]], before);
+  }
+  for (int64_t i = 0; i < num; ++i) {
+    const eid_t eid = first_ + events[i];
+    double ages[] = {-1, -1, -1};  // by clock, found once: sums by one clock differ in the half-life alone
+    for (size_t n = 0; n < size; ++n) {
+      const Decay& how = decays_[numbers[n]];
+      double& age = ages[static_cast<size_t>(how.clock)];
+      if (age < 0) age = age_at(how.clock, before, eid);
+      out[n] = weight(how, eid) + out[n] * std::exp2(-age / how.half_life);
+    }
+    before = eid;
   }
 }
 
-EventLists::Prefix EventLists::prefix(int32_t number, eid_t cut) const {
-  const List& found = list(number);
-  if (found.is_one()) return found.one() < cut ? Prefix{1, found.one(), nullptr} : Prefix{};
-  const int64_t stride = width();
-  const Block* block = found.tail();
-  while (block->entry(0, stride)[0] >= cut) {
-    if (block->before == nullptr) return {};
-    block = block->before;
+void EventLists::decayed(const Prefix& prefix, const std::vector<size_t>& numbers, const Moment& moment,
+                         double* out) const {
+  add_up(prefix, numbers, out);
+  for (size_t n = 0; n < numbers.size(); ++n) {
+    const Decay& how = decays_[numbers[n]];
+    const double age = how.clock == Clock::kSeconds  ? seconds(log_.clocks()[prefix.last], moment.t)
+                       : how.clock == Clock::kEvents ? static_cast<double>(moment.cut - prefix.last)
+                                                     : static_cast<double>(moment.source_age);
+    out[n] *= std::exp2(-age / how.half_life);
   }
-  const int64_t end = block->num;
-  const auto at = [&](int64_t i) { return block->entry(i, stride)[0]; };
-  int64_t step = 1;  // the result is the last below the cut-off, at 0 or later
-  while (step < end && at(end - step) >= cut) step *= 2;
-  int64_t low = std::max<int64_t>(end - step, 0), high = step == 1 ? end : end - step / 2;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (at(middle) < cut ? low : high) = middle;
-  }
-  return {block->base() + low + 1, at(low), block->entry(low, stride)};
-}
-
-double EventLists::decayed(const Prefix& prefix, size_t decay, const Moment& moment) const {
-  const Decay& how = decays_[decay];
-  const double sum = prefix.entry == nullptr ? weight(decay, prefix.last) : sum_at(prefix.entry, decay);
-  const double age = how.clock == Clock::kSeconds  ? seconds(log_.clocks()[prefix.last], moment.t)
-                     : how.clock == Clock::kEvents ? static_cast<double>(moment.cut - prefix.last)
-                                                   : static_cast<double>(moment.source_age);
-  return sum * std::exp2(-age / how.half_life);
 }
 
 }  // namespace tgflow

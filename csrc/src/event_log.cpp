@@ -40,11 +40,19 @@ void append_column(ReservedArray<int64_t>& column, int64_t at, const int64_t* va
 
 }  // namespace
 
-EventLog::EventLog() : src_(kMaxEvents), dst_(kMaxEvents), t_(kMaxEvents), clocks_(t_.data()) {}
+EventLog::EventLog(eid_t first)
+    : src_(kMaxEvents), dst_(kMaxEvents), t_(kMaxEvents), clocks_(t_.data()), first_(first), size_(first) {}
+
+void EventLog::forget(eid_t first) {
+  if (first <= first_) return;
+  first_.store(first, std::memory_order_release);
+  for (ReservedArray<int64_t>* column : {&src_, &dst_, &t_, clock_.get(), relation_.get()})
+    if (column != nullptr) column->drop(first);
+}
 
 tick_t EventLog::clock() const {
   const int64_t at = size();
-  return at == 0 ? INT64_MIN : clocks_.load(std::memory_order_acquire)[at - 1];
+  return at == first() ? INT64_MIN : clocks_.load(std::memory_order_acquire)[at - 1];
 }
 
 void EventLog::check(const Events& events, bool may_be_late) const {
@@ -59,7 +67,7 @@ void EventLog::check(const Events& events, bool may_be_late) const {
          " at t=" + std::to_string(i == 0 ? clock() : events.t[i - 1]) +
          "; sort the batch or use a reorder buffer" + (i == 0 ? ", or insert it late" : ""));
   }
-  if (at > 0 && events.size > 0 && has_relation() != (events.relation != nullptr)) {
+  if (at > first() && events.size > 0 && has_relation() != (events.relation != nullptr)) {
     fail(has_relation()
              ? "the log has relations but the batch has none; give every batch a relation column"
              : "the batch has relations but the log has none; give relations from the first batch on");
@@ -69,7 +77,7 @@ void EventLog::check(const Events& events, bool may_be_late) const {
 eid_t EventLog::append(const Events& events) {
   const int64_t at = size();
   if (events.size == 0) return at;
-  if (at == 0) relation_ = events.relation ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents) : nullptr;
+  if (at == first()) relation_ = events.relation ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents) : nullptr;
   append_column(src_, at, events.src, events.size);
   append_column(dst_, at, events.dst, events.size);
   append_column(t_, at, events.t, events.size);
@@ -88,7 +96,7 @@ void EventLog::append_clock(const Events& events) {
   if (!clock_ && events.t[0] >= clock()) return;
   if (!clock_) {
     auto clock = std::make_unique<ReservedArray<tick_t>>(kMaxEvents);
-    append_column(*clock, 0, t_.data(), at);
+    append_column(*clock, first(), t_.data() + first(), at - first());
     clock_ = std::move(clock);
   }
   clock_->grow(at + events.size);
@@ -100,15 +108,16 @@ void EventLog::append_clock(const Events& events) {
 int64_t EventLog::position(tick_t t) const {
   const int64_t end = size();
   const tick_t* clocks = clocks_.load(std::memory_order_acquire);
-  return std::lower_bound(clocks, clocks + end, t) - clocks;
+  return std::lower_bound(clocks + first(), clocks + end, t) - clocks;
 }
 
 void EventLog::check_eids(const eid_t* eid, int64_t count) const {
-  const int64_t end = size();
+  const int64_t begin = first(), end = size();
   for (int64_t i = 0; i < count; ++i) {
-    if (eid[i] < 0 || eid[i] >= end) {
+    if (eid[i] < begin || eid[i] >= end) {
       throw std::out_of_range("eid " + std::to_string(eid[i]) + " at row " + std::to_string(i) +
-                              " is not in the log, which holds events [0, " + std::to_string(end) + ")");
+                              " is not in the log, which holds events [" + std::to_string(begin) + ", " +
+                              std::to_string(end) + ")");
     }
   }
 }
@@ -125,9 +134,9 @@ void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst,
 }
 
 bool EventLog::map_file(Column column, int64_t begin, int64_t end, int fd, int64_t offset) {
-  if (begin < 0 || begin > end || end > size()) {
-    throw std::out_of_range("the log holds events [0, " + std::to_string(size()) + "), got [" +
-                            std::to_string(begin) + ", " + std::to_string(end) + ")");
+  if (begin < first() || begin > end || end > size()) {
+    throw std::out_of_range("the log holds events [" + std::to_string(first()) + ", " +
+                            std::to_string(size()) + "), got [" + std::to_string(begin) + ", " + std::to_string(end) + ")");
   }
   ReservedArray<int64_t>* const values = column == Column::kSrc   ? &src_
                                          : column == Column::kDst ? &dst_

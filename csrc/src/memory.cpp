@@ -82,6 +82,15 @@ void ReservedMemory::commit(size_t bytes) {
   committed_ = target;
 }
 
+void ReservedMemory::drop(size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t end = std::min(bytes, committed_) / page * page;
+  if (end <= dropped_) return;
+  auto* const held = static_cast<std::byte*>(data_) + dropped_;
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(held, end - dropped_, PROT_READ, flags, -1, 0) != MAP_FAILED) dropped_ = end;
+}
+
 #ifdef MREMAP_FIXED
 bool ReservedMemory::map_file(size_t begin, size_t bytes, int fd, int64_t offset) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));

@@ -78,7 +78,8 @@ void EventMarks::append(bool is_marked) {
   ++size_;
 }
 
-int64_t EventMarks::num_before(eid_t before) const {
+int64_t EventMarks::num_before(eid_t position) const {
+  const int64_t before = position - first_;
   if (before >= size_) return num_;
   if (before <= 0) return 0;
   const auto word = static_cast<std::size_t>(before / 64);
@@ -94,7 +95,7 @@ eid_t EventMarks::nth(int64_t i) const {
   for (int64_t num; (num = __builtin_popcountll(words_[word])) <= rest; ++word) rest -= num;
   uint64_t bits = words_[word];
   for (; rest > 0; --rest) bits &= bits - 1;
-  return static_cast<eid_t>(word) * 64 + __builtin_ctzll(bits);
+  return first_ + static_cast<eid_t>(word) * 64 + __builtin_ctzll(bits);
 }
 
 int64_t PairIndex::size() const {
@@ -191,6 +192,8 @@ void PairIndex::check_end(int64_t end) const {
   if (log_ == nullptr) throw std::invalid_argument("there is no log to read pairs from");
   if (end > log_->size())
     throw std::out_of_range("position " + std::to_string(end) + " is past the log's end");
+  if (num_pair_events_ < log_->first())
+    throw std::out_of_range("events whose pairs were not read yet were forgotten");
 }
 
 /// Whether an event is the first of its pair, which is known from then on.

@@ -158,7 +158,7 @@ void Preparer::Preparation::draw_events() {
       start[i] = ask_.begin;
     } else {
       const int64_t past = eid[i] - rules_.start, size = rules_.batch_size;
-      start[i] = std::max<eid_t>(0, rules_.start + (past - (past % size + size) % size));
+      start[i] = std::max<eid_t>(ask_.since.eid, rules_.start + (past - (past % size + size) % size));
     }
   }
 }
@@ -302,8 +302,9 @@ void Preparer::Preparation::sample(size_t hop, int64_t size, const FrontierOut& 
   const bool sees_all = rules_.sees_all_before;
   Sampler sampler = rules_.sampler;
   sampler.key = ask_.hop_keys[hop];
-  const Queries queries{targets.node, targets.t, sees_all ? nullptr : targets.position,
-                        sees_all ? ask_.end : kEveryEvent, size};
+  const Queries queries{
+      targets.node, targets.t, sees_all ? nullptr : targets.position, sees_all ? ask_.end : kEveryEvent, size,
+      nullptr,      ask_.since};
   sample_neighbors(plan_.graph_.store(), queries, sampler,
                    {work_.neighbor.of(size * k), work_.neighbor_t.of(size * k),
                     slab_.at<eid_t>(out_.blocks.back().eid), work_.count.of(size), k});

@@ -87,7 +87,8 @@ class Group {
       at_limit_[i] = queries.limit(begin + i);
     }
     std::fill_n(in_block, size, 0);
-    search(seen, std::min(k, kPrefetched));
+    search<Earlier>(seen, std::min(k, kPrefetched));
+    if (!queries.since.is_all()) find_since();
     fetch_directories();
     return true;
   }
@@ -99,11 +100,21 @@ class Group {
       at_limit_[i] = kEveryEvent;
     }
     Visible earlier[kGroup];
-    search(earlier, 0);
-    for (int64_t i = 0; i < size; ++i) first[i] = std::min(earlier[i].count, seen[i].count);
+    search<Earlier>(earlier, 0);
+    for (int64_t i = 0; i < size; ++i) {
+      first[i] = std::clamp(earlier[i].count, seen[i].first, seen[i].count);
+    }
   }
 
  private:
+  void find_since() {
+    std::fill_n(at_t_, size, queries.since.t);
+    std::fill_n(at_limit_, size, queries.since.eid);
+    Visible outside[kGroup];
+    search<Outside>(outside, 0);
+    for (int64_t i = 0; i < size; ++i) seen[i].first = std::min(outside[i].count, seen[i].count);
+  }
+
   void fetch_heads() {
     num_next_ = std::min(kGroup, end_ - begin - size);
     const node_t* node = queries.node + begin + size;
@@ -121,14 +132,16 @@ class Group {
     }
   }
 
-  /// Finds the entries earlier than `at_t_` and below `at_limit_`; prefetches the newest `row` of them.
+  /// Finds the entries for which `Rule` holds, of `at_t_` and `at_limit_`; prefetches the newest `row` of
+  /// them.
+  template <typename Rule>
   void search(Visible* found, int64_t row) {
-    open_searches();
+    open_searches<Rule>();
     run_searches(blocks_, num_open_,
-                 [&](int32_t j, const Block& block) { return sees(block, t_[j], limit_[j]); });
-    enter_blocks();
+                 [&](int32_t j, const Block& block) { return holds<Rule>(block, t_[j], limit_[j]); });
+    enter_blocks<Rule>();
     run_searches(entries_, num_open_, [&](int32_t j, const Entry& entry) {
-      return sees(entry.t, entry.eid_offset, t_[j], limit_[j]);
+      return Rule::holds(entry.t, entry.eid_offset, t_[j], limit_[j]);
     });
     std::fill_n(found, size, Visible{0, 0});
     for (int64_t j = 0; j < num_open_; ++j) {
@@ -148,6 +161,7 @@ class Group {
 
   /// Opens a search for each query that sees anything: in the last block if its first entry is visible,
   /// else over the blocks before it.
+  template <typename Rule>
   void open_searches() {
     num_open_ = 0;
     for (int64_t i = 0; i < size; ++i) {
@@ -155,17 +169,18 @@ class Group {
       if (tail.total == 0) continue;
       const Block* blocks = dir[i]->blocks();
       const Block* last = blocks + tail.last;
-      const bool in_last = sees(*last, at_t_[i], at_limit_[i]);
+      const bool in_last = holds<Rule>(*last, at_t_[i], at_limit_[i]);
       prefetch(in_last ? static_cast<const void*>(tail.newest) : last);
       open_[num_open_] = i;
       t_[num_open_] = at_t_[i];
       limit_[num_open_] = at_limit_[i];
       blocks_[num_open_] = {in_last ? last : blocks, in_last ? 1 : tail.last};
-      num_open_ += sees(*blocks, at_t_[i], at_limit_[i]);
+      num_open_ += holds<Rule>(*blocks, at_t_[i], at_limit_[i]);
     }
   }
 
   /// Opens a search in the block of each; none if the last block is entirely visible, the most common case.
+  template <typename Rule>
   void enter_blocks() {
     for (int64_t j = 0; j < num_open_; ++j) {
       const int64_t i = open_[j];
@@ -179,7 +194,7 @@ class Group {
         continue;
       }
       const int64_t here = tail.total - block->start;
-      const bool all = sees(tail.newest->t, tail.newest->eid_offset, t_[j], limit_[j]);
+      const bool all = Rule::holds(tail.newest->t, tail.newest->eid_offset, t_[j], limit_[j]);
       first_[j] = tail.newest - (here - 1);  // the block's place may have changed since `newest` was read
       entries_[j] = {all ? tail.newest : first_[j], all ? 1 : here};
     }

@@ -18,7 +18,7 @@ void each_row(const Group& group, const Step& step) {
 
 /// As `recent_row`; most rows come from one block, in which the search has ended.
 void recent_row(const Group& g, int64_t i, int64_t row, const NeighborRows& out) {
-  const int64_t size = std::min(g.seen[i].count, out.k);
+  const int64_t size = std::min(g.seen[i].size(), out.k);
   if (size == 0 || size > g.in_block[i]) return recent_row(g.store, g.dir[i], g.seen[i], row, out);
   const Block& block = g.dir[i]->blocks()[g.seen[i].block];
   out.count[row] = static_cast<int32_t>(size);
@@ -46,7 +46,7 @@ void uniform(Group& g, const Sampler& sampler, const NeighborRows& out) {
   if (sampler.strategy == Strategy::kWindow) {
     g.find_window(sampler.span);
   } else {
-    std::fill_n(g.first, g.size, 0);
+    each_row(g, [&](int64_t i, int64_t) { g.first[i] = g.seen[i].first; });
   }
   if (sampler.relations != nullptr) {
     each_row(g, [&](int64_t i, int64_t row) {
@@ -74,7 +74,7 @@ void uniform(Group& g, const Sampler& sampler, const NeighborRows& out) {
 void decayed(Group& g, const Sampler& sampler, const NeighborRows& out) {
   each_row(g, [&](int64_t i, int64_t row) {
     const Visible seen = g.seen[i];
-    if (sampler.relations == nullptr && seen.count <= out.k)
+    if (sampler.relations == nullptr && seen.size() <= out.k)
       return recent_row(g.store, g.dir[i], seen, row, out);
     decayed_draw(g.store, g.dir[i], seen, sampler, g.queries.row_of(row), row, out);
     locate_numbered(g.store, g.dir[i], seen.block, out.count[row], row, out);

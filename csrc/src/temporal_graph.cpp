@@ -1,5 +1,8 @@
 #include "tgflow/temporal_graph.hpp"
 
+#include <stdexcept>
+#include <string>
+
 namespace tgflow {
 namespace {
 
@@ -99,7 +102,7 @@ void TemporalGraph::find_events(node_t v, node_t nbr, std::vector<eid_t>& eids) 
 int64_t TemporalGraph::remove_node(node_t v) {
   const std::lock_guard<std::mutex> lock(writer_);
   std::vector<eid_t> eids;
-  for (eid_t e = 0; e < log_.size(); ++e) {
+  for (eid_t e = log_.first(); e < log_.size(); ++e) {
     if (log_.src()[e] == v || log_.dst()[e] == v) eids.push_back(e);
   }
   return remove_all(eids);
@@ -115,6 +118,17 @@ int64_t TemporalGraph::retain(tick_t min_t, int64_t max_count) {
 void TemporalGraph::compact() {
   const std::lock_guard<std::mutex> lock(writer_);
   store_.compact();
+}
+
+void TemporalGraph::forget(eid_t first, eid_t log_first) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  if (log_first < log_.first() || first < log_first || first > log_.size()) {
+    throw std::out_of_range("event " + std::to_string(first) + " is not in the log");
+  }
+  store_.reserve_retention(log_.since(first).t, INT64_MAX);
+  store_.commit_change(store_.position());
+  store_.compact();
+  log_.forget(log_first);
 }
 
 StoreStats TemporalGraph::stats() {

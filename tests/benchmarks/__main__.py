@@ -10,11 +10,9 @@ from tgflow.cli.errors import report
 
 CALL = "python -m benchmarks"
 DEVELOPERS = {
-    "sample": Benchmark(
-        "benchmarks.graph:sample", "the samplers, beside a static CSR and plain Python"
-    ),
+    "sample": Benchmark("benchmarks.graph:sample", "the samplers, and hops in order"),
     "prepare": BENCHMARKS["prepare"],
-    "store": Benchmark("benchmarks.graph:store", "the block store, beside a CSR"),
+    "store": BENCHMARKS["store"],
     "kafka": Benchmark("benchmarks.kafka:run", "reading a topic into the durable log"),
     "table": Benchmark(
         "benchmarks.table:run",
@@ -59,6 +57,9 @@ DEVELOPERS = {
         "benchmarks.reliability:run",
         "kills, crash states, faults and a soak, none with a loss",
         True,
+    ),
+    "endless": Benchmark(
+        "benchmarks.endless:run", "memory, time and checkpoints within a horizon", True
     ),
     "kills": Benchmark(
         "benchmarks.reliability:kills",

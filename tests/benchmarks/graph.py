@@ -1,12 +1,8 @@
-"""Speed of the store and the samplers against a static CSR and other libraries.
-
-The CSR and all CPU measurements use one thread unless a row's parameters differ.
-"""
+"""Speed of the store and the samplers against other libraries."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -16,10 +12,9 @@ from benchmarks import peers
 from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.race import take_turns
 from benchmarks.results import skipped
-from benchmarks.static_csr import StaticCsr
 from tgflow import EventBatch, TemporalGraph, _core
 from tgflow.cli.benchmarks import graph as bench
-from tgflow.cli.benchmarks.graph import CALL, MICRO, MICRO_NAME, ROOTS, STRATEGIES, GrowingGraph, K
+from tgflow.cli.benchmarks.graph import ROOTS, K
 from tgflow.cli.benchmarks.row import COSTS, Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads, seconds_of
 from tgflow.graph import Neighbors
@@ -30,61 +25,8 @@ PEER_BATCH = 200
 HOP_TARGETS = {1: 20e6, 2: 2e6}
 
 
-def store(options: Options) -> list[Row]:
-    """Run `tgflow bench store`, beside the CSR."""
-    rows = bench.store(options)
-    if options.only_device:
-        return rows
-    with restored_threads():
-        _core.set_num_threads(1)
-        num_left = MICRO * (20 if options.quick else 300)
-        speeds = {
-            (params["stream"], params["entries"]): csr_speeds(growing, csr, options)
-            for growing, params, csr in csr_graphs(options, num_left)
-        }
-        return [each for row in rows for each in with_speeds(row, speeds)]
-
-
-def csr_graphs(
-    options: Options, num_left: int = 0
-) -> Iterator[tuple[GrowingGraph, Params, StaticCsr]]:
-    """Yield the graphs of `grown_graphs` on the CPU with a CSR of each."""
-    csr = StaticCsr()
-    for growing, params in bench.grown_graphs(options, "cpu", num_left):
-        csr.build(growing.graph.log)
-        yield growing, params, csr
-
-
-def csr_speeds(growing: GrowingGraph, csr: StaticCsr, options: Options) -> tuple[float, float]:
-    """Return seconds of a rebuild of the CSR, and events per second merged into it."""
-    build = partial(csr.build, growing.graph.log)
-    rebuild_s = min(seconds_of(build) for _ in range(1 if options.quick else 3))
-    merges = []
-    for _ in range(2 if options.quick else 30):
-        events = growing.read(MICRO)
-        merges.append(seconds_of(partial(csr.insert, events)))
-        growing.append(events)
-    return rebuild_s, MICRO / median(merges)
-
-
-def with_speeds(row: Row, speeds: Mapping[Any, tuple[float, float]]) -> Iterator[Row]:
-    """Yield insert rows with CSR speeds as baselines, other rows unchanged."""
-    found = speeds.get((row.params["stream"], row.params["entries"]))
-    if (
-        found is None
-        or row.params["device"] != "cpu"
-        or row.name not in ("insert, bulk", MICRO_NAME)
-    ):
-        yield row
-        return
-    rebuild_s, merge = found
-    yield replace(row, baseline=float(row.params["batch"]) / rebuild_s)
-    if row.name == MICRO_NAME:
-        yield replace(row, name=f"{MICRO_NAME} beside a merge", baseline=merge)
-
-
 def sample(options: Options) -> list[Row]:
-    """Run `tgflow bench sample`, beside the CSR."""
+    """Run `tgflow bench sample`, and hops in order."""
     rows = bench.sample(options)
     with restored_threads():
         for device in options.devices:
@@ -92,44 +34,9 @@ def sample(options: Options) -> list[Row]:
                 rows += rebuild_rows(options, device)
         if options.only_device:
             return rows
-        _core.set_num_threads(1)
-        for growing, params, csr in csr_graphs(options):
-            turns = turn_speeds(growing.graph, csr, options)
-            for i, row in enumerate(rows):
-                if row.unit == "queries/s" and params.items() <= row.params.items():
-                    speed, baseline = turns[row.name.partition(",")[0]]
-                    rows[i] = replace(row, value=speed, baseline=baseline)
         for name, events in options.streams().items():
             rows += ordered_rows(name, events, options)
         return rows
-
-
-def turn_speeds(
-    graph: TemporalGraph, csr: StaticCsr, options: Options
-) -> dict[str, tuple[float, float]]:
-    """Return queries per second of each strategy, of the graph and of the CSR, in turns."""
-    queries = bench.random_queries(graph, 4 if options.quick else 100)
-    others = {"recent": partial(csr.recent, k=K), "uniform": partial(csr.uniform, k=K, key=1)}
-    speeds = {}
-    for strategy, other in others.items():
-        ours = partial(STRATEGIES[strategy], graph)
-        for nodes, t in queries[:10]:
-            check_equal(strategy, ours(nodes, t), other(nodes, t))
-        methods = {
-            name: lambda i, call=call: call(*queries[i])
-            for name, call in (("ours", ours), ("other", other))
-        }
-        seconds = take_turns(methods, len(queries), options.rounds).values()
-        speed, baseline = (CALL * len(queries) / float(each.sum()) for each in seconds)
-        speeds[strategy] = speed, baseline
-    return speeds
-
-
-def check_equal(what: str, ours: Neighbors, other: Neighbors) -> None:
-    """Raise RuntimeError unless two answers are equal, bit for bit."""
-    for column in ("nodes", "t", "eid", "count"):
-        if not torch.equal(getattr(ours, column).cpu(), getattr(other, column)):
-            raise RuntimeError(f"{what}: the answers differ in {column!r}")
 
 
 def ordered_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:

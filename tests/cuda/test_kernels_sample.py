@@ -50,27 +50,29 @@ def test_sampling_with_any_k_and_any_number_of_queries(sampler, order):
 @pytest.mark.parametrize("relations", [None, (0, 1)])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
 def test_params_in_device_memory_override_arguments(sampler, relations):
-    """Replays of one captured call have other cut-offs, keys and numbers of queries."""
+    """Replays of one captured call have other cut-offs, keys, numbers of queries and horizons."""
     gpu = EmulatedDevice()
     snapshot = (graph := grown(gpu)).backend._store.snapshot
     nodes, t, _ = random_queries(90, seed=1)
     bits = None if relations is None else relation_bits(relations, torch.device("cpu"))
     spec = sampling.sampler_args(sampler.strategy, 1, sampler.span or 1, bits)
-    params = torch.zeros(3, dtype=torch.int64)
+    params = torch.zeros(5, dtype=torch.int64)
     address = sampling.params_address(params, params.device)
-    for before, key, size in ((3_000, 5, 90), (200, 2**63 + 9, 41), (37, 6, 0)):
-        params.copy_(torch.tensor([before, key - 2**64 if key >= 2**63 else key, size]))
+    for before, key, size, since in ((3_000, 5, 90, 0), (200, 2**63 + 9, 41, 30), (37, 6, 0, 9)):
+        signed = key - 2**64 if key >= 2**63 else key
+        horizon = graph.log.native.since(since)
+        params.copy_(torch.tensor([before, signed, size, *horizon]))
         queries, rows, out = prepared(nodes, t, 4, before=77)
         sampling.sample(gpu, snapshot, spec, queries, rows, address)
         asked = torch.where(torch.arange(90) < size, nodes, -1)
-        options = {"key": key, "as_of": before, "relations": relations}
+        options = {"key": key, "as_of": before, "since": since, "relations": relations}
         assert_equal(out, sample_neighbors(graph, sampler, asked, t, 4, **options))
 
 
 def test_params_are_checked_before_their_address_is_taken():
     cpu = torch.device("cpu")
-    for wrong in (torch.zeros(2).long(), torch.zeros(3), torch.zeros(6).long()[::2]):
-        with pytest.raises(ValueError, match=r"params must be contiguous int64 \[3\] on cpu, got"):
+    for wrong in (torch.zeros(2).long(), torch.zeros(5), torch.zeros(10).long()[::2]):
+        with pytest.raises(ValueError, match=r"params must be contiguous int64 \[5\] on cpu, got"):
             sampling.params_address(wrong, cpu)
     with pytest.raises(ValueError, match="on meta"):
         sampling.params_address(torch.zeros(3, dtype=torch.int64, device="meta"), cpu)

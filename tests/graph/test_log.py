@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from helpers.strategies import event_lists, graph_events
 from tgflow import EventBatch, TemporalGraph
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, list_checkpoints
+from tgflow.graph import EventLog
 from tgflow.graph.events import COLUMNS
 from tgflow.run.machine import anonymous_bytes
 from tgflow.train import trainer_state as state
@@ -98,7 +99,7 @@ def save(graph: TemporalGraph, writer: CheckpointWriter, position: int) -> None:
 
 @pytest.fixture
 def writer(tmp_path, monkeypatch):
-    monkeypatch.setattr(state, "PIECE", PIECE)
+    monkeypatch.setattr(EventLog, "piece", PIECE)
     return CheckpointWriter(CheckpointStore(tmp_path, keep=1))
 
 

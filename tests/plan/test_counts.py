@@ -191,6 +191,24 @@ def test_counts_at_a_cutoff_match_a_scan(events, data) -> None:
     )
 
 
+def test_slots_that_repeat_their_event_have_its_numbers() -> None:
+    events = skewed_events(200, 9)
+    history = CountHistory(
+        TemporalGraph.from_events(events), numbers_of_groups(get_args(PairGroup))
+    )
+    others = torch.randint(9, (200, 4), generator=torch.Generator().manual_seed(0))
+    others[torch.rand(200, 4, generator=torch.Generator().manual_seed(1)) < 0.6] = -1
+    dst = events.dst.unsqueeze(1)
+    ask = {"limit": torch.arange(200), "stop": 200}
+    found = history.answer(events, None, others.where(others >= 0, dst), **ask)
+    for i in range(4):
+        alone = history.answer(
+            replace(events, dst=others[:, i].where(others[:, i] >= 0, events.dst)),
+            None, dst[:, :0], **ask,
+        )  # fmt: skip
+        assert found[:, 1 + i].equal(alone[:, 0])
+
+
 def latest(nodes: Sequence[int], most: int, reach: int) -> list[int]:
     """Return the last distinct nodes of a list, the last one first."""
     return list(dict.fromkeys(reversed(nodes[-reach:] if reach else [])))[:most]

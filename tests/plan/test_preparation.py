@@ -205,7 +205,7 @@ def test_slab_contains_one_batch() -> None:
     slab = _core.Slab(_core.SlabPool(1, None))
     with pytest.raises(ValueError, match="length"):
         torch.frombuffer(slab, dtype=torch.uint8)
-    call = (1, 2, None, [3], 0, 4, None, 0, 0, True, None, False, None, 9, False, None)
+    call = (1, 2, None, [3], 0, 4, 0, None, 0, 0, True, None, False, None, 9, False, None)
     layout = preparer.prepare(slab, *call)
     memory = torch.frombuffer(slab, dtype=torch.uint8)
     before = memory.clone()
@@ -218,7 +218,7 @@ def test_slab_contains_one_batch() -> None:
         with pytest.raises(ValueError, match="negative_mask must be bool"):
             preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:2], wrong, *call[3:])
     with pytest.raises(ValueError, match="a negative_mask is of new events only"):
-        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), 1, 2, mask, *call[3:8], 1, *call[9:])
+        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), 1, 2, mask, *call[3:9], 1, *call[10:])
     for rows in ([2, 1], [1, 1], [-1]):
         with pytest.raises(ValueError, match="rows must be distinct and ascending from 0"):
             preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor(rows))
@@ -226,7 +226,7 @@ def test_slab_contains_one_batch() -> None:
         preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor([4]))
     short = torch.ones(2, 3)
     with pytest.raises(IndexError, match="is not in a table of 2 rows"):
-        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:10], short, *call[11:])
+        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:11], short, *call[12:])
     broken = _core.SlabPool(1, lambda size: torch.zeros(size - 1, dtype=torch.uint8))
     with pytest.raises(ValueError, match="allocated memory must hold 4096 bytes"):
         preparer.prepare(_core.Slab(broken), *call)

@@ -55,7 +55,8 @@ def test_answers_of_shard_owners_match_the_whole_graph(
     whole = growth.whole()
     hows = [
         {"key": 2**64 - 1 - batch, "dedup": dedup, "by_time": batch % 2 == 0,
-         "as_of": None if each else whole.num_events - 3 * batch}
+         "as_of": None if each else whole.num_events - 3 * batch,
+         "since": min(2 * batch, whole.num_events)}
         for batch in range(turn)
     ]  # fmt: skip
 
@@ -83,7 +84,7 @@ def test_answers_of_shard_owners_match_the_whole_graph(
 def asked_by(peers, graph, sizes, fanouts=(3,), sampler=None):
     """Sample the hops of one batch of `sizes[rank]` queries as of all events."""
     roots = roots_of(graph, peers.rank, 0, sizes[peers.rank], each=False)
-    walk = hop_by_hop(1.0, None, roots, fanouts, key=5, as_of=None, dedup=False)
+    walk = hop_by_hop(1.0, None, roots, fanouts, key=5, as_of=None, since=0, dedup=False)
     return ShardedSampler(graph, peers, sampler or Sampler.uniform()).walk([walk])[0]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgflow import _core
 from tgflow.base.choices import Strategy
+from tgflow.base.units import INT64_MIN
 from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.device import Device
 from tgflow.cuda.structs import NeighborRows, QueryArgs, SampleParams, SamplerArgs
@@ -48,11 +49,16 @@ def sampler_args(strategy: Strategy, key: int, span: int, relations: Tensor | No
 
 
 def queries(
-    nodes: Tensor, t: Tensor, before: Tensor | None, before_all: int, rows: Tensor | None = None
+    nodes: Tensor,
+    t: Tensor,
+    before: Tensor | None,
+    before_all: int,
+    rows: Tensor | None = None,
+    since: tuple[int, int] = (INT64_MIN, 0),
 ) -> QueryArgs:
-    """Return the struct of queries, contiguous int64 `[Q]` on the device."""
+    """Return the struct of queries, contiguous int64 `[Q]` on the device, with a horizon."""
     limits, row = (0 if column is None else column.data_ptr() for column in (before, rows))
-    return QueryArgs(nodes.data_ptr(), t.data_ptr(), limits, before_all, len(nodes), row)
+    return QueryArgs(nodes.data_ptr(), t.data_ptr(), limits, before_all, len(nodes), row, *since)
 
 
 def neighbor_rows(nodes: Tensor, t: Tensor, eid: Tensor, count: Tensor) -> NeighborRows:
@@ -65,8 +71,8 @@ def params_address(params: Tensor | None, device: torch.device) -> int:
     """Return the address of a struct `SampleParams`, or 0 to use a kernel's arguments.
 
     Args:
-        params: Contiguous int64 `[3]` on the device: cut-off for all queries, key of draws
-            (its 64 bits), and number of queries in use. Kernels read them at run time,
+        params: Contiguous int64 `[5]` on the device: cut-off for all queries, key of draws
+            (its 64 bits), number of queries in use, and the horizon. Kernels read them at run time,
             so a captured call can be replayed with other values.
         device: Required device.
 

@@ -92,17 +92,23 @@ class DeviceStore:
         directed: Whether events are edges of their source only.
         budget: Bytes of blocks on the device; None: no limit.
         shard: Shard of the nodes whose neighbors are kept; heads are by local id.
+        first: Position of the first event.
     """
 
     def __init__(
-        self, gpu: Device, directed: bool, budget: int | None = None, shard: Shard = _EVERYTHING
+        self,
+        gpu: Device,
+        directed: bool,
+        budget: int | None = None,
+        shard: Shard = _EVERYTHING,
+        first: int = 0,
     ) -> None:
         self._gpu, self._directed, self._shard = gpu, directed, shard
         self._writer = gpu.stream("writer")
         with self.on_writer():
             self._open(budget)
         self._num_nodes = self._num_changes = 0
-        self.position = 0
+        self.position = first
         """Events that samplers launched from now on see."""
         self._pending: PlannedBatch | ChangeArgs | None = None
         self._new_relations: Tensor | None = None

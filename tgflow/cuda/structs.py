@@ -27,13 +27,13 @@ class Snapshot(ctypes.Structure):
 class QueryArgs(ctypes.Structure):
     """Neighborhoods to look up (detail/store_view.hpp)."""
 
-    _fields_ = words("node t before before_all size row")
+    _fields_ = words("node t before before_all size row since_t since_eid")
 
 
 class SampleParams(ctypes.Structure):
     """Parameters that a kernel reads from device memory (cuda/snapshot.hpp)."""
 
-    _fields_ = words("before_all key size")
+    _fields_ = words("before_all key size since_t since_eid")
 
 
 class SamplerArgs(ctypes.Structure):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tgflow.graph import tables as tables
     from tgflow.graph.feature_scale import FeatureScale as FeatureScale
     from tgflow.graph.log import EventLog as EventLog
+    from tgflow.graph.log import Horizon as Horizon
     from tgflow.graph.mutations import Mutation as Mutation
     from tgflow.graph.query import Neighbors as Neighbors
     from tgflow.graph.stats import GraphStats as GraphStats

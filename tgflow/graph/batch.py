@@ -283,6 +283,8 @@ class Batch(StepBatch):
     """int64 `[U]`: the nodes whose inputs (memory, features) the lowest block reads."""
     position: Tensor
     """int64 `[U]`: log position as of which each node's memory is read."""
+    since: Tensor | None = None
+    """int64 `[1]`: the tick at which the horizon begins; older memory is not read. None: all is."""
     node_x: Tensor | None = None
     """float32 `[U, node_x_dim]`: features of `nodes`, zeros for a node without a row; or None."""
     counts: Tensor | None = None

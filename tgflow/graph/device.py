@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgflow.base.choices import Direction
 from tgflow.base.peers import Shard
+from tgflow.base.units import INT64_MAX
 from tgflow.cuda import sampling
 from tgflow.cuda.device import Device, translate_oom
 from tgflow.cuda.store import DeviceStats, DeviceStore
@@ -24,13 +25,15 @@ from tgflow.graph.strategies import Sampler
 class DeviceGraph:
     """A graph backend over a `DeviceStore`; see `HostGraph`."""
 
-    def __init__(self, direction: Direction, budget: int | None, gpu: Device, shard: Shard) -> None:
+    def __init__(
+        self, direction: Direction, budget: int | None, gpu: Device, shard: Shard, first: int = 0
+    ) -> None:
         self.gpu = gpu
         self.device = gpu.device
-        self._host = HostGraph(direction)  # validates events and stores the log
+        self._host = HostGraph(direction, first=first)  # validates events and stores the log
         self.log = self._host.log
         self._directed = direction == "directed"
-        self._store = DeviceStore(gpu, self._directed, budget, shard)
+        self._store = DeviceStore(gpu, self._directed, budget, shard, first)
         self._writing = threading.Lock()
 
     @property
@@ -76,7 +79,14 @@ class DeviceGraph:
                 sampling.sampler_args(
                     sampler.native_strategy, queries.key, sampler.span or 1, queries.relations
                 ),
-                sampling.queries(queries.nodes, queries.t, each, limit, queries.rows),
+                sampling.queries(
+                    queries.nodes,
+                    queries.t,
+                    each,
+                    limit,
+                    queries.rows,
+                    self.log.since(queries.since),
+                ),
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),
                 params,
             )
@@ -98,13 +108,14 @@ class DeviceGraph:
             chosen = (sources == src) & (targets == dst)
             if not self._directed:
                 chosen |= (sources == dst) & (targets == src)
-            return self._remove(chosen.nonzero().view(-1))
+            return self._remove(self.log.first + chosen.nonzero().view(-1))
 
     def remove_node(self, node: int) -> int:
         """Remove every event of a node. Reads the whole log."""
         with self._writing:
             sources, targets, _ = self._columns()
-            return self._remove(((sources == node) | (targets == node)).nonzero().view(-1))
+            chosen = (sources == node) | (targets == node)
+            return self._remove(self.log.first + chosen.nonzero().view(-1))
 
     def retain(self, min_t: int, max_count: int) -> int:
         """Remove neighbors before `min_t`, and each node's oldest beyond `max_count`."""
@@ -118,18 +129,26 @@ class DeviceGraph:
         with self._writing:
             self._store.compact()
 
+    def forget(self, first: int, log_first: int) -> None:
+        """Free the neighbors before event `first`, and the log's events before `log_first`."""
+        with self._writing:
+            self._store.reserve_retention(self.log.since(first)[0], INT64_MAX)
+            self._store.commit_change(self.position)
+            self._store.compact()
+            self.log.forget(log_first)
+
     def stats(self) -> DeviceStats:
         """Return the size of the store. Synchronizes."""
         with self._writing:
             return self._store.stats()
 
     def _remove(self, eid: Tensor) -> int:
-        src, dst, t = (column[eid] for column in self._columns())
+        src, dst, t = (column[eid - self.log.first] for column in self._columns())
         edits = Edits.of_events(src, dst, t, eid, puts_in=False, directed=self._directed)
         gained = self._store.reserve_edits(edits)
         self._store.commit_change(self.position)
         return -gained
 
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
-        src, dst, t, _ = self.log.columns(0, len(self.log))
+        src, dst, t, _ = self.log.columns(self.log.first, len(self.log))
         return torch.from_numpy(src), torch.from_numpy(dst), torch.from_numpy(t)

@@ -23,13 +23,14 @@ class HostGraph:
     gpu = None
 
     def __init__(
-        self, direction: str, budget: int | None = None, shard: Shard = _EVERYTHING
+        self, direction: str, budget: int | None = None, shard: Shard = _EVERYTHING, first: int = 0
     ) -> None:
         self.native = _native.Graph(
             _native.DIRECTIONS[direction],
             INT64_MAX if budget is None else budget,
             shard.parts.start,
             len(shard.parts),
+            first,
         )
         """The core's graph, for other code of the core."""
         graph = self.native
@@ -40,7 +41,7 @@ class HostGraph:
             graph.remove_pair,
             graph.remove_node,
         )
-        self.retain, self.compact = graph.retain, graph.compact
+        self.retain, self.compact, self.forget = graph.retain, graph.compact, graph.forget
 
     @property
     def position(self) -> int:
@@ -73,6 +74,7 @@ class HostGraph:
             each,
             limit,
             queries.rows,
+            queries.since,
             out.nodes,
             out.t,
             out.eid,

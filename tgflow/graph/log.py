@@ -1,10 +1,12 @@
-"""The event log: the total order of events, and the labels that came after their events."""
+"""The event log, the labels that came after their events, and how much of it batches see."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -35,6 +37,10 @@ class EventLog:
         ([20, 30], 2)
     """
 
+    piece: ClassVar[int] = 1 << 20
+    """Events that are saved, mapped and forgotten together, 24 MiB of columns: 10 billion make
+    29,000 mappings, of the 65,530 that Linux grants a process."""
+
     def __init__(self, native: _native.Log) -> None:
         self.native = native
         """The core's log, for other code of the core."""
@@ -46,14 +52,22 @@ class EventLog:
         """Device and inode of the files that hold events, not memory, by their first event."""
         self._beside: dict[str, _Beside] = {}
         """Columns that are not in the core, by name."""
+        self._held = WeakSet[HeldLog]()
         self.late = LateEntries(native)
         """Labels that came after their events."""
 
     def __len__(self) -> int:
+        """Return the position after the last event."""
         return len(self.native)
 
+    @property
+    def first(self) -> int:
+        """Position of the first event that is held: earlier ones were forgotten."""
+        return self.native.first
+
     def _facts(self) -> dict[str, object]:
-        first, last = self.read(0, min(1, len(self))).t, self.t_last
+        at = self.first
+        first, last = self.read(at, min(at + 1, len(self))).t, self.t_last
         return {
             "num_events": len(self),
             "num_nodes": self.num_nodes,
@@ -73,7 +87,12 @@ class EventLog:
     @property
     def t_last(self) -> int | None:
         """The latest time so far in ticks (the log's clock), None for an empty log."""
-        return self.native.clock if len(self) else None
+        return self.native.clock if len(self) > self.first else None
+
+    def clock_at(self, position: int) -> int:
+        """Return the latest time in ticks up to and with the event at a position."""
+        t: int = self.native.since(position)[0]
+        return t
 
     def read(self, start: int, stop: int) -> EventBatch:
         """Return the events at `[start, stop)` as views, not copies: do not write to them.
@@ -81,8 +100,7 @@ class EventLog:
         Raises:
             IndexError: If the range is not within the log.
         """
-        if not 0 <= start <= stop <= len(self):
-            raise IndexError(f"the log holds events [0, {len(self)}), got [{start}, {stop})")
+        self._check_range(start, stop)
         src, dst, t, relation = self.native.columns(start, stop)
         return EventBatch.checked(
             src=torch.from_numpy(src),
@@ -91,6 +109,11 @@ class EventLog:
             relation=None if relation is None else torch.from_numpy(relation),
             **self._others(slice(start, stop)),
         )
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not self.first <= start <= stop <= len(self):
+            span = f"[{self.first}, {len(self)})"
+            raise IndexError(f"the log holds events {span}, got [{start}, {stop})")
 
     def gather(self, eid: Tensor) -> EventBatch:
         """Return copies of the events at positions `eid`, int64 `[N]`, in any order.
@@ -114,15 +137,22 @@ class EventLog:
         """Return an optional column at positions `eid`; None without it."""
         values = self._beside[name].values if name in self._beside else None
         if name == "relation" and self.native.has_relation:
-            values = torch.from_numpy(self.native.columns(0, len(self))[3])
+            first = self.first
+            values = torch.from_numpy(self.native.columns(first, len(self))[3])
+            return (
+                values[eid - first]
+                if isinstance(eid, Tensor)
+                else values[eid.start - first :][: eid.stop - eid.start]
+            )
         return None if values is None else values[eid]
 
     def keep_columns(self, events: EventBatch) -> None:
         """Store the columns that are not in the core, for events that the graph appends next."""
         first, beside = len(self), dict(self._beside)
+        is_new = first == self.first
         for name in _BESIDE:
             values, held = getattr(events, name), beside.get(name)
-            if first == 0:
+            if is_new:
                 beside.pop(name, None)
                 held = None if values is None else _Beside(values.dtype)
             elif len(events) and (values is None) != (held is None):
@@ -174,8 +204,7 @@ class EventLog:
         Raises:
             IndexError: If the range is not within the log.
         """
-        if not 0 <= start <= stop <= len(self):
-            raise IndexError(f"the log holds events [0, {len(self)}), got [{start}, {stop})")
+        self._check_range(start, stop)
         held = {**_IN_CORE, **self._beside}
         if not self.has_relations:
             del held["relation"]
@@ -190,10 +219,30 @@ class EventLog:
             for name, column in held.items()
         )
 
+    def hold(self, first: int) -> HeldLog:
+        """Keep the events from a position on while the result lives."""
+        held = HeldLog(self, first)
+        self._held.add(held)
+        return held
+
+    def start_of_piece(self, position: int) -> int:
+        """Return the first position of the piece that an event is in."""
+        return position // self.piece * self.piece
+
+    def forgettable(self, first: int) -> int:
+        """Return the position before which events may be forgotten, so that pieces stay whole."""
+        return min([self.start_of_piece(first), *(held.first for held in self._held)])
+
+    def forget(self, first: int) -> None:
+        """Free the columns that are not in the core of events before `first`."""
+        for column in self._beside.values():
+            column.forget(first)
+        self.files = {start: file for start, file in self.files.items() if start >= first}
+
     def tied_share(self, stop: int) -> float:
-        """Return the share of the first `stop` events with the same time as the previous one."""
-        t = self.read(0, stop).t
-        return int((t[1:] == t[:-1]).sum()) / stop if stop else 0.0
+        """Return the share of the events held before `stop` with the time of the previous one."""
+        t = self.read(self.first, stop).t
+        return int((t[1:] == t[:-1]).sum()) / len(t) if len(t) else 0.0
 
     def position(self, t: int) -> int:
         """Return the number of events in the log when its clock reached `t`: a time as a cut-off.
@@ -209,6 +258,14 @@ class EventLog:
         return out
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class HeldLog:
+    """A log whose events from a position on are kept, as for a checkpoint in progress."""
+
+    log: EventLog
+    first: int
+
+
 class _Beside:
     """A column that is not in the core; its values stay in place while it grows."""
 
@@ -221,6 +278,9 @@ class _Beside:
         grown = torch.from_numpy(self._bytes.grow(stop * self._dtype.itemsize)).view(self._dtype)
         grown[start:] = values
         self.values = grown
+
+    def forget(self, first: int) -> None:
+        self._bytes.drop(first * self._dtype.itemsize)
 
     def map_file(self, start: int, stop: int, descriptor: int, offset: int) -> bool:
         size = self._dtype.itemsize
@@ -479,7 +539,7 @@ class NodeCount:
 
     def upto(self, position: int) -> int:
         """Return the largest node id of the first `position` events plus one."""
-        start, num = self._found if self._found[0] <= position else (0, 0)
+        start, num = self._found if self._found[0] <= position else (self._log.first, 0)
         if start == position:
             return num
         events = self._log.read(start, position)
@@ -487,3 +547,73 @@ class NodeCount:
             num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)
         self._found = (position, num)
         return num
+
+
+T = TypeVar("T")
+
+
+class BySince(Generic[T]):
+    """What is kept of the log's events within the horizon, by its beginning; thread-safe.
+
+    The latest few are held: batches are prepared in parallel where the horizon moves.
+    """
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        self._make, self._lock = make, threading.Lock()
+        self._held: dict[int, T] = {}
+
+    def at(self, since: int) -> T:
+        """Return what is kept of the events from a log position on."""
+        found = self._held.get(since)
+        if found is None:
+            with self._lock:
+                found = self._held.get(since)
+                if found is None:
+                    found = self._make(since)
+                    held = self._held | {since: found}
+                    self._held = {first: held[first] for first in sorted(held)[-4:]}
+        return found
+
+
+STEPS = 16
+"""The horizon moves in steps of this part of it."""
+
+
+@described
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What a batch may see of the past: the latest events, or those of the latest ticks, or both.
+
+    It moves in steps of a sixteenth, as a function of the log and the batch's first position alone,
+    so it is the same however a run is divided, resumed or prepared ahead.
+
+    Args:
+        events: Latest events that are seen: at least these, at most a sixteenth more. None: all.
+        ticks: Likewise, the latest ticks.
+
+    Raises:
+        ValueError: If a number is less than 16, so has no sixteenth.
+
+    Example:
+        >>> tg.graph.Horizon(events=32).begin(graph.log, 3)
+        0
+    """
+
+    events: int | None = None
+    ticks: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, number in (("events", self.events), ("ticks", self.ticks)):
+            if number is not None and number < STEPS:
+                raise ValueError(f"a horizon needs at least {STEPS} {name}, got {number}")
+
+    def begin(self, log: EventLog, position: int) -> int:
+        """Return the first log position that a batch which begins at `position` sees."""
+        first = 0
+        if self.events is not None:
+            step = self.events // STEPS
+            first = max(first, (position - self.events) // step * step)
+        if self.ticks is not None and position > 0:
+            step, t = self.ticks // STEPS, log.clock_at(position - 1)
+            first = max(first, min(position, log.position(t // step * step - self.ticks)))
+        return first

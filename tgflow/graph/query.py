@@ -21,14 +21,16 @@ class Queries:
     """int64 `[Q]`: ticks."""
     as_of: int | Tensor | None = None
     """See only events at log positions below this, one for all or int64 `[Q]`; None: all."""
+    since: int = 0
+    """First log position of the horizon: earlier events are not seen."""
     key: int = 0
     """Key of random draws, in [0, 2**64)."""
     relations: Tensor | None = None
     """int64 `[1024]`: a bit per relation, whether it counts; None: all do."""
     params: Tensor | None = None
-    """On a GPU int64 `[3]`: the cut-off for all, the key and the number of queries in use, which
-    kernels read at run time, so that a captured call can be replayed with other values. Further
-    queries have no neighbors. None: as above."""
+    """On a GPU int64 `[5]`: the cut-off for all, the key, the number of queries in use, and the
+    time and position at which the horizon begins, which kernels read at run time, so that a
+    captured call can be replayed with others. Further queries have no neighbors. None: as above."""
     rows: Tensor | None = None
     """int64 `[Q]`: row of each query in a larger call, which keys its draws; None: its row here."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SamplerFunction = Callable[..., "Tensor"]
-"""Called as `function(graph, nodes, t, before, k, key)`; see `Sampler.of`."""
+"""Called as `function(graph, nodes, t, before, since, k, key)`; see `Sampler.of`."""
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 _SPANS = {"window": "width", "decayed": "half_life"}
@@ -90,16 +90,17 @@ class Sampler:
         """Sample by a Python function, on the CPU; much slower than the native strategies.
 
         Args:
-            function: Called as `function(graph, nodes, t, before, k, key)` with the graph, the
-                nodes, times and cut-offs of the queries, int64 `[Q]` each, the number of neighbors
-                and the random key of the call. Returns int64 `[Q, k]`: for each query the log
-                positions of distinct events of its node in any order, earlier than `t` and below
-                `before`, and -1 for missing ones. It must be a pure function of its arguments, and
+            function: Called as `function(graph, nodes, t, before, since, k, key)` with the graph,
+                the nodes, times and cut-offs of the queries, int64 `[Q]` each, the first log
+                position of the horizon, the number of neighbors and the random key of the call.
+                Returns int64 `[Q, k]`: for each query the log positions of distinct events of its
+                node in any order, earlier than `t`, below `before` and from `since` on, and -1 for
+                missing ones. It must be a pure function of its arguments, and
                 is called from several threads concurrently. Nodes may be unknown or `NO_NODE`.
 
         Example:
-            >>> def recent(graph, nodes, t, before, k, key):
-            ...     return tg.sampling.recent_neighbors(graph, nodes, t, k, before).eid
+            >>> def recent(graph, nodes, t, before, since, k, key):
+            ...     return tg.sampling.recent_neighbors(graph, nodes, t, k, before, since=since).eid
             >>> sampler = tg.Sampler.of(recent)
             >>> nodes, t = torch.tensor([0]), torch.tensor([40])
             >>> tg.sampling.sample_neighbors(graph, sampler, nodes, t, k=1).nodes.tolist()

@@ -17,7 +17,7 @@ from tgflow.base.peers import Shard
 from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 from tgflow.graph.events import COLUMNS, EventBatch, concat
 from tgflow.graph.host import HostGraph
-from tgflow.graph.log import EventLog
+from tgflow.graph.log import EventLog, Horizon
 from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mention_nodes
 from tgflow.graph.query import relation_bits
@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 
 def open_backend(
-    direction: Direction, budget: int | None, device: str | torch.device | Device, shard: Shard
+    direction: Direction,
+    budget: int | None,
+    device: str | torch.device | Device,
+    shard: Shard,
+    first: int = 0,
 ) -> HostGraph | DeviceGraph:
     """Return an empty backend for a device; arguments as for `TemporalGraph`."""
     if isinstance(device, str | torch.device):
@@ -40,13 +44,13 @@ def open_backend(
         if kind not in ("cpu", "cuda"):
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
         if kind == "cpu":
-            return HostGraph(direction, budget, shard)
+            return HostGraph(direction, budget, shard, first)
     from tgflow.cuda.device import device_of
     from tgflow.graph.device import DeviceGraph
 
     if isinstance(device, str | torch.device):
         device = device_of(torch.device(device))
-    return DeviceGraph(direction, budget, device, shard)
+    return DeviceGraph(direction, budget, device, shard, first)
 
 
 LEAST_BUDGET = 4096
@@ -140,6 +144,8 @@ class TemporalGraph:
         feature_scale: Scales the features of events as they are appended, and, by
             another instance of its kind, those of nodes that come with events. None: no
             scaling.
+        horizon: How much of the past batches see. None: all.
+        first: Log position of the first event, where earlier ones were forgotten.
 
     Raises:
         CudaError: If the GPU cannot be used; the message contains the cause.
@@ -166,6 +172,8 @@ class TemporalGraph:
         device_budget: int | str | None = None,
         shard: Shard | None = None,
         feature_scale: FeatureScale | None = None,
+        horizon: Horizon | None = None,
+        first: int = 0,
     ) -> None:
         self.time_unit = time_unit
         self.seconds_per_tick = seconds_per_tick(time_unit)
@@ -177,7 +185,7 @@ class TemporalGraph:
         self.device_budget = None if device_budget is None else budget_of(device_budget)
         self.shard = Shard() if shard is None else shard
         """Shard of the nodes whose neighbors are stored."""
-        self.backend = open_backend(direction, self.device_budget, device, self.shard)
+        self.backend = open_backend(direction, self.device_budget, device, self.shard, first)
         """Store of the neighborhoods."""
         self.device = self.backend.device
         """Device of samplers' arguments and results."""
@@ -187,6 +195,10 @@ class TemporalGraph:
         self.edge_x = edge_table(edge_x_dim, edge_x)
         self.feature_scale = feature_scale
         """Scales the features of appended events."""
+        self.horizon = horizon
+        """How much of the past batches see; None: all."""
+        self.forgotten = first
+        """Earlier events are not to be asked about."""
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
         self._changes = Changes()
@@ -338,6 +350,27 @@ class TemporalGraph:
         """
         self._mutate("compact", self.backend.compact)
 
+    def forget(self, first: int) -> None:
+        """Free the events before a log position; answers with `since` from there on stay the same.
+
+        The log keeps part of a piece of them, and features of events stay. As `compact`, it waits
+        for samplers that started before.
+
+        Raises:
+            IndexError: If the log does not hold `first`.
+            MemoryError: If there is no room to move blocks to.
+        """
+        with self._writing, self._changes.making():
+            log_first = self.log.forgettable(first)
+            self.backend.forget(first, log_first)
+            self.log.forget(log_first)
+            self.forgotten = first
+
+    def forget_outside(self, position: int) -> None:
+        """Free what batches that begin at `position` or later do not see, as `forget`."""
+        if (first := self.since(position)) > self.forgotten:
+            self.forget(first)
+
     @property
     def mutations(self) -> tuple[Mutation, ...]:
         """The changes of the past, from which, with the log, `rebuild` makes the graph.
@@ -420,6 +453,16 @@ class TemporalGraph:
     def num_events(self) -> int:
         """Events in the current snapshot, which samplers see unless given an earlier `as_of`."""
         return self.backend.position
+
+    def since(self, position: int) -> int:
+        """Return the first log position that a batch which begins at `position` sees."""
+        return 0 if self.horizon is None else self.horizon.begin(self.log, position)
+
+    def horizon_at(self, position: int) -> Tensor | None:
+        """Return the tick at which the horizon of a batch begins, int64 `[1]`; None without one."""
+        if self.horizon is None:
+            return None
+        return torch.tensor(self.log.native.since(self.since(position))[:1])
 
     def relation_bits(self, relations: Collection[int]) -> Tensor:
         """Return a bit per relation, whether it is in `relations`: int64 `[1024]`, read-only.

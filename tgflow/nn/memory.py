@@ -67,6 +67,14 @@ class MemoryRows:
         """Bool `[U]`: whether mail is pending for the memory."""
         return self.clock[:, HAS_MAIL] != 0
 
+    def within(self, since: Tensor | None) -> MemoryRows:
+        """Return the rows, those without an event since a tick, int64 `[1]`, as initial ones."""
+        if since is None:
+            return self
+        is_within = (self.mail_t >= since).unsqueeze(1)
+        state, clock = (x.where(is_within, torch.zeros_like(x)) for x in (self.state, self.clock))
+        return MemoryRows(state, clock, self.dim)
+
 
 HISTORY = "history."
 """Prefix of the names of a history's tensors."""
@@ -316,17 +324,22 @@ class NodeMemory(nn.Module):
         if self.history is not None:
             self.history.reset()
 
-    def read(self, nodes: Tensor, position: Tensor) -> MemoryRows:
+    def read(self, nodes: Tensor, position: Tensor, since: Tensor | None = None) -> MemoryRows:
         """Return each node's latest version at or before the requested position.
 
         Args:
             nodes: int64 `[U]`; unwritten or unknown ones have the initial state.
             position: Log positions, int64 `[U]`. If all are current, the history is not read.
+            since: Tick at which the horizon begins, int64 `[1]`: nodes without a later event, or
+                one of that tick, have the initial state. None: no horizon.
 
         Raises:
             ValueError: If an older version is requested and no history is kept; a device, which
                 would have to synchronize, returns the initial state.
         """
+        return self._read(nodes, position).within(since)
+
+    def _read(self, nodes: Tensor, position: Tensor) -> MemoryRows:
         self._cover(nodes)
         if not nodes.is_cpu:
             from tgflow.cuda.memory import read_versions  # here: the CPU needs no kernels

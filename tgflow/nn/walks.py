@@ -158,7 +158,7 @@ class WalkProjection:
     def read(self, memory: NodeMemory, batch: Batch) -> WalkRows:
         nodes = batch.nodes
         base = random_signs(nodes, self.dim) if self.base is None else self.base(nodes)
-        rows = memory.read(nodes, batch.position)
+        rows = memory.read(nodes, batch.position, batch.since)
         return WalkRows(base, rows, self.decay, batch.seconds_per_tick)
 
     def messages(self, batch: Batch, rows: WalkRows) -> Messages:

@@ -39,6 +39,7 @@ def walk_of(draws: Draws, roots: Roots) -> HopWalk:
     return hop_by_hop(
         draws.graph.seconds_per_tick, draws.gpu, top, draws.fanouts, rows=rows, key=roots.key,
         as_of=roots.host.end if draws.sees_all_before else None,
+        since=draws.graph.since(roots.host.begin),
         by_time=False, by_position=draws.with_memory, params=roots.params,
     )  # fmt: skip
 
@@ -81,6 +82,7 @@ def assemble(draws: Draws, roots: Roots, hops: Hops | None = None) -> PendingBat
         blocks=hops.blocks,
         nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
         position=position,
+        since=graph.horizon_at(roots.host.begin) if roots.since is None else roots.since,
         counts=roots.counts,
         log_q=None if roots.negatives.log_q is None else roots.negatives.log_q.float(),
         num_fallbacks=roots.negatives.num_fallbacks,

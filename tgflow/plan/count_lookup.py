@@ -11,6 +11,7 @@ from torch import Tensor
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.counts import Count, Number, number
 from tgflow.graph.events import EventBatch
+from tgflow.graph.log import BySince
 from tgflow.plan._native import Clock, CountOf, EventCounts, Op
 
 
@@ -39,14 +40,17 @@ class CountHistory:
         graph: Graph whose log to follow; not modified. Of a shard only the counts of its nodes and
             keys are kept, and all ranks ask together: `tgflow.ranks.sharded_counts.ShardedCounts`.
         counts: Numbers to compute of every pair, from counts that are kept.
+        first: Log position of the first event that counts.
 
     Raises:
         ValueError: If there are counts, and events have been deleted from the graph.
     """
 
-    def __init__(self, graph: TemporalGraph, counts: Sequence[Number]) -> None:
+    def __init__(self, graph: TemporalGraph, counts: Sequence[Number], first: int = 0) -> None:
         self.asked = tuple(map(number, counts))
-        self.graph = graph
+        first = max(first, graph.log.first)
+        self.graph, self._first = graph, first
+        self._later = BySince(lambda since: CountHistory(graph, counts, since))
         parts = graph.shard.parts
         self.native = EventCounts(
             graph.backend.log,
@@ -54,11 +58,16 @@ class CountHistory:
             seconds_per_tick=graph.seconds_per_tick,
             first_part=parts.start,
             num_parts=len(parts),
+            first=first,
         )
         """The core's counts, for other code of the core."""
         self.are_of_relations = any(map(_is_of_relation, self.asked))
         """Whether answers depend on the relations of the events asked about."""
         self.check_deletions()
+
+    def at(self, since: int) -> CountHistory:
+        """Return the counts of the events from a log position on."""
+        return self if since == self._first or not self.asked else self._later.at(since)
 
     def answer(
         self,
@@ -100,9 +109,10 @@ class CountHistory:
         """
         if not self.asked:
             return {}
+        within = self.at(self.graph.since(position))
         if self.graph.shard.world == 1:
-            self.native.read_upto(position)
-        return {"counts_bytes": self.nbytes}
+            within.native.read_upto(position)
+        return {"counts_bytes": within.nbytes}
 
     def check_deletions(self) -> None:
         """Raise ValueError if there are counts and events have been deleted from the graph."""
@@ -117,18 +127,17 @@ class CountHistory:
 class LastEvents:
     """The last events of pairs and of nodes, as of any position of a graph's log.
 
-    Reads further in the log when a query requires it. Takes some 30 bytes an event,
+    Reads further in the log when a query requires it. Takes some 15 bytes an event,
     and as many for each new pair.
 
     Args:
         log: Log to follow; not modified.
+        first: Log position of the first event that counts.
     """
 
-    def __init__(self, log: EventLog) -> None:
-        kinds = CountOf.pair, CountOf.src, CountOf.dst
-        self._native = EventCounts(
-            log.native, [(kind, 1, 0.0, Clock.seconds) for kind in kinds], [], []
-        )
+    def __init__(self, log: EventLog, first: int = 0) -> None:
+        kinds = [(kind, 1, 0.0, Clock.seconds) for kind in (CountOf.pair, CountOf.src, CountOf.dst)]
+        self._native = EventCounts(log.native, kinds, [], [], first=max(first, log.first))
 
     def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int) -> Tensor:
         """Return the last `num` events of each list before a cut-off, int64 `[N, 4, num]`.

@@ -60,7 +60,7 @@ class LentBatch(NamedTuple):
 MakeBatch = Callable[..., LentBatch]
 """Makes batch (epoch, index), or a slice or part of it; thread-safe."""
 
-_PARAMS = 3
+_PARAMS = 5
 """Parameters of a hop: cut-off of all queries, key of its draws, number of queries in use."""
 _TWO_TO_63 = 1 << 63
 
@@ -110,7 +110,8 @@ class DevicePreparer:
         num, num_queries = len(roots.host.eid), len(roots.queries)
         num_params = _PARAMS * len(self._draws.fanouts)
         sizes = [0 if x is None else x.numel() for x in (roots.counts, roots.negatives.log_q)]
-        return [num, num, *[num_queries] * 3, *sizes, 1, num_params]
+        has_horizon = self._draws.graph.horizon is not None
+        return [num, num, *[num_queries] * 3, *sizes, 1, int(has_horizon), num_params]
 
     def _pack(self, roots: Roots, room: Tensor) -> None:
         """Write the columns of roots to host memory, uint8."""
@@ -119,18 +120,20 @@ class DevicePreparer:
         limit = host.end if draws.sees_all_before else INT64_MAX
         keys = [derive_key(roots.key, KeyDomain.HOP + hop) for hop in range(len(draws.fanouts))]
         signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
-        params = [word for key in signed for word in (limit, key, INT64_MAX)]
+        since = draws.graph.log.native.since(draws.graph.since(host.begin))
+        params = [word for key in signed for word in (limit, key, INT64_MAX, *since)]
         columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
         for each in (roots.counts, roots.negatives.log_q):
             if each is not None:
                 columns.append(each.double().view(torch.int64).flatten())
-        words = torch.tensor([host.begin, *params])
+        ticks = [] if draws.graph.horizon is None else since[:1]
+        words = torch.tensor([host.begin, *ticks, *params])
         torch.cat([*columns, words], out=room.view(torch.int64))
 
     def _unpack(self, roots: Roots, words: Tensor) -> Roots:
         """Return `roots` with columns that are views of `words`, int64."""
         columns = torch.split(words, self._sizes(roots))
-        eid, t, nodes, query_t, position, counts, log_q, begin, params = columns
+        eid, t, nodes, query_t, position, counts, log_q, begin, since, params = columns
 
         def floats(words: Tensor, like: Tensor | None) -> Tensor | None:
             return None if like is None else words.view(torch.float64).view(like.shape)
@@ -148,6 +151,7 @@ class DevicePreparer:
             queries=Frontier(nodes, query_t, position),
             counts=floats(counts, roots.counts),
             begin=begin,
+            since=since if len(since) else None,
             params=params.view(-1, _PARAMS),
         )
 

@@ -61,6 +61,8 @@ class Roots:
     """The events' columns on a GPU; None: those of `host`."""
     begin: Tensor | None = None
     """On a GPU, `host.begin`, int64 `[1]`."""
+    since: Tensor | None = None
+    """On a GPU, the tick at which the horizon begins, int64 `[1]`, if the graph has one."""
     params: Tensor | None = None
     """On a GPU, int64 `[H, 3]`: parameters of each hop's sampler, see `hop_by_hop`."""
 
@@ -167,7 +169,8 @@ class Draws:
         negatives = self.negatives
         if not isinstance(negatives, NegativeSampler) or not negatives.among_all:
             return None
-        return negatives.all_known(self.pairs, *self.span(index))
+        begin, end = self.span(index)
+        return negatives.all_known(self.pairs_at(begin), begin, end)
 
     def _whole(self, epoch: int, index: int) -> Roots:
         """Return the queries of batch `index` in `epoch`, without counts."""
@@ -180,7 +183,8 @@ class Draws:
             eid = torch.arange(begin, end)
         num_new = len(eid)
         if self.replay is not None:
-            drawn = self.replay.draw(derive_key(key, KeyDomain.REPLAY), begin, end - begin)
+            own = derive_key(key, KeyDomain.REPLAY)
+            drawn = self.replay.draw(own, begin, end - begin, self.graph.since(begin))
             eid = torch.cat([eid, drawn])
         events, start = self.graph.log.gather(eid), self._starts(eid, begin)
         src, dst, cut = events.src, events.dst, start
@@ -188,7 +192,12 @@ class Draws:
             limit = eid if self.sees_all_before else start
             cut = torch.minimum(limit, self.graph.log.positions(events.t))
         negatives = self.negatives.draw(
-            self.pairs, derive_key(key, KeyDomain.NEGATIVES), src, dst, start=cut, stop=end
+            self.pairs_at(begin),
+            derive_key(key, KeyDomain.NEGATIVES),
+            src,
+            dst,
+            start=cut,
+            stop=end,
         )
         host = HostEvents(
             eid, src, dst, events.t, begin, end, negatives.mask, events.weight, events.relation
@@ -221,6 +230,14 @@ class Draws:
             )
         first, others = dst[:, 0].contiguous(), dst[:, 1:]
         begin, end = (int(as_of.min()), int(as_of.max())) if len(src) else (0, 0)
+        since = self.graph.since(begin)
+        if since < self.graph.forgotten:
+            raise ValueError(
+                f"what was seen as of position {begin} was forgotten, with the events before "
+                f"{self.graph.forgotten:,}: ask as of a later one"
+            )
+        if since != self.graph.since(end):
+            raise ValueError(f"the horizon moves between positions {begin} and {end}: ask apart")
         own = for_each_negative(src, others.shape[1])
         negatives = Negatives(own, others, 0, own_sources=True)
         eid = torch.full_like(src, NO_EVENT)
@@ -228,6 +245,10 @@ class Draws:
         queries = self._queries(host, negatives, as_of)
         roots = Roots(0, 0, self.seed, len(src), host, negatives, queries)
         return self._with_counts(roots, as_of)
+
+    def pairs_at(self, begin: int) -> PairHistory:
+        """Return the pairs that a batch which begins at a log position sees."""
+        return self.pairs.at(self.graph.since(begin))
 
     def pairs_of(self, roots: Roots, limit: Tensor | None = None) -> CountedPairs:
         """Return the pairs to count, as of `limit` or else as each event sees the past."""
@@ -246,7 +267,8 @@ class Draws:
         """Add all counts, unless all ranks must ask for them together."""
         if not self.counts.asked or self.graph.shard.world > 1:
             return roots
-        return replace(roots, counts=self.counts.answer(**self.pairs_of(roots, limit)._asdict()))
+        counts = self.counts.at(self.graph.since(roots.host.begin))
+        return replace(roots, counts=counts.answer(**self.pairs_of(roots, limit)._asdict()))
 
     def _some_of(
         self,
@@ -259,7 +281,9 @@ class Draws:
         host, negatives = whole.host, whole.negatives.part(rows, num_negatives)
         if others is not None:
             dst = host.dst[rows]
-            negatives = negatives.followed_by(others, dst, self.pairs.are_alike(dst, others))
+            negatives = negatives.followed_by(
+                others, dst, self.pairs_at(whole.host.begin).are_alike(dst, others)
+            )
             if isinstance(self.negatives, NegativeSampler) and self.negatives.filtered:
                 are_false = ~self._are_true(host, rows, negatives.dst)
                 assert negatives.mask is not None
@@ -328,12 +352,12 @@ class Draws:
         return self.visibility == "event"
 
     def _starts(self, eid: Tensor, begin: int) -> Tensor:
-        """Return the start position of each event's batch, int64 of `eid`'s shape."""
+        """Return the start of each event's batch within the horizon, int64 of `eid`'s shape."""
         if self.replay is None:  # all are of this batch
             return torch.full_like(eid, begin)
         size = self.batch_size
         index = torch.div(eid - self.start, size, rounding_mode="floor")
-        return (self.start + index * size).clamp_(min=0)
+        return (self.start + index * size).clamp_(min=self.graph.since(begin))
 
     def _queries(self, host: HostEvents, negatives: Negatives, start: Tensor) -> Frontier:
         """Return the sources, destinations and negatives, each as of its event's `start`."""

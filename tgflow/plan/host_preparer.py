@@ -14,11 +14,12 @@ from tgflow.base.units import INT64_MAX
 from tgflow.graph._native import NATIVE_STRATEGIES
 from tgflow.graph.batch import Batch, BatchSlice, Block, HostEvents
 from tgflow.graph.host import HostGraph
+from tgflow.graph.log import BySince
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan._native import Preparer, Slab, SlabPool
 from tgflow.plan.assemble import Feature, PendingBatch, feature_inputs
 from tgflow.plan.draws import Draws, for_each_negative
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negatives import NegativeSampler, PairHistory
 
 
 class BlockPlaces(NamedTuple):
@@ -149,13 +150,19 @@ class HostPreparer:
         negatives: NegativeSampler,
         allocate: Callable[[int], Tensor] | None = None,
     ) -> None:
-        self._draws, self._negatives = draws, negatives
+        self._draws, self._negatives, self._backend = draws, negatives, backend
         self.pool = SlabPool(KEPT_SLABS, allocate)
         """Pool of the slabs; counts them."""
-        self._native = Preparer(
-            graph=backend.native,
-            pairs=draws.pairs.upto(0).native,
-            counts=draws.counts.native if draws.counts.asked else None,
+        self._within = BySince(self._preparer)
+
+    def _preparer(self, since: int) -> tuple[PairHistory, Preparer]:
+        """Return the pairs within a horizon, and what prepares the batches that see it."""
+        draws, negatives = self._draws, self._negatives
+        pairs = draws.pairs.at(since)
+        return pairs, Preparer(
+            graph=self._backend.native,
+            pairs=pairs.native,
+            counts=draws.counts.at(since).native if draws.counts.asked else None,
             start=draws.start,
             batch_size=draws.batch_size,
             fanouts=list(draws.fanouts),
@@ -201,20 +208,22 @@ class HostPreparer:
         """
         draws, graph = self._draws, self._draws.graph
         begin, end = draws.span(index)
+        since = graph.since(begin)
         key = derive_key(draws.seed, epoch, index)
         if draws.counts.asked:
             draws.counts.check_deletions()
         negatives = self._negatives
+        pairs, native = self._within.at(since)
         if negatives.draws_pairs:
-            draws.pairs.upto(end, pairs=True)
+            pairs.upto(end, pairs=True)
         else:
-            draws.pairs.upto(negatives.limit(end))
+            pairs.upto(negatives.limit(end))
         mask = negatives.mask(begin, end, negatives.num)
         only = None if draws.only is None else draws.only[index * draws.batch_size :]
         replay_begin, num_replay = begin, 0
         if draws.replay is not None:
             replay_begin, num_replay = (
-                draws.replay.begin(begin),
+                draws.replay.begin(begin, since),
                 draws.replay.num_events(end - begin),
             )
         num_new = end - begin if only is None else min(draws.batch_size, len(only))
@@ -229,7 +238,7 @@ class HostPreparer:
                     tables[each.name] = each.table.in_memory
         node_end = graph.node_x_end
         slab = Slab(self.pool)
-        numbers = self._native.prepare(
+        numbers = native.prepare(
             slab,
             negatives_key=derive_key(key, KeyDomain.NEGATIVES),
             replay_key=derive_key(key, KeyDomain.REPLAY),
@@ -239,6 +248,7 @@ class HostPreparer:
             ],
             begin=begin,
             end=end,
+            since=since,
             only=None if only is None else only[: draws.batch_size].contiguous(),
             replay_begin=replay_begin,
             num_replay=num_replay,
@@ -320,6 +330,7 @@ class HostPreparer:
             blocks=blocks,
             nodes=piece.column(at.nodes, at.num_nodes),
             position=piece.column(at.position, at.num_nodes if draws.with_nodes else num),
+            since=draws.graph.horizon_at(host.begin),
             node_x=piece.features(at.node_x, at.num_nodes, widths.get("node_x", 0)),
             counts=counts,
             num_fallbacks=at.num_fallbacks if filled.slice is None else 0,

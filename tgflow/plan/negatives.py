@@ -19,7 +19,7 @@ from tgflow.base.keys import derive_key
 from tgflow.base.peers import Shard
 from tgflow.graph.events import NO_NODE
 from tgflow.graph.ids import NodeIds
-from tgflow.graph.log import EventLog
+from tgflow.graph.log import BySince, EventLog
 from tgflow.graph.sampling.rows import check_returned, refuse_returned
 from tgflow.plan._native import EventCounts, PairIndex, choose_positions
 
@@ -36,6 +36,7 @@ class PairHistory:
         types: Types of nodes, as `EventLog.node_types`; None: those of the log.
         shard: Keep the table of the pairs of a rank's sources only, `peers.shard`; all ranks read
             pairs together, by `tgflow.ranks.sharded_counts.read_pairs`. None: all pairs.
+        first: Log position of the first event that counts.
     """
 
     def __init__(
@@ -43,10 +44,14 @@ class PairHistory:
         log: EventLog | None = None,
         types: Callable[[Tensor], Tensor] | None = None,
         shard: Shard | None = None,
+        first: int = 0,
     ) -> None:
         parts = (Shard() if shard is None else shard).parts
-        self.native = PairIndex(None if log is None else log.native, parts.start, len(parts))
+        native = None if log is None else log.native
+        self.native = PairIndex(native, parts.start, len(parts), first)
         """The core's index."""
+        self._since = first
+        self._later = BySince(lambda since: PairHistory(log, types, shard, since))
         self._log, self._own_types = log, types
         self._counts: EventCounts | None = None
         self._growing = threading.Lock()
@@ -63,6 +68,10 @@ class PairHistory:
         pool = cls(types=types)
         pool.append(dst, dst)
         return pool
+
+    def at(self, since: int) -> PairHistory:
+        """Return the history of the events from a log position on."""
+        return self if since == self._since else self._later.at(since)
 
     def __len__(self) -> int:
         return len(self.native)
@@ -164,7 +173,7 @@ class PairHistory:
         with self._growing:
             if self._counts is None:
                 assert self._log is not None, "a pool has no order"
-                self._counts = EventCounts(self._log.native, [], [], [], True)
+                self._counts = EventCounts(self._log.native, [], [], [], True, first=self._since)
         if len(cut):
             self._counts.read_upto(int(cut.max()))
         own, recent = (

@@ -49,19 +49,21 @@ class ExperienceReplay:
         if not self.half_life >= 1e-6:
             raise ValueError(f"replay half_life must be at least 1e-6 events, got {self.half_life}")
 
-    def draw(self, key: int, before: int, num_new: int) -> Tensor:
+    def draw(self, key: int, before: int, num_new: int, since: int = 0) -> Tensor:
         """Return the log positions to replay beside `num_new` events that start at `before`.
+
+        None is before `since`, the first position of the horizon.
 
         Returns:
             Distinct positions below `before`, ascending, int64 `[R]` with
             `R = round(ratio * num_new)`, or all that may be drawn if there are fewer.
         """
-        begin, num = self.begin(before), self.num_events(num_new)
+        begin, num = self.begin(before, since), self.num_events(num_new)
         return _native.draw_replay(begin, before, self.half_life, key, num)
 
-    def begin(self, before: int) -> int:
+    def begin(self, before: int, since: int = 0) -> int:
         """Return the first log position that may be drawn beside events that start at `before`."""
-        return min(max(self.first, before - self.horizon), before)
+        return min(max(self.first, since, before - self.horizon), before)
 
     def num_events(self, num_new: int) -> int:
         """Return the number of events replayed beside `num_new`, if that many exist."""

@@ -100,8 +100,8 @@ class SharePreparer:
     """Slices of each batch that are computed here."""
     most: int
     """Largest number of slices per batch of any rank: all ranks take that many walks."""
-    read_pairs: Callable[[int], None] | None = None
-    """Reads the pairs of the events before a position, which draws need; None: draws do."""
+    read_pairs: Callable[[int, int], None] | None = None
+    """Reads the pairs of the events between positions, which draws need; None: draws do."""
     count: Count | None = None
     """Adds counts that are sharded; None: draws have them."""
     ask: AskState | None = None
@@ -115,7 +115,10 @@ class SharePreparer:
         try:
             tasks = [(self.plan_of(task[0]), task[:2]) for task in turn]
             if self.read_pairs is not None:
-                self.read_pairs(max(plan.draws.span(task[1])[1] for plan, task in tasks))
+                spans = sorted(plan.draws.span(task[1]) for plan, task in tasks)
+                graph = tasks[0][0].graph
+                for since, some in groupby(spans, lambda span: graph.since(span[0])):
+                    self.read_pairs(since, max(end for _, end in some))
             drawn = [(p.draws, p.draws.roots(*task, n)) for p, task in tasks for n in self.wanted]
             if self.count is not None:
                 drawn = self.count(drawn)
@@ -124,7 +127,13 @@ class SharePreparer:
             walks = [walk_of(*each) for each in drawn]
             for _ in range(self.most * len(turn) - len(walks)):  # to match those of other ranks
                 walk = hop_by_hop(
-                    first.graph.seconds_per_tick, None, nowhere, first.fanouts, key=0, as_of=0
+                    first.graph.seconds_per_tick,
+                    None,
+                    nowhere,
+                    first.fanouts,
+                    key=0,
+                    as_of=0,
+                    since=0,
                 )
                 walks.append(walk)
             batches = (

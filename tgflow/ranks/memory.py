@@ -214,12 +214,13 @@ class ShardedMemory(nn.Module):
         with self.owned.covering(int(local.max()) + 1 if len(local) else 0):
             return self.owned.read(local, position)
 
-    def read(self, nodes: Tensor, position: Tensor) -> MemoryRows:
+    def read(self, nodes: Tensor, position: Tensor, since: Tensor | None = None) -> MemoryRows:
         """Return the fetched rows of any nodes as of log positions.
 
         Args:
             nodes: int64 `[U]`.
             position: int64 `[U]`.
+            since: As in `NodeMemory.read`.
 
         Raises:
             ValueError: If a row was not fetched since the last write.
@@ -234,7 +235,7 @@ class ShardedMemory(nn.Module):
             self._rows.state.index_select(0, place),
             self._rows.clock.index_select(0, place),
             self.owned.dim,
-        )
+        ).within(since)
 
     def write(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -53,12 +54,16 @@ class ShardedCounts:
         """
         if not self._history.asked:
             return [*drawn]
-        pairs = [draws.pairs_of(roots) for draws, roots in drawn]
-        answers = self.answer(pairs)
-        return [
-            (draws, replace(roots, counts=counts))
-            for (draws, roots), counts in zip(drawn, answers, strict=True)
-        ]
+        found = []
+        for since, some in groupby(drawn, lambda of: of[0].graph.since(of[1].host.begin)):
+            of = ShardedCounts(self._history.at(since), self._peers)
+            asked = [*some]
+            answers = of.answer([draws.pairs_of(roots) for draws, roots in asked])
+            found += [
+                (draws, replace(roots, counts=counts))
+                for (draws, roots), counts in zip(asked, answers, strict=True)
+            ]
+        return found
 
     def answer(self, pairs: Sequence[CountedPairs]) -> list[Tensor]:
         """Return the numbers of each batch's pairs, float64 `[B, 1 + m, C]`; see `counted`."""

@@ -24,7 +24,7 @@ _MISSING = {"nodes": NO_NODE, "t": 0, "eid": -1}
 
 
 class HopHeader(NamedTuple):
-    """Sent to an owner before a batch's queries; int64 `[5]` when sent."""
+    """Sent to an owner before a batch's queries; int64 `[6]` when sent."""
 
     size: int
     k: int
@@ -32,6 +32,8 @@ class HopHeader(NamedTuple):
     """In [0, 2**64)."""
     limit: int
     """The cut-off shared by all queries, or the largest of theirs."""
+    since: int
+    """The first log position of the horizon."""
     num_columns: int
     """Columns sent per query: nodes, times and rows; and cut-offs where queries differ in them."""
 
@@ -74,10 +76,10 @@ class SentQueries:
         )
 
     def header(self, rank: int) -> Tensor:
-        """Return the header for a rank, int64 `[5]`."""
+        """Return the header for a rank, int64 `[6]`."""
         (columns, size), key = self.parts[rank].shape, self.asked.key
         signed = key - 2**64 if key >= 2**63 else key
-        header = HopHeader(size, self.asked.k, signed, self.limit, columns)
+        header = HopHeader(size, self.asked.k, signed, self.limit, self.asked.since, columns)
         return torch.tensor(header, device=self.order.device)
 
     def answered(self, parts: list[tuple[Tensor, Tensor]]) -> Neighbors:
@@ -104,7 +106,7 @@ def _filled_slots(found: Neighbors) -> Tensor:
 class ShardedSampler:
     """Samples over all ranks' shards, with the results of one unsharded graph.
 
-    A hop takes four exchanges, whatever the number of batches: query counts (40 bytes a batch),
+    A hop takes four exchanges, whatever the number of batches: query counts (48 bytes a batch),
     queries (24 bytes each, 32 with a cut-off each), neighbor counts (4 bytes a query), and
     neighbors (24 bytes a filled slot; padding is not sent). Draws are keyed by the requesting
     rank's batch and row, and cut-offs are log positions, so the owner's answer is the same as the
@@ -206,7 +208,8 @@ class ShardedSampler:
         nodes, t, rows, *limits = values.view(header.num_columns, header.size)
         return sample_neighbors(
             self._graph, self._sampler, nodes, t, header.k, key=header.key, rows=rows,
-            as_of=limits[0] if limits else header.limit, relations=self._relations,
+            as_of=limits[0] if limits else header.limit, since=header.since,
+            relations=self._relations,
         )  # fmt: skip
 
 

@@ -101,12 +101,13 @@ class Replica(ABC):
     def memory(self) -> dict[str, int]:
         """Return the bytes of each part of the copy."""
         graph, model = self.predictor.graph, self.predictor.model
-        first, state = graph.log.read(0, 0), model.state
+        at = graph.log.first
+        first, state = graph.log.read(at, at), model.state
         columns = [getattr(first, name) for name in COLUMNS]
         width = sum(x.dtype.itemsize for x in columns if x is not None)
         tables = [table for table in (graph.edge_x, graph.node_x) if table is not None]
         return {
-            "events": width * graph.num_events,
+            "events": width * (graph.num_events - at),
             "neighborhoods": graph.stats().bytes,
             "features": sum(4 * table.dim * len(table) for table in tables),
             "memory": state.num_rows * state.row_bytes if isinstance(state, NodeMemory) else 0,
@@ -237,6 +238,7 @@ class FrameReplica(Replica):
         for frame in frames:
             if late := _part(frame, "late"):
                 graph.log.late.load(late)
+        graph.forget_outside(graph.num_events)
         for own, part in ((scale, "scale"), (self._node_scale, "node_scale")):
             if own is not None and part in latest:
                 own.load(latest[part])

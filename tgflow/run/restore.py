@@ -124,11 +124,13 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
                 model, checkpoint, config.continual, **learning, **where
             )
         trainer.graph.check_time_unit(run.unit)
+        _narrow(trainer.graph, run)
         return trainer
     if initial is not None:
         _check_widths(run, initial, "--init-from, ")
         graph = graph_of(initial, shard=shard, **where)
         graph.check_time_unit(run.unit)
+        _narrow(graph, run)
         found = "none" if graph.feature_scale is None else graph.feature_scale.kind
         if (graph.edge_x is not None or graph.node_x is not None) and found != kind:
             raise ConfigError(
@@ -141,6 +143,7 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
             node_x=FeatureTable(node_x_dim) if node_x_dim else None,
             shard=shard,
             feature_scale=scale_of(kind, run.x_dim + node_x_dim),
+            horizon=run.config.graph.horizon_in(run.unit),
             **where,
         )
     if not isinstance(model, TemporalModel):
@@ -148,6 +151,17 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
     if initial is not None:
         load_model_before_labels(model, initial)
     return ContinualTrainer(model, graph, config.continual, **learning)
+
+
+def _narrow(graph: TemporalGraph, run: RunContext) -> None:
+    """Give a graph the run's horizon, unless it begins before events that were forgotten."""
+    held = graph.since(end := graph.num_events)
+    graph.horizon = run.config.graph.horizon_in(run.unit)
+    if (since := graph.since(end)) < held:
+        raise ConfigError(
+            f"--horizon, --horizon-events: as of event {end:,} they begin at event {since:,}, and "
+            f"the run has forgotten those before {held:,}; give the former ones, or shorter ones"
+        )
 
 
 def _check_widths(run: RunContext, checkpoint: Checkpoint, flag: str) -> None:

@@ -445,7 +445,8 @@ class _LinkPast(_Past):
 
     def _events_of(self, kinds: set[CountOf]) -> dict[CountOf, NDArray[np.int64]]:
         """Return the log positions of all events of each kind, ascending."""
-        (u, v, _), events = self._pair, self._log.read(0, self._cut)
+        (u, v, _), since = self._pair, self._engine.graph.since(self._cut)
+        events = self._log.read(since, self._cut)
         src, dst = events.src.numpy(), events.dst.numpy()
         ends: dict[CountOf, tuple[int | None, int | None]] = {
             "pair": (u, v),
@@ -466,7 +467,7 @@ class _LinkPast(_Past):
                 is_one &= dst == second
             if kind.endswith("_relation") and events.relation is not None:
                 is_one &= events.relation.numpy() == self._relation
-            found[kind] = np.flatnonzero(is_one)
+            found[kind] = since + np.flatnonzero(is_one)
         return found
 
     def _values(self, counts: CountHistory) -> tuple[Values, Values]:
@@ -528,9 +529,10 @@ class _LinkPast(_Past):
     def _changes(self, numbers: Sequence[Number], gone: _Removed) -> Values:
         """Return by how much numbers change without some of the events, `[V, len(numbers)]`."""
         src, dst, t = self._pair
-        events = self._log.read(0, self._cut)
+        since = self._engine.graph.since(self._cut)
+        events = self._log.read(since, self._cut)
         is_near = [np.isin(ends.numpy(), (src, dst)) for ends in (events.src, events.dst)]
-        eids = np.flatnonzero(is_near[0] | is_near[1])[-_MAX_RECOUNTED:]
+        eids = since + np.flatnonzero(is_near[0] | is_near[1])[-_MAX_RECOUNTED:]
         near = self._log.gather(torch.from_numpy(eids))
         nodes = torch.cat([torch.tensor([src, dst]), near.src, near.dst])
         dense = torch.unique(nodes, return_inverse=True)[1]  # few nodes: a small graph

@@ -59,6 +59,7 @@ def sample_neighbors(
     *,
     key: int = 0,
     as_of: int | Tensor | None = None,
+    since: int = 0,
     relations: Collection[int] | None = None,
 ) -> Neighbors:
     """Sample like the function of `tgflow.graph.sampling` for `sampler`."""
@@ -67,7 +68,7 @@ def sample_neighbors(
     limits = as_of.tolist() if isinstance(as_of, Tensor) else [as_of] * len(nodes)
     rows = []
     for row, (node, time, limit) in enumerate(zip(nodes.tolist(), t.tolist(), limits, strict=True)):
-        seen = graph.seen(node, time, limit)
+        seen = [item for item in graph.seen(node, time, limit) if item[1] >= since]
         if sampler.strategy == "window":
             assert sampler.span is not None
             seen = [item for item in seen if item[0] >= time - sampler.span]

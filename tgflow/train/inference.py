@@ -434,7 +434,7 @@ class Inference:
             ValueError: If the log has fewer events.
         """
         [latest] = checked_positions(as_of, 1, self.graph.num_events).tolist()
-        pairs = self._plan.draws.pairs.upto(latest, pairs=src is not None)
+        pairs = self._plan.draws.pairs_at(latest).upto(latest, pairs=src is not None)
         if src is None:
             return pairs.destinations(latest)
         checked_nodes("src", torch.tensor([src]), self.graph, 1)

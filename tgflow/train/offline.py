@@ -713,7 +713,7 @@ class OfflineTrainer:
             learned = f"own:{self._own_negatives.num}"
         num_destinations = None
         if c.mrr_negatives == "all":
-            pairs = self._val_plan.draws.pairs.upto(graph.num_events)
+            pairs = self._val_plan.draws.pairs_at(graph.num_events).upto(graph.num_events)
             num_destinations = pairs.num_destinations(graph.num_events)
         summary: dict[str, Any] = {
             "protocol": c.protocol or ("offline 70/15/15" if is_published else "offline"),

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -436,7 +435,10 @@ class StreamTrainer(ABC):
                 isinstance(negatives, NegativeSampler) and negatives.draws_pairs
                 for negatives in (plans.predict.draws.negatives, plans.learn.draws.negatives)
             ):
-                read = partial(read_pairs, self._pairs, self._peers)
+
+                def read(since: int, stop: int) -> None:
+                    read_pairs(self._pairs.at(since), self._peers, stop)
+
         most = SliceSchedule(c.slices, self._peers.world).most
         ask = None if state is None else state.ask
         preparer = shared_batches.SharePreparer(
@@ -503,6 +505,7 @@ class StreamTrainer(ABC):
         """Advance past the micro-batch that was just stored; return its place."""
         before = (self.position, self._segment_start, self._index)
         self.position += batch.num_new
+        self.graph.forget_outside(self.position)  # batches that are prepared begin there or later
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
             self._segment_start, self._index = self.position, 0
         else:
@@ -538,7 +541,8 @@ class StreamTrainer(ABC):
         c, num = self.config, None
         tied = self.graph.log.tied_share(self.position)
         if c.mrr_negatives == "all":
-            num = self._pairs.upto(self.position).num_destinations(self.position)
+            pairs = self._pairs.at(self.graph.since(self.position)).upto(self.position)
+            num = pairs.num_destinations(self.position)
         return {
             "protocol": c.protocol or "prequential",
             "protocol_line": continual_line(c, tied, learned, num),

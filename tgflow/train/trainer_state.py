@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from tgflow.checkpoint.sections import (
 )
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
-from tgflow.graph import EventLog, TemporalGraph, rebuild
+from tgflow.graph import EventLog, Horizon, TemporalGraph, rebuild
 from tgflow.graph.cache import CachedTable, CacheSnapshot
 from tgflow.graph.events import COLUMNS, NO_LABEL, EventBatch
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
@@ -54,9 +54,6 @@ from tgflow.nn.model import TemporalModel
 from tgflow.train.caches import caches_of
 from tgflow.train.step import TrainStep
 
-PIECE = 1 << 20
-"""Events of a sealed segment, 24 MiB of columns: 10 billion make 29,000 mappings, of the
-65,530 that Linux grants a process."""
 DIGEST_ROWS = 256
 """Last rows of a file that its fingerprint covers."""
 PIECE_BYTES = 64 << 20
@@ -89,11 +86,11 @@ def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = Fals
 
 
 def _has_known_labels(log: EventLog, position: int) -> bool:
-    pieces = (slice(start, min(start + PIECE, position)) for start in range(0, position, PIECE))
-    labels = (log.column("label", piece) for piece in pieces)
-    return log.late.num_upto(position) > 0 or any(
-        label is not None and bool((label != NO_LABEL).any()) for label in labels
-    )
+    """Return whether some label is known, or was forgotten."""
+    starts, size = range(log.first, position, log.piece), log.piece
+    labels = (log.column("label", slice(at, min(at + size, position))) for at in starts)
+    is_known = (label is not None and bool((label != NO_LABEL).any()) for label in labels)
+    return log.first > 0 or log.late.num_upto(position) > 0 or any(is_known)
 
 
 def _set_labels_apart(writer: Checkpoint, learner: TrainStep) -> None:
@@ -132,7 +129,9 @@ def save_graph(
     writer: Checkpoint, graph: TemporalGraph, position: int, *, by_part: bool = False
 ) -> None:
     """Save the first `position` events of a graph and its features, as `graph_of` takes them."""
-    writer.note("graph", {"direction": graph.direction, "time_unit": graph.time_unit})
+    horizon = None if graph.horizon is None else asdict(graph.horizon)
+    made = {"direction": graph.direction, "time_unit": graph.time_unit, "horizon": horizon}
+    writer.note("graph", made)
     _save_events(writer, graph, position)
     kinds = {}
     for name, cache in caches_of(graph).items():
@@ -164,26 +163,32 @@ def _model_components(model: TemporalModel, *, by_part: bool = False) -> list[Co
 
 def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> None:
     """Save events as views of the log, and the mutations of the graph's past until then."""
-    rows, deleted = to_tensors(m for m in graph.mutations if m.position <= position)
+    first = graph.log.start_of_piece(graph.since(position))
+    rows, deleted = to_tensors(
+        m for m in graph.mutations if first + bool(first) <= m.position <= position
+    )
     writer.note("position", position)
+    writer.note("first", first)
     writer.note("mutations", rows)
-    writer.note("piece", PIECE)
+    size = graph.log.piece
+    writer.note("piece", size)
     writer.note("labels", graph.log.column("label", slice(0)) is not None)
     writer.put("mutations", deleted)
 
+    held = graph.log.hold(first)
+
     def columns_of(start: int, stop: int) -> Tensors:
-        events = graph.log.read(start, stop)
+        events = held.log.read(start, stop)
         columns = {name: getattr(events, name) for name in COLUMNS}
         if events.label is not None and bool((events.label == NO_LABEL).all()):
             del columns["label"]  # as of events without labels
         return {name: column for name, column in columns.items() if column is not None}
 
-    put_pieces(writer, "events", PIECE, position, columns_of)
+    put_pieces(writer, "events", size, position, columns_of, first=first)
     if num_late := graph.log.late.num_upto(position):
         writer.note("late_labels", num_late)
-        put_pieces(writer, "late_labels", PIECE, num_late, graph.log.late.read)
-    size = PIECE
-    writer.committed.append(lambda path: _map_events(graph.log, size, path))
+        put_pieces(writer, "late_labels", size, num_late, graph.log.late.read)
+    writer.committed.append(lambda path: _map_events(graph.log, size, path, since=first))
 
 
 def _map_events(log: EventLog, size: int, path: Path, *, since: int = 0) -> None:
@@ -198,7 +203,7 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
     has_labels = read_as(bool, reader.meta.get("labels"), "labels")
 
     def pieces() -> Iterator[EventBatch]:
-        for piece in pieces_of(reader, "events", size, stop):
+        for piece in pieces_of(reader, "events", size, stop, first=graph.log.first):
             events = _events(piece, has_labels=has_labels)
             for end, nodes in (("src", events.src), ("dst", events.dst)):
                 if num_ids is not None and len(nodes) and (last := int(nodes.max())) >= num_ids:
@@ -297,7 +302,7 @@ def graph_of(
     try:
         node_x = _features(checkpoint, "node_x", node_x, follows_log=False)
         edge_x = _features(checkpoint, "edge_x", edge_x, follows_log=True)
-        made = read_as(dict[str, str], checkpoint.meta.get("graph"), "graph")
+        made = read_as(dict[str, Any], checkpoint.meta.get("graph"), "graph")
         graph = TemporalGraph(
             read_as(Direction, made.get("direction"), "graph.direction"),
             time_unit=read_as(str, made.get("time_unit"), "graph.time_unit"),
@@ -305,6 +310,8 @@ def graph_of(
             device=device,
             device_budget=device_budget,
             shard=shard,
+            horizon=read_as(Horizon | None, made.get("horizon"), "graph.horizon"),
+            first=read_natural(checkpoint.meta, "first"),
         )
         _load_events(checkpoint, graph)
         _check_rows(graph, edge_x, checkpoint)

@@ -45,7 +45,8 @@ struct StoreStats {
 /// One thread inserts while any number read: neither waits for the other.
 class BlockStore {
  public:
-  explicit BlockStore(Direction direction, StoreMemory memory = {}, Shard shard = {});
+  /// Empty, as of log position `first`.
+  explicit BlockStore(Direction direction, StoreMemory memory = {}, Shard shard = {}, eid_t first = 0);
   ~BlockStore();
 
   /// Throws std::invalid_argument if `events` put a node on both sides of a bipartite graph.
@@ -171,7 +172,7 @@ class BlockStore {
   int64_t num_sides_ = 0;
   EventRelations relations_;
   std::atomic<int64_t> num_nodes_{0};
-  std::atomic<eid_t> position_{0};
+  std::atomic<eid_t> position_;
   std::atomic<int64_t> changes_{0};
   int64_t reads_[2] = {0, 0};
   Insertion insertion_;

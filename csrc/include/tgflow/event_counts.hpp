@@ -71,11 +71,11 @@ class EventCounts {
   /// count.
   static constexpr int64_t kMaxKeys = int64_t{1} << 20;
 
-  /// Counts events of `log` in the lists of `shard`, and answers with the results of `formula`. Throws
-  /// std::invalid_argument if a step of it is of no count, of a sum of one without decay, or of a rank or a
-  /// source's events where the count has none.
+  /// Counts events of `log` from `first` on in the lists of `shard`, and answers with the results of
+  /// `formula`. Throws std::invalid_argument if a step of it is of no count, of a sum of one without decay,
+  /// or of a rank or a source's events where the count has none.
   EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula, bool finds_latest = false,
-              double seconds_per_tick = 1, int64_t max_keys = kMaxKeys, Shard shard = {});
+              double seconds_per_tick = 1, int64_t max_keys = kMaxKeys, Shard shard = {}, eid_t first = 0);
 
   /// Number of events read.
   int64_t size() const { return size_.load(std::memory_order_acquire); }
@@ -234,30 +234,29 @@ class EventCounts {
   /// A number of a count, and the formula's step that it is.
   struct Load {
     Op op;
-    size_t decay;  ///< Index among its list's decays.
     size_t step;
   };
   /// Numbers of counts with the same keys, which are looked up once.
   struct Lookup {
     Count count;
     std::vector<Load> loads;
-    bool is_by_source = false;  ///< Whether a number goes by the source's events.
+    std::vector<size_t> decays{};  ///< Those of decayed loads, in their order.
+    bool is_by_source = false;     ///< Whether a number goes by the source's events.
   };
   static constexpr uint64_t kOneKey = 0;  // key of single lists
-  static constexpr int64_t kHugePagesFrom = int64_t{16} << 20;
 
   static const Kind& kind_of(CountOf of);
   const EventLists* lists(List list) const { return lists_[list].get(); }
+  static bool has_pairs(List list);
   static int64_t part_of(List list, uint64_t key);
   bool has(int64_t part) const { return shard_.local(part) != kNotHeld; }
   int64_t add(List list, uint64_t key, eid_t eid) { return add(list, key, part_of(list, key), eid); }
   int64_t add(List list, uint64_t key, int64_t part, eid_t eid) {
     return lists_[list] == nullptr || !has(part) ? -1 : lists_[list]->append(key, part, eid);
   }
-  void prefetch(List list, uint64_t key) const {
-    if (lists_[list] != nullptr) lists_[list]->prefetch(key);
-  }
-  void prefetch_event(eid_t eid, const int32_t* facts) const;
+  template <typename Use>
+  void for_keys_ahead(eid_t eid, const int32_t* facts, const Use& use) const;
+  void prefetch_ahead(eid_t eid, eid_t end, const int32_t* facts) const;
   void add_to_source(eid_t eid, int32_t* facts);
   bool add_to_others(eid_t eid, const int32_t* facts);
   void check_turn(int64_t end, int64_t done, int64_t before) const;
@@ -267,7 +266,7 @@ class EventCounts {
   void find_sources(Asked& asked) const;
   void find_latest(Asked& asked) const;
   void find_keys(const Count& count, Asked& asked) const;
-  void load(const Lookup& lookup, const Asked& asked, double* columns) const;
+  void load(const Lookup& lookup, Asked& asked, double* columns) const;
   void load_loops(const Asked& asked, double* columns) const;
   void find_earlier(const EventLists* lists, const Asked& asked, int64_t begin, int64_t num,
                     Found& found) const;
@@ -284,9 +283,12 @@ class EventCounts {
   const EventLog& log_;
   std::vector<Count> counts_;
   Formula formula_;
+  const bool finds_latest_;
   double seconds_per_tick_;
+  const int64_t max_keys_;
   std::vector<Lookup> lookups_;
   const Shard shard_;
+  eid_t first_;
   int64_t num_own_lookups_ = 0, num_own_loads_ = 0;
   int depth_ = 0;                         // most last destinations used
   int window_depth_ = 0;                  // those of windows
@@ -294,12 +296,11 @@ class EventCounts {
   int covisit_depth_ = 0;                 // those of covisits
   int num_last_ = 0, num_covisited_ = 0;  // of an event's facts
   bool ranks_all_ = false;
-  bool needs_source_ = false;  // of queried pairs
-  HostMemory memory_;
-  Arena arena_{16, memory_, "counts of past events", kHugePagesFrom};
+  bool needs_source_ = false;                       // of queried pairs
+  std::unique_ptr<ReservedArray<uint32_t>> ranks_;  ///< Of events: earlier ones of the source; if needed.
   std::array<std::unique_ptr<EventLists>, kNumLists> lists_;
-  std::atomic<int64_t> size_{0};
-  int64_t num_of_sources_ = 0, num_of_others_ = 0;  // events in the lists of sources, and in others
+  std::atomic<int64_t> size_;
+  int64_t num_of_sources_, num_of_others_;  // events in the lists of sources, and in others
   bool is_broken_ = false;
   std::mutex reading_on_;
   mutable std::shared_mutex mutex_;

@@ -3,14 +3,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
-#include <memory>
+#include <cstring>
+#include <numeric>
 #include <vector>
 
-#include "tgflow/arena.hpp"
+#include "tgflow/detail/mix.hpp"
 #include "tgflow/detail/store_view.hpp"
 #include "tgflow/event_log.hpp"
-#include "tgflow/hash_table.hpp"
+#include "tgflow/word_pool.hpp"
 
 namespace tgflow {
 
@@ -29,81 +31,116 @@ struct Decay {
   bool operator==(const Decay& other) const { return half_life == other.half_life && clock == other.clock; }
 };
 
-/// Events by key, and at each of them the decayed sums of the list so far.
+/// Sizes of tables in words, and their slots by width: small ones are full, large ones up to five sixths.
+struct TableSizes {
+  static constexpr int kClasses = 80;
+  static constexpr int64_t kScanned = 8;  // slots
+  int64_t words[kClasses]{};
+  uint32_t slots[kClasses][9]{};
+
+  constexpr TableSizes() {
+    int64_t size = 2;
+    for (int i = 0; i < kClasses; ++i) {
+      words[i] = size;
+      for (int width = 4; width <= 8; ++width)
+        slots[i][width] = static_cast<uint32_t>((8 * size - 4) / width);
+      size = std::min(size < 8 ? size + 1 : size + size / (size < 4096 ? 4 : 2), WordPool::kLimit);
+    }
+  }
+  static bool has_room(int64_t slots, int64_t num) {
+    return num <= (slots <= kScanned ? slots : std::max(kScanned, slots * 5 / 6));
+  }
+};
+
+inline constexpr TableSizes kTableSizes;
+
+/// Events by key, with decayed sums of each list.
 ///
 /// In sums an event counts from its time, and a sum is as of the log's clock after its event, so that late
-/// events are summed exactly. A list is one event in place, or blocks, each a half or a quarter of all before
-/// it: nothing moves, and the end of a list, where most queries are, is found first. Appending and reading
-/// must not overlap.
+/// events are summed exactly. Appending and reading must not overlap.
+///
+/// Keys are of one node, or of two: then each first one has a table of its second ones, whose slots are as
+/// narrow as these and the lists' places are. A list is one event in its slot, a piece of up to `kFirst`
+/// events, or blocks, each a quarter of all before it: the end of a list, where most queries are, is found
+/// first. Events are positions from the first one counted, of 4 bytes. Sums are kept of each `kGroup`-th
+/// event only: those in between follow from the events since then, with the same bits.
 class EventLists {
  public:
-  /// Lists of events of `log`, with a sum for each of `decays`, which read `sources`, the lists of the events
-  /// of each source, if they go by a source's events. Their blocks are in `arena`. After `max_keys` keys of a
-  /// part, events of its other keys are dropped.
-  EventLists(const EventLog& log, const std::unique_ptr<EventLists>& sources, std::vector<Decay> decays,
-             double seconds_per_tick, Arena& arena, int64_t max_keys)
+  /// Most events counted.
+  static constexpr int64_t kMost = WordPool::kLimit;
+  static constexpr uint32_t kNone = 0;
+
+  /// Lists of events of `log` from `first` on, with a sum for each of `decays`. `ranks` has for each of them
+  /// the number of earlier ones of its source, if a decay goes by a source's events. After `max_keys` keys of
+  /// a part, events of its other keys are dropped.
+  EventLists(const EventLog& log, eid_t first, const uint32_t* ranks, std::vector<Decay> decays,
+             double seconds_per_tick, bool has_pairs, int64_t max_keys)
       : log_(log),
-        sources_(sources),
+        first_(first),
+        ranks_(ranks),
         decays_(std::move(decays)),
+        all_decays_(decays_.size()),
         seconds_per_tick_(seconds_per_tick),
-        arena_(arena),
-        max_keys_(max_keys) {}
+        has_pairs_(has_pairs),
+        max_keys_(max_keys) {
+    std::iota(all_decays_.begin(), all_decays_.end(), size_t{0});
+  }
 
   /// Adds an event to the list of `key` of a part, below `kParts`, in the order of the log. Returns the
   /// number of events in the list before, -1 if the event was dropped.
   int64_t append(uint64_t key, int64_t part, eid_t eid);
 
+  struct Block;
   /// The part of a list before a cut-off.
   struct Prefix {
     int64_t num = 0;
     eid_t last = kNoEvent;
-    const int64_t* entry = nullptr;  ///< Entry of `last` if it is in a block.
+    const Block* block = nullptr;  ///< Of `last`, unless it is the only event.
+    int64_t index = 0;             ///< In the block.
   };
-  /// The number of the list of `key`, or -1.
-  int32_t find(uint64_t key) const {
-    return index_.find(mix64(key), [&](int32_t number) { return list(number).key == key; });
+  // `find` and then `prefix` in steps, each of which prefetches what the next one reads. Inlined: GCC drops
+  // calls that only prefetch.
+  [[gnu::always_inline]] void prefetch(uint64_t key) const {
+    if (has_head(key)) __builtin_prefetch(&heads_[node_of(key)]);
   }
-  void prefetch(uint64_t key) const { index_.prefetch(mix64(key)); }
-  // `find` and then `prefix` in steps, each of which prefetches what the next one reads: the hash of a
-  // key, the number of its likely list, or -1 if it has none; and the actual number.
-  uint64_t hash_of(uint64_t key) const {
-    const uint64_t hash = mix64(key);
-    index_.prefetch(hash);
-    return hash;
+  [[gnu::always_inline]] void prefetch_slot(uint64_t key) const {
+    if (!has_pairs_ || !has_head(key)) return;
+    const Head& head = heads_[node_of(key)];
+    if (head.table != 0) __builtin_prefetch(slot(head, home(head, second_of(key))));
   }
-  int32_t likely(uint64_t hash) const {
-    const int32_t number = index_.find(hash, [](int32_t) { return true; });
-    if (number >= 0) __builtin_prefetch(&list(number));
-    return number;
+  /// The place of the list of `key`, or kNone.
+  uint32_t find(uint64_t key) const;
+  [[gnu::always_inline]] void prefetch_end(uint32_t place) const {
+    if (!is_one(place)) __builtin_prefetch(block_at(place));
   }
-  int32_t confirmed(int32_t number, uint64_t key) const {
-    return list(number).key == key ? number : find(key);
-  }
-  void prefetch_end(int32_t number) const {
-    if (!list(number).is_one()) __builtin_prefetch(list(number).tail());
-  }
-  /// The events before `cut` in a list by its number.
-  Prefix prefix(int32_t number, eid_t cut) const;
+  /// The events before `cut` in a list by its place.
+  Prefix prefix(uint32_t place, eid_t cut) const;
+  /// Prefetches what `decayed` reads of the log.
+  void prefetch_sum(const Prefix& prefix) const;
   /// The number of events before `cut` of a key.
   int64_t num_before(uint64_t key, eid_t cut) const {
-    const int32_t number = find(key);
-    return number < 0 ? 0 : prefix(number, cut).num;
+    const uint32_t place = find(key);
+    return place == kNone ? 0 : prefix(place, cut).num;
   }
+  /// Position of the first event of a key from the first one counted, or -1: a number of the list.
+  int64_t number_of(uint64_t key) const;
   /// Writes up to `most` of the last events before `cut` of a key that `is_wanted`, of its last `reach`
   /// ones, the last one first; returns how many.
   template <typename IsWanted>
   int last_events_if(uint64_t key, eid_t cut, int64_t reach, int most, eid_t* out,
                      const IsWanted& is_wanted) const {
-    const int32_t number = find(key);
-    if (number < 0) return 0;
-    const Prefix known = prefix(number, cut);
-    if (known.num == 0 || most == 0) return 0;
+    const uint32_t place = find(key);
+    if (place == kNone) return 0;
+    const Prefix known = prefix(place, cut);
     int num = 0;
-    const Block* block = known.entry == nullptr ? nullptr : list(number).tail();
-    for (int64_t rank = known.num - 1; rank >= std::max<int64_t>(known.num - reach, 0) && num < most;
-         --rank) {
-      while (block != nullptr && block->base() > rank) block = block->before;
-      const eid_t eid = block == nullptr ? known.last : block->entry(rank - block->base(), width())[0];
+    const Block* block = known.block;
+    int64_t index = known.index;
+    for (int64_t left = std::min(known.num, reach); left > 0 && num < most; --left, --index) {
+      if (index < 0) {
+        block = block_at(block->before);
+        index = block->num() - 1;
+      }
+      const eid_t eid = block == nullptr ? known.last : event(*block, index);
       if (is_wanted(eid)) out[num++] = eid;
     }
     return num;
@@ -118,70 +155,114 @@ class EventLists {
     eid_t cut;
     int64_t source_age;  ///< Events of the query's source from the prefix's last one on.
   };
-  /// The sum of a nonempty prefix by `decays[decay]`, as of a moment.
-  double decayed(const Prefix& prefix, size_t decay, const Moment& moment) const;
+  /// Writes the sums of a nonempty prefix by the decays of these numbers, as of a moment.
+  void decayed(const Prefix& prefix, const std::vector<size_t>& numbers, const Moment& moment,
+               double* out) const;
 
-  /// Bytes outside of blocks.
-  int64_t bytes() const {
-    return static_cast<int64_t>(chunks_.size() * sizeof(List)) * kChunk + index_.bytes();
-  }
+  int64_t bytes() const { return pool_.bytes() + static_cast<int64_t>(heads_.capacity() * sizeof(Head)); }
+
+  /// Events of a list in order: its first ones, or those after them in groups, which start with the sums
+  /// before them.
+  struct Block {
+    uint32_t word;    ///< Events in it, and the number of blocks before it.
+    uint32_t before;  ///< Unless it is the first: the place of the block before it,
+    uint32_t first;   ///< the list's first event,
+    uint32_t last;    ///< and the last one of the block before.
+
+    int64_t num() const { return word >> 8; }
+    uint32_t number() const { return word & 0xFF; }
+  };
 
  private:
-  struct Block {
-    const Block* before;
-    int32_t number;  ///< Number of blocks before it.
-    uint32_t num;    ///< Events in it; all but a list's last block are full.
-
-    // Entries follow: an event, and its sums.
-    int64_t* entry(int64_t i, int64_t width) { return reinterpret_cast<int64_t*>(this + 1) + i * width; }
-    const int64_t* entry(int64_t i, int64_t width) const {
-      return reinterpret_cast<const int64_t*>(this + 1) + i * width;
-    }
-    int64_t base() const { return Growth::of_lists().base[number]; }
-    int64_t capacity() const { return Growth::of_lists().capacity[number]; }
-  };
-  /// Number of events before the n-th block of a list, and its capacity.
+  static constexpr int64_t kFirst = 7;
+  static constexpr int64_t kGroup = 8;
+  /// Number of events before the n-th block of a list, and its groups.
   struct Growth {
-    static constexpr int kMost = 128;  // more than any log fills
-    int64_t base[kMost];
-    int64_t capacity[kMost];
+    static constexpr int kMostBlocks = 256;  // more than any list fills
+    int64_t base[kMostBlocks];
+    int64_t groups[kMostBlocks];
 
     static const Growth& of_lists();
   };
-  struct List {
-    uint64_t key;
-    uint64_t events;  ///< With one event, twice it plus one; then the address of the last block.
+  /// Of a node: the table of its second nodes, or its list.
+  struct Head {
+    uint32_t table;       ///< Its place; or that of the list, with keys of one node.
+    uint8_t size_class;   ///< Of the table.
+    uint8_t key_bytes;    ///< Of a slot: the second node,
+    uint8_t place_bytes;  ///< and the place of its list, kNone in an empty one.
 
-    bool is_one() const { return events % 2 == 1; }
-    eid_t one() const { return static_cast<eid_t>(events / 2); }
-    Block* tail() const { return reinterpret_cast<Block*>(events); }
+    int64_t width() const { return key_bytes + place_bytes; }
   };
-  static constexpr int64_t kChunk = 256;  // lists
+  struct Slot {
+    uint32_t second;
+    uint32_t place;
+  };
 
-  int64_t width() const { return 1 + static_cast<int64_t>(decays_.size()); }
-  List& list(int32_t number) { return chunks_[static_cast<size_t>(number / kChunk)][number % kChunk]; }
-  const List& list(int32_t number) const {
-    return chunks_[static_cast<size_t>(number / kChunk)][number % kChunk];
+  // A place is twice an event plus one, or twice the place of a block in the pool.
+  static bool is_one(uint32_t place) { return place % 2 == 1; }
+  Block* block_at(uint32_t place) const { return pool_.at<Block>(place / 2); }
+  size_t node_of(uint64_t key) const { return has_pairs_ ? key >> 32 : key; }
+  static uint32_t second_of(uint64_t key) { return static_cast<uint32_t>(key); }
+  bool has_head(uint64_t key) const { return node_of(key) < heads_.size(); }
+
+  static int64_t capacity(const Head& head) { return kTableSizes.slots[head.size_class][head.width()]; }
+  /// Unaligned: a slot is read as the end of a word, whose beginning is in the table too.
+  const std::byte* slot(const Head& head, int64_t i) const {
+    return pool_.at<const std::byte>(head.table) + 4 + i * head.width();
   }
-  bool add_list(uint64_t key, int64_t part, eid_t eid, int32_t* number);  // number: -1 if dropped
-  Block* new_block(const Block* before);
-  void write(int64_t* entry, const int64_t* before, eid_t eid);
+  Slot read(const Head& head, int64_t i) const {
+    uint64_t word;
+    std::memcpy(&word, slot(head, i) + head.width() - 8, sizeof word);
+    word >>= 64 - 8 * head.width();
+    const int bits = 8 * head.key_bytes;
+    return {static_cast<uint32_t>(word & ((uint64_t{1} << bits) - 1)), static_cast<uint32_t>(word >> bits)};
+  }
+  void write(const Head& head, int64_t i, Slot value) {
+    const uint64_t word = value.second | static_cast<uint64_t>(value.place) << 8 * head.key_bytes;
+    std::memcpy(const_cast<std::byte*>(slot(head, i)), &word, static_cast<size_t>(head.width()));
+  }
+  static int64_t home(const Head& head, uint32_t second) {
+    return static_cast<int64_t>((mix64(second) >> 32) * static_cast<uint64_t>(capacity(head)) >> 32);
+  }
+  int64_t find_slot(Head head, uint32_t second) const;
+  void rebuild(Head& head, Slot added);
+  void set(uint64_t key, uint32_t place);
+
+  int64_t stride() const { return kGroup / 2 + static_cast<int64_t>(decays_.size()); }  // words of a group
+  const uint32_t* entry(const Block& block, int64_t i) const {
+    if (block.number() == 0) return reinterpret_cast<const uint32_t*>(&block) + 1 + i;
+    return reinterpret_cast<const uint32_t*>(sums(block, i / kGroup) + decays_.size()) + i % kGroup;
+  }
+  uint32_t* entry(Block& block, int64_t i) const {
+    return const_cast<uint32_t*>(entry(static_cast<const Block&>(block), i));
+  }
+  eid_t event(const Block& block, int64_t i) const { return first_ + *entry(block, i); }
+  const double* sums(const Block& block, int64_t group) const {
+    return reinterpret_cast<const double*>(&block + 1) + group * stride();
+  }
+  uint32_t grown(uint32_t place);
+  void write_sums(const Block& block, int64_t group, const Prefix& before);
+  void add_up(const Prefix& prefix, const std::vector<size_t>& numbers, double* out) const;
   double age_at(Clock clock, eid_t earlier, eid_t eid) const;
-  double weight(size_t decay, eid_t eid) const;
+  double weight(const Decay& how, eid_t eid) const {
+    if (how.clock != Clock::kSeconds || log_.t()[eid] == log_.clocks()[eid]) return 1.0;
+    return std::exp2(-seconds(log_.t()[eid], log_.clocks()[eid]) / how.half_life);
+  }
   double seconds(tick_t earlier, tick_t later) const {
     return seconds_between(earlier, later, seconds_per_tick_);
   }
 
   const EventLog& log_;
-  const std::unique_ptr<EventLists>& sources_;
-  std::vector<Decay> decays_;
-  double seconds_per_tick_;
-  DenseIndex index_;
-  std::vector<std::unique_ptr<List[]>> chunks_;
-  int32_t num_lists_ = 0;
+  const eid_t first_;
+  const uint32_t* const ranks_;
+  const std::vector<Decay> decays_;
+  std::vector<size_t> all_decays_;  ///< Their numbers.
+  const double seconds_per_tick_;
+  const bool has_pairs_;
+  std::vector<Head> heads_;  ///< By node.
+  WordPool pool_;
   std::array<int64_t, kParts> num_keys_{};  ///< Of each part.
-  Arena& arena_;
-  int64_t max_keys_;
+  const int64_t max_keys_;
 };
 
 }  // namespace tgflow

@@ -11,13 +11,16 @@ namespace tgflow {
 
 constexpr int64_t kMaxEvents = int64_t{1} << 34;  ///< Limit of a log: address space, not memory.
 
-/// Columns src, dst, t and optionally relation. One thread appends; any number read events below `size()`.
+/// Columns src, dst, t and optionally relation. One thread appends; any number read events in [first(), size()).
 /// The log's clock at a position is the latest time before it: late events decrease times but not the
 /// clock.
 class EventLog {
  public:
-  EventLog();
+  /// An empty log whose first event will have position `first`.
+  explicit EventLog(eid_t first = 0);
 
+  /// The first event that is held.
+  eid_t first() const { return first_.load(std::memory_order_acquire); }
   int64_t size() const { return size_.load(std::memory_order_acquire); }
   /// The largest node id so far, plus one.
   int64_t num_nodes() const { return num_nodes_.load(std::memory_order_acquire); }
@@ -28,10 +31,14 @@ class EventLog {
   void check(const Events& events, bool may_be_late = false) const;
   /// Adds `events`, checked, and returns the first one's position.
   eid_t append(const Events& events);
-  /// Number of events in the log when its clock reached time `t`: without late ones, those before `t`.
+  /// Frees the events before `first`, at most size(), which nobody reads any more. One thread at a time.
+  void forget(eid_t first);
+  /// Position at which the log's clock reached time `t`: without late ones, of the first event from `t` on.
   int64_t position(tick_t t) const;
   /// The latest time so far; INT64_MIN for an empty log.
   tick_t clock() const;
+  /// The horizon that begins at event `first`, at most `size()`. Late events are inside by their times.
+  Since since(eid_t first) const { return {first < size() ? clocks()[first] : clock(), first}; }
   /// Throws std::out_of_range, with the id, if one of `eid[0, size)` is not in the log.
   void check_eids(const eid_t* eid, int64_t size) const;
   /// Copies the events at `eid[0, size)` out; `relation` may be null. Throws std::out_of_range.
@@ -59,7 +66,8 @@ class EventLog {
   std::unique_ptr<ReservedArray<tick_t>> clock_;      // after each event, from the first late one on
   std::atomic<const tick_t*> clocks_;                 // that, or the times themselves
   std::unique_ptr<ReservedArray<int64_t>> relation_;  // decided by the first events
-  std::atomic<int64_t> size_{0};
+  std::atomic<int64_t> first_;
+  std::atomic<int64_t> size_;
   std::atomic<int64_t> num_nodes_{0};
 };
 

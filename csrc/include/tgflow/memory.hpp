@@ -96,11 +96,14 @@ class ReservedMemory {
   /// system can drop them from memory and read them again. Returns false and changes nothing if they differ,
   /// a number is no multiple of a page, or the system does not map the file. Others may be reading.
   bool map_file(size_t begin, size_t bytes, int fd, int64_t offset);
+  /// Frees the whole pages of the first `bytes`, also mapped ones; they read as zero from then on.
+  void drop(size_t bytes);
 
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
   size_t committed_ = 0;
+  size_t dropped_ = 0;
 };
 
 /// Values that grow in place, so that their address is constant for readers in other threads.
@@ -126,6 +129,8 @@ class ReservedArray {
     return memory_.map_file(static_cast<size_t>(begin) * sizeof(T),
                             static_cast<size_t>(end - begin) * sizeof(T), fd, offset);
   }
+  /// Frees elements [0, end), as `ReservedMemory::drop`.
+  void drop(int64_t end) { memory_.drop(static_cast<size_t>(end) * sizeof(T)); }
 
  private:
   ReservedMemory memory_;

@@ -27,9 +27,11 @@ struct FirstSeen {
   int64_t rank_of(node_t v) const;
 };
 
-/// Marks of events in order: a bit each, and after every 512 the number of marked ones so far.
+/// Marks of the events from `first` on: a bit each, and after every 512 the number of marked ones so far.
 class EventMarks {
  public:
+  explicit EventMarks(eid_t first) : first_(first) {}
+
   void append(bool is_marked);
   /// Marked events.
   int64_t num() const { return num_; }
@@ -41,6 +43,7 @@ class EventMarks {
  private:
   static constexpr int64_t kWords = 8;  // of a block
 
+  const eid_t first_;
   std::vector<uint64_t> words_;
   std::vector<int64_t> before_;  ///< Marked ones before each block.
   int64_t size_ = 0;
@@ -58,15 +61,16 @@ class PairIndex {
  public:
   static constexpr int64_t kNumTypes = 65'536;
 
-  /// Of the events of `log`, or without pairs.
-  explicit PairIndex(const EventLog* log = nullptr, Shard shard = {}) : log_(log), shard_(shard) {}
+  /// Of the events of `log` from position `first` on, or without pairs.
+  explicit PairIndex(const EventLog* log = nullptr, Shard shard = {}, eid_t first = 0)
+      : log_(log), shard_(shard), size_(first), num_pair_events_(first), pairs_(first) {}
 
-  /// Number of events seen.
+  /// The position after the last event seen.
   int64_t size() const;
   /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode]. `type` has the types of the
   /// destinations, each in [0, kNumTypes) and always the same for a node; null without, for all events.
   void append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
-  /// Number of events whose pairs were added: without `read_pairs`, those before the second destination.
+  /// The position up to which pairs were added: without `read_pairs`, that of the second destination.
   int64_t num_pair_events() const;
   /// Adds the pairs of the events before `end` of the log. Throws std::invalid_argument for a shard, whose
   /// ranks take the two steps below.
@@ -167,8 +171,8 @@ class PairIndex {
   const EventLog* const log_;
   const Shard shard_;
   mutable std::shared_mutex mutex_;
-  int64_t size_ = 0;
-  int64_t num_pair_events_ = 0;  ///< Events of `pairs_`.
+  int64_t size_;
+  int64_t num_pair_events_;  ///< The end of `pairs_`.
   FirstSeen destinations_;
   bool has_types_ = false;
   std::vector<int64_t> type_;  ///< By node, -1 for one that is no destination so far.

@@ -47,6 +47,7 @@ struct BatchRequest {
   std::vector<uint64_t> hop_keys;       ///< One a hop.
   eid_t begin = 0;                      ///< The new events are [begin, end) of the log,
   eid_t end = 0;
+  Since since{};                ///< The horizon of its queries.
   const eid_t* only = nullptr;  ///< or these of them,
   int64_t num_only = 0;
   eid_t replay_begin = 0;  ///< and up to `num_replay` of [replay_begin, begin).
@@ -87,7 +88,7 @@ class Preparer {
   ~Preparer();
 
   const BatchRules& rules() const { return rules_; }
-  int64_t num_events() const { return graph_.log().size(); }
+  const EventLog& log() const { return graph_.log(); }
 
   /// Writes a batch to `slab`, which must be unused. The same bits on any thread. Throws std::out_of_range
   /// for an event that the log, or an id that a table does not hold, std::invalid_argument where an event has

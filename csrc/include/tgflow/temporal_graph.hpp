@@ -12,13 +12,14 @@ namespace tgflow {
 
 /// Any number of threads read while others append or change the past, one at a time.
 ///
-/// The log keeps every event forever. Removed events are removed as neighbors: cut-offs from the
+/// Removed events are removed as neighbors: cut-offs from the
 /// log's position at that time on no longer see them, earlier ones do until the graph is compacted. A shard
 /// has the whole log, and the neighbors of its own nodes, to which removal counts refer.
 class TemporalGraph {
  public:
-  explicit TemporalGraph(Direction direction, StoreMemory memory = {}, Shard shard = {})
-      : store_(direction, std::move(memory), shard) {}
+  /// Without events; the first one's position will be `first`.
+  explicit TemporalGraph(Direction direction, StoreMemory memory = {}, Shard shard = {}, eid_t first = 0)
+      : log_(first), store_(direction, std::move(memory), shard, first) {}
 
   /// Throws std::invalid_argument if `events` cannot be appended; changes nothing.
   void check(const Events& events, bool may_be_late);
@@ -41,6 +42,9 @@ class TemporalGraph {
   /// Removes entries before `min_t`, and each node's oldest until it has at most `max_count`.
   int64_t retain(tick_t min_t, int64_t max_count);
   void compact();
+  /// Frees the neighbors before event `first`, which no query with that horizon sees, and the log's events
+  /// before `log_first`. Throws std::out_of_range if the log does not hold these.
+  void forget(eid_t first, eid_t log_first);
 
   EventLog& log() { return log_; }
   BlockStore& store() { return store_; }

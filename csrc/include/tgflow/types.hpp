@@ -28,6 +28,15 @@ constexpr node_t kNoNode = -1;                     ///< Fills an empty neighbor 
 constexpr eid_t kNoEvent = -1;                     ///< Fills the event id of such a slot.
 constexpr eid_t kEveryEvent = 0x7fffffffffffffff;  ///< A cut-off that hides nothing.
 constexpr tick_t kEarliest = -0x7fffffffffffffff - 1;
+
+/// The first event that counts, in the order of (time, position): earlier ones are outside the horizon.
+struct Since {
+  tick_t t = kEarliest;
+  eid_t eid = 0;
+
+  /// Whether no event is outside.
+  TGFLOW_HD bool is_all() const { return eid == 0; }
+};
 constexpr node_t kMaxNode = 0x7ffffffe;     ///< The largest dense node id.
 constexpr int64_t kNumRelations = 1 << 16;  ///< Relations are in [0, kNumRelations).
 

@@ -20,13 +20,13 @@ from tgflow.testing.reference import ReferenceGraph
 
 
 def recent(
-    graph: TemporalGraph, nodes: Tensor, t: Tensor, before: Tensor, k: int, key: int
+    graph: TemporalGraph, nodes: Tensor, t: Tensor, before: Tensor, since: int, k: int, key: int
 ) -> Tensor:
     """Find the latest events of each node in plain Python, oldest first."""
     log = ReferenceGraph(graph.log.read(0, graph.num_events), graph.direction)
     rows = []
     for node, time, limit in zip(nodes.tolist(), t.tolist(), before.tolist(), strict=True):
-        eids = [eid for _, eid, _ in log.seen(node, time, limit)][-k:]
+        eids = [eid for _, eid, _ in log.seen(node, time, limit) if eid >= since][-k:]
         rows.append([-1] * (k - len(eids)) + eids)
     return torch.tensor(rows, dtype=torch.int64).view(len(rows), k)
 
@@ -38,8 +38,9 @@ def test_function_equal_to_recent_returns_its_neighbors(events, k, direction, da
     limits = st.integers(0, len(events) + 3)
     each = st.lists(limits, min_size=len(nodes), max_size=len(nodes)).map(torch.tensor)
     as_of: Any = data.draw(st.none() | limits | each.map(lambda column: column.to(torch.int64)))
-    found = sample_neighbors(graph, Sampler.of(recent), nodes, t, k, as_of=as_of)
-    native = sample_neighbors(graph, Sampler.recent(), nodes, t, k, as_of=as_of)
+    limits = {"as_of": as_of, "since": data.draw(st.integers(0, len(events)))}
+    found = sample_neighbors(graph, Sampler.of(recent), nodes, t, k, **limits)
+    native = sample_neighbors(graph, Sampler.recent(), nodes, t, k, **limits)
     for name in ("nodes", "t", "eid", "count"):
         assert torch.equal(getattr(found, name), getattr(native, name)), name
 
@@ -65,6 +66,7 @@ EVENTS = tg.EventBatch(*torch.tensor([[0, 1, 0, 0], [1, 2, 2, 1], [10, 20, 30, 3
         ([[0, 1]], "returned 1 for row 0, which is not an edge of the query's node"),
         ([[0, 0]], "returned 0 for row 0, more than once"),
         ([[0, -2]], "returned -2 for row 0, which is not a log position"),
+        ([[0, -1]], "returned 0 for row 0, which is before the horizon"),
         ([[0]], r"must return int64 \[1, 2\], got torch.int64 \[1, 1\]"),
         ([[0.0, 1.0]], r"must return int64 \[1, 2\], got torch.float32 \[1, 2\]"),
         (None, r"must return int64 \[1, 2\], got NoneType"),
@@ -73,9 +75,12 @@ EVENTS = tg.EventBatch(*torch.tensor([[0, 1, 0, 0], [1, 2, 2, 1], [10, 20, 30, 3
 def test_function_that_returns_a_wrong_event_is_refused(returned: Any, message: str) -> None:
     graph = TemporalGraph.from_events(EVENTS)
     answer: Any = None if returned is None else torch.tensor(returned)
-    sampler = Sampler.of(lambda graph, nodes, t, before, k, key: answer)
+    since = 1 if "horizon" in message else 0
+    sampler = Sampler.of(lambda graph, nodes, t, before, since, k, key: answer)
     with pytest.raises(ValueError, match=message):
-        sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([30]), 2, as_of=3)
+        sample_neighbors(
+            graph, sampler, torch.tensor([0]), torch.tensor([30]), 2, as_of=3, since=since
+        )
 
 
 def test_function_is_refused_where_unsupported() -> None:

@@ -58,16 +58,47 @@ def related(*rows: tuple[int, int, int, int]) -> TemporalGraph:
     k=st.integers(1, 5),
     key=st.integers(0, 2**64 - 1),
     as_of=st.none() | st.integers(0, 40) | st.just("each"),
+    since=st.integers(0, 40),
 )
-def test_every_sampler_matches_reference(device, events, sampler, relations, k, key, as_of):
+def test_every_sampler_matches_reference(device, events, sampler, relations, k, key, as_of, since):
     graph = TemporalGraph.from_events(events, device=opened(device))
     nodes, t = every_query(events)
     if as_of == "each":
         generator = torch.Generator().manual_seed(key % 100)
         as_of = torch.randint(0, len(events) + 2, nodes.shape, generator=generator)
-    options = {"key": key, "as_of": as_of, "relations": relations}
+    since = min(since, len(events))
+    options = {"key": key, "as_of": as_of, "since": since, "relations": relations}
     expected = reference.sample_neighbors(ReferenceGraph(events), sampler, nodes, t, k, **options)
     assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
+
+
+@for_each_device
+@given(
+    events=event_lists(relations=True),
+    late=event_lists(relations=True),
+    sampler=samplers(),
+    relations=st.none() | st.sets(st.sampled_from(RELATIONS)),
+    k=st.integers(1, 5),
+    data=st.data(),
+)
+def test_horizon_has_the_answers_of_a_graph_of_the_later_events(
+    device, events, late, sampler, relations, k, data
+):
+    """Late events, merged into the past, are inside by their times."""
+    graph = TemporalGraph.from_events(events, device=opened(device))
+    since = data.draw(st.integers(0, len(events)))
+    clock = graph.log.native.since(since)[0]
+    late = late[late.t >= clock] if since else late
+    graph.append(late, allow_late=True)
+    rest = TemporalGraph(device=opened(device))
+    rest.append(events[since:])
+    rest.append(late, allow_late=True)
+    nodes, t = every_query(events)
+    options = {"key": 3, "relations": relations} if len(rest.log) else {"key": 3}
+    found = sample_neighbors(graph, sampler, nodes, t, k, since=since, **options)
+    expected = sample_neighbors(rest, sampler, nodes, t, k, **options)
+    expected.eid[expected.eid >= 0] += since
+    assert_equal(found, expected)
 
 
 def test_neighbors_match_a_hand_computed_example():

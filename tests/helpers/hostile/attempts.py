@@ -13,7 +13,7 @@ from tgflow import _core
 
 REFUSALS = (ValueError, TypeError, IndexError)
 INT64_MAX = 2**63 - 1
-FOR_TESTS = {"FileOp", "inject_fault", "StaticCsr"}
+FOR_TESTS = {"FileOp", "inject_fault"}
 """Functions that only development builds have."""
 ROWS, WIDTH, NUM, K = 5, 4, 3, 2
 """Sizes of valid arguments: a table's rows and their width, ids, neighbors each."""

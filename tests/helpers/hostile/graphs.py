@@ -28,9 +28,10 @@ def grown() -> Any:
 def new_graph() -> Call:
     arguments = {
         "direction": _core.Direction.directed, "device_budget": 4096, "first_part": 20,
-        "num_parts": 44,
+        "num_parts": 44, "first": 5,
     }  # fmt: skip
     numbers = {"device_budget": [-1], "first_part": [-1, 21, 64], "num_parts": [0, 45]}
+    numbers["first"] = [-1, INT64_MAX]
     return Call(_core.TemporalGraph, arguments, numbers=numbers)
 
 
@@ -82,12 +83,13 @@ def sample(**more: Any) -> Call:
         "as_of": ids(2, -1, INT64_MAX),
         "as_of_all": 2,
         "row": ids(7, -1, INT64_MAX),
+        "since": 1,
         "out_nodes": torch.zeros(NUM, K, dtype=torch.int64),
         "out_t": torch.zeros(NUM, K, dtype=torch.int64),
         "out_eid": torch.zeros(NUM, K, dtype=torch.int64),
         "out_count": torch.zeros(NUM, dtype=torch.int32),
     }
-    numbers = {"key": [-1], "span": [0, -1]}
+    numbers = {"key": [-1], "span": [0, -1], "since": [-1, 4, INT64_MAX]}
     return Call(
         _core.sample_neighbors, arguments, numbers=numbers, optional={"relations", "as_of", "row"}
     )
@@ -197,7 +199,9 @@ def new_counts() -> Call:
         "max_keys": [-1, 2**40],
     }
     numbers |= {"first_part": [-1, 4, 64], "num_parts": [0, 63, INT64_MAX]}
+    numbers |= {"first": [-1, 4, INT64_MAX]}
     arguments |= {"finds_latest": True, "max_keys": 5, "first_part": 2, "num_parts": 61}
+    arguments |= {"first": 1}
     return Call(_core.EventCounts, arguments, numbers=numbers)
 
 
@@ -412,6 +416,7 @@ def prepare_batch() -> Call:
         "hop_keys": [3, 4],
         "begin": 1,
         "end": 3,
+        "since": 1,
         "only": ids(1, 2),
         "replay_begin": 0,
         "num_replay": 1,
@@ -429,6 +434,7 @@ def prepare_batch() -> Call:
         "hop_keys": [[], [1], [1, 2, 3], [1, -1], ["x", 1]],
         "begin": [-1, 3, INT64_MAX],
         "end": [0, -1, 1, 4, INT64_MAX],
+        "since": [-1, 2, INT64_MAX],
         "replay_begin": [-1, 2, INT64_MAX],
         "num_replay": [-1, INT64_MAX],
         "node_end": [-1],
@@ -457,10 +463,17 @@ CASES: dict[str, Callable[[], Call]] = {
     "TemporalGraph.retain": mutate(
         "retain", {"min_t": INT64_MAX, "max_count": 0}, numbers={"max_count": [-1]}
     ),
+    "TemporalGraph.forget": mutate(
+        "forget",
+        {"first": 2, "log_first": 1},
+        numbers={"first": [-1, 0, 4, INT64_MAX], "log_first": [-1, 3, INT64_MAX]},
+    ),
     "EventLog.position": read_log("position", {"t": -(2**63)}),
     "EventLog.positions": read_log(
         "positions", {"t": ids(0, -(2**63), INT64_MAX), "out": ids(0, 0, 0)}
     ),
+    "EventLog.since": read_log("since", {"first": 3}, numbers={"first": [-1, 4, INT64_MAX]}),
+    "EventLog.forget": read_log("forget", {"first": 0}, numbers={"first": [-1, 4, INT64_MAX]}),
     "EventLog.check_eids": read_log(
         "check_eids", {"eid": ids(0, 2, 1)}, indices={"eid": (0, 3)}, any_length={"eid"}
     ),
@@ -476,6 +489,9 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "GrowingBytes.grow": simple(
         lambda: _core.GrowingBytes(4).grow, {"size": 3}, numbers={"size": [-1, INT64_MAX]}
+    ),
+    "GrowingBytes.drop": simple(
+        lambda: _core.GrowingBytes(4).drop, {"end": 0}, numbers={"end": [-1, 1, INT64_MAX]}
     ),
     "GrowingBytes.map_file": map_bytes,
     "sample_neighbors": sample,

@@ -224,13 +224,15 @@ DISK, CACHE = {"tables.edge_table": "disk"}, {"tables.edge_cache": "9GB"}
 LRU, BELADY = {"tables.cache_policy": "lru"}, {"tables.cache_policy": "belady"}
 OFFLINE, STORE = {"learning.protocol": "dyglib/1"}, {"store.url": "s3://bucket/run"}
 SORT, FOLLOW, FREEZE = {"stream.sort": True}, {"stream.follow": True}, {"task.freeze": True}
-LATER = {"labels.stream": "labels.csv"}
+LATER, HORIZON = {"labels.stream": "labels.csv"}, {"graph.horizon": "90d"}
 TWO, GPU = {"learning.slices": 2}, {"run.device": "cuda"}
 REFUSED = [  # For each rule: the command, settings that hold, and those refused beside them.
     ("run", {}, OFFLINE), ("run", {"order.idle_timeout": 5.0}, {"checkpoint.log": False}),
     ("run", FOLLOW, SORT), ("run", FOLLOW, ENDLESS), ("run", ENDLESS, SORT),
     ("run", SORT, {"order.late": "drop"}), ("compare", {}, {"order.dedup_window": 5}),
     ("run", ENDLESS, {"stream.categorical": ["x"]}), ("run", {}, {"kafka.dead_letter_topic": "x"}),
+    ("run", {"order.max_time_jump": "1d"} | HORIZON, {"order.max_time_jump": "none"}),
+    ("train", {}, {"graph.horizon_events": 500}), ("run", EDGE, {"graph.horizon_events": 500}),
     ("info", {}, {"graph.node_columns": ["x"]}), ("info", {}, {"graph.node_side": "x"}),
     ("train", GPU, {"graph.device_budget": "8GB", "run.device": "cpu"}),
     ("train", DISK, {"tables.edge_budget": 5}), ("train", {}, {"tables.edge_path": "x"}),

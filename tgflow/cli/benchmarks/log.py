@@ -14,14 +14,15 @@ from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.sections import Ids
 from tgflow.cli.benchmarks.row import Row
 from tgflow.cli.benchmarks.setup import Options, PowerLaw
-from tgflow.graph import TemporalGraph
+from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
 from tgflow.plan import ExperienceReplay
 from tgflow.plan.negatives import PairHistory
 from tgflow.run.machine import anonymous_bytes
-from tgflow.train.trainer_state import PIECE, save_graph
+from tgflow.train.trainer_state import save_graph
 
+PIECE = EventLog.piece
 SIZES, QUICK_SIZES = tuple(PIECE * 4**i for i in range(1, 4)), (2 * PIECE, 4 * PIECE)
 WORLD, BATCH, NODE_EVENTS = 16, 1 << 17, 20
 NODES = 100_000

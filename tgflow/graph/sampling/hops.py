@@ -68,6 +68,7 @@ def sample_hops(
     sampler: Sampler | Strategy = "recent",
     key: int = 0,
     as_of: int | Tensor | None = None,
+    since: int = 0,
     relations: Collection[int] | None = None,
     dedup: bool = False,
 ) -> Hops:
@@ -90,6 +91,7 @@ def sample_hops(
             captured CUDA graph, when its kernel starts, so that replays see the store
             grow: if another thread appends, give `graph.num_events` for consistent
             hops.
+        since: First log position of the horizon: earlier events are not seen.
         relations: Only events with one of these relations count.
         dedup: Whether equal queries of a frontier, (node, time) with `as_of` of each, are sampled
             once, and missing neighbors are omitted.
@@ -124,7 +126,7 @@ def sample_hops(
         roots, rows = distinct(roots, graph.gpu)
     hops = hop_by_hop(
         graph.seconds_per_tick, graph.gpu, roots, fanouts, rows=rows, key=key, dedup=dedup,
-        as_of=None if isinstance(as_of, Tensor) else as_of,
+        as_of=None if isinstance(as_of, Tensor) else as_of, since=since,
     )  # fmt: skip
     return walk_here(graph, hops, sampler, relations)
 
@@ -152,6 +154,7 @@ class HopQueries:
     k: int
     key: int
     as_of: int | Tensor | None
+    since: int
     out: Neighbors | None
     """Required output tensors; None: any."""
     params: Tensor | None
@@ -162,7 +165,8 @@ class HopQueries:
         """Return the neighbors in a graph."""
         return sample_neighbors(
             graph, sampler, self.nodes, self.t, self.k, key=self.key,
-            as_of=self.as_of, relations=relations, out=self.out, params=self.params,
+            as_of=self.as_of, since=self.since, relations=relations, out=self.out,
+            params=self.params,
         )  # fmt: skip
 
 
@@ -194,6 +198,7 @@ def hop_by_hop(
     *,
     key: int,
     as_of: int | None,
+    since: int,
     rows: Tensor | None = None,
     dedup: bool = True,
     by_time: bool = True,
@@ -214,13 +219,13 @@ def hop_by_hop(
         key: Key of all hops' draws.
         as_of: See only events at log positions below this. None: below each query's `position`, or
             where it has none, all.
+        since: First log position of the horizon.
         rows: The row of each query in the roots; None: the queries are its rows.
         dedup: Whether equal queries of a frontier are merged.
         by_time: Whether rows of the lowest frontier that differ only in time stay separate.
         by_position: Likewise for rows that differ only in position.
-        params: On a GPU int64 `[H, 3]`, contiguous: per hop the cut-off for all, the key and
-            the number of queries in use, see `Queries.params`; they replace `key` and a
-            number as `as_of`.
+        params: On a GPU int64 `[H, 5]`, contiguous: per hop the values of `Queries.params`, which
+            replace `key`, `since` and a number as `as_of`.
     """
     if rows is None:
         rows = torch.arange(len(roots), device=roots.nodes.device)
@@ -234,6 +239,7 @@ def hop_by_hop(
             frontier.nodes, frontier.t, k,
             key=derive_key(key, KeyDomain.HOP + hop),
             as_of=frontier.position if as_of is None else as_of,
+            since=since,
             out=room,
             params=None if params is None else params[hop],
         )  # fmt: skip

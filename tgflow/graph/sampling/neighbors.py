@@ -20,6 +20,7 @@ def recent_neighbors(
     k: int,
     as_of: int | Tensor | None = None,
     *,
+    since: int = 0,
     relations: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
@@ -33,6 +34,8 @@ def recent_neighbors(
         k: Neighbors per query, at least 1.
         as_of: See only events at log positions below this, one for all or int64 `[Q]`.
             Default: the graph's snapshot, `graph.num_events`.
+        since: First log position of the horizon: answers are those of a new graph of the events
+            from there on. Default: 0, all.
         relations: Only events with one of these relations count. Takes time in proportion to the
             events skipped. Default: all do.
         out: Output; its tensors must match. Default: allocated.
@@ -49,7 +52,9 @@ def recent_neighbors(
         >>> tg.sampling.recent_neighbors(graph, nodes, t, k=1).t.tolist()
         [[30], [20]]
     """
-    return sample_neighbors(graph, _RECENT, nodes, t, k, as_of=as_of, relations=relations, out=out)
+    return sample_neighbors(
+        graph, _RECENT, nodes, t, k, as_of=as_of, since=since, relations=relations, out=out
+    )
 
 
 def uniform_neighbors(
@@ -60,6 +65,7 @@ def uniform_neighbors(
     *,
     key: int,
     as_of: int | Tensor | None = None,
+    since: int = 0,
     relations: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
@@ -75,6 +81,7 @@ def uniform_neighbors(
         k: Neighbors per query, at least 1. A node with at most `k` returns them all.
         key: Random key, `0 <= key < 2**64`.
         as_of: As in `recent_neighbors`.
+        since: As in `recent_neighbors`.
         relations: As in `recent_neighbors`; takes time in proportion to the node's history.
         out: As in `recent_neighbors`.
 
@@ -91,7 +98,16 @@ def uniform_neighbors(
         [2, 3]
     """
     return sample_neighbors(
-        graph, _UNIFORM, nodes, t, k, key=key, as_of=as_of, relations=relations, out=out
+        graph,
+        _UNIFORM,
+        nodes,
+        t,
+        k,
+        key=key,
+        as_of=as_of,
+        since=since,
+        relations=relations,
+        out=out,
     )
 
 
@@ -104,6 +120,7 @@ def window_neighbors(
     width: int,
     key: int,
     as_of: int | Tensor | None = None,
+    since: int = 0,
     relations: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
@@ -117,6 +134,7 @@ def window_neighbors(
         width: Length of the window in ticks, at least 1.
         key: Random key.
         as_of: See only events at log positions below this.
+        since: As in `recent_neighbors`.
         relations: Only events with one of these relations count.
         out: Output.
 
@@ -133,7 +151,7 @@ def window_neighbors(
     """
     sampler = Sampler.window(width=width)
     return sample_neighbors(
-        graph, sampler, nodes, t, k, key=key, as_of=as_of, relations=relations, out=out
+        graph, sampler, nodes, t, k, key=key, as_of=as_of, since=since, relations=relations, out=out
     )
 
 
@@ -146,6 +164,7 @@ def decayed_neighbors(
     half_life: int,
     key: int,
     as_of: int | Tensor | None = None,
+    since: int = 0,
     relations: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
@@ -162,6 +181,7 @@ def decayed_neighbors(
         half_life: An event this many ticks older is half as likely to be drawn; at least 1.
         key: Random key.
         as_of: See only events at log positions below this.
+        since: As in `recent_neighbors`.
         relations: Only events with one of these relations count; draws of others are rejected, so
             this takes time in proportion to how rare they are.
         out: Output.
@@ -179,5 +199,5 @@ def decayed_neighbors(
     """
     sampler = Sampler.decayed(half_life=half_life)
     return sample_neighbors(
-        graph, sampler, nodes, t, k, key=key, as_of=as_of, relations=relations, out=out
+        graph, sampler, nodes, t, k, key=key, as_of=as_of, since=since, relations=relations, out=out
     )

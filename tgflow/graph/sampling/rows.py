@@ -25,6 +25,7 @@ def sample_neighbors(
     *,
     key: int = 0,
     as_of: int | Tensor | None = None,
+    since: int = 0,
     relations: Collection[int] | None = None,
     rows: Tensor | None = None,
     out: Neighbors | None = None,
@@ -50,6 +51,8 @@ def sample_neighbors(
         raise ValueError(f"k must be at least 1, got {k}")
     if not 0 <= key < 2**64:
         raise ValueError(f"key must be in [0, 2**64), got {key}")
+    if not 0 <= since <= graph.num_events:
+        raise ValueError(f"since must be a log position in [0, {graph.num_events}], got {since}")
     if callable(sampler.strategy):
         check_samplable(graph, sampler)
         if relations is not None or rows is not None:
@@ -72,7 +75,7 @@ def sample_neighbors(
         out = Neighbors.empty(size, k, device)
     else:
         _check_out(out, size, k, device)
-    queries = Queries(nodes, t, as_of, key, bits, params, rows)
+    queries = Queries(nodes, t, as_of, since, key, bits, params, rows)
     if callable(sampler.strategy):
         _sample_by(sampler.strategy, graph, queries, k, out)
     else:
@@ -107,11 +110,14 @@ def _sample_by(
         limit = num_events if queries.as_of is None else min(queries.as_of, num_events)
         before = torch.full_like(nodes, limit)
     # copies: a function must not modify the caller's tensors
-    eid = function(graph, nodes.clone(), t.clone(), before.clone(), k, queries.key)
+    given = nodes.clone(), t.clone(), before.clone(), queries.since
+    eid = function(graph, *given, k, queries.key)
     check_returned("sampler function", eid, [len(nodes), k])
     eid = eid.sort(dim=1, descending=True).values
     is_found = eid != NO_EVENT
     _refuse(eid < NO_EVENT, eid, "which is not a log position; use -1 for a missing neighbor")
+    is_outside = is_found & (eid < queries.since)
+    _refuse(is_outside, eid, f"which is before the horizon, `since` ({queries.since})")
     _refuse(
         is_found & (eid >= before[:, None]), eid, "which is not below the query's cut-off `before`"
     )

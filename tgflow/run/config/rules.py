@@ -72,6 +72,14 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "--categorical is for files; convert the values before they are published"),
     ("live", lambda c, by: c.stream.path and not by.transport and c.kafka.dead_letter_topic,
      "--set kafka.dead_letter_topic requires a Kafka stream"),
+    ("live", lambda c, by: c.graph.horizon and (c.order.max_time_jump == "none" or (
+        c.order.max_time_jump is None and not by.transport and not c.stream.follow)),
+     "--horizon: one event of a far year would let it forget all others; give the largest jump of "
+     "time that is right, --max-time-jump 1d"),
+    ("learning", lambda c, by: not by.live and (c.graph.horizon or c.graph.horizon_events),
+     "--horizon and --horizon-events are for learning online; use tgflow run"),
+    ("live", lambda c, by: c.task.kind != "link" and (c.graph.horizon or c.graph.horizon_events),
+     "--horizon and --horizon-events: labels are read in the whole log; leave out --task"),
     # Features and their tables
     ("all", lambda c, by: c.graph.node_columns and c.graph.node_features is None,
      "--node-columns requires --node-features nodes.parquet"),

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from math import floor
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
@@ -27,13 +28,16 @@ from tgflow.base.setting import (
     Timeout,
     check_text,
 )
-from tgflow.base.units import parse_bytes
+from tgflow.base.units import parse_bytes, ticks_in
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import CodecName, KafkaClientConfig
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.rows.schema import MOST_LABELS, Checks
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse, TrainingConfig
 from tgflow.train.tasks.config import TaskConfig
+
+if TYPE_CHECKING:
+    from tgflow.graph.log import Horizon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +138,19 @@ class GraphConfig(Checked):
     """Digest of that file, set at the start: a resumed run refuses another file."""
     device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
     """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
+    horizon: Annotated[Duration | None, Setting(resume="from_now")] = None
+    """Stream time after which events are forgotten, such as 90d, in steps of a sixteenth of it."""
+    horizon_events: Annotated[Annotated[int, Ge(16)] | None, Setting(resume="from_now")] = None
+    """Likewise the number of events, such as 5000000; whichever is less counts."""
+
+    def horizon_in(self, unit: str) -> Horizon | None:
+        """Return how much of the past batches see, in ticks of 1 `unit`; None: all."""
+        if self.horizon is None and self.horizon_events is None:
+            return None
+        from tgflow.graph.log import Horizon  # here: settings are read without torch
+
+        ticks = None if self.horizon is None else floor(ticks_in(self.horizon, unit))
+        return Horizon(self.horizon_events, ticks)
 
 
 @dataclass(frozen=True, kw_only=True)

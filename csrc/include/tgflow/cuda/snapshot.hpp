@@ -35,6 +35,7 @@ struct SampleParams {
   eid_t before_all;  ///< Replaces the queries' own.
   uint64_t key;      ///< Replaces the sampler's.
   int64_t size;      ///< Later queries have no results.
+  Since since;       ///< Replaces the queries' own.
 };
 
 /// State shared by a thread block that reads a store.
@@ -60,11 +61,13 @@ class Reading {
       seen.store.num_nodes = load_acquire(&snapshot->store.num_nodes);
       seen.store.heads = load_dependent(&snapshot->store.heads);  // read after: never too few for the count
       shared.reads[0] = shared.reads[1] = 0;
-      shared.params =
-          params != nullptr ? *params : SampleParams{queries.before_all, sampler.key, queries.size};
+      shared.params = params != nullptr
+                          ? *params
+                          : SampleParams{queries.before_all, sampler.key, queries.size, queries.since};
     }
     __syncthreads();
     queries.before_all = shared.params.before_all;
+    queries.since = shared.params.since;
     sampler.key = shared.params.key;
     store = seen.store;
     reads_ = store.reads;

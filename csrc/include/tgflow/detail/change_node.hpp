@@ -32,7 +32,7 @@ struct Change {
 
 /// Number of oldest entries that a change removes.
 TGFLOW_HD inline int64_t num_forgotten(const StoreView& store, const Directory* dir, const Change& change) {
-  const int64_t too_old = find_visible(store, dir, change.min_t, kEveryEvent).count;
+  const int64_t too_old = find_prefix(store, dir, change.min_t, kEveryEvent).count;
   const int64_t too_many = dir->total - change.max_count;
   return too_old > too_many ? too_old : too_many;
 }

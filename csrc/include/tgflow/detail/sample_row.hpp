@@ -35,7 +35,7 @@ TGFLOW_HD inline void pad_slots(const NeighborRows& out, int64_t slot, int64_t e
   }
 }
 
-/// Writes row `i`: the newest `size` of the first `seen.count` entries of `dir`, newest first, padded.
+/// Writes row `i`: the newest `size` entries of `dir` in `seen`, newest first, padded.
 TGFLOW_HD inline void newest_row(const StoreView& store, const Directory* dir, Visible seen, int64_t size,
                                  int64_t i, const NeighborRows& out) {
   out.count[i] = static_cast<int32_t>(size);
@@ -57,7 +57,7 @@ TGFLOW_HD inline void newest_row(const StoreView& store, const Directory* dir, V
 /// Writes row `i`: the newest `out.k` visible entries.
 TGFLOW_HD inline void recent_row(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
                                  const NeighborRows& out) {
-  newest_row(store, dir, seen, seen.count < out.k ? seen.count : out.k, i, out);
+  newest_row(store, dir, seen, seen.size() < out.k ? seen.size() : out.k, i, out);
 }
 
 /// Finds the `size` entries whose numbers, largest first, are in row `i` of `out.eid`: stores their blocks
@@ -204,7 +204,7 @@ TGFLOW_HD inline void filtered_recent_row(const StoreView& store, const Director
                                           const Sampler& sampler, int64_t i, const NeighborRows& out) {
   int64_t slot = i * out.k;
   const int64_t end = slot + out.k;
-  for_each_kept(store, dir, 0, seen, sampler, [&](const Entry& entry, eid_t base_eid) {
+  for_each_kept(store, dir, seen.first, seen, sampler, [&](const Entry& entry, eid_t base_eid) {
     write_slot(out, slot++, entry, base_eid);
     return slot < end;
   });
@@ -333,7 +333,7 @@ class DecayedDraw {
 
   /// Advances to the newest remaining entry, and sorts the rest by age; false if there is none.
   TGFLOW_HD bool find_newest() {
-    for (; newest_ >= 0; --newest_) {
+    for (; newest_ >= seen_.first; --newest_) {
       if (num_newer_ < num_chosen_ && chosen_[num_newer_] == newest_) {
         ++num_newer_;
       } else if (keeps(newest_)) {
@@ -346,7 +346,7 @@ class DecayedDraw {
   }
 
   TGFLOW_HD void fill_buckets() {
-    int64_t rest = newest_ + 1 - (num_chosen_ - num_newer_);
+    int64_t rest = newest_ + 1 - seen_.first - (num_chosen_ - num_newer_);
     int64_t end = newest_ + 1;
     int64_t older = num_newer_;  // the first of the chosen ones that is in no bucket yet
     for (last_ = 0; last_ < kLastBucket && rest >> last_ != 0; ++last_) {
@@ -364,10 +364,12 @@ class DecayedDraw {
   /// The first of the entries below `end` that is younger than `num` half-lives; `end` if none is.
   TGFLOW_HD int64_t first_younger(int64_t num, int64_t end) const {
     const uint64_t half_life = static_cast<uint64_t>(sampler_.span);
-    if (half_life > age_at(dir_->blocks()[0].first_t) / static_cast<uint64_t>(num)) return 0;
+    if (half_life > age_at(dir_->blocks()[0].first_t) / static_cast<uint64_t>(num)) return seen_.first;
     const uint64_t age = static_cast<uint64_t>(num) * half_life;
-    if (end == 0 || age_at(time_of(end - 1)) >= age) return end;
-    return find_visible(store_, dir_, newest_t_ - static_cast<tick_t>(age - 1), kEveryEvent).count;
+    if (end == seen_.first || age_at(time_of(end - 1)) >= age) return end;
+    const int64_t older =
+        find_prefix(store_, dir_, newest_t_ - static_cast<tick_t>(age - 1), kEveryEvent).count;
+    return older > seen_.first ? older : seen_.first;
   }
 
   TGFLOW_HD uint64_t bucket_weight(int32_t j) const { return static_cast<uint64_t>(left_[j]) << (last_ - j); }
@@ -426,7 +428,7 @@ TGFLOW_HD inline void answer_recent(const StoreView& store, const Directory* dir
   recent_row(store, dir, seen, i, out);
 }
 
-/// Draws uniformly from the visible entries, except the oldest `first`.
+/// Draws uniformly from the visible entries from number `first` on.
 TGFLOW_HD inline void answer_uniform(const StoreView& store, const Directory* dir, int64_t first,
                                      const Visible& seen, const Sampler& sampler, Draws draws, int64_t i,
                                      const NeighborRows& out) {
@@ -438,18 +440,18 @@ TGFLOW_HD inline void answer_uniform(const StoreView& store, const Directory* di
   read_numbered(store, dir, out.k, i, out);
 }
 
-/// Number of visible entries before the query's window.
+/// The number of the first visible entry in the query's window.
 TGFLOW_HD inline int64_t before_window(const StoreView& store, const Directory* dir, const Visible& seen,
                                        tick_t t, int64_t width) {
-  const int64_t first = find_visible(store, dir, window_start(t, width), kEveryEvent).count;
-  return first < seen.count ? first : seen.count;
+  const int64_t first = find_prefix(store, dir, window_start(t, width), kEveryEvent).count;
+  return first < seen.first ? seen.first : first < seen.count ? first : seen.count;
 }
 
 /// Draws from the visible entries, with decaying weights.
 TGFLOW_HD inline void answer_decayed(const StoreView& store, const Directory* dir, const Visible& seen,
                                      const Sampler& sampler, int64_t item, int64_t i,
                                      const NeighborRows& out) {
-  if (sampler.relations == nullptr && seen.count <= out.k) return recent_row(store, dir, seen, i, out);
+  if (sampler.relations == nullptr && seen.size() <= out.k) return recent_row(store, dir, seen, i, out);
   decayed_draw(store, dir, seen, sampler, item, i, out);
   locate_numbered(store, dir, seen.block, out.count[i], i, out);
   read_numbered(store, dir, out.count[i], i, out);
@@ -459,7 +461,7 @@ TGFLOW_HD inline void answer_decayed(const StoreView& store, const Directory* di
 TGFLOW_HD inline void answer_row(const StoreView& store, const Directory* dir, const Visible& seen,
                                  const Queries& queries, const Sampler& sampler, int64_t i,
                                  const NeighborRows& out) {
-  int64_t first = 0;
+  int64_t first = seen.first;
   switch (sampler.strategy) {
     case Strategy::kRecent:
       return answer_recent(store, dir, seen, sampler, i, out);
@@ -478,7 +480,7 @@ TGFLOW_HD inline void answer_row(const StoreView& store, const Directory* dir, c
 TGFLOW_HD inline void sample_row(const StoreView& store, const Queries& queries, const Sampler& sampler,
                                  int64_t i, const NeighborRows& out) {
   const Directory* dir = store.directory(queries.node[i], queries.limit(i));
-  answer_row(store, dir, find_visible(store, dir, queries.t[i], queries.limit(i)), queries, sampler, i, out);
+  answer_row(store, dir, find_visible(store, dir, queries, i), queries, sampler, i, out);
 }
 
 }  // namespace tgflow

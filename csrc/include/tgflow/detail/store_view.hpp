@@ -149,7 +149,7 @@ struct StoreView {
   }
 };
 
-/// Neighborhoods to look up: entries with `t < t[i]` and `eid < limit(i)`.
+/// Neighborhoods to look up: entries with `t < t[i]` and `eid < limit(i)`, and not outside the horizon.
 struct Queries {
   const node_t* node;
   const tick_t* t;
@@ -157,6 +157,7 @@ struct Queries {
   eid_t before_all;     ///< For every query.
   int64_t size;
   const int64_t* row = nullptr;  ///< Row of each query in a larger call, for its draws; null: its own.
+  Since since{};
 
   TGFLOW_HD eid_t limit(int64_t i) const {
     return before != nullptr && before[i] < before_all ? before[i] : before_all;
@@ -193,10 +194,13 @@ struct Sampler {
   }
 };
 
-/// The entries of a directory that a query sees: the first `count`, the last of them in block `block`.
+/// The entries of a directory that a query sees: numbers [first, count), the last of them in block `block`.
 struct Visible {
   int64_t count;
   int64_t block;
+  int64_t first = 0;
+
+  TGFLOW_HD int64_t size() const { return count - first; }
 };
 
 /// End of a directory: entry number `total - 1`, in block `last`; total 0 without entries.
@@ -206,12 +210,21 @@ struct Tail {
   const Entry* newest;
 };
 
-TGFLOW_HD inline bool sees(tick_t entry_t, eid_t eid, tick_t t, eid_t before) {
-  return (entry_t < t) & (eid < before);
-}
+/// Rules of which entries, a prefix of every directory, searches find.
+struct Earlier {  ///< Than a query's time and its cut-off.
+  TGFLOW_HD static bool holds(tick_t entry_t, eid_t eid, tick_t t, eid_t before) {
+    return (entry_t < t) & (eid < before);
+  }
+};
+struct Outside {  ///< The horizon.
+  TGFLOW_HD static bool holds(tick_t entry_t, eid_t eid, tick_t t, eid_t before) {
+    return (entry_t < t) | ((entry_t == t) & (eid < before));
+  }
+};
 
-TGFLOW_HD inline bool sees(const Block& block, tick_t t, eid_t before) {
-  return sees(block.first_t, block.base_eid, t, before);
+template <typename Rule>
+TGFLOW_HD inline bool holds(const Block& block, tick_t t, eid_t before) {
+  return Rule::holds(block.first_t, block.base_eid, t, before);
 }
 
 /// The present tail; `dir` may be null.
@@ -238,15 +251,6 @@ struct Search {
   }
 };
 
-TGFLOW_HD inline void narrow(Search<Block>& search, tick_t t, eid_t before) {
-  search.narrow(sees(*search.probe(), t, before));
-}
-
-TGFLOW_HD inline void narrow(Search<Entry>& search, tick_t t, int64_t offset_limit) {
-  const Entry& entry = *search.probe();
-  search.narrow(sees(entry.t, entry.eid_offset, t, offset_limit));
-}
-
 /// The entries of block `b`, of a directory with this tail.
 TGFLOW_HD inline Search<Entry> entries_of(const StoreView& store, const Block* blocks, int64_t b,
                                           const Tail& tail) {
@@ -254,21 +258,35 @@ TGFLOW_HD inline Search<Entry> entries_of(const StoreView& store, const Block* b
   return {store.entries(blocks[b]), end - blocks[b].start};
 }
 
-/// Finds the entries of `dir` (may be null) visible to a query at time `t` with cut-off `before`.
-TGFLOW_HD inline Visible find_visible(const StoreView& store, const Directory* dir, tick_t t, eid_t before) {
+/// Finds the entries of `dir` (may be null) for which `Rule` holds, of time `t` and position `before`.
+template <typename Rule = Earlier>
+TGFLOW_HD inline Visible find_prefix(const StoreView& store, const Directory* dir, tick_t t, eid_t before) {
   const Tail tail = tail_of(store, dir);
   if (tail.total == 0) return {0, 0};
   const Block* blocks = dir->blocks();
-  if (sees(tail.newest->t, blocks[tail.last].base_eid + tail.newest->eid_offset, t, before)) {
+  if (Rule::holds(tail.newest->t, blocks[tail.last].base_eid + tail.newest->eid_offset, t, before)) {
     return {tail.total, tail.last};
   }
-  if (!sees(blocks[0], t, before)) return {0, 0};
+  if (!holds<Rule>(blocks[0], t, before)) return {0, 0};
   Search<Block> block{blocks, tail.last + 1};
-  while (block.size > 1) narrow(block, t, before);
+  while (block.size > 1) block.narrow(holds<Rule>(*block.probe(), t, before));
   Search<Entry> entry = entries_of(store, blocks, block.low - blocks, tail);
   const Entry* first = entry.low;
-  while (entry.size > 1) narrow(entry, t, before - block.low->base_eid);
+  const int64_t limit = before - block.low->base_eid;
+  while (entry.size > 1) {
+    entry.narrow(Rule::holds(entry.probe()->t, entry.probe()->eid_offset, t, limit));
+  }
   return {block.low->start + (entry.low - first) + 1, block.low - blocks};
+}
+
+/// The entries of `dir` (may be null) that query `i` sees.
+TGFLOW_HD inline Visible find_visible(const StoreView& store, const Directory* dir, const Queries& queries,
+                                      int64_t i) {
+  Visible seen = find_prefix(store, dir, queries.t[i], queries.limit(i));
+  if (seen.count == 0 || queries.since.is_all()) return seen;
+  const int64_t first = find_prefix<Outside>(store, dir, queries.since.t, queries.since.eid).count;
+  seen.first = first < seen.count ? first : seen.count;
+  return seen;
 }
 
 /// The last of `blocks[0, size)` that starts at or before entry number `number`.

@@ -1,0 +1,112 @@
+"""Within a horizon batches are those of a new graph of the events that are left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.devices import for_each_device, opened
+from helpers.plans import assert_same_batch, each_variant, plan_of, tied_events
+from helpers.strategies import event_lists
+from tgflow import Batch, TemporalGraph
+from tgflow.graph import EventLog, Horizon
+from tgflow.graph.batch import Block
+from tgflow.plan import NegativeSampler
+
+EVENTS, START, NUM = tied_events(400), 250, 15
+EVERY_HORIZON = pytest.mark.parametrize(
+    "horizon", [Horizon(events=160), Horizon(ticks=160), Horizon(250, 200)], ids=str
+)
+
+
+def expected_begin(events: Any, horizon: Horizon, p: int) -> int:
+    """Evaluate the definition by a scan."""
+    first = 0
+    if horizon.events is not None:
+        step = horizon.events // 16
+        first = max(first, step * ((p - horizon.events) // step))
+    if horizon.ticks is not None and p:
+        step = horizon.ticks // 16
+        least = step * (int(events.t[p - 1]) // step) - horizon.ticks
+        first = max(first, int((events.t < least).sum()))
+    return first
+
+
+@given(event_lists(), st.none() | st.integers(16, 40), st.none() | st.integers(16, 90))
+def test_horizon_is_a_function_of_the_log_and_the_position(events, num, ticks):
+    graph, horizon = TemporalGraph.from_events(events), Horizon(num, ticks)
+    begins = [horizon.begin(graph.log, p) for p in range(len(events) + 1)]
+    assert begins == [expected_begin(events, horizon, p) for p in range(len(events) + 1)]
+    assert begins == sorted(begins)
+
+
+def shifted(batch: Batch, by: int) -> Batch:
+    """The batch as of a log with `by` more events at its beginning."""
+
+    def moved(eid: torch.Tensor) -> torch.Tensor:
+        return torch.where(eid < 0, eid, eid + by)
+
+    host = batch.host
+    host = replace(host, eid=moved(host.eid), begin=host.begin + by, end=host.end + by)
+    blocks: tuple[Block, ...] = tuple(replace(b, eid=moved(b.eid)) for b in batch.blocks)
+    return replace(
+        batch, eid=moved(batch.eid), position=batch.position + by, host=host, blocks=blocks
+    )
+
+
+@for_each_device
+@each_variant
+@EVERY_HORIZON
+def test_batches_are_those_of_a_graph_of_the_later_events(
+    device: str, variant: dict[str, Any], horizon: Horizon
+) -> None:
+    graph = TemporalGraph.from_events(EVENTS, device=opened(device), horizon=horizon)
+    negatives = variant.get("negatives", NegativeSampler(random=1))
+    negatives = replace(negatives, every=1)  # chosen by log positions
+    of = {**variant, "start": START, "strategy": "uniform", "negatives": negatives}
+    plan, seen = plan_of(graph, **of), set()
+    for index in range(NUM):
+        begin = graph.since(START + 10 * index)
+        seen.add(begin)
+        rest = TemporalGraph.from_events(EVENTS[begin:], device=opened(device))
+        own = negatives
+        if negatives.since is not None:
+            own = replace(negatives, since=max(0, negatives.since - begin))
+        expected = plan_of(rest, **of | {"negatives": own, "start": START - begin}).batch(0, index)
+        assert_same_batch(replace(plan.batch(0, index), since=None), shifted(expected, begin))
+    assert len(seen) > 5
+
+
+@for_each_device
+@pytest.mark.parametrize("forgets_at", [0, 5, 9], ids=str)
+def test_forgetting_changes_no_batch(
+    device: str, forgets_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the memory is freed, and in a graph that begins later."""
+    monkeypatch.setattr(EventLog, "piece", 1)
+    horizon, events = Horizon(160, 160), tied_events(400, x_dim=0)
+    options: dict[str, Any] = {"start": START}
+
+    def graph_from(first: int) -> TemporalGraph:
+        graph = TemporalGraph(horizon=horizon, device=opened(device), first=first)
+        graph.append(events[first:])
+        return graph
+
+    whole, graph = graph_from(0), graph_from(0)
+    expected, plan = plan_of(whole, **options), plan_of(graph, **options)
+    for index in range(NUM):
+        if index == forgets_at:
+            graph.forget(first := graph.since(START + 10 * index))
+        assert_same_batch(plan.batch(0, index), expected.batch(0, index))
+    later = plan_of(graph_from(first), **options)
+    assert_same_batch(later.batch(0, NUM - 1), expected.batch(0, NUM - 1))
+    assert graph.stats().num_entries < whole.stats().num_entries
+    with pytest.raises(IndexError, match=rf"the log holds events \[{first}, 400\), got \[0, 5\)"):
+        graph.log.read(0, 5)
+    with pytest.raises(IndexError, match="is not in the log"):
+        graph.log.gather(torch.tensor([first - 1]))
