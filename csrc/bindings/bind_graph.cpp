@@ -120,8 +120,7 @@ std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget, 
   check_number("num_parts", num_parts, 1, kParts - first_part);
   StoreMemory memory;
   memory.device_budget = device_budget;
-  return std::make_unique<TemporalGraph>(direction, memory, Shard{first_part, kParts - num_parts},
-                                         first);
+  return std::make_unique<TemporalGraph>(direction, memory, Shard{first_part, kParts - num_parts}, first);
 }
 
 void check(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,

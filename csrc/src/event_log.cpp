@@ -77,7 +77,8 @@ void EventLog::check(const Events& events, bool may_be_late) const {
 eid_t EventLog::append(const Events& events) {
   const int64_t at = size();
   if (events.size == 0) return at;
-  if (at == first()) relation_ = events.relation ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents) : nullptr;
+  if (at == first())
+    relation_ = events.relation ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents) : nullptr;
   append_column(src_, at, events.src, events.size);
   append_column(dst_, at, events.dst, events.size);
   append_column(t_, at, events.t, events.size);
@@ -136,7 +137,8 @@ void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst,
 bool EventLog::map_file(Column column, int64_t begin, int64_t end, int fd, int64_t offset) {
   if (begin < first() || begin > end || end > size()) {
     throw std::out_of_range("the log holds events [" + std::to_string(first()) + ", " +
-                            std::to_string(size()) + "), got [" + std::to_string(begin) + ", " + std::to_string(end) + ")");
+                            std::to_string(size()) + "), got [" + std::to_string(begin) + ", " +
+                            std::to_string(end) + ")");
   }
   ReservedArray<int64_t>* const values = column == Column::kSrc   ? &src_
                                          : column == Column::kDst ? &dst_

@@ -11,9 +11,9 @@ namespace tgflow {
 
 constexpr int64_t kMaxEvents = int64_t{1} << 34;  ///< Limit of a log: address space, not memory.
 
-/// Columns src, dst, t and optionally relation. One thread appends; any number read events in [first(), size()).
-/// The log's clock at a position is the latest time before it: late events decrease times but not the
-/// clock.
+/// Columns src, dst, t and optionally relation. One thread appends; any number read events in [first(),
+/// size()). The log's clock at a position is the latest time before it: late events decrease times but not
+/// the clock.
 class EventLog {
  public:
   /// An empty log whose first event will have position `first`.
