@@ -144,7 +144,7 @@ def test_what_is_wrong_with_a_file_of_labels_is_named(begin, made, tmp_path):
         ran = begin("out", "ids", "", "--label-stream", other)
         assert (ran.code != 0, text in ran.err.replace("\n", " ")) == (True, True), ran.err
     ran = begin("out", "ids", "", "--label-column", "when=x")
-    assert "columns has the role 'when'; roles are 'event_id', 'src', 'dst', 't'," in ran.err
+    assert "there is no role 'when'; roles are 'event_id', 'src', 'dst', 't'," in ran.err
 
 
 def test_opened_run_is_read_only(begin):

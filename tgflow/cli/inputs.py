@@ -214,7 +214,7 @@ def open_partitioned(
 
 def open_label_source(config: Config) -> PartitionedSource | None:
     """Open the stream of labels that come after their events; None without one."""
-    c, names, by_id = config.stream, config.labels.columns, config.has_label_ids
+    c, names, by_id = config.stream, config.labels.roles, config.has_label_ids
     if config.labels.stream is None:
         return None
     time, event_id = names.get("time", "label_time"), names.get("event_id", c.event_id)

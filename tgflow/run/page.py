@@ -23,7 +23,6 @@ from tgflow.report.label_figures import RULES, figure_name, label_table, late_te
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
-from tgflow.train.alerts import KEPT
 from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
 
 Record = Mapping[str, Any]
@@ -434,6 +433,8 @@ def _label_cards(flat: Mapping[str, Any], model: str) -> list[Card]:
 
 
 def _alert_cards(flat: Mapping[str, Any]) -> list[Card]:
+    from tgflow.train.alerts import KEPT  # here: help and errors need no torch
+
     if (num := flat.get("alerts.num_alerts")) is None:
         return []
     known, positive = flat["alerts.num_known"], flat["alerts.num_positive"]

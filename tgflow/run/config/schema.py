@@ -85,7 +85,7 @@ class LabelsConfig(Checked):
     of the event (--event-id if given, else source, destination and time), of the label (--target),
     and label_time, when it came. Files are placed among the events by that time, topics and what
     --follow reads as they arrive."""
-    columns: Annotated[Mapping[str, str], Setting(flags=("--label-column",))] = field(
+    roles: Annotated[Mapping[str, str], Setting(flags=("--label-column",))] = field(
         default_factory=dict
     )
     """Other name of one of its columns as ROLE=NAME, with the role event_id, src, dst, t, label or
@@ -101,9 +101,9 @@ class LabelsConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if wrong := sorted(self.columns.keys() - {*_ROLES}):
+        if wrong := sorted(self.roles.keys() - {*_ROLES}):
             known = ", ".join(map(repr, _ROLES))
-            raise ValueError(f"columns has the role {wrong[0]!r}; roles are {known}")
+            raise ValueError(f"there is no role {wrong[0]!r}; roles are {known}")
         if self.token is not None:
             check_options({"token": self.token})
 
