@@ -7,9 +7,12 @@ shop, time and amount; by boosted trees (scikit-learn) that are fitted again eve
 and by an adaptive forest (river, if it is installed), which learns each label as it comes. The two
 read 14 features made by hand. Made data: rings of accounts that pay at the ring's shops for three
 days, and accounts taken over for half a day, which pay large amounts at shops new to them.
-Protocol: prequential; no score depends on a label of the last day, and AP (scikit-learn's) is over
-the payments after the second day.
-Expect: TODO
+Protocol: prequential; no score depends on a label of the last day. AP is scikit-learn's, over the
+payments after the second day, and of these over the second half of all and each kind of fraud.
+Expect: AP 0.61 (tgflow, 10 s), 0.70 (trees, 2 s), 0.73 (forest, 22 s); second half 0.78, 0.88 and
+0.84; rings 0.68, 0.66 and 0.69; accounts taken over 0.25, 0.48 and 0.56. tgflow finds rings as the
+others do, without features made by hand. Trees that read amounts and shares of known frauds alone
+have 0.56: counts and ages, which tgflow's label decoder does not read, are the rest. In a minute.
 """
 
 import argparse
@@ -23,6 +26,7 @@ import tgflow as tg
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import average_precision_score
+from threadpoolctl import threadpool_limits
 
 DAY, NUM_ACCOUNTS, NUM_SHOPS, REFIT = 86_400, 1_000, 150, 2_000
 
@@ -41,18 +45,17 @@ def payments(size: int) -> pd.DataFrame:
     era = t // (3 * DAY)
     account = np.where(ring, (era * 41 + rng.integers(12, size=size)) % NUM_ACCOUNTS, account)
     shop = np.where(ring, (era * 13 + rng.integers(4, size=size)) % NUM_SHOPS, shop)
-    return pd.DataFrame(
-        {"src": account, "dst": shop + NUM_ACCOUNTS, "t": t, "amount": amount}
-    ).assign(is_fraud=(taken | ring).astype(int))
+    columns = {"src": account, "dst": shop + NUM_ACCOUNTS, "t": t, "amount": amount}
+    return pd.DataFrame(columns | {"is_fraud": (taken | ring).astype(int), "is_ring": ring})
 
 
 def by_hand(frame: pd.DataFrame) -> np.ndarray:
     """Return 14 features of each payment, of earlier payments and labels known by then."""
-    last, first, count, total = {}, {}, defaultdict(int), defaultdict(float)
+    last, count, total = {}, defaultdict(int), defaultdict(float)
     today, known, fraud = defaultdict(deque), defaultdict(int), defaultdict(int)
     waiting: deque[tuple] = deque()
     rows = []
-    for src, dst, t, amount, label in frame.itertuples(index=False):
+    for src, dst, t, amount, label, _ in frame.itertuples(index=False):
         while waiting and waiting[0][0] + DAY < t:
             _, was, keys = waiting.popleft()
             for key in keys:
@@ -107,8 +110,7 @@ def tgn(frame: pd.DataFrame) -> np.ndarray:
     task = tg.tasks.TaskConfig(kind="edge", target="is_fraud", label_delay="1d")
     graph = tg.TemporalGraph(edge_x_dim=1, feature_scale=tg.graph.FeatureScale("auto"))
     model = tg.TGN.for_graph(graph)
-    config = tg.ContinualConfig(task=task)
-    trainer = tg.ContinualTrainer(model, graph, config, scores=True)
+    trainer = tg.ContinualTrainer(model, graph, tg.ContinualConfig(task=task), scores=True)
     return np.concatenate([step.scores.label_probability for step in trainer.steps(stream)])
 
 
@@ -116,26 +118,30 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--limit", type=int, default=20_000)
     frame = payments(parser.parse_args().limit)
+    late, half = frame.t >= 2 * DAY, frame.index >= len(frame) // 2
+    kinds = {"all": late, "second half": half, "rings": late & (frame.is_fraud == frame.is_ring)}
+    kinds["taken over"] = late & ~frame.is_ring
 
     def judge(name: str, scores_of: Callable[[], np.ndarray]) -> None:
         began = time.process_time()
         scores = scores_of()
-        seconds = time.process_time() - began
-        late = frame.t >= 2 * DAY
-        half = frame.index >= len(frame) // 2
-        ap, last = (average_precision_score(frame.is_fraud[of], scores[of]) for of in (late, half))
-        print(f"{name:40} AP {ap:.3f}, second half {last:.3f}, CPU {seconds:.0f} s")
+        text = f"{name:12} CPU {time.process_time() - began:5.1f} s"
+        for kind, rows in kinds.items():
+            text += f"  {kind} {average_precision_score(frame.is_fraud[rows], scores[rows]):.3f}"
+        print(text)
 
-    print(f"{len(frame):,} payments, {frame.is_fraud.mean():.1%} fraud")
-    judge("tgflow, TGN", lambda: tgn(frame))
-    began = time.process_time()
-    x = by_hand(frame)
-    print(f"features by hand: CPU {time.process_time() - began:.0f} s")
-    judge("scikit-learn, boosted trees", lambda: boosted_trees(frame, x))
-    try:
-        judge("river, adaptive forest", lambda: adaptive_forest(frame, x))
-    except ImportError:
-        print("river is not installed: pip install river")
+    tg.set_num_threads(1)
+    with threadpool_limits(1):  # CPU seconds of many threads contain their waiting
+        tgn(frame[:400])  # imports
+        began = time.process_time()
+        x = by_hand(frame)
+        print(f"{len(frame):,} payments; features by hand: CPU {time.process_time() - began:.1f} s")
+        judge("tgflow", lambda: tgn(frame))
+        judge("scikit-learn", lambda: boosted_trees(frame, x))
+        try:
+            judge("river", lambda: adaptive_forest(frame, x))
+        except ImportError:
+            print("river is not installed: pip install river")
 
 
 if __name__ == "__main__":
