@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 import re
 import runpy
 import shlex
@@ -130,6 +131,7 @@ def test_readme_is_short_and_its_commands_and_python_run(tmp_path, monkeypatch, 
         ("own_loop.py", ["--limit", 1000], "1000 events: AP 0."),
         ("cached_features.py", ["--limit", 1000], "the same: True"),
         ("zero_copy.py", ["--rows", 2000, "--steps", 3], "with the table the same: True"),
+        slow("fraud_beside_others.py", ["--limit", 3000], "scikit-learn CPU"),
         slow("ask_over_http.py", ["--limit", 3000], "may write to"),
         slow("kill_a_rank.py", ["--limit", 4000], "the same bits: True"),
     ],
@@ -141,8 +143,43 @@ def test_examples_run(script, args, text, monkeypatch, capsys):
         pytest.importorskip("uvicorn", reason="uvicorn is not installed")
     path = ROOT / "examples" / script
     monkeypatch.setattr("sys.argv", [str(path), *map(str, args)])
+    threads = tgflow.num_threads()
     runpy.run_path(str(path), run_name="__main__")
+    tgflow.set_num_threads(threads)
     assert text in capsys.readouterr().out
+
+
+@pytest.fixture
+def days(tmp_path, monkeypatch):
+    """Write payments of two files, and the labels that come a day after each."""
+    monkeypatch.chdir(tmp_path)
+    rows, draw = [], random.Random(0)
+    for n in range(260):
+        account, shop, amount = draw.randrange(12), draw.randrange(4), draw.randrange(100)
+        t = 1_772_409_600 + 1_000 * n
+        rows.append((f"p{n},acc_{account},shop_{shop},{t},{amount}", t, amount))
+    for name, begin, end in (("", 0, 200), ("2", 200, 260)):
+        part = ["id,src,dst,t,amount", *(row for row, *_ in rows[begin:end])]
+        found = [
+            f"{row.split(',')[0]},{amount // 90},{t + 86_400}"
+            for row, t, amount in rows[max(0, begin - 86) : end - 86]
+        ]
+        payments = f"day{name}.csv" if name else "payments.csv"
+        Path(payments).write_text("\n".join(part) + "\n")
+        Path(f"found{name}.csv").write_text("\n".join(["id,is_fraud,label_time", *found]) + "\n")
+
+
+def test_days_of_the_guide_of_labels_run_as_printed(days, capsys):
+    first, second, *_ = blocks(ROOT / "examples" / "guides" / "labels.md", "sh")
+    for block in (first, second, second):
+        for line in block.replace("\\\n", " ").splitlines():
+            assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
+    said = capsys.readouterr()
+    assert "day2.csv adds nothing" in said.err
+    assert len(Path("scores.csv").read_text().splitlines()) == 261
+    figures = json.loads(Path("runs/pay/metrics.json").read_text())
+    late = [figures[f"prequential.edge.late.{name}"] for name in ("judged", "pending", "corrected")]
+    assert (figures["num_events"], late) == (260, [173, 87, 0])
 
 
 def test_examples_are_short_and_begin_with_their_command():
@@ -165,6 +202,8 @@ def test_notebook_was_executed_in_order(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path):
+    if path.stem == "fraud":
+        pytest.importorskip("uvicorn", reason="uvicorn is not installed")
     threads = torch.get_num_threads()
     try:
         for cell in code_cells(execute(path)):
