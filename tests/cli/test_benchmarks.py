@@ -48,10 +48,6 @@ def graph_options(tmp_path):
     return Options(data=[path], quick=True, entries=(10_000, 60_000), device="cpu")
 
 
-def store_rows(monkeypatch, tmp_path):
-    return benchmarks.graph.store(graph_options(tmp_path))
-
-
 def sample_rows(monkeypatch, tmp_path):
     return benchmarks.graph.sample(graph_options(tmp_path))
 
@@ -215,16 +211,7 @@ def reliability_rows(monkeypatch, tmp_path):
 
 
 RUNS = [
-    *(
-        device_rows,
-        store_rows,
-        sample_rows,
-        gpu_graph_rows,
-        table_rows,
-        disk_values,
-        stream_rows,
-        kafka_rows,
-    ),
+    *(device_rows, sample_rows, gpu_graph_rows, table_rows, disk_values, stream_rows, kafka_rows),
     *(train_rows, models_rows, libraries_rows, held_out_rows, threads_rows),
     *(reuse_rows, rules_rows, step_values, accuracy_rows, reliability_rows),
     *(

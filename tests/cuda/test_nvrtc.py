@@ -105,7 +105,7 @@ MOST_STACK = {
     "cache_copy_by_16": 8,
     "insert_small_commit": 16,
     "mail_mean_by_4": 16,
-    "sample_any": 640,
+    "sample_any": 672,
     "sample_recent": 112,
     "sample_uniform": 160,
 }

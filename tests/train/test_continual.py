@@ -11,12 +11,11 @@ from helpers.effort import cases
 from helpers.live_runs import assert_same_state, state_of, untimed
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow import checkpoint as ckpt
-from tgflow.graph import TemporalGraph
+from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.events import EventBatch, concat
 from tgflow.models import SmoothedCounts
 from tgflow.streams import open_stream
 from tgflow.train import stream_trainer
-from tgflow.train import trainer_state as state
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
@@ -272,7 +271,7 @@ def test_ids_that_do_not_continue_are_refused():
 
 
 def test_later_training_does_not_change_a_snapshot(monkeypatch):
-    monkeypatch.setattr(state, "PIECE", 64)
+    monkeypatch.setattr(EventLog, "piece", 64)
     trainer = trainer_of()
     for record in trainer.steps(pieces(made_events(280), 30)):
         if record.stop == 160:

@@ -14,6 +14,7 @@ from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow import ContinualConfig, ContinualTrainer, EventBatch, TemporalGraph
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError, RowsLost
+from tgflow.graph import EventLog
 from tgflow.graph.cache import CachedTable, cached
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
@@ -71,7 +72,7 @@ def straight() -> list[Any]:
 def test_run_resumes_with_rows_in_any_placement(
     here: str, there: str | None, tmp_path: Path, straight: list[Any], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(state, "PIECE", 64)
+    monkeypatch.setattr(EventLog, "piece", 64)
     path = saved(table_in(here, tmp_path / "a"), tmp_path / "c")
     table = None
     if there is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -150,36 +151,10 @@ class HostPreparer:
         negatives: NegativeSampler,
         allocate: Callable[[int], Tensor] | None = None,
     ) -> None:
-        self._draws, self._negatives, self._backend = draws, negatives, backend
+        self._draws, self._negatives = draws, negatives
         self.pool = SlabPool(KEPT_SLABS, allocate)
         """Pool of the slabs; counts them."""
-        self._within = BySince(self._preparer)
-
-    def _preparer(self, since: int) -> tuple[PairHistory, Preparer]:
-        """Return the pairs within a horizon, and what prepares the batches that see it."""
-        draws, negatives = self._draws, self._negatives
-        pairs = draws.pairs.at(since)
-        return pairs, Preparer(
-            graph=self._backend.native,
-            pairs=pairs.native,
-            counts=draws.counts.at(since).native if draws.counts.asked else None,
-            start=draws.start,
-            batch_size=draws.batch_size,
-            fanouts=list(draws.fanouts),
-            strategy=NATIVE_STRATEGIES[draws.sampler.native_strategy],
-            span=draws.sampler.span or 1,
-            sees_all_before=draws.sees_all_before,
-            with_memory=draws.with_memory,
-            with_nodes=draws.with_nodes,
-            seconds_per_tick=draws.graph.seconds_per_tick,
-            num_negatives=negatives.num,
-            draws_pairs=negatives.draws_pairs,
-            cut=-1 if negatives.cut is None or negatives.draws_pairs else negatives.cut,
-            pairs_from=negatives.since or 0 if negatives.inductive else 0,
-            collide=negatives.collide,
-            replace=negatives.replace,
-            half_life=1.0 if draws.replay is None else draws.replay.half_life,
-        )
+        self._within = BySince(partial(_preparer, draws, backend, negatives))
 
     def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
         """Return a batch of the plan, or a slice of it, in host memory."""
@@ -344,3 +319,31 @@ class HostPreparer:
         if at.node_ids >= 0:
             ids["node_x"] = piece.column(at.node_ids, at.num_nodes)
         return PendingBatch(batch, ids, num_in_blocks=at.num_in_blocks, own_row=own_row)
+
+
+def _preparer(
+    draws: Draws, backend: HostGraph, negatives: NegativeSampler, since: int
+) -> tuple[PairHistory, Preparer]:
+    """Return the pairs within a horizon, and what prepares the batches that see it."""
+    pairs = draws.pairs.at(since)
+    return pairs, Preparer(
+        graph=backend.native,
+        pairs=pairs.native,
+        counts=draws.counts.at(since).native if draws.counts.asked else None,
+        start=draws.start,
+        batch_size=draws.batch_size,
+        fanouts=list(draws.fanouts),
+        strategy=NATIVE_STRATEGIES[draws.sampler.native_strategy],
+        span=draws.sampler.span or 1,
+        sees_all_before=draws.sees_all_before,
+        with_memory=draws.with_memory,
+        with_nodes=draws.with_nodes,
+        seconds_per_tick=draws.graph.seconds_per_tick,
+        num_negatives=negatives.num,
+        draws_pairs=negatives.draws_pairs,
+        cut=-1 if negatives.cut is None or negatives.draws_pairs else negatives.cut,
+        pairs_from=negatives.since or 0 if negatives.inductive else 0,
+        collide=negatives.collide,
+        replace=negatives.replace,
+        half_life=1.0 if draws.replay is None else draws.replay.half_life,
+    )
