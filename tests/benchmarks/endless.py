@@ -96,6 +96,6 @@ def run(options: Options) -> list[Row]:
                 "at 2 horizons": round(early[figure], 4),
             }
             most = 1.1 if "checkpoint" in figure else 1.05
-            title = f"{figure}, at 8 horizons over 2"
-            rows.append(Row(title, value / early[figure], "x", params, most))
+            title = f"{figure}, at 8 horizons"
+            rows.append(Row(title, value / early[figure], "of before", params, most))
     return rows

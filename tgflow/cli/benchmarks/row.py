@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 Params = dict[str, str | int | float]
 
 COSTS = frozenset({
-    "us", "ms", "s", "us/step", "bytes/entry", "MB", "of the budget", "of the room",
+    "us", "ms", "s", "us/step", "bytes/entry", "MB", "of the budget", "of the room", "of before",
     "% slower", "points", "micro-batches",
 })  # fmt: skip
 """Units of which less is better."""
