@@ -294,6 +294,9 @@ def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
     except RegistryDown as error:
         text = f"{error}; check that it runs; with id_kind=... the run waits for it"
         raise SourceUnavailable(f"registry {config.registry}", "unavailable", text) from None
+    if all(value in (None, "") for _, value in ids):
+        names = " or ".join(repr(name) for name in (config.src, config.dst))
+        return "int", f", as the first records have no {names}; --src and --dst name other fields"
     return first_id_kind(f"topic {config.topic}", ids)
 
 

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -67,6 +67,22 @@ def test_first_records_give_the_kind_of_ids_and_a_warning_of_times(broker, topic
     assert read_all(broker, topic, id_kind=kind).codes == []
     assert caplog.messages == [
         "the first time, 1,600,000,000,000 s, is after 2100 if it counts from 1970: --time-unit ms?"
+    ]
+
+
+def test_records_without_ids_are_said_to_have_none(broker, topic):
+    broker.create(topic)
+    publish(broker, topic, [b'{"user": "ann", "t": 1}', b'{"dst": "ann", "t": 1}'])
+    config = open_source(broker, topic, src="who")._config
+    assert first_id_kind_of(config)[0] == "string"
+    found = first_id_kind_of(replace(config, dst="whom"))
+    assert (
+        found[1]
+        == ", as the first records have no 'who' or 'whom'; --src and --dst name other fields"
+    )
+    assert [bad.text.partition(";")[0] for bad in read_all(broker, topic).arrivals[-1].bad()] == [
+        "src is missing",
+        "src is missing",
     ]
 
 
