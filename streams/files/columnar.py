@@ -302,7 +302,7 @@ def tensors_decoder(path: FilePath) -> ColumnarDecoder:
             text = f"torch cannot load it safely ({first:.100}); {way_out}"
             raise StreamError(str(path), "syntax", text) from None
     if not isinstance(found, dict):
-        text = f"it holds a {type(found).__name__}; {way_out}"
+        text = f"it holds {type(found).__name__}, not dict; {way_out}"
         raise StreamError(str(path), "syntax", text)
     tensors = {str(name): x for name, x in found.items() if isinstance(x, torch.Tensor)}
     shapes = {name: x.shape for name, x in tensors.items()}

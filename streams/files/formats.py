@@ -158,7 +158,7 @@ def read_table(
         name, table = "table", as_table(source)
         if table is None:
             raise TypeError(
-                f"cannot read a table from a {type(source).__name__}; pass a path, a pyarrow "
+                f"cannot read a table from {type(source).__name__}; pass a path, a pyarrow "
                 "table, a data frame with __arrow_c_stream__, or a dict of columns"
             )
     if not len(table):

@@ -292,7 +292,7 @@ def find_files(
     table = as_table(source)
     if table is None:
         raise TypeError(
-            f"cannot read events from a {type(source).__name__}; pass a path "
+            f"cannot read events from {type(source).__name__}; pass a path "
             f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, "
             "a dict or tuple of columns, or an iterable of dicts"
         )

@@ -226,7 +226,7 @@ class ArrowCodec:
 
     def _read_batch(self, message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
         if message.type != "record batch":
-            text = f"it holds a {message.type}; write columns without dictionaries"
+            text = f"it holds {message.type}; write columns without dictionaries"
             raise _FaultError("schema", text)
         if _is_compressed(message.metadata):
             raise _FaultError("schema", "its buffers are compressed; compress the topic instead")

@@ -18,7 +18,14 @@ from tgflow.streams.errors import (
     StreamError,
 )
 from tgflow.streams.kafka.config import FIXED_OPTIONS, KafkaConfig, kafka_client
-from tgflow.streams.kafka.retry import ClientWatch, RetryState, checking_options, is_final, refused
+from tgflow.streams.kafka.retry import (
+    ClientWatch,
+    RetryState,
+    checking_options,
+    is_final,
+    refused,
+    said,
+)
 from tgflow.streams.rows.row_batch import Position
 
 _RECREATED = "the topic was recreated, or this is another broker: start a new run to read it"
@@ -362,6 +369,12 @@ class Poller:
         self.paused_seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="tgflow-kafka", daemon=True)
         self._thread.start()
+
+    @property
+    def reason(self) -> str:
+        """Why the client has no connection, empty if it has one."""
+        failure = self.watch.failure
+        return "" if failure is None else said(failure)
 
     def wait_started(self, timeout: float) -> bool:
         """Return whether all cursors have been checked and verified within `timeout` seconds."""

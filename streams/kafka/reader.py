@@ -10,7 +10,7 @@ from tgflow.streams.kafka.avro import RegistryDown
 from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig
 from tgflow.streams.kafka.consumer import Chunk, Cursor, Poller
-from tgflow.streams.kafka.retry import RetryPolicy, RetryState, said
+from tgflow.streams.kafka.retry import RetryPolicy, RetryState
 from tgflow.streams.rows.row_batch import RowBatch
 
 _log = logging.getLogger(__name__)
@@ -68,8 +68,7 @@ class PartitionReader:
     @property
     def reason(self) -> str:
         """Why the client has no connection, empty if it has one."""
-        failure = self._poller.watch.failure
-        return "" if failure is None else said(failure)
+        return self._poller.reason
 
     def caught_up(self) -> Set[int]:
         """Return the partitions taken completely, by ends requested in the last seconds."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,11 +17,11 @@ from tgflow.streams.files.decoder import SAMPLES
 from tgflow.streams.kafka.avro import RegistryDown
 from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
-from tgflow.streams.kafka.consumer import Cursor
+from tgflow.streams.kafka.consumer import Cursor, Poller
 from tgflow.streams.kafka.processes import ReaderProcesses
 from tgflow.streams.kafka.publish import Publisher, Topic
 from tgflow.streams.kafka.reader import PartitionReader
-from tgflow.streams.kafka.retry import ClientWatch, ConnectionNotices, RetryPolicy
+from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy, RetryState
 from tgflow.streams.rows.row_batch import Position, RowBatch, warn_of_first_time
 from tgflow.streams.rows.schema import IdKind
 from tgflow.streams.rows.validate import first_id_kind
@@ -103,16 +103,8 @@ class KafkaSource:
         join: Set[int] | None = frozenset() if fixed else None
         kind = PartitionReader if self._config.decoders == 1 else ReaderProcesses
         self._reader = kind(self._config, given, join, self._policy)
-        config = self._config
-        notices = ConnectionNotices(config.topic, config.servers, config.connect_timeout)
-        while not self._reader.wait_started(STOP_CHECK_SECONDS):
-            if self.stop():
-                return
-            notices.check()
-            if not notices.left:
-                raise SourceUnavailable(
-                    self.name, "unavailable", notices.failure(self._reader.reason)
-                )
+        if not _await_start(self._reader, self._config, self.stop):
+            return
         self._cursors = dict(self._reader.started)
         self._starts = {p: cursor.offset for p, cursor in self._cursors.items()}
         self._unreported = {p for p, cursor in self._cursors.items() if given.get(p) != cursor}
@@ -249,42 +241,62 @@ class KafkaSource:
         return self._reader
 
 
+def _await_start(
+    reader: Poller | PartitionReader | ReaderProcesses,
+    config: KafkaConfig,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Wait for the broker up to `connect_timeout` seconds; return False if `stop` returned True."""
+    notices = ConnectionNotices(config.topic, config.servers, config.connect_timeout)
+    while not reader.wait_started(STOP_CHECK_SECONDS):
+        if stop():
+            return False
+        notices.check()
+        if not notices.left:
+            text = notices.failure(reader.reason)
+            raise SourceUnavailable(f"topic {config.topic}", "unavailable", text)
+    return True
+
+
 def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
     """Return the kind of ids in the first records of each partition, and why.
 
-    They are integers if there is no record, or none can be read in `FIRST_SECONDS`.
+    Waits for the broker up to `connect_timeout` seconds. Ids are integers if there is no record,
+    or none arrives in `FIRST_SECONDS` after the broker has answered.
 
     Raises:
-        StreamError: If the records hold other values than ids, or a registry does not answer.
+        StreamError: If the broker does not answer, refuses the client or has no such topic, the
+            records hold other values than ids, or a registry does not answer.
     """
-    kafka = kafka_client()
-    found: dict[Any, list[Any]] = {}
-    with suppress(kafka.errors.KafkaError, OSError), ExitStack() as opened:  # `start` reports them
-        most_ms = round(1000 * FIRST_SECONDS)
-        limit = {"bootstrap_timeout_ms": most_ms, "kafka_client": ClientWatch()}
-        consumer = kafka.KafkaConsumer(**limit | config.client_options())
-        opened.callback(consumer.close, autocommit=False, timeout_ms=1000)
-        consumer.bootstrap(timeout_ms=most_ms)
-        numbers = sorted(consumer.partitions_for_topic(config.topic) or ())
-        partitions = [kafka.TopicPartition(config.topic, p) for p in numbers]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        starts = consumer.beginning_offsets(partitions)
-        for partition in partitions:
-            consumer.seek(partition, starts[partition])
-        waiting = {p for p in partitions if starts[p] < ends[p]}
-        deadline = time.monotonic() + FIRST_SECONDS
-        while waiting - found.keys() and time.monotonic() < deadline:
-            for partition, records in consumer.poll(timeout_ms=500).items():
-                found.setdefault(partition, records)
-    values = [r.value for p in sorted(found) for r in found[p][:SAMPLES] if r.value is not None]
-    if not values:
-        return "int", ", as there is no record yet; --id-kind string takes text"
+    config.client_options()  # what is missing is found before a broker is asked
+    decoder = RecordDecoder(replace(config, id_kind="string"))
+    retry = RetryState(f"topic {config.topic}", config.max_outage, RetryPolicy())
+    found: dict[int, list[bytes]] = {}
+    poller = Poller(replace(config, until_end=True), {}, None, retry)
     try:
-        ids = RecordDecoder(replace(config, id_kind="string")).first_ids(values)
+        _await_start(poller, config)
+        waiting = {p for p, cursor in (poller.started or {}).items() if not cursor.ended}
+        deadline = time.monotonic() + FIRST_SECONDS
+        while waiting and time.monotonic() < deadline:
+            for chunk in poller.take(waiting, STOP_CHECK_SECONDS):
+                there = [record.value for record in chunk.records if record.value is not None]
+                found.setdefault(chunk.partition, []).extend(there)
+                if there or chunk.cursor.ended:
+                    waiting.discard(chunk.partition)
+    finally:
+        poller.close(2.0)
+    values = [value for p in sorted(found) for value in found[p][:SAMPLES]]
+    if not values:
+        none = f"no record arrived in {FIRST_SECONDS:g} s" if waiting else "there is no record yet"
+        return "int", f", as {none}; --id-kind string takes text"
+    try:
+        ids = decoder.first_ids(values)
     except RegistryDown as error:
         text = f"{error}; check that it runs; with id_kind=... the run waits for it"
         raise SourceUnavailable(f"registry {config.registry}", "unavailable", text) from None
+    if all(value in (None, "") for _, value in ids):
+        names = " or ".join(repr(name) for name in (config.src, config.dst))
+        return "int", f", as the first records have no {names}; --src and --dst name other fields"
     return first_id_kind(f"topic {config.topic}", ids)
 
 

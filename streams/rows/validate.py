@@ -296,7 +296,7 @@ def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Arra
     """Return node ids as int64 in `[0, max_id]`, or as non-empty strings; see `ids_of_kind`."""
 
     def fault(row: int) -> Fault:
-        return id_fault(name, array[row].as_py(), max_id) or ("null", f"{name} is empty; {_BOTH}")
+        return id_fault(name, array[row].as_py(), max_id) or ("null", f"{name} is missing; {_BOTH}")
 
     if kind == "int" and pa.types.is_integer(array.type) and not array.null_count:
         values = array.to_numpy(zero_copy_only=False)
@@ -319,7 +319,7 @@ def _id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Arra
 def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
     """Return the fault of `value` as an integer id, None if it is valid."""
     if value in (None, "") or str(value) == "nan":
-        return "null", f"{name} is empty; {_BOTH}"
+        return "null", f"{name} is {'empty' if value == '' else 'missing'}; {_BOTH}"
     if isinstance(value, str | Decimal) and _INTEGER.fullmatch(str(value)):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):

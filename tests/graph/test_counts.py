@@ -49,9 +49,9 @@ def test_numbers_have_no_value_before_a_batch():
 
 def test_numbers_of_other_types_are_refused():
     for wrong, name in ((Count("pair"), "Count"), ("pair", "str"), (None, "NoneType")):
-        with pytest.raises(TypeError, match=f"must be numbers such as .*, got a {name}"):
+        with pytest.raises(TypeError, match=f"must be numbers such as .*, got {name}"):
             number(wrong)
-        with pytest.raises(TypeError, match=f"got a {name}"):
+        with pytest.raises(TypeError, match=f"got {name}"):
             LOOP + wrong
 
 

@@ -12,11 +12,11 @@ HEADER = b"src,dst,t,f0,label\n"
 SCHEMA = {"features": ["f0"], "label": "label"}
 
 
-def read(source, position=None):
-    """Return all arrivals, in polls, from a position on."""
+def read(source, position=None, polls=None):
+    """Return all arrivals, in polls, from a position on; `polls` keeps those before an error."""
     source.start({} if position is None else {0: position})
     try:
-        polls = []
+        polls = [] if polls is None else polls
         while 0 not in source.ended():
             polls += source.poll({0}, 5)
         return polls

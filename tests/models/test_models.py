@@ -64,7 +64,7 @@ def test_model_takes_its_settings_by_name_or_as_a_config():
     with pytest.raises(TypeError, match="EdgeBankConfig has no setting 'window'"):
         EdgeBank(window=3)
     assert TGN(TGNConfig(memory_dim=32), time_dim=8).config == TGNConfig(memory_dim=32, time_dim=8)
-    with pytest.raises(TypeError, match="config must be a TGNConfig, got TGATConfig"):
+    with pytest.raises(TypeError, match="config must be of type TGNConfig, got TGATConfig"):
         TGN(TGATConfig())
 
 

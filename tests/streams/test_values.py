@@ -177,7 +177,7 @@ def test_columns_of_several_types_are_read_as_texts(is_frame):
     source = open_files(pd.DataFrame(columns, dtype=object) if is_frame else columns)
     [rows] = read(source)
     assert rows.events.src.to_pylist() == ["ann"]
-    assert [bad.text for bad in rows.bad()] == ["dst is empty; every event needs both its nodes"]
+    assert [bad.text for bad in rows.bad()] == ["dst is missing; every event needs both its nodes"]
 
 
 def test_tables_that_hold_no_events_are_refused_with_a_sentence():

@@ -66,7 +66,7 @@ class Optimizer(Component):
         for name, x in named.items():
             if not isinstance(x, torch.Tensor):
                 raise ValueError(
-                    f"optimizer state {name!r} is a {type(x).__name__}; only tensors can be saved"
+                    f"optimizer state {name!r} is {type(x).__name__}; only tensors can be saved"
                 )
         writer.put(self.name, _copied(named))
 
@@ -118,7 +118,7 @@ class Schedule(Component):
         own = {"state": self._scheduler.state_dict(), "groups": self._groups()}
         if _shape(own) != _shape({"state": state, "groups": groups}):
             raise ValueError(
-                f"its lr_scheduler is not a {type(self._scheduler).__name__} of this optimizer: "
+                f"its lr_scheduler is no {type(self._scheduler).__name__} of this optimizer: "
                 "give the lr_scheduler that the checkpoint was made with"
             )
         self._scheduler.load_state_dict(state)

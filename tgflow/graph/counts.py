@@ -232,7 +232,7 @@ def number(value: Operand) -> Number:
         return Number("constant", constant=float(value))
     if not isinstance(value, Number):
         raise TypeError(
-            f"counts must be numbers such as Count('pair').num, got a {type(value).__name__}"
+            f"counts must be numbers such as Count('pair').num, got {type(value).__name__}"
         )
     return value
 

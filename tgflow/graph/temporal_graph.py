@@ -99,6 +99,9 @@ def budget_of(device_budget: int | str) -> int:
 
 def on_host(events: EventBatch) -> EventBatch:
     """Return the events with contiguous CPU columns; features stay on their device."""
+    if not isinstance(events, EventBatch):
+        text = "events must be a tgflow.EventBatch, such as EventBatch(src, dst, t), got"
+        raise TypeError(f"{text} {type(events).__name__}")
     columns = {name: getattr(events, name) for name in COLUMNS}
     for name, column in columns.items():
         if name != "x" and column is not None:
@@ -242,6 +245,7 @@ class TemporalGraph:
 
         Raises:
             MemoryError: If a tier has no room; the message has the bytes requested.
+            TypeError: If `events` is no `EventBatch`.
             ValueError: If a time is earlier than the one before it, a node id is too large, a node
                 is on both sides of a bipartite graph, the optional columns differ from the
                 graph's, or `node_x` has got rows for nodes that earlier events mentioned, or lacks

@@ -193,7 +193,7 @@ class TemporalModel(nn.Module):
         embeddings = self.embed(batch)
         if not isinstance(embeddings, Embeddings):
             raise TypeError(
-                f"{type(self).__name__}.embed returned a {type(embeddings).__name__}; return "
+                f"{type(self).__name__}.embed returned {type(embeddings).__name__}; return "
                 "tgflow.nn.model.Embeddings(z)"
             )
         scores: Scores = self.decoder(embeddings.z, batch)
@@ -289,6 +289,13 @@ class TemporalModel(nn.Module):
         return {}
 
 
+def check_is_model(model: object) -> None:
+    """Raise TypeError unless `model` is a `TemporalModel`."""
+    if not isinstance(model, TemporalModel):
+        text = "model must be a tgflow.TemporalModel such as tgflow.EdgeBank(), got"
+        raise TypeError(f"{text} {model!r:.100}")
+
+
 def make_config(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
     """Return the configuration of a model called as `Model(config, **settings)`.
 
@@ -302,7 +309,7 @@ def make_config(kind: type[C], config: C | None, settings: Mapping[str, Any]) ->
     """
     if not isinstance(config, kind | None):
         raise TypeError(
-            f"config must be a {kind.__name__}, got {type(config).__name__}; "
+            f"config must be of type {kind.__name__}, got {type(config).__name__}; "
             "pass single settings by name"
         )
     known = [field.name for field in fields(kind)]

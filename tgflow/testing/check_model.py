@@ -13,7 +13,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch
 from tgflow.graph.tables import FeatureTable
-from tgflow.nn.model import TemporalModel
+from tgflow.nn.model import TemporalModel, check_is_model
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
@@ -80,10 +80,7 @@ class _Case:
     def __init__(self, make: Callable[[], TemporalModel]) -> None:
         self._make = make
         model = self.model()
-        if not isinstance(model, TemporalModel):
-            raise TypeError(
-                f"check_model needs a tgflow.TemporalModel, got a {type(model).__name__}"
-            )
+        check_is_model(model)
         self.x_dim = 2 if model.edge_x_dim is None else model.edge_x_dim
         self.node_x_dim = model.node_x_dim or 0
         self.events = self.stream(60)

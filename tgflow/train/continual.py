@@ -15,7 +15,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import StepBatch
 from tgflow.graph.stream_state import SpreadState
-from tgflow.nn.model import TemporalModel, device_of_model
+from tgflow.nn.model import TemporalModel, check_is_model, device_of_model
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.loader import BatchSource
 from tgflow.plan.negatives import NegativeSource
@@ -97,6 +97,7 @@ class ContinualTrainer(StreamTrainer):
         loss: LossLike | None = None,
         negatives: NegativeSource | None = None,
     ) -> None:
+        check_is_model(model)
         config = ContinualConfig() if config is None else config
         task = None
         if config.task.kind != "link":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tgflow.graph import FeatureScale, TemporalGraph
-from tgflow.nn.model import TemporalModel
+from tgflow.nn.model import TemporalModel, check_is_model
 from tgflow.streams.source import as_source, is_table
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
@@ -41,7 +41,7 @@ def evaluate(
 
     Raises:
         TrainingDiverged: If a loss or score is not finite.
-        StreamError, TypeError: As `tgflow.open_stream`.
+        StreamError, TypeError: As `tgflow.open_stream`, or if `model` is no model.
         ValueError: If model and stream do not fit.
 
     Example:
@@ -50,6 +50,8 @@ def evaluate(
     """
     if options and not is_table(stream):
         raise TypeError(f"{', '.join(options)}: give these to tg.open_stream")
+    if not (isinstance(model, type) and issubclass(model, TemporalModel)):
+        check_is_model(model)
     config = ContinualConfig() if config is None else config
     target = config.task.target
     source = as_source(stream, **(options if target is None else {"label": target, **options}))

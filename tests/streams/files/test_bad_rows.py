@@ -108,8 +108,8 @@ JSON_ROWS = {
     json_row(src='"07"'): ("type", f"src is '07', {SUCH_AS.format(7)}"),
     json_row(src="true"): ("type", f"src is 'true', {NO_INTEGER}"),
     json_row(src="[1]"): ("type", "src is [1], expected one value"),
-    json_row(src="null"): ("null", "src is empty; every event needs both its nodes"),
-    json_row(dst=None): ("null", "dst is empty; every event needs both its nodes"),
+    json_row(src="null"): ("null", "src is missing; every event needs both its nodes"),
+    json_row(dst=None): ("null", "dst is missing; every event needs both its nodes"),
     json_row(src=str(2**63)): ("huge_id", f"src is {2**63}, beyond int64; {AS_TEXT}"),
     json_row(src="-3"): ("negative_id", f"src is -3; integer ids start at 0: {AS_TEXT}"),
     json_row(t="3.5"): ("time_precision", f"t is 3.5, between two ticks of 1 s; {FINER}"),
@@ -261,7 +261,7 @@ def test_deeply_nested_json_row_is_a_bad_row(tmp_path, row):
 
 
 TABLES = {
-    "null id": ({"src": [1, None]}, "src is empty; every event needs both its nodes"),
+    "null id": ({"src": [1, None]}, "src is missing; every event needs both its nodes"),
     "null time": ({"t": [1, None]}, "t is missing; every event needs a value"),
     "negative id": ({"dst": [1, -5]}, f"dst is -5; integer ids start at 0: {AS_TEXT}"),
     "uint64 id": (

@@ -3,19 +3,21 @@
 import bz2
 import gzip
 import json
+import re
 import threading
 
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import cases, tries
 from helpers.files import HEADER, SCHEMA, csv_of, flat, read, table_of
 from tgflow.streams import StreamError, open_files
 from tgflow.streams.errors import SourceTruncated
+from tgflow.streams.files.text import OpenQuote
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.rows.schema import Checks
@@ -47,7 +49,18 @@ def texts(draw):
 CHECKS = Checks(max_record_bytes=60)
 
 
+def read_to_open_quote(path, position=None, **schema):
+    """Return the rows, and the error of a quote that is not closed, if there is one."""
+    polls = []
+    try:
+        return read(open_files(path, **schema), position, polls), ""
+    except OpenQuote as error:
+        return polls, str(error)
+
+
 @settings(max_examples=tries(100))
+@example(HEADER + b'1,2,3,0,0\n1,"2,3,0,0\n1,2,3,0,0\n', 7, "int")
+@example(HEADER + b'1,2,3,0,0\n1,"2,3,0,0\n1,"2,3,0,0\n1,2,3,0,0\n', 7, "int")
 @given(texts(), st.integers(1, 300), st.sampled_from(["int", "string"]))
 @pytest.mark.parametrize("ending", cases(["csv", "csv.gz", "csv.bz2"], ["csv.gz"]))
 def test_any_block_size_and_resuming_at_any_block_give_the_same_rows(
@@ -57,20 +70,26 @@ def test_any_block_size_and_resuming_at_any_block_give_the_same_rows(
     pack = {"csv": bytes, "csv.gz": gzip.compress, "csv.bz2": bz2.compress}[ending]
     path.write_bytes(pack(text))
     schema = SCHEMA | {"id_kind": ids, "checks": CHECKS}
-    whole = read(open_files(path, **schema))
+    whole, error = read_to_open_quote(path, **schema)
     schema["block_bytes"] = block_bytes
-    polls = read(open_files(path, **schema))
-    assert flat(polls) == flat(whole)
-    lines = text.removesuffix(b"\n").split(b"\n")[1:]
-    is_row = [bool(line.strip()) or len(line) >= CHECKS.max_bytes for line in lines]
-    assert sum(poll.num_rows for poll in whole) == sum(is_row)
-    assert sum(poll.counts.get("blank_line", 0) for poll in whole) == len(lines) - sum(is_row)
+    polls, same_error = read_to_open_quote(path, **schema)
+    assert (flat(polls), same_error) == (flat(whole), error)
+    lines = text.removesuffix(b"\n").split(b"\n")
+    if error:
+        opened = int(re.search(r", line (\d+): a quote opens here", error)[1])
+        assert lines[opened - 1].rstrip(b"\r").endswith(b'1,"2,3,0,0')
+        assert all(place["line"] < opened for _, _, place, _ in flat(whole)[1])
+    elif b'1,"2,3' not in b"".join(lines[:-1]):  # else a row may have several lines
+        is_row = [bool(line.strip()) or len(line) >= CHECKS.max_bytes for line in lines[1:]]
+        assert sum(poll.num_rows for poll in whole) == sum(is_row)
+        assert sum(poll.counts.get("blank_line", 0) for poll in whole) == is_row.count(False)
     for _, _, place, raw in flat(whole)[1]:
         assert text[place["byte"] :].startswith(raw)
         assert text[: place["byte"]].count(b"\n") == place["line"] - 1
     for i in range(0, len(polls), 1 + len(polls) // 4):
         position = json.loads(json.dumps(polls[i].position))
-        assert flat(read(open_files(path, **schema), position)) == flat(polls[i + 1 :])
+        rest = read_to_open_quote(path, position, **schema)
+        assert (flat(rest[0]), rest[1]) == (flat(polls[i + 1 :]), error)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])

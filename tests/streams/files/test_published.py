@@ -219,5 +219,5 @@ def test_saved_object_is_refused_with_a_fix(tmp_path):
     with pytest.raises(StreamError, match=r"made.pt: "):
         open_stream(path)
     torch.save([1, 2], path)
-    with pytest.raises(StreamError, match="holds a list"):
+    with pytest.raises(StreamError, match="holds list, not dict"):
         open_stream(path)

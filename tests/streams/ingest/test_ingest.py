@@ -32,7 +32,7 @@ def expected_of(partitions, config, share=None):
 
 def test_late_event_is_an_error_if_configured():
     source = ListSource({0: [Row(1, 2, 10), Row(1, 2, 9)]})
-    with pytest.raises(LateEvent, match=r"partition 0, row 1: t is 9, 1 ticks before .* set late"):
+    with pytest.raises(LateEvent, match=r"partition 0, row 1: t is 9, 1 ticks before .* late="):
         list(Ingest(source, OrderConfig(late="error")))
     assert source.is_closed
 

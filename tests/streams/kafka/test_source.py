@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
@@ -27,13 +29,21 @@ from helpers.kafka_io import (
     read_on,
     wait_for,
 )
-from tgflow.streams.errors import SourceExpired, SourceMismatch, SourceRefused, SourceTruncated
+from tgflow.streams.errors import (
+    NoTopicError,
+    SourceExpired,
+    SourceMismatch,
+    SourceRefused,
+    SourceTruncated,
+    SourceUnavailable,
+)
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import FIXED_OPTIONS, client_values, parse_url
 from tgflow.streams.kafka.consumer import ConsumerConnection, Cursor
+from tgflow.streams.kafka.retry import ConnectionNotices
 from tgflow.streams.kafka.source import first_id_kind_of
 from tgflow.testing.broker import OFFSET_COMMIT
 
@@ -46,7 +56,8 @@ def test_first_records_give_the_kind_of_ids_and_a_warning_of_times(broker, topic
     url = f"kafka://{','.join(broker.servers)}/{topic}"
     config = KafkaConfig(url=url, options=options, until_end=True)
     unknown = ", as there is no record yet; --id-kind string takes text"
-    assert first_id_kind_of(config)[1] == unknown  # there is no topic either
+    with pytest.raises(NoTopicError, match="there is no such topic"):
+        first_id_kind_of(config)
     broker.create(topic, 2)
     assert first_id_kind_of(config)[1] == unknown
     for partition, src in enumerate(ids):
@@ -57,6 +68,51 @@ def test_first_records_give_the_kind_of_ids_and_a_warning_of_times(broker, topic
     assert caplog.messages == [
         "the first time, 1,600,000,000,000 s, is after 2100 if it counts from 1970: --time-unit ms?"
     ]
+
+
+def test_records_without_ids_are_said_to_have_none(broker, topic):
+    broker.create(topic)
+    publish(broker, topic, [b'{"user": "ann", "t": 1}', b'{"dst": "ann", "t": 1}'])
+    config = open_source(broker, topic, src="who")._config
+    assert first_id_kind_of(config)[0] == "string"
+    found = first_id_kind_of(replace(config, dst="whom"))
+    assert (
+        found[1]
+        == ", as the first records have no 'who' or 'whom'; --src and --dst name other fields"
+    )
+    assert [bad.text.partition(";")[0] for bad in read_all(broker, topic).arrivals[-1].bad()] == [
+        "src is missing",
+        "src is missing",
+    ]
+
+
+def test_broker_that_comes_up_later_gives_the_kind_of_ids(
+    broker, topic, proxy, caplog, monkeypatch
+):
+    monkeypatch.setattr(ConnectionNotices, "FIRST_NOTICE", 0.5)
+    fill(broker, topic, 0)
+    publish(broker, topic, [None, edge("u1")])
+    proxy.refuse(True)
+    options = FAST | {"api_version": broker.api_version}
+    config = KafkaConfig(url=f"kafka://{proxy.server}/{topic}", options=options)
+    threading.Timer(1.5, proxy.refuse, [False]).start()
+    assert first_id_kind_of(config) == ("string", ", as src of the first rows is 'u1'")
+    assert f"topic {topic}: no answer from {proxy.server} for 1 s; trying for 60 s" in caplog.text
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_kind_of_ids_is_not_guessed_without_a_broker(caplog, monkeypatch, is_closed):
+    monkeypatch.setattr(ConnectionNotices, "FIRST_NOTICE", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        server = f"127.0.0.1:{silent.getsockname()[1]}"
+        if is_closed:
+            silent.close()
+        config = KafkaConfig(url=f"kafka://{server}/edges", connect_timeout=2.0)
+        began = time.monotonic()
+        with pytest.raises(SourceUnavailable, match=f"no answer from {server} within 2 s"):
+            first_id_kind_of(config)
+        assert time.monotonic() - began < 10  # 14 to 40 s in a blocking call
+    assert f"no answer from {server} for 1 s; trying for 2 s" in caplog.text
 
 
 def test_resumed_run_stops_at_the_original_end(shared_broker, topic):

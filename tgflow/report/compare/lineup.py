@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from tgflow.base.describe import described
-from tgflow.nn.model import TemporalModel
+from tgflow.nn.model import TemporalModel, check_is_model
 
 LEARNING = frozenset({"learning_rate", "grad_clip", "loss"})
 """Trainer settings in which entrants may differ; all others affect the shared batches."""
@@ -63,7 +63,7 @@ Lineup: TypeAlias = Sequence[Entrant]
 
 
 def check_lineup(lineup: Lineup) -> None:
-    """Raise ValueError if a line-up cannot be compared."""
+    """Raise ValueError, or TypeError of what is no model, if a line-up cannot be compared."""
     keys = [entrant.key for entrant in lineup]
     if not keys:
         raise ValueError("a comparison needs at least one model, got none")
@@ -72,6 +72,7 @@ def check_lineup(lineup: Lineup) -> None:
         raise ValueError(f"{twice} appears twice; give one of them another label")
     learning = {entrant.key for entrant in lineup if entrant.frozen_of is None}
     for entrant in lineup:
+        check_is_model(entrant.model)
         if entrant.frozen_of is not None and f"{entrant.frozen_of}/{entrant.seed}" not in learning:
             raise ValueError(f"{entrant.key} is a copy of {entrant.frozen_of}, which is missing")
     if len(places := _devices(lineup)) > 1:
