@@ -243,6 +243,8 @@ def client_values(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
             raise ValueError(f"the option {key} must be {expected}, got {value!r}")
         if key == "security_protocol" and value not in _PROTOCOLS:
             raise ValueError(f"the option {key} must be in {', '.join(_PROTOCOLS)}, got {value!r}")
+        if key == "api_version" and not isinstance(value, list | tuple):
+            raise ValueError(f"the option {key} must be a list such as [2,3], got {value!r}")
         if key in ("proxy_url", "socks5_proxy") and "://" not in str(value):
             raise ValueError(f"the option {key} must be a URL")  # kafka-python would quote it
         found[key] = tuple(value) if isinstance(value, list) else value

@@ -237,6 +237,7 @@ def test_reason_of_a_missing_broker_is_named():
         *(({name: None}, f"needs {name}, .* give --kafka-option {name}=") for name in [*SASL][2:]),
         ({"security_protocol": "SASL_TLS"}, "must be in PLAINTEXT, SSL, .*, got 'SASL_TLS'"),
         ({"request_timeout_ms": "1s"}, "must be a number, got '1s'"),
+        ({"api_version": "2.3"}, r"must be a list such as \[2,3\], got 2.3"),
         ({"ssl_check_hostname": "no"}, "must be true or false, got 'no'"),
     ],
 )
