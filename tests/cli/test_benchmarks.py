@@ -211,12 +211,12 @@ def reliability_rows(monkeypatch, tmp_path):
 
 
 RUNS = [
-    *(device_rows, sample_rows, gpu_graph_rows, table_rows, disk_values, stream_rows, kafka_rows),
+    *(sample_rows, gpu_graph_rows, table_rows, disk_values, stream_rows, kafka_rows),
     *(train_rows, models_rows, libraries_rows, held_out_rows, threads_rows),
     *(reuse_rows, rules_rows, step_values, accuracy_rows, reliability_rows),
     *(
         pytest.param(run, marks=pytest.mark.slow)
-        for run in (host_values, log_rows, ranks_values, serve_rows)
+        for run in (device_rows, host_values, log_rows, ranks_values, serve_rows)
     ),
 ]
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tgflow as tg
+from helpers.effort import slow
 from helpers.live_runs import SMALL, START, Killed, figures, same_run
 from helpers.processes import environment
 from tgflow.run import runner
@@ -86,8 +87,10 @@ def test_labels_by_id_and_by_edge_give_the_same_bits(begin, tgflow):
         assert "half came within 3 min 20 s" in text
 
 
-@pytest.mark.parametrize("log", ["true", "false"])
-@pytest.mark.parametrize("by", ["ids", "edges"])
+@pytest.mark.parametrize(
+    ("by", "log"),
+    [("ids", "true"), ("edges", "false"), slow("ids", "false"), slow("edges", "true")],
+)
 def test_kills_at_any_place_change_no_bit(begin, tgflow, monkeypatch, by, log):
     more = ("--set", f"checkpoint.log={log}", "--checkpoint-batches", 2)
     assert begin("whole", by, "", *more).code == 0

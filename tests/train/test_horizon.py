@@ -12,7 +12,7 @@ from helpers.plans import tied_events
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.graph import EventLog, Horizon
 
-EVENTS = tied_events(1_000, x_dim=0)
+EVENTS = tied_events(600, x_dim=0)
 CONFIG = ContinualConfig(batch_size=20, replay_ratio=0.5, num_threads=2)
 
 
@@ -56,7 +56,7 @@ def test_moment_of_freeing_changes_no_bit(
     frees, other = trainer_of(horizon), trainer_of(None)
     frees.run(EVENTS)
     other.run(EVENTS)
-    assert frees.graph.forgotten > 700
+    assert frees.graph.forgotten > 300
     assert frees.graph.log.first == frees.graph.forgotten // 50 * 50
     with monkeypatch.context() as patched:
         patched.setattr(TemporalGraph, "forget", lambda self, first: None)
@@ -68,7 +68,7 @@ def test_moment_of_freeing_changes_no_bit(
         assert_same(frees, other)
 
 
-@pytest.mark.parametrize("stop", [180, 500, 940])
+@pytest.mark.parametrize("stop", [180, 500])
 def test_checkpoint_within_a_horizon_goes_on_with_the_same_bits(stop: int, tmp_path: Any) -> None:
     whole = trainer_of(Horizon(160))
     whole.run(EVENTS)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from helpers.effort import slow
 from helpers.kafka_io import (
     FAST,
     PATIENT,
@@ -100,7 +101,7 @@ def test_broker_that_comes_up_later_gives_the_kind_of_ids(
     assert f"topic {topic}: no answer from {proxy.server} for 1 s; trying for 60 s" in caplog.text
 
 
-@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("is_closed", [True, slow(False)])
 def test_kind_of_ids_is_not_guessed_without_a_broker(caplog, monkeypatch, is_closed):
     monkeypatch.setattr(ConnectionNotices, "FIRST_NOTICE", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
