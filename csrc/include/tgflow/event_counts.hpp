@@ -283,9 +283,7 @@ class EventCounts {
   const EventLog& log_;
   std::vector<Count> counts_;
   Formula formula_;
-  const bool finds_latest_;
   double seconds_per_tick_;
-  const int64_t max_keys_;
   std::vector<Lookup> lookups_;
   const Shard shard_;
   eid_t first_;
