@@ -42,7 +42,8 @@ def _outputs(source: str, names: dict[str, Any], number: int) -> list[dict[str, 
         exec(compile(tree, f"cell {number}", "exec"), names)  # noqa: S102
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
-    stream = {"name": "stdout", "output_type": "stream", "text": _lines(printed.getvalue())}
+    text = printed.getvalue().replace(f"{Path.cwd()}/", "")  # a temporary folder, of some cells
+    stream = {"name": "stdout", "output_type": "stream", "text": _lines(text)}
     result = {
         "data": _shown(value),
         "execution_count": number,
