@@ -157,7 +157,8 @@ def read(
             f"{path} has {total} bytes, at most {limit} are allowed; if it is yours, raise "
             "max_checkpoint_bytes"
         )
-    checkpoint = Checkpoint({}, manifest["meta"], path=path)
+    volatile = {*manifest.get("volatile", ())}
+    checkpoint = Checkpoint({}, manifest["meta"], volatile=volatile, path=path)
     for name, entry in manifest["files"].items():
         section, file = name.removesuffix(SUFFIX), path / name
         if entry["sealed"] or OF_PART.fullmatch(section):
@@ -174,8 +175,8 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the manifest of the checkpoint `path` without reading its tensors.
 
     Returns:
-        `format`, `versions`, `meta`, `state_sha256` and `files` (`{name: {bytes, sha256,
-        sealed}}`).
+        `format`, `versions`, `meta`, `state_sha256`, `volatile`, and `files` (`{name: {bytes,
+        sha256, sealed}}`).
 
     Raises:
         CheckpointDamaged: If it is missing or damaged.
@@ -207,6 +208,7 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointDamaged(f"{file} lacks its own digest; use an older checkpoint")
     read_as(dict[str, Any], manifest.get("meta"), f"{file}: meta")
     read_as(int | None, manifest.get("token"), f"{file}: token")
+    read_as(list[str] | None, manifest.get("volatile"), f"{file}: volatile")
     files = read_as(dict[str, FileEntry], manifest.get("files"), f"{file}: files")
     for name, entry in files.items():
         section = name.removesuffix(SUFFIX)
@@ -230,6 +232,7 @@ def make_manifest(checkpoint: Checkpoint, files: Files, **more: Any) -> bytes:
         },
         **more,
         "state_sha256": state.hexdigest(),
+        "volatile": sorted(checkpoint.volatile),
         "files": files,
         "meta": checkpoint.meta,
     }

@@ -274,6 +274,23 @@ class RemoteStore:
         by_step = {each.step: each for each in [*before, newest]}
         kept = [*by_step.values()][-self._keep :]
         self.run = uuid.uuid4().hex if self.run is None else self.run
+        self._write_root(kept)
+        gone, self._removed = self._removed, [each for each in self._snapshots if each not in kept]
+        self._snapshots = kept
+        self._clean(gone)
+
+    def keep_newest(self) -> None:
+        """Remove all checkpoints but the newest, and the pieces that only they have, at once.
+
+        Raises:
+            OSError: If one cannot be removed.
+        """
+        gone = [*self._removed, *self._snapshots[:-1]]
+        self._write_root(self._snapshots[-1:])
+        self._snapshots, self._removed = self._snapshots[-1:], []
+        self._clean(gone, must=True)
+
+    def _write_root(self, kept: list[StoredCheckpoint]) -> None:
         root = {
             "format": FORMAT,
             "run": self.run,
@@ -284,11 +301,8 @@ class RemoteStore:
         }
         self._check_lease()
         self._write_json(_ROOT, root)
-        gone, self._removed = self._removed, [each for each in self._snapshots if each not in kept]
-        self._snapshots = kept
-        self._clean(gone)
 
-    def _clean(self, gone: Iterable[StoredCheckpoint]) -> None:
+    def _clean(self, gone: Iterable[StoredCheckpoint], *, must: bool = False) -> None:
         """Remove snapshots that neither the newest `run.json` nor the one before it lists.
 
         A writer that was replaced without noticing it may have written the one before it.
@@ -306,6 +320,8 @@ class RemoteStore:
             except FileNotFoundError:
                 continue
             except OSError as error:
+                if must:
+                    raise
                 self.warn(f"{self.url}/{key} could not be removed: {_first_line(error)}")
                 return
 

@@ -14,6 +14,7 @@ from tgflow.cli import (
     convert,
     doctor,
     errors,
+    forget,
     info,
     playback,
     predict,
@@ -76,6 +77,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LOOK: {
         "playback": playback.playback,
         "info": info.info,
+        "forget": forget.forget,
         "convert": convert.convert,
         "bench": bench.bench,
         "doctor": doctor.doctor,

@@ -133,6 +133,7 @@ def run(
             raise typer.Exit(code)
     from tgflow.cli.rank_setup import follow, join_ranks, slice_per_rank
     from tgflow.run.directory import ResumeOptions
+    from tgflow.run.forget import carry_out
     from tgflow.run.saved import initial_settings
     from tgflow.run.stream import FlowControl, StopSignals
 
@@ -146,12 +147,18 @@ def run(
         if append:
             stated = {"stream.limit": None, **stated}
         options = ResumeOptions(resume, allow_config_change, stated, overwrite, file)
-        flow = FlowControl()
-        with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
-            if peers.rank > 0:
-                follow(peers, flow)
-                return
-            metrics, result, directory = done = _learn(config, options, flow, peers)
+        while True:
+            flow = FlowControl()
+            with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
+                if peers.rank > 0:
+                    follow(peers, flow)
+                    return
+                metrics, result, directory = done = _learn(config, options, flow, peers)
+                carry_out(directory.path, hint)
+            if not result.stopped or flow.signal is not None:
+                break
+            config = replaced(config, {"run.out": str(directory.path)})  # stopped to forget nodes
+            options = replace(options, resume=True, overwrite=False, append=None)
         if result.stopped or not directory.learned.has_ended:
             break
     if done is None:
@@ -223,6 +230,7 @@ def _learn(
     from tgflow.ranks.broadcast import Lead
     from tgflow.run import build
     from tgflow.run.directory import RunDirectory
+    from tgflow.run.forget import carry_out
     from tgflow.run.model_maker import make_model
     from tgflow.run.uploads import fetch_run
     from tgflow.streams.files.reader import FileSource
@@ -231,6 +239,7 @@ def _learn(
         # open the stream
         if options.resume:
             fetch_run(config.store, config.checkpoint.keep, config.run, hint)
+            carry_out(Path(config.run.out or ""), hint)
         name = run_name(config.stream.path, config.model.name)
         directory = RunDirectory.find(config, name, options, "run", peers.world)
         opened.callback(directory.release)

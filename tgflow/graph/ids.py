@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -166,6 +168,25 @@ class NodeIds:
         restored = NodeIds("sides" in state)
         restored.extend(state)
         self.replace(restored)
+
+    def erase(self, texts: Mapping[int, int | str]) -> None:
+        """Replace the original ids of dense ids by others, which no node has.
+
+        The dense ids stay assigned; a node with an original id that was replaced is a new one.
+        """
+        state, nodes = self.state_dict(), sorted(texts)
+        if "keys" in state:
+            state["keys"][nodes] = torch.tensor([texts[node] for node in nodes])
+        elif nodes:
+            buffers = [None, *(pa.py_buffer(state[name].numpy()) for name in ("offsets", "bytes"))]
+            column = pa.Array.from_buffers(pa.large_string(), len(self), buffers)
+            mask = np.isin(np.arange(len(self)), nodes)
+            named = pa.array([texts[node] for node in nodes], pa.large_string())
+            _, ends, data = pc.replace_with_mask(column, pa.array(mask), named).buffers()
+            offsets = np.frombuffer(ends, np.int64)[: len(self) + 1]
+            state["offsets"] = torch.from_numpy(offsets.copy())
+            state["bytes"] = torch.from_numpy(np.frombuffer(data, np.uint8)[: offsets[-1]].copy())
+        self.load_state_dict(state)
 
     def replace(self, other: NodeIds) -> None:
         """Replace the map by another, which must not change afterwards."""

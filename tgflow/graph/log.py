@@ -530,16 +530,18 @@ class NodeCount:
 
     Args:
         log: The log.
+        least: Number of nodes of the events held now, some of which may be in no event any more.
     """
 
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
+    def __init__(self, log: EventLog, least: int = 0) -> None:
+        self._log, self._least = log, least
         self._found = (0, 0)
         """A position, and the number of nodes of the events before it."""
 
     def upto(self, position: int) -> int:
         """Return the largest node id of the first `position` events plus one."""
         start, num = self._found if self._found[0] <= position else (self._log.first, 0)
+        num = max(num, self._least)
         if start == position:
             return num
         events = self._log.read(start, position)

@@ -31,7 +31,7 @@ class NodeRows:
         """Number of rows when the first node without one appeared."""
         self.scale = None if feature_scale is None else feature_scale.unfitted()
         self._come_with_events = False
-        self._log, self._count = log, NodeCount(log)
+        self._log, self._count = log, NodeCount(log, len(table))
 
     @contextmanager
     def mentioned_by(self, events: EventBatch) -> Iterator[None]:

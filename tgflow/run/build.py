@@ -24,6 +24,7 @@ from tgflow.run.context import RunContext
 from tgflow.run.directory import learn_again
 from tgflow.run.features import HitRates, edge_file, features_report
 from tgflow.run.followers import FollowedSaves, FollowedStream, RankGuard, make_writer, send_run
+from tgflow.run.forget import requested
 from tgflow.run.gpu import device_figures
 from tgflow.run.ingestion import (
     DEAD_LETTERS,
@@ -51,7 +52,7 @@ from tgflow.run.stream import MemoryGuard
 from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
-from tgflow.streams.files.reader import FileSource
+from tgflow.streams.files.reader import FileSource, is_pipe
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.transports import scheme_of
 from tgflow.train.continual import ContinualTrainer
@@ -160,7 +161,10 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
             timeout=run.config.ranks.timeout,
         )
         feeds = [feed]
-    watchdog = watch.watchdog(run.path / "health.json", metrics, guard, flow, run_log)
+    # nodes are forgotten while no process has the run open, and then it goes on
+    may_stop = control is None and not is_pipe(run.config.stream.path)
+    must_stop = partial(requested, run.path) if may_stop else lambda: False
+    watchdog = watch.watchdog(run.path / "health.json", metrics, guard, flow, run_log, must_stop)
     begins = f"resumes at event {position:,}" if run.directory.resumed else "starts"
     text = f"{run.config.model.name} {begins}, stream {run.source.name}"
     run_log.info("start", text, position=position, **run.build)

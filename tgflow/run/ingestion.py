@@ -248,7 +248,7 @@ class SavedIngest(Component, Callback):
         self._features: Mapping[str, int] = getattr(run.source, "features", {})  # not of own ones
         self._store, self._run_log = run.store, run.run_log
         self._log, self._keep_log = run.log, run.config.checkpoint.keep_log
-        self._nodes = NodeCount(run.trainer.graph.log)
+        self._nodes = NodeCount(run.trainer.graph.log, 0 if run.ids is None else len(run.ids))
         self._saved = None if run.state is None else run.state.to_json()
         self._pending: IngestState | None = None
 

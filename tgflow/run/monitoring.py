@@ -98,9 +98,17 @@ def repeating(act: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def watchdog(
-    path: Path, metrics: RunMetrics, memory: MemoryGuard, flow: FlowControl, run_log: RunLog
+    path: Path,
+    metrics: RunMetrics,
+    memory: MemoryGuard,
+    flow: FlowControl,
+    run_log: RunLog,
+    must_stop: Callable[[], bool],
 ) -> Iterator[None]:
-    """Write health.json to `path` while entered, and pause the stream while memory is short."""
+    """Write health.json to `path` while entered, and pause the stream while memory is short.
+
+    The stream is stopped once `must_stop`.
+    """
     written: State | None = None
     written_at = 0.0
 
@@ -108,6 +116,8 @@ def watchdog(
         nonlocal written, written_at
         try:
             watch_memory(memory, flow, run_log)
+            if not flow.stopped and must_stop():
+                flow.stop()
             state = metrics.state
             for text in metrics.warnings():
                 run_log.warning("outlook", text)

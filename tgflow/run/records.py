@@ -170,7 +170,7 @@ SEEDS = "seeds"
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
-    | {"micro-batches.txt", "scores.arrows", "score-rows", "store.json"}
+    | {"micro-batches.txt", "scores.arrows", "score-rows", "store.json", "forget"}
     | {LEARNED_FILES, SEEDS, *LOGS.values()}
 )
 """Further files of a run that has learned nothing."""

@@ -325,7 +325,12 @@ class LogReplica(Replica):
         if self._coming is None and now - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = now
             there = list_checkpoints(self._path / "checkpoints")
-            if there and there[-1].step > self.parameters:
+            newest = there[-1] if there else None
+            own = self.predictor.checkpoint_path
+            if newest is not None and (
+                newest.step > self.parameters
+                or (newest.path != own and newest.step == int(own.name.split("-")[1]))  # forgotten
+            ):
                 self._load_beside(self._newest)
         if now - self._read_at < _READ_SECONDS:
             return

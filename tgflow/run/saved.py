@@ -102,6 +102,9 @@ class Run(Predictor):
         model: type[TemporalModel] | None = None,
     ) -> None:
         self.path, self.config, self._checkpoint = path, config, checkpoint
+        assert checkpoint.path is not None
+        self.checkpoint_path = checkpoint.path
+        """Directory of its checkpoint."""
         self._own = model_class(config.model.name, model) and model  # before events are read
         ids, graph = NodeIds(), graph_of(checkpoint)
         Ids(ids).load(checkpoint)

@@ -17,7 +17,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -569,6 +569,71 @@ def read_written(directory: Path, start: LogPosition) -> Iterator[Frame]:
                 return
         # frames moved to the next segment keep their order and sizes
         number, byte = number + 1, HEADER_BYTES + byte - stop
+
+
+def rewrite(
+    fs: RealFs,
+    directory: Path,
+    target: Path,
+    change: Callable[[pa.RecordBatch, dict[str, Any]], tuple[pa.RecordBatch, dict[str, Any]]],
+) -> Callable[[LogPosition], LogPosition]:
+    """Write a copy of a log whose frames are changed, synced; return the map of its positions.
+
+    Args:
+        fs: File operations.
+        directory: The log; no process may append to it.
+        target: An existing folder.
+        change: Returns the rows and the footer of a frame for those that it has.
+
+    Raises:
+        LogCorrupt: If a frame is damaged.
+    """
+    names = filter(None, (_NAME.fullmatch(path.name) for path in directory.iterdir()))
+    numbers, ends = sorted(int(name[1]) for name in names), dict[int, int]()
+    moved: dict[tuple[int, int], int] = {}
+    for number in reversed(numbers):
+        try:
+            ends[number - 1] = _read_header(path_of(directory, number), number).synced
+        except BadFrame as error:
+            if number < numbers[-1]:
+                raise LogCorrupt(f"{path_of(directory, number)}: {error}; {WAY_OUT}") from None
+            numbers.pop()  # a crash interrupted its creation
+    for number in numbers:
+        path = path_of(directory, number)
+        before = moved.get((number - 1, ends[number - 1]), ends[number - 1])
+        token = Body(b"", 0, _token_of(path, number))
+        fd = fs.create(path_of(target, number))
+        fs.write(fd, framed(token, number, 0, before))
+        byte = size = HEADER_BYTES
+        moved[number, byte] = size
+        with _open_segment(path) as file:
+            while byte < ends.get(number, os.fstat(file.fileno()).st_size):
+                try:
+                    header, body = _read_frame(file, number, byte)
+                except BadFrame as error:
+                    good = _good_frames(file, number, byte + 1)
+                    if number in ends or any(each.synced > byte for each in good):
+                        text = f"{path} is damaged at byte {byte}: {error}; {WAY_OUT}"
+                        raise LogCorrupt(text) from None
+                    break  # a partial frame of a crash
+                made = encode(*change(*decode(header, body)))
+                data = framed(made, number, size, moved.get((number, header.synced), 0))
+                fs.write(fd, data)
+                byte, size = header.end, size + len(data)
+                moved[number, byte] = size
+        fs.sync(fd)
+        fs.close(fd)
+    fs.sync_directory(target)
+
+    def position(old: LogPosition) -> LogPosition:
+        number, byte = old.segment, old.byte
+        while number in ends and byte > ends[number] and number + 1 in numbers:
+            number, byte = number + 1, HEADER_BYTES + byte - ends[number]
+        if number in numbers and (number, byte) not in moved:
+            raise LogCorrupt(f"{directory} has no frame that ends at {old}; {WAY_OUT}")
+        return LogPosition(number, moved.get((number, byte), byte))
+
+    return position
 
 
 def _open_segment(path: Path) -> BinaryIO:
