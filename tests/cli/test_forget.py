@@ -16,6 +16,7 @@ from helpers import live_runs
 from helpers.live_runs import SMALL, START, Killed, same_run
 from tgflow.checkpoint import list_checkpoints
 from tgflow.checkpoint.durable.fs import RealFs
+from tgflow.graph.ids import ERASED
 from tgflow.run import forget, runner
 
 GONE, OTHER = "zed-7", "zed-70"
@@ -123,7 +124,8 @@ def test_forgotten_events_are_those_of_an_erased_node_with_itself(tgflow, learn,
     assert {*found.src[is_gone].tolist(), *found.dst[is_gone].tolist()} == {gone}
     assert not after.graph.edge_x.read(0, len(events))[is_gone].any()
     assert after.ids.find([GONE]).tolist() == [-1]
-    assert after.ids.decode(torch.tensor([gone])) == [forget.ERASED]
+    assert after.ids.decode(torch.tensor([gone])) == [ERASED]
+    assert ERASED not in after.top_k(OTHER, k=99).dst
     state = after.model.state.state_dict()
     assert not state["rows"][gone].any()
     assert not state["clock"][gone].any()
@@ -149,7 +151,7 @@ def test_id_that_comes_again_is_a_new_node(tgflow, learn, tmp_path):
     run = tg.open_run(tmp_path / "out")
     assert run.ids.find([GONE]).tolist() == [num]
     assert tgflow("forget", "out", "--node", GONE).code == 0
-    assert tg.open_run(tmp_path / "out").ids.decode(torch.tensor([num])) != [forget.ERASED]
+    assert tg.open_run(tmp_path / "out").ids.decode(torch.tensor([num])) != [ERASED]
 
 
 def killed_at(position, monkeypatch, act):

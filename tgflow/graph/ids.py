@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,19 @@ from torch import Tensor
 from tgflow.base import _native
 from tgflow.base.choices import Side
 from tgflow.base.describe import described
+from tgflow.base.units import INT64_MIN
 from tgflow.graph.id_columns import IdColumn, Ids, Kind, id_column, read_ids
+
+ERASED, ERASED_NUMBER = "\x1aerased", INT64_MIN
+"""Original id of the node that the events of erased nodes are of, text or integer. Of other erased
+nodes: the text continues, or the integer is a little above."""
+
+
+def _is_erased(original: int | str) -> bool:
+    """Return whether an original id is that of an erased node."""
+    if isinstance(original, str):
+        return original.startswith(ERASED)
+    return original < ERASED_NUMBER + (1 << 32)
 
 
 @described
@@ -169,11 +181,46 @@ class NodeIds:
         restored.extend(state)
         self.replace(restored)
 
-    def erase(self, texts: Mapping[int, int | str]) -> None:
-        """Replace the original ids of dense ids by others, which no node has.
+    @property
+    def has_erased(self) -> bool:
+        """Whether nodes were erased."""
+        return any(self._in_place(side) >= 0 for side in get_args(Side))
 
-        The dense ids stay assigned; a node with an original id that was replaced is a new one.
+    def without_erased(self, nodes: Tensor) -> Tensor:
+        """Return the dense ids, int64 `[N]`, of nodes that were not erased."""
+        if not self.has_erased:
+            return nodes
+        return nodes[[not _is_erased(each) for each in self.decode(nodes)]]
+
+    def _in_place(self, side: Side) -> int:
+        """Return the dense id in place of erased nodes, as in `find`; -1 without any."""
+        return int(self.find([ERASED_NUMBER if self._kind() == "integers" else ERASED], side))
+
+    def erase(self, nodes: Tensor) -> tuple[int, int] | None:
+        """Erase the original ids of nodes, int64 `[N]`, which stay assigned.
+
+        A node that comes with such an id is a new one.
+
+        Returns:
+            Dense ids in place of sources and destinations that are erased; None without any.
         """
+        is_number = self._kind() == "integers"
+        erased: Any = ERASED_NUMBER if is_number else ERASED
+        texts: dict[int, Any] = {}
+        for side in get_args(Side)[: 1 + self.bipartite]:
+            sides = self.items("sides", 0, len(self))[nodes] if self.bipartite else nodes * 0
+            own = nodes[sides == (side == "dst")].tolist()
+            first = own[:1] if self._in_place(side) < 0 else []
+            texts |= dict.fromkeys(first, erased)
+            for node in own[len(first) :]:
+                texts[node] = erased + 1 + node if is_number else f"{erased} {node}"
+        if not texts:
+            return None
+        self._rename(texts)
+        src, dst = self.encode([erased], [erased])
+        return int(src), int(dst)
+
+    def _rename(self, texts: Mapping[int, Any]) -> None:
         state, nodes = self.state_dict(), sorted(texts)
         if "keys" in state:
             state["keys"][nodes] = torch.tensor([texts[node] for node in nodes])

@@ -34,7 +34,6 @@ from torch import Tensor
 
 from tgflow.base.peers import PARTS
 from tgflow.base.text import printable
-from tgflow.base.units import INT64_MIN
 from tgflow.checkpoint import Checkpoint, CheckpointStore, Tensors, list_checkpoints, read_manifest
 from tgflow.checkpoint import directory as directories
 from tgflow.checkpoint.checkpoint import OF_PART
@@ -45,7 +44,7 @@ from tgflow.checkpoint.names import checkpoint_name
 from tgflow.checkpoint.sections import Ids
 from tgflow.graph.events import NO_LABEL
 from tgflow.graph.id_columns import canonical
-from tgflow.graph.ids import NodeIds
+from tgflow.graph.ids import ERASED, ERASED_NUMBER, NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory
 from tgflow.nn.history import NODE
@@ -66,8 +65,6 @@ from tgflow.train.trainer_state import file_of, load_rows, save_rows
 
 FOLDER = "forget"
 REQUESTS, STAGED, JOURNAL, DONE = "request-*.json", "staged", "journal.json", "done.json"
-ERASED, ERASED_NUMBER = "\x1aerased", INT64_MIN
-"""Id of the node whose events with itself are in place of those of erased nodes."""
 _MASK = "[erased]"
 _PIECE_OF = re.compile(r"(.+)-(\d+)-(\d{6})")
 _NOT_TEXT = {"checkpoints", "log", DEAD_LETTERS, FOLDER, LOCK, "tensorboard", SETTINGS}
@@ -533,7 +530,6 @@ class _Erasure:
         """Find events and dense ids of the nodes, and replace their texts."""
         found, kind = self._found, old.meta.get("ids", {}).get("columns", {})
         names: Any = self._numbers if "keys" in kind else pa.array(self._names)
-        blank: Any = ERASED_NUMBER if "keys" in kind else ERASED
         dense = torch.cat([ids.find(names, side) for side in ("src", "dst")])
         found.nodes = torch.unique(dense[dense >= 0])
         is_theirs = torch.zeros(len(ids), dtype=torch.bool)
@@ -548,19 +544,7 @@ class _Erasure:
                 pairs = zip(piece[end][rows].tolist(), piece["t"][rows].tolist(), strict=True)
                 found.partners |= {*pairs}
         found.positions = torch.cat(positions) if positions else found.positions
-        texts: dict[int, int | str] = {}
-        sides = ids.state_dict()["sides"] if ids.bipartite else torch.zeros(len(ids))
-        for number, side in enumerate(("src", "dst") if ids.bipartite else ("src",)):
-            own = found.nodes[sides[found.nodes] == number].tolist()
-            first = own[:1] if int(ids.find(pa.array([blank]), side)) < 0 else []  # type: ignore[arg-type]
-            texts |= dict.fromkeys(first, blank)
-            for node in own[len(first) :]:
-                texts[node] = blank + 1 + node if "keys" in kind else f"{blank} {node}"
-        if texts:
-            ids.erase(texts)
-        if len(found.positions):
-            src, dst = ids.encode(pa.array([blank]), pa.array([blank]))
-            found.ends = int(src), int(dst)
+        found.ends = ids.erase(found.nodes) or (0, 0)
 
     def _pieces(self, old: Checkpoint, base: str) -> list[str]:
         """Return the sections of the chunks of `base` in order."""

@@ -274,9 +274,12 @@ class NodeFeatures:
     def _at(self, found: Tensor) -> Tensor:
         """Return the features of these rows, float32 `[N, dim]`; the fill value for -1."""
         x = self._x[found.clamp(min=0)]
-        if self.fill_missing is not None:
-            x[found < 0] = self.fill_missing
+        x[found < 0] = self.fill_missing or 0.0
         return x
+
+    def _lost(self, ids: NodeIds, nodes: Tensor, found: Tensor) -> Tensor:
+        """Return the nodes that must have a row, and have none; erased ones need none."""
+        return ids.without_erased(nodes[found < 0] if self.fill_missing is None else nodes[:0])
 
     def _refuse(self, ids: NodeIds, nodes: Tensor) -> NoReturn:
         shown = ", ".join(map(repr, ids.decode(nodes[:_NAMED])))
@@ -291,7 +294,7 @@ class NodeFeatures:
     def _first(self, ids: NodeIds, num: int) -> Tensor:
         nodes = torch.arange(num)
         found = self._find(ids, nodes, _sides(ids, num))
-        if self.fill_missing is None and len(lost := nodes[found < 0]):
+        if len(lost := self._lost(ids, nodes, found)):
             self._refuse(ids, lost)
         return self._at(found)
 
@@ -311,6 +314,8 @@ class NodeFeatures:
                 "table, or with the ids that the rows were made by"
             )
         x = self._first(ids, size)
+        if ids.has_erased:  # whose rows would change the scales
+            return size
         if graph.node_scale is not None and size:
             x, _ = graph.node_scale.unfitted().scaled(x)
         differs = (x != graph.node_x.read(0, size)).any(dim=1).nonzero()
@@ -396,7 +401,7 @@ class FeaturedStream(EventStream):
                 continue
             nodes = torch.arange(known, last + 1)
             found = features._find(self.ids, nodes, _sides_in(self.ids, nodes, events))
-            lost = nodes[found < 0] if features.fill_missing is None else nodes[:0]
+            lost = features._lost(self.ids, nodes, found)
             good = events
             if len(lost):
                 # Rows follow the order of nodes. Where late events are reordered, a node may appear

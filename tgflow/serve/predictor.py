@@ -289,7 +289,8 @@ class Predictor:
         """
         sides = self.ids.state_dict().get("sides") if ids is None else None
         new = UnknownIds(self.ids)
-        chosen = torch.arange(self._num_nodes()) if ids is None else self.find(ids, side, new)
+        all_nodes = self.ids.without_erased(torch.arange(self._num_nodes()))
+        chosen = all_nodes if ids is None else self.find(ids, side, new)
 
         def rows(nodes: Tensor) -> pa.RecordBatch:
             z = self.embed_nodes(nodes, self.ticks(at, len(nodes)), new)
@@ -773,7 +774,7 @@ class Predictor:
 
     def destinations(self) -> Tensor:
         """Return all destinations so far by dense ids, int64 `[n]`."""
-        return self.engine.destinations(as_of=self.position)
+        return self.ids.without_erased(self.engine.destinations(as_of=self.position))
 
     def without_known(self, src: int, t: int, candidates: Tensor) -> Tensor:
         """Return the candidates that a source has had no event with before a tick."""
