@@ -18,7 +18,9 @@ from tgflow.checkpoint import list_checkpoints
 from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.graph.ids import ERASED
 from tgflow.run import forget, runner
+from tgflow.run.replica import LogReplica
 
+SLOW = pytest.mark.slow
 GONE, OTHER = "zed-7", "zed-70"
 
 
@@ -88,7 +90,10 @@ def tree(folder):
     return {name: path.read_bytes() for name, path in found.items() if path.name not in own}
 
 
-@pytest.mark.parametrize("scores", ["out.parquet", "out/scores.csv", "out/scores.jsonl"])
+@pytest.mark.parametrize(
+    "scores",
+    ["out/scores.csv", *(pytest.param(f"out.{kind}", marks=SLOW) for kind in ("parquet", "jsonl"))],
+)
 def test_no_file_of_a_run_names_a_forgotten_node(tgflow, learn, tmp_path, scores):
     labels = ("--task", "edge", "--target", "label", "--label-delay", "30m", "--alert-budget", 9)
     learn("--scores", scores, "--time-unit", "s", *labels)
@@ -108,11 +113,14 @@ def test_no_file_of_a_run_names_a_forgotten_node(tgflow, learn, tmp_path, scores
 
 def test_forgotten_events_are_those_of_an_erased_node_with_itself(tgflow, learn, tmp_path):
     learn()
-    before = tg.open_run(tmp_path / "out")
+    before, replica = tg.open_run(tmp_path / "out"), LogReplica(tmp_path / "out")
     events = before.graph.log.read(0, before.graph.num_events)
     (gone,) = before.ids.find([GONE]).tolist()
     is_gone = (events.src == gone) | (events.dst == gone)
     assert tgflow("forget", "out", "--node", GONE).code == 0
+    while replica.predictor.ids.find([GONE]).tolist() != [-1]:  # it has loaded the new checkpoint
+        replica.advance()
+        time.sleep(0.01)
     after = tg.open_run(tmp_path / "out")
     found = after.graph.log.read(0, after.graph.num_events)
     for name in ("src", "dst", "t", "label"):
@@ -141,6 +149,7 @@ def test_forgotten_events_are_those_of_an_erased_node_with_itself(tgflow, learn,
     assert torch.equal(*ids)
 
 
+@SLOW
 def test_id_that_comes_again_is_a_new_node(tgflow, learn, tmp_path):
     learn()
     num = len(tg.open_run(tmp_path / "out").ids)
@@ -171,6 +180,7 @@ def kill(_):
     raise Killed
 
 
+@SLOW
 def test_killed_run_forgets_what_it_had_read_and_resumes_alike(
     tgflow, learn, tmp_path, monkeypatch
 ):
@@ -233,34 +243,31 @@ for _name in ("create", "write", "sync", "rename", "unlink", "remove_directory",
     setattr(_Failing, _name, _counted(_name))
 
 
-@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [None, pytest.param(1, marks=SLOW)])
 def test_erasure_that_is_killed_at_any_write_is_finished_or_undone(learn, tmp_path, step):
     learn("--scores", "out/scores.csv")
     out = tmp_path / "out"
     forget.request(out, [GONE])
     shutil.copytree(out, tmp_path / "start")
     start = {k: v for k, v in tree(out).items() if not k.startswith("forget/")}
-    forget.carry_out(out, print)
-    done, states = tree(out), set()
-    for num in range(0, 999, step):
+    forget.carry_out(out, print, counted := _Failing(10**6))
+    done, states, size = tree(out), set(), 10**6 - counted.left
+    for num in range(0, size, step) if step else (size // 2, size - 16, size - 6):
         shutil.rmtree(out)
         shutil.copytree(tmp_path / "start", out)
-        try:
+        with pytest.raises(Killed):
             forget.carry_out(out, print, _Failing(num))
-        except Killed:
-            is_begun = (out / "forget/journal.json").exists()
-            states.add(is_begun)
-            now = {k: v for k, v in tree(out).items() if not k.startswith("forget/")}
-            is_whole = now == {k: v for k, v in done.items() if not k.startswith("forget/")}
-            assert is_begun or now == start or is_whole, num
-        else:
-            break
+        is_begun = (out / "forget/journal.json").exists()
+        states.add(is_begun)
+        now = {k: v for k, v in tree(out).items() if not k.startswith("forget/")}
+        is_whole = now == {k: v for k, v in done.items() if not k.startswith("forget/")}
+        assert is_begun or now == start or is_whole, num
         forget.carry_out(out, print)
         assert tree(out) == done, num
     assert states == {False, True}
-    assert num > 30
 
 
+@SLOW
 def test_objects_of_a_store_are_replaced(tgflow, learn, tmp_path):
     store = tmp_path / "store"
     store.mkdir()
@@ -274,6 +281,51 @@ def test_objects_of_a_store_are_replaced(tgflow, learn, tmp_path):
     shutil.rmtree(tmp_path / "out")
     ran = tgflow("run", "--resume", "-o", "out", "--store", store.as_uri())
     assert ran.code == 0, ran.err
+
+
+@SLOW
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--edge-table", "disk", "--edge-path", "edges.rows"),
+        ("-m", "tgn", "--slices", 2, "--replay-ratio", "0.5"),
+        ("--horizon-events", 64, "--scores", "x-{day}.csv", "--time-unit", "s"),
+        (
+            *("--direction", "bipartite", "--node-features", "../nodes.csv"),
+            *("--node-columns", "a", "--set", "graph.node_side=side"),
+        ),
+        (
+            *("--label-stream", "../late.csv", "--label-column", "time=t", "--label", "label"),
+            *("--task", "edge", "--target", "label", "--time-unit", "s"),
+        ),
+        ("--set", "checkpoint.log=false"),
+    ],
+    ids=lambda flags: flags[0].strip("-"),
+)
+def test_every_part_of_a_run_forgets_and_goes_on(tgflow, learn, tmp_path, flags):
+    names = [f"zed-{n}" for n in range(60, 75)] + [GONE] + [f"shop-{n}" for n in range(8)]
+    rows = [f"{name},{side},{len(name)}" for name in names for side in ("src", "dst")]
+    rows = rows if "bipartite" in flags else rows[::2]
+    (tmp_path.parent / "nodes.csv").write_text("\n".join(["id,side,a", *rows]) + "\n")
+    lines = (tmp_path / "events.csv").read_text().splitlines()[1:]
+    late = [line.split(",") for line in lines if "at " not in line][::3]
+    rows = [f"{each[5]},{i % 2},{int(each[2]) + 500}" for i, each in enumerate(late)]
+    (tmp_path.parent / "late.csv").write_text("\n".join(["id,label,t", *rows]) + "\n")
+    learn(*flags)
+    (tmp_path / "events.csv").rename(tmp_path.parent / "events.csv")
+    more = write_events(tmp_path.parent / "more.csv", 60, 300)
+    for num in (294, 352):  # the second time as a new node
+        ran = tgflow("forget", "out", "--node", GONE)
+        assert ran.code == 0, ran.err
+        assert naming(tmp_path) == []
+        ran = tgflow("run", "--resume", "-o", "out", "--append", more)
+        assert ran.code == 0, ran.err
+        run = tg.open_run(tmp_path / "out")
+        assert run.position == 352
+        assert not any(
+            name.startswith(ERASED) for name in run.embeddings().read_all()["id"].to_pylist()
+        )
+        assert (run.ids.find([GONE], "dst").item() >= 0) is (num == 294)
 
 
 def test_integers_and_a_file_of_nodes(tgflow, run, tmp_path):

@@ -154,10 +154,12 @@ def run(
                     follow(peers, flow)
                     return
                 metrics, result, directory = done = _learn(config, options, flow, peers)
-                carry_out(directory.path, hint)
-            if not result.stopped or flow.signal is not None:
+                has_forgotten = carry_out(directory.path, hint)
+            serves = directory.config.serve.at is not None and directory.config.serve.stay
+            if flow.signal is not None or not (result.stopped or (has_forgotten and serves)):
                 break
-            config = replaced(config, {"run.out": str(directory.path)})  # stopped to forget nodes
+            # it was stopped to forget nodes, and goes on
+            config = replaced(config, {"run.out": str(directory.path)})
             options = replace(options, resume=True, overwrite=False, append=None)
         if result.stopped or not directory.learned.has_ended:
             break
@@ -230,7 +232,7 @@ def _learn(
     from tgflow.ranks.broadcast import Lead
     from tgflow.run import build
     from tgflow.run.directory import RunDirectory
-    from tgflow.run.forget import carry_out
+    from tgflow.run.forget import carry_out, requested
     from tgflow.run.model_maker import make_model
     from tgflow.run.uploads import fetch_run
     from tgflow.streams.files.reader import FileSource
@@ -280,7 +282,7 @@ def _learn(
             _write_report(directory, metrics, result, run.run_log)
             if c.serve.at is not None and c.serve.stay:
                 run.run_log.info("serve", "the stream has ended; a signal ends serving")
-                while flow.signal is None:
+                while flow.signal is None and not (peers.world == 1 and requested(run.path)):
                     time.sleep(0.1)
             run.run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
     return metrics, result, directory

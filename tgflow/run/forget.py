@@ -22,15 +22,15 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
-from torch import Tensor
 
 from tgflow.base.peers import PARTS
 from tgflow.base.text import printable
@@ -65,7 +65,7 @@ from tgflow.train.trainer_state import file_of, load_rows, save_rows
 
 FOLDER = "forget"
 REQUESTS, STAGED, JOURNAL, DONE = "request-*.json", "staged", "journal.json", "done.json"
-_MASK = "[erased]"
+_MASK, _NOTHING = "[erased]", re.compile("(?!)")
 _PIECE_OF = re.compile(r"(.+)-(\d+)-(\d{6})")
 _NOT_TEXT = {"checkpoints", "log", DEAD_LETTERS, FOLDER, LOCK, "tensorboard", SETTINGS}
 
@@ -102,8 +102,8 @@ def request(path: Path, nodes: Sequence[str], fs: RealFs | None = None) -> Path:
     return file
 
 
-def carry_out(path: Path, say: Callable[[str], None], fs: RealFs | None = None) -> None:
-    """Forget the nodes of all requests, and finish what a crash has interrupted.
+def carry_out(path: Path, say: Callable[[str], None], fs: RealFs | None = None) -> bool:
+    """Forget the nodes of all requests, and finish what a crash has interrupted; False without any.
 
     Raises:
         CheckpointError: If no checkpoint can be read; nothing has changed.
@@ -113,7 +113,7 @@ def carry_out(path: Path, say: Callable[[str], None], fs: RealFs | None = None) 
             next call.
     """
     if not requested(path):
-        return
+        return False
     fs, folder = RealFs() if fs is None else fs, path / FOLDER
     with RunLock(path / LOCK, say=say) as lock:
         while requested(path):  # others may come meanwhile
@@ -122,22 +122,21 @@ def carry_out(path: Path, say: Callable[[str], None], fs: RealFs | None = None) 
                 fs.make_directory(folder / STAGED)
                 _Erasure(path, fs, lock).prepare()
             _finish(path, json.loads((folder / JOURNAL).read_bytes()), fs, say)
+    return True
 
 
 def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs, say: Callable[[str], None]) -> None:
     """Do what the journal lists, as far as it has not been done, and remove the requests."""
     folder, touched = path / FOLDER, set[Path]()
-    for staged, target in ((Path(a), Path(b)) for a, b in journal["moves"]):
+    for staged, target in ((path / a, path / b) for a, b in journal["moves"]):
         if staged.exists():
             if target.is_dir():
                 fs.remove_directory(target)
             fs.rename(staged, target)
         touched |= {target.parent}
-    for gone in map(Path, journal["gone"]):
-        if gone.is_dir():
-            fs.remove_directory(gone)
-        elif gone.exists():
-            fs.unlink(gone)
+    for gone in (path / each for each in journal["gone"]):
+        if gone.exists():
+            (fs.remove_directory if gone.is_dir() else fs.unlink)(gone)
         touched |= {gone.parent}
     for each in sorted(touched):
         fs.sync_directory(each)
@@ -184,36 +183,22 @@ def _config(path: Path, checkpoint: Path | None = None) -> Config:
     return saved_config(path, Checkpoint({}, meta))
 
 
-def _write(fs: RealFs, file: Path, parts: Iterable[bytes], *, replaces: bool = False) -> None:
-    """Create a file, synced; one left by a crash is removed before."""
+def _write(
+    fs: RealFs, file: Path, parts: Iterable[bytes], *, replaces: bool = False
+) -> dict[str, int]:
+    """Create a file, synced; one left by a crash is removed before. Return size and checksum."""
     target, file = file, file.with_name(f".{file.name}.partial") if replaces else file
     if file.exists():
         fs.unlink(file)
-    fd = fs.create(file)
-    for part in parts:
+    fd, size, crc, left = fs.create(file), 0, 0, iter(parts)
+    while part := b"".join(islice(left, 1000)):
         fs.write(fd, part)
+        size, crc = size + len(part), zlib.crc32(part, crc)
     fs.sync(fd)
     fs.close(fd)
     if replaces:
         fs.rename(file, target)
-
-
-@dataclass
-class _Found:
-    """Events of the nodes in the newest checkpoint, and their partners."""
-
-    positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    partners: set[tuple[int, int]] = field(default_factory=set)
-    """Other nodes of their events, with the ticks of these."""
-    nodes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    """Dense ids of the nodes."""
-    ends: tuple[int, int] = (0, 0)
-    """Dense ids in place of their events' ends."""
-
-    def rows(self, start: int, size: int) -> Tensor:
-        """Return which of `size` entries from position `start` on are theirs, as rows."""
-        bounds = torch.searchsorted(self.positions, torch.tensor([start, start + size]))
-        return self.positions[slice(*bounds.tolist())] - start
+    return {"num_bytes": size, "crc32": crc}
 
 
 class _Erasure:
@@ -233,7 +218,14 @@ class _Erasure:
         )
         self._moves: list[tuple[Path, Path]] = []
         self._gone: list[Path] = []
-        self._found = _Found()
+        self._nodes = self._positions = torch.empty(0, dtype=torch.int64)
+        """Dense ids of the nodes, and log positions of their events, in the newest checkpoint."""
+        self._partners = set[tuple[int, int]]()
+        """The other nodes of these events, with their ticks."""
+        self._ends = 0, 0
+        """Dense ids in place of their ends."""
+        self._marks: dict[Path, dict[str, int]] = {}
+        """New lengths of the rows of scores that the checkpoint counts."""
         self._letters: dict[int, dict[int, tuple[int, int]]] = {}
         """By file of dead letters: byte and checksum in the new one by byte in the old one."""
 
@@ -247,38 +239,39 @@ class _Erasure:
             self._fs.make_directory(self._staged / "log")
             moved = rewrite(self._fs, log, self._staged / "log", self._frame)
             self._moves.append((self._staged / "log", log))
-        marks: dict[Path, tuple[int, int]] = {}
         config = _config(self._path, None if newest is None else newest[1].path)
-        self._scores(config, {} if newest is None else newest[1].meta, marks)
+        self._scores(config, {} if newest is None else newest[1].meta.get("score_rows") or {})
         if newest is not None:
-            self._checkpoint(*newest, config, moved, marks)
+            self._checkpoint(*newest, config, moved)
         self._texts()
-        self._fs.sync_directory(self._staged)
-        figures = {
-            "nodes": len(self._names),
-            "known": len(self._found.nodes),
-            "events": len(self._found.positions),
-        }
+        for folder in sorted({self._staged, *(staged.parent for staged, _ in self._moves)}):
+            self._fs.sync_directory(folder)
+        known, events = len(self._nodes), len(self._positions)
         journal = {
-            "moves": [[str(a.absolute()), str(b.absolute())] for a, b in self._moves],
-            "gone": [str(each.absolute()) for each in self._gone],
+            "moves": [[self._name(each) for each in move] for move in self._moves],
+            "gone": [self._name(each) for each in self._gone],
             "requests": [each.name for each in self._requests],
-            "figures": figures,
+            "figures": {"nodes": len(self._names), "known": known, "events": events},
         }
-        _write(
-            self._fs, self._path / FOLDER / JOURNAL, [json.dumps(journal).encode()], replaces=True
-        )
-        self._fs.sync_directory(self._path / FOLDER)
+        file = self._path / FOLDER / JOURNAL
+        _write(self._fs, file, [json.dumps(journal).encode()], replaces=True)
+        self._fs.sync_directory(file.parent)
 
-    def _stage(self, target: Path, parts: Iterable[bytes]) -> None:
-        """Write the new version of a file, beside it or in the folder of the request."""
+    def _stage(self, target: Path, parts: Iterable[bytes]) -> dict[str, int]:
+        """Write the new version of a file; return its size and checksum."""
         self._moves.append((self._place(target), target))
-        _write(self._fs, self._moves[-1][0], parts)
+        return _write(self._fs, self._moves[-1][0], parts)
 
     def _place(self, target: Path) -> Path:
-        if target.absolute().is_relative_to(self._path.absolute()):
-            return self._staged / f"{len(self._moves)}-{target.name}"
-        return target.with_name(f".forget-{target.name}")
+        """Return where the new version of a file is staged: on the same disk."""
+        if Path(self._name(target)).is_absolute():
+            return target.with_name(f".forget-{target.name}")
+        return self._staged / f"{len(self._moves)}-{target.name}"
+
+    def _name(self, path: Path) -> str:
+        """Return a path from the run's directory, which may be moved, or an absolute one."""
+        path, home = path.absolute(), self._path.absolute()
+        return str(path.relative_to(home) if path.is_relative_to(home) else path)
 
     # Rows
 
@@ -320,16 +313,14 @@ class _Erasure:
             return rows, footer
         return self._rows(rows, blank=True), footer
 
-    def _masked(self, value: Any, *, everywhere: bool = False) -> Any:
-        """Return JSON with the texts of rejected rows masked; with `everywhere` all texts."""
+    def _masked(self, value: Any, elsewhere: re.Pattern[str] = _NOTHING) -> Any:
+        """Return JSON whose texts about rejected rows are masked, and others by a pattern."""
         if isinstance(value, dict):
-            return {
-                k: self._masked(v, everywhere=everywhere or k == "refused")
-                for k, v in value.items()
-            }
+            masks = {"refused": self._pattern}
+            return {k: self._masked(v, masks.get(k, elsewhere)) for k, v in value.items()}
         if isinstance(value, list):
-            return [self._masked(each, everywhere=everywhere) for each in value]
-        return self._pattern.sub(_MASK, value) if everywhere and isinstance(value, str) else value
+            return [self._masked(each, elsewhere) for each in value]
+        return elsewhere.sub(_MASK, value) if isinstance(value, str) else value
 
     # Files beside the checkpoints
 
@@ -364,81 +355,57 @@ class _Erasure:
                 byte, crcs[number] = ends[byte]
         return {"segment": last, "byte": byte, "crc32": crcs}
 
-    def _scores(
-        self, config: Config, meta: Mapping[str, Any], marks: dict[Path, tuple[int, int]]
-    ) -> None:
-        """Remove the ids from files of scores; `marks` gets the new lengths of their rows."""
-        noted = meta.get("score_rows") or {}
-        for to in {config.scores.to, noted.get("to")}:
-            if to is None or scheme_of(to):
+    def _scores(self, config: Config, noted: Mapping[str, Any]) -> None:
+        """Remove the ids from all files of scores, those that a checkpoint counts up to there."""
+        own, mark = noted.get("to"), noted.get("mark", {"day": None})
+        rows = {path.stem: path for path in (self._path / ROWS_OF_DAYS).glob("*.arrows")}
+        if (path := self._path / ROWS).exists():
+            rows[""] = path
+        files = [(own, day, path) for day, path in rows.items()]
+        for to in {config.scores.to, own}:
+            if to is not None and not scheme_of(to):
+                files += [(to, day, path) for day, path in score_files(to).items()]
+        for to, day, path in files:
+            if path.suffix == ".parquet":
+                self._moves.append((self._place(path), path))
+                with pq.ParquetFile(path) as file:
+                    batches = (self._rows(each, blank=False) for each in file.iter_batches())
+                    write_rows(self._moves[-1][0], batches, file.schema_arrow)
                 continue
-            mark = noted["mark"] if noted.get("to") == to else {"day": None}
-            for day, path in score_files(to).items():
-                is_cut = mark["day"] == day
-                if path.suffix == ".parquet":
-                    self._parquet(path)
-                else:
-                    self._score_rows(path, mark["num_bytes"] if is_cut else None, marks)
-        rows = [self._path / ROWS, *sorted((self._path / ROWS_OF_DAYS).glob("*.arrows"))]
-        for path in filter(Path.exists, rows):
-            mark = noted.get("mark") or {"day": None}
-            is_cut = mark["day"] == ("" if path.name == ROWS else path.stem)
-            self._score_rows(path, mark["num_bytes"] if is_cut else None, marks)
+            size = mark["num_bytes"] if (to, day) == (own, mark["day"]) else path.stat().st_size
+            make = self._arrow_rows if path.suffix == ".arrows" else self._text_rows
+            self._marks[path.absolute()] = self._stage(path, make(path, size))
 
-    def _parquet(self, path: Path) -> None:
-        import pyarrow.parquet as pq
+    def _arrow_rows(self, path: Path, size: int) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            stream = pa.ipc.open_stream(file)
+            yield stream.schema.serialize().to_pybytes()
+            while file.tell() < size:
+                yield self._rows(stream.read_next_batch(), blank=False).serialize().to_pybytes()
 
-        table = pq.read_table(path)
-        changed = self._rows(table.combine_chunks(), blank=False)
-        if changed is not table and not changed.equals(table):
-            staged = self._place(path).with_suffix(".parquet")
-            write_rows(staged, changed.to_batches(), table.schema)
-            self._moves.append((staged, path))
-
-    def _score_rows(self, path: Path, size: int | None, marks: dict[Path, tuple[int, int]]) -> None:
-        """Stage the first `size` bytes of rows without ids, if they have some of the nodes."""
-        data = path.read_bytes()[:size]
-        if path.suffix == ".arrows":
-            with pa.ipc.open_stream(data) as stream:
-                parts = [stream.schema.serialize().to_pybytes()]
-                parts += [self._rows(b, blank=False).serialize().to_pybytes() for b in stream]
-        else:
-            parts = [*self._lines(data.decode(), path.suffix)]
-        new = b"".join(parts)
-        if new != data:
-            self._stage(path, [new])
-            if size is not None:
-                marks[path.absolute()] = len(new), zlib.crc32(new)
-
-    def _lines(self, text: str, suffix: str) -> Iterator[bytes]:
-        """Yield the records of a text file of scores, without ids in those of the nodes."""
-        names = {*self._names}
-        if suffix == ".jsonl":
-            for line in text.splitlines(keepends=True):
-                row = json.loads(line)
-                if names.isdisjoint({str(row["src"]), str(row["dst"])}):
-                    yield line.encode()
+    def _text_rows(self, path: Path, size: int) -> Iterator[bytes]:
+        """Yield the first bytes of a text file of scores, without ids in rows of the nodes."""
+        names, is_json, record, header = {*self._names}, path.suffix == ".jsonl", "", list[str]()
+        delimiter = "\t" if path.suffix == ".tsv" else ","
+        with path.open("rb") as file:
+            for line in file:
+                if file.tell() > size:
+                    return
+                record += line.decode()
+                if not is_json and record.count('"') % 2:  # a quoted id goes on in the next line
                     continue
-                gone = {name: None for name in ("src", "dst", "event_id") if name in row}
-                yield f"{json.dumps(row | gone)}\n".encode()
-            return
-        tab, record, header = "\t" if suffix == ".tsv" else ",", "", list[str]()
-        for line in text.splitlines(keepends=True):
-            record += line
-            if record.count('"') % 2:  # a quoted id goes on in the next line
-                continue
-            row = next(csv.reader([record], delimiter=tab))
-            header = header or row
-            place = {name: header.index(name) for name in ("src", "dst")}
-            if not names.isdisjoint(row[at] for at in place.values()):
-                for name in ("src", "dst", "event_id"):
-                    if name in header:
-                        row[header.index(name)] = ""
-                sink = io.StringIO()
-                csv.writer(sink, delimiter=tab, lineterminator="\n").writerow(row)
-                record = sink.getvalue()
-            yield record.encode()
-            record = ""
+                fields = [] if is_json else next(csv.reader([record], delimiter=delimiter))
+                header = header or fields
+                row = json.loads(record) if is_json else dict(zip(header, fields, strict=True))
+                if not names.isdisjoint({str(row["src"]), str(row["dst"])}):
+                    row |= {name: None for name in ("src", "dst", "event_id") if name in row}
+                    sink = io.StringIO()
+                    csv.writer(sink, delimiter=delimiter, lineterminator="\n").writerow(
+                        row.values()
+                    )
+                    record = f"{json.dumps(row)}\n" if is_json else sink.getvalue()
+                yield record.encode()
+                record = ""
 
     def _texts(self) -> None:
         """Mask ids in all other texts: numbers only where they quote rejected rows."""
@@ -463,7 +430,7 @@ class _Erasure:
         except ValueError:
             lines = [*io.StringIO(text, newline="\n")]
             return "".join(map(self._text, lines)) if lines[1:] else self._free.sub(_MASK, text)
-        new = _mapped(self._masked(value), lambda each: self._free.sub(_MASK, each))
+        new = self._masked(value, self._free)
         if new == value:
             return text
         with suppress(DamagedJson):
@@ -481,7 +448,6 @@ class _Erasure:
         old: Checkpoint,
         config: Config,
         moved: Callable[[LogPosition], LogPosition],
-        marks: Mapping[Path, tuple[int, int]],
     ) -> None:
         """Stage the newest checkpoint without the nodes; all that there are go."""
         entries = list_checkpoints(self._path / "checkpoints")
@@ -514,9 +480,7 @@ class _Erasure:
             of_day = self._path / ROWS_OF_DAYS / f"{mark['day']}.arrows"
             rows = of_day if mark["day"] else self._path / ROWS
             file = (rows if to.suffix == ".parquet" else to).absolute()
-            if file in marks:
-                mark = mark | dict(zip(("num_bytes", "crc32"), marks[file], strict=True))
-                meta["score_rows"] = noted | {"mark": mark}
+            meta["score_rows"] = noted | {"mark": mark | self._marks.get(file, {})}
         attempt = max((each.attempt for each in entries if each.step == step), default=-1) + 1
         target = self._path / "checkpoints" / checkpoint_name(step, attempt)
         token: dict[str, Any] = {"token": self._lock.token} if self._lock.token else {}
@@ -528,12 +492,12 @@ class _Erasure:
 
     def _find(self, old: Checkpoint, ids: NodeIds) -> None:
         """Find events and dense ids of the nodes, and replace their texts."""
-        found, kind = self._found, old.meta.get("ids", {}).get("columns", {})
+        kind = old.meta.get("ids", {}).get("columns", {})
         names: Any = self._numbers if "keys" in kind else pa.array(self._names)
         dense = torch.cat([ids.find(names, side) for side in ("src", "dst")])
-        found.nodes = torch.unique(dense[dense >= 0])
+        self._nodes = torch.unique(dense[dense >= 0])
         is_theirs = torch.zeros(len(ids), dtype=torch.bool)
-        is_theirs[found.nodes] = True
+        is_theirs[self._nodes] = True
         positions = []
         for name in self._pieces(old, "events"):
             piece, start = old.get(name), self._start(old, name)
@@ -542,9 +506,9 @@ class _Erasure:
             positions.append(start + rows)
             for end in ("src", "dst"):
                 pairs = zip(piece[end][rows].tolist(), piece["t"][rows].tolist(), strict=True)
-                found.partners |= {*pairs}
-        found.positions = torch.cat(positions) if positions else found.positions
-        found.ends = ids.erase(found.nodes) or (0, 0)
+                self._partners |= {*pairs}
+        self._positions = torch.cat(positions) if positions else self._positions
+        self._ends = ids.erase(self._nodes) or (0, 0)
 
     def _pieces(self, old: Checkpoint, base: str) -> list[str]:
         """Return the sections of the chunks of `base` in order."""
@@ -567,31 +531,33 @@ class _Erasure:
 
     def _section(self, old: Checkpoint, name: str, dim: int | None) -> Tensors:
         """Return a section without what is of the nodes or their events."""
-        found, piece = self._found, dict(old.get(name))
+        piece = dict(old.get(name))
         base = match[1] if (match := _PIECE_OF.fullmatch(name)) else name
         if base == "events" or base in (LABEL_IDS, "label_inputs", "label_predictions"):
             size = len(next(iter(piece.values()), ()))
-            rows = found.rows(self._start(old, name), size)
+            start = self._start(old, name)
+            bounds = torch.searchsorted(self._positions, torch.tensor([start, start + size]))
+            rows = self._positions[slice(*bounds.tolist())] - start
             if len(rows):
                 for key, column in piece.items():
                     if base != "events" or key in _BLANK:
                         piece[key] = column.index_fill(0, rows, _BLANK.get(key, 0))
                 if base == "events":
-                    for key, node in zip(("src", "dst"), found.ends, strict=True):
+                    for key, node in zip(("src", "dst"), self._ends, strict=True):
                         piece[key] = piece[key].index_fill(0, rows, node)
                     if "label" in piece and bool((piece["label"] == NO_LABEL).all()):
                         del piece["label"]  # as of events without labels
         elif base == "late_labels":
-            is_theirs = torch.isin(piece["eid"], found.positions)
+            is_theirs = torch.isin(piece["eid"], self._positions)
             piece["label"] = piece["label"].masked_fill(is_theirs, NO_LABEL)
         elif name == "alerts":
-            is_other = ~torch.isin(piece["position"], found.positions)
+            is_other = ~torch.isin(piece["position"], self._positions)
             piece |= {key: piece[key][is_other] for key in ("position", "probability")}
         elif name == "reorder":
             self._buffered(piece)
         elif name == "reuse":
             for number in {key.partition(".")[0] for key in piece}:
-                kept = ~torch.isin(piece[f"{number}.nodes"], found.nodes)
+                kept = ~torch.isin(piece[f"{number}.nodes"], self._nodes)
                 for key in ("rows", "number", "nodes", "t", "slot"):
                     piece[f"{number}.{key}"] = piece[f"{number}.{key}"][kept]
         elif "rows" in piece and "clock" in piece:
@@ -609,17 +575,17 @@ class _Erasure:
             piece["rows"] = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
         if "labels" in piece:
             labels = piece["labels"].clone()
-            labels[3, torch.isin(labels[1], self._found.positions)] = NO_LABEL
+            labels[3, torch.isin(labels[1], self._positions)] = NO_LABEL
             piece["labels"] = labels
 
     def _memory(self, piece: Tensors, part: int | None, dim: int | None) -> None:
         """Make the nodes' rows initial ones, and their partners' mail of their events zeros."""
-        found, step, first = self._found, *((1, 0) if part is None else (PARTS, part))
+        step, first = (1, 0) if part is None else (PARTS, part)
         nodes = torch.arange(len(piece["clock"])) * step + first
-        is_theirs = torch.isin(nodes, found.nodes).unsqueeze(1)
+        is_theirs = torch.isin(nodes, self._nodes).unsqueeze(1)
         piece |= {key: piece[key].masked_fill(is_theirs, 0) for key in ("rows", "clock")}
         if (origin := piece.get(f"{HISTORY}origin")) is not None:
-            kept = ~torch.isin(origin[:, NODE], found.nodes)
+            kept = ~torch.isin(origin[:, NODE], self._nodes)
             piece |= {
                 key: x[kept]
                 for key, x in piece.items()
@@ -628,11 +594,11 @@ class _Erasure:
             nodes = torch.cat([nodes, piece[f"{HISTORY}origin"][:, NODE]])
         if dim is None:
             return
-        partners = torch.tensor(sorted({node for node, _ in found.partners}), dtype=torch.int64)
+        partners = torch.tensor(sorted({node for node, _ in self._partners}), dtype=torch.int64)
         size = len(piece["clock"])
         for at in torch.isin(nodes, partners).nonzero().flatten().tolist():
             prefix, row = ("", at) if at < size else (HISTORY, at - size)
-            if (int(nodes[at]), int(piece[f"{prefix}clock"][row, MAIL_T])) in found.partners:
+            if (int(nodes[at]), int(piece[f"{prefix}clock"][row, MAIL_T])) in self._partners:
                 piece[f"{prefix}rows"][row, dim:] = 0
 
     def _memory_dim(self, old: Checkpoint, config: Config) -> int | None:
@@ -650,7 +616,7 @@ class _Erasure:
         self, old: Checkpoint, new: Checkpoint, name: str, config: Config, num_ids: int
     ) -> None:
         """Make the feature rows of the nodes, or of their events, zeros."""
-        found, meta, file = self._found, old.meta, file_of(old.meta, name)
+        meta, file = old.meta, file_of(old.meta, name)
         dim, size = meta[name]["dim"], int(old.get(f"{name}_mark")["rows"])
         source = FeatureTable(dim, placement="host" if file is None else "disk", path=file)
         load_rows(old, name, source, follows_log=False)
@@ -662,7 +628,7 @@ class _Erasure:
         is_edge = name == "edge_x"
         for start in range(0, size, step):
             x = source.read(start, min(start + step, size)).clone()
-            own = found.positions if is_edge else found.nodes
+            own = self._positions if is_edge else self._nodes
             at = torch.arange(start, start + len(x))
             is_theirs = torch.isin(at, own)
             if is_edge:
@@ -695,13 +661,4 @@ def _pattern(names: Sequence[str]) -> re.Pattern[str]:
         for form in (name, json.dumps(name)[1:-1], html.escape(name), printable(name))
     }
     found = "|".join(sorted(map(re.escape, forms), key=len, reverse=True))
-    return re.compile(rf"(?<!\w)(?:{found})(?!\w)" if found else r"(?!)")
-
-
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """Return JSON with its texts changed."""
-    if isinstance(value, dict):
-        return {key: _mapped(each, change) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_mapped(each, change) for each in value]
-    return change(value) if isinstance(value, str) else value
+    return re.compile(rf"(?<!\w)(?:{found})(?!\w)") if found else _NOTHING
