@@ -13,6 +13,7 @@ import torch
 
 import tgflow as tg
 from helpers import live_runs
+from helpers.crash_states import RecordingFs, crash_states
 from helpers.live_runs import SMALL, START, Killed, same_run
 from tgflow.checkpoint import list_checkpoints
 from tgflow.checkpoint.durable.fs import RealFs
@@ -265,6 +266,24 @@ def test_erasure_that_is_killed_at_any_write_is_finished_or_undone(learn, tmp_pa
         forget.carry_out(out, print)
         assert tree(out) == done, num
     assert states == {False, True}
+
+
+@SLOW
+def test_erasure_survives_a_crash_of_the_machine(learn, tmp_path):
+    """Of the states that the disk may be left in, each 50th; see `crash_states`."""
+    learn("--scores", "out/scores.csv")
+    out = tmp_path / "out"
+    forget.request(out, [GONE])
+    fs = RecordingFs(out)
+    forget.carry_out(out, print, fs)
+    done = tree(out)
+    for number, state in enumerate(crash_states(fs)):
+        if number % 50 == 0:
+            shutil.rmtree(out)
+            state.write_to(out)
+            forget.carry_out(out, print)
+            assert tree(out) == done, state.describe()
+    assert number > 1_000
 
 
 @SLOW
