@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import faults
+from helpers import crash_states, faults
 from tgflow.checkpoint.durable.errors import DiskFull, Fenced, LogCorrupt
+from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.checkpoint.durable.lock import RunLock
-from tgflow.checkpoint.durable.log import HEADER_BYTES, DurableLog, LogPosition, read_written
+from tgflow.checkpoint.durable.log import (
+    HEADER_BYTES,
+    DurableLog,
+    LogPosition,
+    read_written,
+    rewrite,
+)
 
 
 @contextmanager
@@ -227,3 +234,22 @@ def test_fenced_writer_cannot_append_and_its_late_frames_are_not_read(tmp_path):
         assert reopened.end.segment == 1, "the same holder begins no other segment"
     old.release()
     new.release()
+
+
+def test_rewritten_log_has_the_frames_after_each_position(tmp_path):
+    """Also of segments that end early, and of one that a crash has left half written."""
+    with DurableLog(tmp_path / "log", segment_bytes=1_500) as log:
+        places = [log.append(*crash_states.frame(n)) for n in range(12)]
+    assert places[-1].segment > 1
+    with (tmp_path / f"log/{places[-1].segment:010d}.log").open("ab") as file:
+        file.write(b"half a frame")
+    (tmp_path / "new").mkdir()
+    change = lambda rows, footer: (rows, {"n": footer["n"], "more": "x" * footer["n"]})  # noqa: E731
+    moved = rewrite(RealFs(), tmp_path / "log", tmp_path / "new", change)
+    for n, place in enumerate(places):
+        with DurableLog(tmp_path / "new", needed=moved(place)) as log:
+            found = [*log.read(moved(place))]
+        assert [footer["n"] for _, footer, _ in found] == [*range(n + 1, 12)]
+        assert all(rows.equals(crash_states.frame(footer["n"])[0]) for rows, footer, _ in found)
+    with pytest.raises(LogCorrupt, match="has no frame that ends at"):
+        moved(LogPosition(0, 99))
