@@ -6,6 +6,7 @@ from typing import Any
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 
 import tgflow as tg
@@ -26,6 +27,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     return config
 
 
+@event_priority(100)  # before llmstxt looks for pages
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the repository's pages and what they show, and a page for each public module."""
     shown = [path for path in (ROOT / "examples").rglob("*.*") if "__pycache__" not in path.parts]
