@@ -26,10 +26,10 @@ def test_site_has_the_public_api_and_loads_nothing_from_other_hosts():
     names = [name for name in tg.__all__ if not inspect.ismodule(getattr(tg, name))]
     assert [name for name in names if f'id="tgflow.{name}"' not in api] == []
     listed = (site / "llms.txt").read_text()
-    for page in site.rglob("*.html"):  # each also as Markdown, which llms.txt lists
-        place = page.relative_to(site).with_suffix(".md").as_posix()
-        if place not in ("404.md", "examples/data/README.md"):
-            assert page.with_suffix(".md").is_file() and f"/{place})" in listed, place
+    places = {page.relative_to(site).with_suffix(".md").as_posix() for page in site.rglob("*.html")}
+    for place in places - {"404.md", "examples/data/index.md"}:
+        assert f"/{place})" in listed, place
+        assert (site / place).is_file()
     pages = [path.read_text() for path in site.rglob("*.html")]
     assert [LOADED.search(page).group() for page in pages if LOADED.search(page)] == []
 
