@@ -33,13 +33,11 @@ from tgflow.streams.options import StreamOptions
 from tgflow.train.alerts import AlertList
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.inference import Inference, check_reach
+from tgflow.train.inference import RANKED_AT_ONCE, Inference, check_reach
 from tgflow.train.tasks.labels import EventLabels
 
 EMBEDDED_AT_ONCE = 4096
 """Nodes per batch of rows."""
-RANKED_AT_ONCE = 1024
-"""Pairs of a ranking that are scored together; of one source, at least all."""
 SIDES: tuple[Side, Side] = ("src", "dst")
 
 

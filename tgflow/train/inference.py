@@ -17,10 +17,13 @@ from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.batch import Batch, joined
 from tgflow.graph.events import NO_EVENT, NO_NODE, NUM_RELATIONS
-from tgflow.graph.sampling.hops import HopQueries, answer_walk
+from tgflow.graph.sampling import Frontier
+from tgflow.graph.sampling.expand import distinct
+from tgflow.graph.sampling.hops import HopQueries, Hops, answer_walk
 from tgflow.graph.strategies import Sampler, SamplerFunction
 from tgflow.graph.stream_state import DeviceState, SpreadState
 from tgflow.nn.attention import each_target_alone
+from tgflow.nn.decoder import LinkDecoder
 from tgflow.nn.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.assemble import assemble, walk_of
 from tgflow.plan.draws import Roots
@@ -163,15 +166,7 @@ class Inference:
         with self._asking():
             times, positions = self._checked(len(nodes), t, as_of)
 
-            def embedded(rows: slice) -> Tensor:
-                some = nodes[rows]
-                none = torch.zeros_like(some)
-                batch = self._batch(some, some.unsqueeze(1), times[rows], positions[rows], none)
-                with self._reading():
-                    z = self.model.embed(batch).z
-                return z.index_select(0, batch.src_row)
-
-            return in_parts(len(nodes), self.max_pairs, embedded)
+            return self._rows_of(Frontier(nodes, times, positions))
 
     def score(
         self,
@@ -472,7 +467,7 @@ class Inference:
         k: int,
         relation: Tensor | None,
     ) -> Ranking:
-        width = max(1, self.max_pairs // max(1, len(src)))
+        width = max(1, RANKED_AT_ONCE // max(1, len(src)))
         best: Ranking | None = None
         for nodes in torch.split(candidates, width, dim=1):
             scores = self._scored(src, nodes, t, as_of, relation)
@@ -486,19 +481,83 @@ class Inference:
         self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor, relation: Tensor | None
     ) -> Tensor:
         """Return the logits of pairs, `[B, n]`, computed in parts of at most `max_pairs`."""
-        if dst.shape[1] > self.max_pairs:
-            parts = torch.split(dst, self.max_pairs, dim=1)
-            found = [self._scored(src, part, t, as_of, relation) for part in parts]
-            return torch.cat(found, dim=1)
+        rows_of = self._embedded(src, dst, t, as_of) if self._embeds_apart else None
 
-        def scored(rows: slice) -> Tensor:
+        def in_block(rows: slice, columns: slice) -> Tensor:
             some = None if relation is None else relation[rows]
-            batch = self._batch(src[rows], dst[rows], t[rows], as_of[rows], some)
-            with self._reading():
-                found = self.model(batch)
+            asked = src[rows], dst[rows, columns], t[rows], as_of[rows], some
+            if rows_of is None:
+                batch = self._batch(*asked)
+                with self._reading():
+                    found = self.model(batch)
+            else:
+                z, src_row, dst_row = rows_of
+                found = self.model.decoder(
+                    z, self._pairs(src_row[rows], dst_row[rows, columns], *asked)
+                )
             return torch.cat([found.positive.unsqueeze(1), found.negative], dim=1)
 
-        return in_parts(len(src), max(1, self.max_pairs // max(1, dst.shape[1])), scored)
+        width = min(self.max_pairs, max(1, dst.shape[1]))
+
+        def scored(rows: slice) -> Tensor:
+            starts = range(0, max(1, dst.shape[1]), width)
+            blocks = [in_block(rows, slice(start, start + width)) for start in starts]
+            return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
+
+        return in_parts(len(src), max(1, self.max_pairs // width), scored)
+
+    @property
+    def _embeds_apart(self) -> bool:
+        """Whether scores of pairs read rows of nodes, which can be computed once for many pairs."""
+        is_usual = type(self.model).forward is TemporalModel.forward
+        return is_usual and isinstance(self.model.decoder, LinkDecoder)
+
+    def _embedded(
+        self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a row for each distinct query, and those of sources `[B]` and others `[B, n]`."""
+        ends = torch.cat([src.unsqueeze(1), dst], dim=1)
+        asked = Frontier(
+            *(
+                x.flatten().contiguous()
+                for x in torch.broadcast_tensors(ends, t[:, None], as_of[:, None])
+            )
+        )
+        top, row = distinct(asked, None)
+        row = row.view(ends.shape)
+        return self._rows_of(top), row[:, 0], row[:, 1:]
+
+    def _rows_of(self, top: Frontier) -> Tensor:
+        """Return the embeddings of nodes, each at a time as of a position, `[N, dim]`."""
+
+        def embedded(rows: slice) -> Tensor:
+            some = top.nodes[rows]
+            positions = top.position[rows]
+            none = torch.zeros_like(some)
+            batch = self._batch(some, some.unsqueeze(1), top.t[rows], positions, none)
+            with self._reading():
+                z = self.model.embed(batch).z
+            return z.index_select(0, batch.src_row)
+
+        return in_parts(len(top), self.max_pairs, embedded)
+
+    def _pairs(
+        self,
+        src_row: Tensor,
+        dst_row: Tensor,
+        src: Tensor,
+        dst: Tensor,
+        t: Tensor,
+        as_of: Tensor,
+        relation: Tensor | None,
+    ) -> Batch:
+        """Return the batch of some pairs, of given rows and without neighbors."""
+        draws = self._plan.draws
+        roots = self._plan.placed(draws.ask(src, dst, t, as_of, relation))
+        rows = torch.cat([src_row, dst_row[:, 0], dst_row[:, 1:].reshape(-1)])
+        none = roots.queries.nodes.new_empty(0)
+        hops = Hops(rows.to(none.device), (Frontier(none, none, none),), ())
+        return assemble(draws, roots, hops).batch.to(device_of_model(self.model))
 
     def _batch(
         self,
@@ -551,6 +610,8 @@ class Inference:
         return nullcontext() if state is None else state.covering(self.graph.num_nodes + NUM_NEW)
 
 
+RANKED_AT_ONCE = 1 << 20
+"""Pairs of a ranking whose scores are held at once; of one source, at least all."""
 NUM_NEW = 2
 """Nodes without events that may be asked about beside the graph's: both ends of a pair."""
 MAX_SLOTS = 1 << 23

@@ -135,3 +135,19 @@ def test_destinations_are_those_before_the_position():
             assert engine.destinations(src, as_of=position).tolist() == met
     with pytest.raises(IndexError, match="99"):
         engine.destinations(99)
+
+
+def test_ranking_embeds_each_node_once_for_all_sources(monkeypatch):
+    model = made_model("tgn")
+    plan = plan_for(model, STREAM)
+    see(model, plan, 3)
+    embed, rows = type(model).embed, []
+
+    def counted(self, batch):
+        rows.append(len(batch.src_row))
+        return embed(self, batch)
+
+    monkeypatch.setattr(type(model), "embed", counted)
+    src, destinations = torch.arange(6), STREAM.dst.unique()
+    tg.Inference(model, plan.graph, max_pairs=8).rank(src, 200, destinations)
+    assert sum(rows) == len(torch.cat([src, destinations]).unique())
