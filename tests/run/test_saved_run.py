@@ -141,11 +141,17 @@ def test_offline_run_answers_queries_and_continues_training(made, tmp_path):
 def test_command_line_gives_the_same_answers(made, run, capsys, tmp_path):
     folder, events = made
     capsys.readouterr()
-    assert tgflow("predict", folder / "pay", "--src", "acc_1", "--top", 2, "--json") == 0
+    assert tgflow("predict", folder / "pay", "--src", "acc_1", "--top-k", 2, "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     expected = run.top_k("acc_1", k=2)
     assert [row["dst"] for row in rows] == expected.dst
     assert [row["logit"] for row in rows] == expected.logit.double().tolist()
+    (tmp_path / "users.txt").write_text("acc_1\nacc_never\n")
+    ask = ["predict", folder / "pay", "--sources", tmp_path / "users.txt", "-k", 2, "--json"]
+    assert tgflow(*ask) == 0
+    both = json.loads(capsys.readouterr().out)
+    assert both[:2] == rows
+    assert [(row["src"], row["new"]) for row in both[2:]] == 2 * [("acc_never", "src")]
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("src,dst\n" + "\n".join(",".join(event[:2]) for event in events[:4]) + "\n")
     to = tmp_path / "scores.parquet"

@@ -57,7 +57,10 @@ def predict(
         list[str] | None,
         typer.Option("--dst", help="Candidate destination, unset: all; may be repeated"),
     ] = None,
-    top: Annotated[int, typer.Option("--top", "-k", min=1, help="Destinations per source")] = 10,
+    sources: Annotated[
+        Path | None, typer.Option("--sources", help="File with the id of a source in each line")
+    ] = None,
+    top: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Destinations per source")] = 10,
     exclude_known: Annotated[
         bool, typer.Option("--exclude-known", help="Exclude past neighbors of a source")
     ] = False,
@@ -78,13 +81,16 @@ def predict(
 
     [bold]Examples[/bold]
 
-      tgflow predict runs/pay --src acc_9 --top 10
+      tgflow predict runs/pay --src acc_9 --top-k 10
+      tgflow predict runs/pay --sources users.txt --top-k 10 --to best.parquet
       tgflow predict runs/pay --src acc_9 --dst shop_1 --dst shop_2 --json
       tgflow predict runs/pay --src acc_9 --relation refund
       tgflow predict runs/pay --pairs pairs.csv --to scores.parquet
     """
+    src = [*(src or []), *(sources.read_text(encoding="utf-8").split("\n") if sources else [])]
+    src = [each for line in src if (each := line.removesuffix("\r"))]
     if (pairs is None) == (not src):
-        raise CliError("pass either --src or --pairs", USAGE)
+        raise CliError("pass either sources, by --src or --sources, or --pairs", USAGE)
     if pairs is not None and (dst or exclude_known):
         raise CliError("--dst and --exclude-known require --src; --pairs contains both ends", USAGE)
 
@@ -94,7 +100,7 @@ def predict(
         found = opened.score(_read_pairs(pairs, opened), at=time, relation=related)
     else:
         candidates = _ids(opened, dst) if dst else None
-        found = opened.top_k(_ids(opened, src or []), top, candidates, exclude_known, time, related)
+        found = opened.top_k(_ids(opened, src), top, candidates, exclude_known, time, related)
     table = found.to_arrow()
     if to is not None:
         count = write_table(to, table.to_batches(), table.schema)
