@@ -517,12 +517,8 @@ class Inference:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return a row for each distinct query, and those of sources `[B]` and others `[B, n]`."""
         ends = torch.cat([src.unsqueeze(1), dst], dim=1)
-        asked = Frontier(
-            *(
-                x.flatten().contiguous()
-                for x in torch.broadcast_tensors(ends, t[:, None], as_of[:, None])
-            )
-        )
+        times, positions = (x.repeat_interleave(ends.shape[1]) for x in (t, as_of))
+        asked = Frontier(ends.flatten(), times, positions)
         top, row = distinct(asked, None)
         row = row.view(ends.shape)
         return self._rows_of(top), row[:, 0], row[:, 1:]
@@ -532,9 +528,9 @@ class Inference:
 
         def embedded(rows: slice) -> Tensor:
             some = top.nodes[rows]
-            positions = top.position[rows]
-            none = torch.zeros_like(some)
-            batch = self._batch(some, some.unsqueeze(1), top.t[rows], positions, none)
+            assert top.position is not None
+            pairs = some, some.unsqueeze(1), top.t[rows], top.position[rows]
+            batch = self._batch(*pairs, torch.zeros_like(some))
             with self._reading():
                 z = self.model.embed(batch).z
             return z.index_select(0, batch.src_row)
