@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -21,6 +22,7 @@ from tgflow.checkpoint import (
     CheckpointWriter,
     NoValidCheckpoint,
 )
+from tgflow.checkpoint import store as store_module
 from tgflow.checkpoint.durable.errors import DiskFull, Fenced
 from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.checkpoint.durable.lock import RunLock
@@ -239,6 +241,23 @@ def test_checkpoint_writer_saves_during_training(tmp_path):
     assert [entry.step for entry in store.entries()] == [5, 7]
     assert stats.num_bytes > 0
     assert stats.last_path == store.entries()[-1].path
+
+
+def test_copies_end_with_a_save_before_free_memory_is_released(tmp_path, monkeypatch):
+    go, released = threading.Event(), []
+    monkeypatch.setattr(store_module, "release_free", lambda: released.append(copy() is None))
+
+    def take():
+        go.wait(20)
+        return {"x": torch.ones(1)}
+
+    writer, checkpoint, copy = CheckpointWriter(CheckpointStore(tmp_path)), at(5), weakref.ref(take)
+    checkpoint.later["memory"] = take
+    assert writer.submit(5, checkpoint)
+    del checkpoint, take
+    go.set()
+    writer.wait()
+    assert released == [True]
 
 
 def test_checkpoint_of_a_process_that_lost_the_run_is_not_resumed_from(tmp_path):

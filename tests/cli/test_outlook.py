@@ -104,7 +104,7 @@ def test_run_warns_and_shows_where_its_growth_leads(tgflow, tmp_path, monkeypatc
     assert line["level"] == "warning"
     values = metrics[0].metrics()
     assert 0 <= values["seconds_left"]["memory"] < 1
-    parts = {"neighbors", "counts", "node memory", "features", "other"}
+    parts = {"neighbors", "counts", "events", "node memory", "features", "other"}
     assert values["memory"].keys() == parts
     said = tgflow("info", "out").out
     assert "memory ends" in said

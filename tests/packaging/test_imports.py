@@ -41,7 +41,7 @@ BINARY = {".gz", ".npy", ".png", ".parquet", ".arrow", ".safetensors", ".log"}
 KNOW_ADDRESSES = [
     *("tgflow.cuda", "tgflow.graph.tables.gpu_rows", "tgflow.graph.cache.device"),
     *("tgflow.graph.tables.host", "tgflow.graph.tables.table"),
-    "tgflow.cli.benchmarks",
+    *("tgflow.cli.benchmarks", "tgflow.base.free_memory"),
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|(?<!safetensors\.)torch\.(save|load)\b"
 ONLY_IN = {

@@ -10,10 +10,11 @@ import torch
 from helpers.effort import cases
 from helpers.live_runs import assert_same_state, state_of, untimed
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.strategies import skewed_events
 from tgflow import checkpoint as ckpt
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.events import EventBatch, concat
-from tgflow.models import SmoothedCounts
+from tgflow.models import SmoothedCounts, TGNConfig
 from tgflow.streams import open_stream
 from tgflow.train import stream_trainer
 from tgflow.train.config import ContinualConfig
@@ -41,6 +42,18 @@ def run(events, *sizes, **changes):
     recorder, trainer = Recorder(), trainer_of(**changes)
     result = trainer.run(pieces(events, *sizes or (64,)), recorder)
     return trainer, recorder.steps, result
+
+
+def test_memory_by_part_stays_within_its_bytes_an_event():
+    """Of the default model; half of the neighbors are parts of chunks that later events fill."""
+    events = skewed_events(24_000, 500)
+    model = small_tgn(edge_x_dim=0, pair_features=TGNConfig().pair_features)
+    trainer = trainer_of(model, TemporalGraph(), batch_size=6_000)
+    trainer.run(pieces(events, 6_000))
+    parts = {name: num / len(events) for name, num in trainer.memory_parts().items()}
+    assert parts["events"] == 24
+    assert parts["counts"] <= 200
+    assert parts["neighbors"] <= 70
 
 
 def test_training_improves_metrics_and_reports_them():

@@ -13,6 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
+from tgflow.base.free_memory import release_free
 from tgflow.checkpoint import directory as directories
 from tgflow.checkpoint.checkpoint import Checkpoint
 from tgflow.checkpoint.directory import Announce, Manifest, Written, read_manifest
@@ -308,8 +309,8 @@ class CheckpointWriter:
         devices = {x.device for x in tensors if has_device(x.device)}
         copied = [device_of(device).record_event() for device in devices]
         self._thread = threading.Thread(
-            target=self._save,
-            args=(step, checkpoint, copied),
+            target=self._save_and_free,
+            args=([(step, checkpoint, copied)],),
             name="checkpoint-writer",
             daemon=True,
         )
@@ -329,6 +330,10 @@ class CheckpointWriter:
         if error is not None:
             raise error
         return self.stats
+
+    def _save_and_free(self, work: list[tuple[int, Checkpoint, Sequence[StreamEvent]]]) -> None:
+        self._save(*work.pop())  # the copies end with it: kept, their memory would grow each time
+        release_free()
 
     def _save(self, step: int, checkpoint: Checkpoint, copied: Sequence[StreamEvent]) -> None:
         start, stats = time.monotonic(), self.stats

@@ -65,6 +65,13 @@ class EventLog:
         """Position of the first event that is held: earlier ones were forgotten."""
         return self.native.first
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns in memory, without those of pieces that files hold."""
+        widths = [each.values.itemsize for each in self._beside.values()]
+        held = len(self) - self.first - len(self.files) * self.piece
+        return (24 + 8 * self.has_relations + sum(widths)) * max(held, 0)
+
     def _facts(self) -> dict[str, object]:
         at = self.first
         first, last = self.read(at, min(at + 1, len(self))).t, self.t_last

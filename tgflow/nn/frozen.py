@@ -40,7 +40,7 @@ class FrozenRows:
             self._kept.append((ids, self._columns(ids)))
 
     def copy_to(self, out: Sequence[Tensor], pages: Iterator[slice]) -> None:
-        """Write the rows to tensors, once; `pages` are consecutive slices of all of them."""
+        """Write the rows to tensors, once; `pages` are ascending slices of those needed."""
         for page in pages:
             for to, x in zip(out, self._columns(page), strict=True):
                 if x.is_cpu and to.is_cpu:  # on this thread alone, beside the training's

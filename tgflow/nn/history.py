@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tgflow.base.free_memory import discard
 from tgflow.nn._native import version_links, version_slots
 from tgflow.nn.frozen import Freezer
 
@@ -38,7 +39,8 @@ class VersionHistory(nn.Module):
 
     Rows are numbered consecutively; number n is in slot n mod capacity until n + capacity is
     written. A row links to its node's previous one and, as in Myers' skew-binary lists (1983), to
-    one much further back, so that a lookup takes logarithmically many steps.
+    one much further back, so that a lookup takes logarithmically many steps. The CPU's memory of
+    dropped rows is freed before their slots are written again.
 
     On a device kernels read and append (`tgflow.cuda.memory`), by the same links. The counts are
     there too, and the ring is allocated in full, so that nothing synchronizes.
@@ -91,6 +93,7 @@ class VersionHistory(nn.Module):
 
     def _count(self, number: int, position: int) -> None:
         self._next, self._position = number, position
+        self._freed = self._free_at = 0
         self.counts[0], self.counts[1] = number, position
 
     def __len__(self) -> int:
@@ -154,6 +157,19 @@ class VersionHistory(nn.Module):
         self.origin.index_copy_(0, slot, origin)
         self.head.index_copy_(0, nodes, number)
         self._next += len(nodes)
+        if self._next >= self._free_at:
+            self._free_dropped()
+
+    def _free_dropped(self) -> None:
+        """Free the pages of rows that are not read any more; their links stay."""
+        self._free_at = self._next + self.capacity // 32
+        begin, end = max(self._freed, self._next - self.capacity), self._next - len(self)
+        self._freed, at = end, begin % self.capacity
+        stop = at + end - begin
+        for first, last in ((at, min(stop, self.capacity)), (0, stop - self.capacity)):
+            if first < last:
+                self._freezer.keep(torch.arange(first, last))
+                discard(self.rows[first:last])
 
     def _ring(self) -> dict[str, Any]:
         """Return the arguments of the core's functions."""
@@ -204,24 +220,21 @@ class VersionHistory(nn.Module):
 
     def frozen(self) -> Callable[[], dict[str, Tensor]]:
         """Return a function that returns `state_dict` as of now, once; for another thread."""
-        next_, position, events = self.next, self.position, self.num_events
-        index = {"events": torch.tensor([position, events])}
+        index, slot = {"events": torch.tensor([self.position, self.num_events])}, self._kept_slots()
         if not self._on_host:
-            slot = self._kept_slots()
             slot = slot[in_order(self.origin.index_select(0, slot))]
             state = {name: getattr(self, name).index_select(0, slot) for name in COLUMNS}
             return lambda: state | index
-        size = min(next_, self.capacity)
+        size = min(self.next, self.capacity)
         rows = self._freezer.freeze(size, lambda at: [getattr(self, name)[at] for name in COLUMNS])
+        pages = (torch.unique_consecutive(slot // _PAGE) * _PAGE).tolist()
 
         def take() -> dict[str, Tensor]:
             out = [torch.empty_like(getattr(self, name)[:size]) for name in COLUMNS]
-            rows.copy_to(out, (slice(i, min(i + _PAGE, size)) for i in range(0, size, _PAGE)))
+            rows.copy_to(out, (slice(i, min(i + _PAGE, size)) for i in pages))
             state = dict(zip(COLUMNS, out, strict=True))
-            origin = state["origin"]
-            slot = (origin[:, SINCE] >= position - events).nonzero().squeeze(1)
-            slot = slot[in_order(origin.index_select(0, slot))]
-            return {name: x.index_select(0, slot) for name, x in state.items()} | index
+            order = in_order(state["origin"].index_select(0, slot))
+            return {name: x.index_select(0, slot[order]) for name, x in state.items()} | index
 
         return take
 

@@ -148,6 +148,7 @@ class StreamTrainer(ABC):
     def memory_parts(self) -> dict[str, int]:
         """Return the bytes of the parts in host memory that grow. Any thread may call it."""
         graph, parts = self.graph, {"counts": sum(each.nbytes for each in tuple(self._slabs))}
+        parts["events"] = graph.log.nbytes
         tables = [each for each in (graph.edge_x, graph.node_x) if each is not None]
         parts["features"] = sum(each.nbytes for each in tables if each.placement != "device")
         if self.device.type == "cpu":
