@@ -131,9 +131,8 @@ void ReadAhead::start() noexcept {
   size_t sampled = 0;
   while (sampled < num && is_held(pages_[sampled])) sampled += step;
   if (sampled >= num) return;
-  for (size_t begin = 0, end = 0; begin < num; begin = end) {
-    while (end < num && pages_[end] == pages_[begin] + (end - begin) * kPage) ++end;
-    madvise(reinterpret_cast<void*>(pages_[begin]), (end - begin) * kPage, MADV_WILLNEED);
+  for (size_t i = 0; i < num; ++i) {
+    if (!is_held(pages_[i])) madvise(reinterpret_cast<void*>(pages_[i]), kPage, MADV_WILLNEED);
   }
 #endif
 }

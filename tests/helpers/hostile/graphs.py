@@ -32,7 +32,7 @@ def new_graph() -> Call:
     }  # fmt: skip
     numbers = {"device_budget": [-1], "first_part": [-1, 21, 64], "num_parts": [0, 45]}
     numbers["first"] = [-1, INT64_MAX]
-    return Call(_core.TemporalGraph, arguments, numbers=numbers)
+    return Call(_core.TemporalGraph, arguments, numbers=numbers, optional={"folder"})
 
 
 def write_events(method: str, **more: bool) -> Callable[[], Call]:
