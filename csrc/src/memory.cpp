@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "tgflow/row_file.hpp"
@@ -119,10 +120,7 @@ void* DiskMemory::allocate(int64_t bytes) {
 void DiskMemory::free(void* chunk, int64_t bytes) noexcept { munmap(chunk, static_cast<size_t>(bytes)); }
 
 void ReadAhead::start() noexcept {
-  std::sort(pages_, pages_ + size_);
-  const auto num = static_cast<size_t>(std::unique(pages_, pages_ + size_) - pages_);
-  const size_t step = num / kSample + 1;
-  size_ = 0;
+  [[maybe_unused]] const size_t num = std::exchange(size_, 0), step = num / kSample + 1;
 #ifdef __linux__
   const auto is_held = [](uintptr_t page) {
     unsigned char found = 1;
