@@ -24,7 +24,7 @@ SETTLED = 300.0
 DAY = 86_400.0
 HELP = {
     "memory": "give it more, by --memory-limit where that is set; a rule (-m recency) takes a "
-    "tenth of it an event, and --edge-table disk none for features",
+    "tenth of it an event; --edge-table disk and --graph-table disk use files",
     "disk": "--set scores.keep_days=N, operate.keep_dead_letters=N or checkpoint.keep=1 keep less; "
     "--scores and --edge-path may name another disk",
     "maps": "raise the limit of the system: sysctl vm.max_map_count=262144",
