@@ -30,6 +30,7 @@ SIZE, BATCH = 300, 50
 STEP = ("--checkpoint-batches", 1)
 AMOUNT = ("--features", "amount")
 KINDS = ("--categorical", "kind", "--set", "stream.max_categories=2")
+COLUMNS = ("--relation", "kind", "--weight", "amount")
 TASK = ("--task", "edge", "--target", "kind", "--classes", 3, "--label-delay", "10m")
 FRAUD = ("--task", "edge", "--target", "fraud", "--positive-label", "bad")
 BY_ID = ("--event-id", "id", "--label-stream", "ids.csv")
@@ -61,7 +62,7 @@ CASES = {
     "no log": Case("run", (*STEP, "--no-log")),
     "sorted": Case("run", (*STEP, "--sort"), "mixed.csv"),
     "bad rows": Case("run", (*STEP, "--max-bad-ratio", 1), "bad.csv"),
-    "features": Case("run", (*STEP, *AMOUNT, *KINDS, "-m", "tgat")),
+    "features": Case("run", (*STEP, *AMOUNT, *KINDS, *COLUMNS, "-m", "tgat")),
     "disk": Case("run", (*STEP, *AMOUNT, "--edge-table", "disk", "--edge-cache", "4KiB")),
     "nodes": Case("run", (*STEP, *NODES, "-m", "tgat")),
     "task": Case("run", (*STEP, *TASK), scores="csv"),
