@@ -291,45 +291,35 @@ def test_traceback_is_shown_on_demand(tgflow, monkeypatch):
         tgflow("run", "-s", "x", "--batch-size", "0")
 
 
+CODES = {
+    2: "run.config.ConfigError run.restore.StrictResume base.peers.WorldError "
+    "streams.errors.SourceRefused",
+    65: "streams.errors.TooManyBadRecords streams.errors.LateEvent streams.errors.StreamError",
+    66: "streams.errors.SourceExpired streams.errors.SourceTruncated "
+    "streams.errors.SourceMismatch streams.errors.NoTopicError",
+    70: "streams.ingest.accounting.Unbalanced train.finite.TrainingDiverged "
+    "base.peers.RanksDisagree",
+    71: "run.stream.MemoryLimit",
+    73: "checkpoint.durable.errors.Locked",
+    74: "checkpoint.durable.errors.DiskFull checkpoint.CheckpointNotCommitted "
+    "checkpoint.CheckpointDurabilityUnknown",
+    75: "streams.errors.SourceUnavailable base.peers.PeerLost",
+    76: "streams.errors.SourceCorrupt checkpoint.durable.errors.LogCorrupt "
+    "checkpoint.durable.errors.LogVersion run.micro_batch_ends.EndsDamaged "
+    "run.scores.ScoresLost report.compare.outcome.OutcomeDamaged "
+    "checkpoint.NoValidCheckpoint checkpoint.CheckpointVersion "
+    "checkpoint.CheckpointDamaged",
+    77: "checkpoint.UntrustedCheckpoint",
+}
+"""Classes of errors in tgflow by exit code."""
+
+
 @pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("tgflow.run.config.ConfigError", 2),
-        ("tgflow.run.restore.StrictResume", 2),
-        ("tgflow.base.peers.WorldError", 2),
-        ("tgflow.streams.errors.TooManyBadRecords", 65),
-        ("tgflow.streams.errors.LateEvent", 65),
-        ("tgflow.streams.errors.StreamError", 65),
-        ("tgflow.streams.errors.SourceExpired", 66),
-        ("tgflow.streams.errors.SourceTruncated", 66),
-        ("tgflow.streams.errors.SourceMismatch", 66),
-        ("tgflow.streams.errors.NoTopicError", 66),
-        ("tgflow.streams.errors.SourceRefused", 2),
-        ("tgflow.streams.ingest.accounting.Unbalanced", 70),
-        ("tgflow.train.finite.TrainingDiverged", 70),
-        ("tgflow.base.peers.RanksDisagree", 70),
-        ("tgflow.run.stream.MemoryLimit", 71),
-        ("tgflow.checkpoint.durable.errors.Locked", 73),
-        ("tgflow.checkpoint.durable.errors.DiskFull", 74),
-        ("tgflow.checkpoint.CheckpointNotCommitted", 74),
-        ("tgflow.checkpoint.CheckpointDurabilityUnknown", 74),
-        ("tgflow.streams.errors.SourceUnavailable", 75),
-        ("tgflow.base.peers.PeerLost", 75),
-        ("tgflow.streams.errors.SourceCorrupt", 76),
-        ("tgflow.checkpoint.durable.errors.LogCorrupt", 76),
-        ("tgflow.checkpoint.durable.errors.LogVersion", 76),
-        ("tgflow.run.micro_batch_ends.EndsDamaged", 76),
-        ("tgflow.run.scores.ScoresLost", 76),
-        ("tgflow.report.compare.outcome.OutcomeDamaged", 76),
-        ("tgflow.checkpoint.NoValidCheckpoint", 76),
-        ("tgflow.checkpoint.CheckpointVersion", 76),
-        ("tgflow.checkpoint.CheckpointDamaged", 76),
-        ("tgflow.checkpoint.UntrustedCheckpoint", 77),
-    ],
+    ("code", "name"), [(code, name) for code, names in CODES.items() for name in names.split()]
 )
-def test_class_of_errors_has_its_exit_code(name, code):
+def test_class_of_errors_has_its_exit_code(code, name):
     module, _, kind = name.rpartition(".")
-    error = getattr(import_module(module), kind)
+    error = getattr(import_module(f"tgflow.{module}"), kind)
     assert exit_code(error.__new__(error)) == code
     assert code in EXIT_CODES
 
