@@ -1,8 +1,7 @@
 """Resume matrix: commands with data and features, stopped at named points, match undisturbed runs.
 
 Each case is stopped at each point, resumed, and compared in all results: state digest, metrics,
-records, score rows, dead letters. A quick run has one point for each case, and each point for one
-case.
+records, score rows, dead letters. A quick run has one point for a case, and a case for each point.
 """
 
 from __future__ import annotations
@@ -81,11 +80,11 @@ CASES = {
     "train seeds": Case("train", (*TRAIN, *TWO_SEEDS)),
     "compare offline": Case("compare", (*OFFLINE, *COMPARED, *TASK)),
 }
-QUICK = {"features": "SIGTERM", "disk": "log", "nodes": "checkpoint rename", "task": "SIGTERM",
-         "initial": "checkpoint rename", "parquet": "SIGTERM", "csv": "scores",
-         "alerts": "scores", "labels by id": "SIGTERM", "labels by edge": "checkpoint rename",
-         "compare": "SIGTERM", "sorted": "SIGTERM", "bad rows": "letters",
-         "train": "epoch 1"}  # fmt: skip
+QUICK = {"run": "SIGINT", "features": "backward", "disk": "log", "task": "SIGTERM",
+         "nodes": "checkpoint rename", "initial": "checkpoint done", "parquet": "SIGTERM",
+         "csv": "scores", "alerts": "scores", "labels by id": "checkpoint manifest",
+         "labels by edge": "checkpoint rename", "compare": "SIGTERM", "sorted": "checkpoint file",
+         "bad rows": "letters", "train": "epoch 1"}  # fmt: skip
 
 
 def fault(spec: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -160,8 +159,7 @@ def matrix():
             fits &= point != "log" or "--no-log" not in case.flags
             fits &= point != "letters" or name == "bad rows"
             if fits:
-                is_quick = name == "run" or QUICK.get(name) == point
-                marks = () if is_quick else pytest.mark.slow
+                marks = () if QUICK.get(name) == point else pytest.mark.slow
                 yield pytest.param(case, point, id=f"{name}-{point}", marks=marks)
 
 
