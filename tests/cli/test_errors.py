@@ -39,7 +39,7 @@ USAGE = [
     ("run made.csv --set order.bufer_bytes=5", "--set: there is no", "; did you mean order.buffer"),
     ("run made.csv --set order.buffer_bytes=0", "--set order.buffer_bytes: order.buffer"),
     ("run made.csv --set seed", "--set: 'seed' is not of the form KEY=VALUE"),
-    ("run made.csv -m mine:Yours", "--model: No module named 'mine'; a file is given by its path"),
+    ("run made.csv -m self:Yours", "--model: No module named 'self'; a file is given by its path"),
     ("run made.csv -m ./no_file.py:Yours", "no_file.py does not exist"),
     ("run made.csv -m subprocess:Popen", "subprocess:Popen is no subclass of tgflow.TemporalModel"),
     ("compare made.csv --models recency,own=math:sin", "--models: math has no class 'sin'"),
@@ -179,7 +179,7 @@ def template(tmp_path_factory):
         "src=5.csv": "src,x\n1,2\n",
         "twice.csv": "a,a,t\n1,2,3\n",
         "bad.toml": "[learning]\nlearning_rat = 1\n",
-        "mine.py": "",
+        "self.py": "",
         "short": "secret",
         "long": "0123456789abcdef",
         "a-file": "",
@@ -200,7 +200,7 @@ def refused(tgflow, template, tmp_path, monkeypatch):
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     os.mkfifo(tmp_path / "pipe.csv")
     monkeypatch.delenv("TGFLOW_SERVE_TOKEN", raising=False)
-    # A command that imports mine.py would leave __pycache__ beside it.
+    # A command that imports self.py would leave __pycache__ beside it.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def run(line):
