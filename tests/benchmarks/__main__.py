@@ -9,63 +9,32 @@ from tgflow.cli.bench import BENCHMARKS, Benchmark, bench_command
 from tgflow.cli.errors import report
 
 CALL = "python -m benchmarks"
-DEVELOPERS = {
-    "sample": Benchmark("benchmarks.graph:sample", "the samplers, and hops in order"),
-    "prepare": BENCHMARKS["prepare"],
-    "store": BENCHMARKS["store"],
-    "kafka": Benchmark("benchmarks.kafka:run", "reading a topic into the durable log"),
-    "table": Benchmark(
-        "benchmarks.table:run",
-        "rows of features by id, from every placement that a table can be in",
-    ),
-    "disk": Benchmark(
-        "benchmarks.disk:run",
-        "a 4 GB table under 1 GB: planned cache, LRU and the page cache",
-        True,
-    ),
-    "train": Benchmark(
-        "benchmarks.train:run", "training TGN and TGAT, beside the peers that are installed", True
-    ),
-    "libraries": Benchmark(
-        "benchmarks.train:libraries",
-        "the README's table: training, sampling and inserting, beside the peers",
-        True,
-    ),
-    "held-out": Benchmark(
-        "benchmarks.train:held_out", "held-out AP of TGN beside the peers, and its causes", True
-    ),
-    "train-models": Benchmark(
-        "benchmarks.train:models",
-        "training the other models, beside a peer where one is installed",
-        True,
-    ),
-    "rules": Benchmark(
-        "benchmarks.rules:run", "heuristics and counts, and ranking one against many", True
-    ),
-    "step": Benchmark("benchmarks.step:run", "a continual step of TGN by kind of work"),
-    "host": Benchmark(
-        "benchmarks.step:host_rows", "the host's time for a micro-batch on a GPU, by part"
-    ),
-    "stream": Benchmark("benchmarks.stream:run", "reading CSV and Parquet into the durable log"),
-    "threads": Benchmark("benchmarks.train:threads", "training on one thread and on all", True),
-    "serve": Benchmark("benchmarks.serve:run", "answers over HTTP beside learning", True),
-    "reuse": Benchmark(
-        "benchmarks.reuse:run", "training a TGAT that reuses rows, by staleness", True
-    ),
-    "ranks": Benchmark("benchmarks.ranks:run", "two ranks beside one process", True),
-    "reliability": Benchmark(
-        "benchmarks.reliability:run",
-        "kills, crash states, faults and a soak, none with a loss",
-        True,
-    ),
-    "endless": Benchmark(
-        "benchmarks.endless:run", "memory, time and checkpoints within a horizon", True
-    ),
-    "kills": Benchmark(
-        "benchmarks.reliability:kills",
-        "500 kills on a machine with odd disks and clocks, no difference",
-        True,
-    ),
+_TABLE = """
+sample       graph:sample       the samplers, and hops in order
+kafka        kafka:run          reading a topic into the durable log
+table        table:run          rows of features by id, from every placement that a table can be in
+disk         disk:run           * a 4 GB table under 1 GB: planned cache, LRU and the page cache
+train        train:run          * training TGN and TGAT, beside the peers that are installed
+libraries    train:libraries    * the README's table: training, sampling and inserting, beside peers
+held-out     train:held_out     * held-out AP of TGN beside the peers, and its causes
+train-models train:models       * training the other models, beside a peer where one is installed
+rules        rules:run          * heuristics and counts, and ranking one against many
+step         step:run           a continual step of TGN by kind of work
+host         step:host_rows     the host's time for a micro-batch on a GPU, by part
+stream       stream:run         reading CSV and Parquet into the durable log
+threads      train:threads      * training on one thread and on all
+serve        serve:run          * answers over HTTP beside learning
+reuse        reuse:run          * training a TGAT that reuses rows, by staleness
+ranks        ranks:run          * two ranks beside one process
+reliability  reliability:run    * kills, crash states, faults and a soak, none with a loss
+endless      endless:run        * memory, time and checkpoints within a horizon
+kills        reliability:kills  * 500 kills on a machine with odd disks and clocks, no difference
+"""
+"""Name, function in `benchmarks`, `*` if it runs only if it is named, and description."""
+_LINES = (line.split(maxsplit=2) for line in _TABLE.strip().splitlines())
+DEVELOPERS = {"prepare": BENCHMARKS["prepare"], "store": BENCHMARKS["store"]} | {
+    name: Benchmark(f"benchmarks.{function}", text.removeprefix("* "), text.startswith("*"))
+    for name, function, text in _LINES
 }
 
 

@@ -8,13 +8,14 @@ ordering or storage.
 import importlib.util
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.race import take_turns
 from benchmarks.results import skipped
 from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.cli.benchmarks.row import Params, Row
@@ -58,27 +59,21 @@ def codec_rows(codec: CodecName, options: Options) -> Iterator[Row]:
             "bare": lambda: read_bare(broker, codec, total),
             "log": lambda: read_to_log(broker, codec),
         }
-        best = dict.fromkeys(ways, 0.0)
-        for _ in range(options.rounds):
-            for name, way in ways.items():
-                best[name] = max(best[name], speed(way, total))
+        best = take_turns(
+            {name: partial(read_whole, way, total) for name, way in ways.items()},
+            num_calls=1,
+            rounds=options.rounds,
+        )
+    bare, log = (total / float(best[name]) for name in ways)
     rows_each = 1 if codec == "json" else ROWS
     params: Params = {"events": total, "partitions": PARTITIONS, "edges a record": rows_each}
-    yield Row(NAMES[codec], best["log"], "events/s", params, TARGETS[codec], best["bare"])
+    yield Row(NAMES[codec], log, "events/s", params, TARGETS[codec], bare)
 
 
-def speed(way: Callable[[], int], total: int) -> float:
-    """Return events a second.
-
-    Raises:
-        RuntimeError: If not all came.
-    """
-    began = time.perf_counter()
-    count = way()
-    seconds = time.perf_counter() - began
-    if count != total:
+def read_whole(way: Callable[[], int], total: int, _: int) -> None:
+    """Raise unless all events come."""
+    if (count := way()) != total:
         raise RuntimeError(f"{count} events came, expected {total}")
-    return total / seconds
 
 
 def fill(broker: MockBroker, codec: str, count: int) -> None:

@@ -143,7 +143,7 @@ def reuse_rows(monkeypatch, tmp_path):
 
 
 def rules_rows(monkeypatch, tmp_path):
-    events = made_events(2_000, x_dim=0)
+    events = made_events(1_500, x_dim=0)
     return [*rules.prequential_rows(events, {}, Options()), *rules.pass_rows(events, {}, Options())]
 
 

@@ -39,7 +39,7 @@ USAGE = [
     ("run made.csv --set order.bufer_bytes=5", "--set: there is no", "; did you mean order.buffer"),
     ("run made.csv --set order.buffer_bytes=0", "--set order.buffer_bytes: order.buffer"),
     ("run made.csv --set seed", "--set: 'seed' is not of the form KEY=VALUE"),
-    ("run made.csv -m mine:Yours", "--model: No module named 'mine'; a file is given by its path"),
+    ("run made.csv -m self:Yours", "--model: No module named 'self'; a file is given by its path"),
     ("run made.csv -m ./no_file.py:Yours", "no_file.py does not exist"),
     ("run made.csv -m subprocess:Popen", "subprocess:Popen is no subclass of tgflow.TemporalModel"),
     ("compare made.csv --models recency,own=math:sin", "--models: math has no class 'sin'"),
@@ -179,7 +179,7 @@ def template(tmp_path_factory):
         "src=5.csv": "src,x\n1,2\n",
         "twice.csv": "a,a,t\n1,2,3\n",
         "bad.toml": "[learning]\nlearning_rat = 1\n",
-        "mine.py": "",
+        "self.py": "",
         "short": "secret",
         "long": "0123456789abcdef",
         "a-file": "",
@@ -200,7 +200,7 @@ def refused(tgflow, template, tmp_path, monkeypatch):
     shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     os.mkfifo(tmp_path / "pipe.csv")
     monkeypatch.delenv("TGFLOW_SERVE_TOKEN", raising=False)
-    # A command that imports mine.py would leave __pycache__ beside it.
+    # A command that imports self.py would leave __pycache__ beside it.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def run(line):
@@ -291,45 +291,35 @@ def test_traceback_is_shown_on_demand(tgflow, monkeypatch):
         tgflow("run", "-s", "x", "--batch-size", "0")
 
 
+CODES = {
+    2: "run.config.ConfigError run.restore.StrictResume base.peers.WorldError "
+    "streams.errors.SourceRefused",
+    65: "streams.errors.TooManyBadRecords streams.errors.LateEvent streams.errors.StreamError",
+    66: "streams.errors.SourceExpired streams.errors.SourceTruncated "
+    "streams.errors.SourceMismatch streams.errors.NoTopicError",
+    70: "streams.ingest.accounting.Unbalanced train.finite.TrainingDiverged "
+    "base.peers.RanksDisagree",
+    71: "run.stream.MemoryLimit",
+    73: "checkpoint.durable.errors.Locked",
+    74: "checkpoint.durable.errors.DiskFull checkpoint.CheckpointNotCommitted "
+    "checkpoint.CheckpointDurabilityUnknown",
+    75: "streams.errors.SourceUnavailable base.peers.PeerLost",
+    76: "streams.errors.SourceCorrupt checkpoint.durable.errors.LogCorrupt "
+    "checkpoint.durable.errors.LogVersion run.micro_batch_ends.EndsDamaged "
+    "run.scores.ScoresLost report.compare.outcome.OutcomeDamaged "
+    "checkpoint.NoValidCheckpoint checkpoint.CheckpointVersion "
+    "checkpoint.CheckpointDamaged",
+    77: "checkpoint.UntrustedCheckpoint",
+}
+"""Classes of errors in tgflow by exit code."""
+
+
 @pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("tgflow.run.config.ConfigError", 2),
-        ("tgflow.run.restore.StrictResume", 2),
-        ("tgflow.base.peers.WorldError", 2),
-        ("tgflow.streams.errors.TooManyBadRecords", 65),
-        ("tgflow.streams.errors.LateEvent", 65),
-        ("tgflow.streams.errors.StreamError", 65),
-        ("tgflow.streams.errors.SourceExpired", 66),
-        ("tgflow.streams.errors.SourceTruncated", 66),
-        ("tgflow.streams.errors.SourceMismatch", 66),
-        ("tgflow.streams.errors.NoTopicError", 66),
-        ("tgflow.streams.errors.SourceRefused", 2),
-        ("tgflow.streams.ingest.accounting.Unbalanced", 70),
-        ("tgflow.train.finite.TrainingDiverged", 70),
-        ("tgflow.base.peers.RanksDisagree", 70),
-        ("tgflow.run.stream.MemoryLimit", 71),
-        ("tgflow.checkpoint.durable.errors.Locked", 73),
-        ("tgflow.checkpoint.durable.errors.DiskFull", 74),
-        ("tgflow.checkpoint.CheckpointNotCommitted", 74),
-        ("tgflow.checkpoint.CheckpointDurabilityUnknown", 74),
-        ("tgflow.streams.errors.SourceUnavailable", 75),
-        ("tgflow.base.peers.PeerLost", 75),
-        ("tgflow.streams.errors.SourceCorrupt", 76),
-        ("tgflow.checkpoint.durable.errors.LogCorrupt", 76),
-        ("tgflow.checkpoint.durable.errors.LogVersion", 76),
-        ("tgflow.run.micro_batch_ends.EndsDamaged", 76),
-        ("tgflow.run.scores.ScoresLost", 76),
-        ("tgflow.report.compare.outcome.OutcomeDamaged", 76),
-        ("tgflow.checkpoint.NoValidCheckpoint", 76),
-        ("tgflow.checkpoint.CheckpointVersion", 76),
-        ("tgflow.checkpoint.CheckpointDamaged", 76),
-        ("tgflow.checkpoint.UntrustedCheckpoint", 77),
-    ],
+    ("code", "name"), [(code, name) for code, names in CODES.items() for name in names.split()]
 )
-def test_class_of_errors_has_its_exit_code(name, code):
+def test_class_of_errors_has_its_exit_code(code, name):
     module, _, kind = name.rpartition(".")
-    error = getattr(import_module(module), kind)
+    error = getattr(import_module(f"tgflow.{module}"), kind)
     assert exit_code(error.__new__(error)) == code
     assert code in EXIT_CODES
 

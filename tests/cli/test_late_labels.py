@@ -12,10 +12,8 @@ import pytest
 import torch
 
 import tgflow as tg
-from helpers.effort import slow
-from helpers.live_runs import SMALL, START, Killed, figures, same_run
+from helpers.live_runs import SMALL, START, figures, same_run
 from helpers.processes import environment
-from tgflow.run import runner
 from tgflow.serve.client import AnswerError, Client
 
 SIZE = 300
@@ -85,32 +83,6 @@ def test_labels_by_id_and_by_edge_give_the_same_bits(begin, tgflow):
         assert f"labels that came later: {found['added']:,} added, " in text
         assert line in text
         assert "half came within 3 min 20 s" in text
-
-
-@pytest.mark.parametrize(
-    ("by", "log"),
-    [("ids", "true"), ("edges", "false"), slow("ids", "false"), slow("edges", "true")],
-)
-def test_kills_at_any_place_change_no_bit(begin, tgflow, monkeypatch, by, log):
-    more = ("--set", f"checkpoint.log={log}", "--checkpoint-batches", 2)
-    assert begin("whole", by, "", *more).code == 0
-    record = runner.Runner._record
-    for place in (50, 150, 200, 250):
-        with monkeypatch.context() as patched:
-
-            def recording(self, step, place=place):
-                record(self, step)
-                if step.stop == place:
-                    raise Killed
-
-            patched.setattr(runner.Runner, "_record", recording)
-            with pytest.raises(Killed):
-                begin("out", by, "", *more) if place == 50 else tgflow(
-                    "run", "--resume", "-o", "out"
-                )
-    assert tgflow("run", "--resume", "-o", "out").code == 0
-    same_run(Path("whole"), Path("out"))
-    assert labels_in("whole") == labels_in("out")
 
 
 @pytest.mark.parametrize("by", ["ids", "edges"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tgflow as tg
-from helpers.live_runs import figures, same_run
+from helpers.live_runs import figures
 from helpers.served import Held
 from tgflow.cli import main
 from tgflow.serve.answers import Answers
@@ -35,11 +35,9 @@ def run(out, stream, *flags):
     return out
 
 
-def test_runs_with_relations_resume_exactly(tmp_path):
+def test_runs_learn_by_relations(tmp_path):
     stream = write(tmp_path / "a.csv")
     whole = run(tmp_path / "whole", stream, "--relation", "kind")
-    cut = run(tmp_path / "cut", stream, "--relation", "kind", "--limit", 100)
-    same_run(run(cut, stream, "--limit", 240, "--resume"), whole)
     plain = run(tmp_path / "plain", stream)
     losses = [sum(step["loss"] for step in figures(each)[2]) for each in (whole, plain)]
     assert losses[0] < losses[1], "the relation decides the destination"

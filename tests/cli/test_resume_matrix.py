@@ -1,8 +1,7 @@
 """Resume matrix: commands with data and features, stopped at named points, match undisturbed runs.
 
 Each case is stopped at each point, resumed, and compared in all results: state digest, metrics,
-records, score rows, dead letters. A quick run has one point for each case, and each point for one
-case.
+records, score rows, dead letters. A quick run has one point for a case, and a case for each point.
 """
 
 from __future__ import annotations
@@ -30,7 +29,12 @@ SIZE, BATCH = 300, 50
 STEP = ("--checkpoint-batches", 1)
 AMOUNT = ("--features", "amount")
 KINDS = ("--categorical", "kind", "--set", "stream.max_categories=2")
+COLUMNS = ("--relation", "kind", "--weight", "amount")
 TASK = ("--task", "edge", "--target", "kind", "--classes", 3, "--label-delay", "10m")
+FRAUD = ("--task", "edge", "--target", "fraud", "--positive-label", "bad")
+BY_ID = ("--event-id", "id", "--label-stream", "ids.csv")
+BY_EDGE = ("--label-stream", "edges.csv", "--label-column", "time=found_at")
+ALERTS = ("--label-delay", "10m", "--alert-budget", 4, "--replay-ratio", 1)
 NODES = ("--node-features", "nodes.parquet", "--node-id", "who", "--feature-scale", "auto")
 COMPARED = ("--models", "jodie,tgn+pairs,slow=jodie", "--model-set", "slow.learning_rate=0.0001")
 TWO_SEEDS = (*AMOUNT, "--edge-table", "disk", "--seeds", 2)
@@ -57,11 +61,14 @@ CASES = {
     "no log": Case("run", (*STEP, "--no-log")),
     "sorted": Case("run", (*STEP, "--sort"), "mixed.csv"),
     "bad rows": Case("run", (*STEP, "--max-bad-ratio", 1), "bad.csv"),
-    "features": Case("run", (*STEP, *AMOUNT, *KINDS, "-m", "tgat")),
+    "features": Case("run", (*STEP, *AMOUNT, *KINDS, *COLUMNS, "-m", "tgat")),
     "disk": Case("run", (*STEP, *AMOUNT, "--edge-table", "disk", "--edge-cache", "4KiB")),
     "nodes": Case("run", (*STEP, *NODES, "-m", "tgat")),
     "task": Case("run", (*STEP, *TASK), scores="csv"),
     "initial": Case("run", (*STEP, "--init-from", "old", "--feature-scale", "none"), "new.csv"),
+    "alerts": Case("run", (*STEP, *FRAUD, *AMOUNT, *ALERTS), "fraud.csv", "csv"),
+    "labels by id": Case("run", (*STEP, *FRAUD, *BY_ID), "events.csv"),
+    "labels by edge": Case("run", (*STEP, *FRAUD, *BY_EDGE, "--no-log"), "events.csv"),
     "csv": Case("run", STEP, scores="csv"),
     "tsv": Case("run", scores="tsv"),
     "jsonl": Case("run", scores="jsonl"),
@@ -73,10 +80,11 @@ CASES = {
     "train seeds": Case("train", (*TRAIN, *TWO_SEEDS)),
     "compare offline": Case("compare", (*OFFLINE, *COMPARED, *TASK)),
 }
-QUICK = {"features": "SIGTERM", "disk": "log", "nodes": "checkpoint rename", "task": "SIGTERM",
-         "initial": "checkpoint rename", "parquet": "SIGTERM", "csv": "scores",
-         "compare": "SIGTERM", "sorted": "SIGTERM", "bad rows": "letters",
-         "train": "epoch 1"}  # fmt: skip
+QUICK = {"run": "SIGINT", "features": "backward", "disk": "log", "task": "SIGTERM",
+         "nodes": "checkpoint rename", "initial": "checkpoint done", "parquet": "SIGTERM",
+         "csv": "scores", "alerts": "scores", "labels by id": "checkpoint manifest",
+         "labels by edge": "checkpoint rename", "compare": "SIGTERM", "sorted": "checkpoint file",
+         "bad rows": "letters", "train": "epoch 1"}  # fmt: skip
 
 
 def fault(spec: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -151,8 +159,7 @@ def matrix():
             fits &= point != "log" or "--no-log" not in case.flags
             fits &= point != "letters" or name == "bad rows"
             if fits:
-                is_quick = name == "run" or QUICK.get(name) == point
-                marks = () if is_quick else pytest.mark.slow
+                marks = () if QUICK.get(name) == point else pytest.mark.slow
                 yield pytest.param(case, point, id=f"{name}-{point}", marks=marks)
 
 
@@ -165,6 +172,22 @@ def folder(tmp_path_factory):
         src, dst = rng.randrange(20 if i > 150 else 12), rng.randrange(9)
         kind = ("cash", "card", "wire")[dst % 3]
         rows.append(f"acc_{src},shop_{dst},{60 * (i // 3)},{rng.random():.3f},{kind}")
+    events, by_id, by_edge, fraud = [], [], [], []
+    for i, row in enumerate(rows):
+        src, dst, t, amount, _ = row.split(",")
+        kind = "bad" if float(amount) > 0.8 else "ok"
+        events.append(f"e{i},{src},{dst},{t}")
+        fraud.append(f"{src},{dst},{3600 * (i // 3)},{amount},{kind}")
+        for delay in rng.choice([(), (50,), (900,), (200, 4000), (300, 300)]):
+            kind = rng.choice(["ok", "ok", "bad"])
+            by_id.append((int(t) + delay, f"e{i},{kind},{int(t) + delay}"))
+            by_edge.append((int(t) + delay, f"{src},{dst},{t},{kind},{int(t) + delay}"))
+    for name, head, lines in (
+        *(("events", "id,src,dst,t", events), ("fraud", "src,dst,t,amount,fraud", fraud)),
+        ("ids", "id,fraud,label_time", [line for _, line in sorted(by_id)]),
+        ("edges", "src,dst,t,fraud,found_at", [line for _, line in sorted(by_edge)]),
+    ):
+        (folder / f"{name}.csv").write_text("\n".join([head, *lines]) + "\n")
     bad = [row.replace(",", ",x,", 1) if i % 40 == 7 else row for i, row in enumerate(rows)]
     mixed = rng.sample(rows, len(rows))
     for name, lines in (
@@ -240,7 +263,8 @@ def left_by(out, case):
         return found | compared(out)
     if case.command == "train":
         return found | trained(out)
-    return found | {"run": figures(out)}
+    labels = json.loads((out / "stream.json").read_text()).get("labels")
+    return found | {"run": figures(out), "labels": labels}
 
 
 def compared(out):

@@ -79,13 +79,6 @@ def test_model_is_chosen_and_kept_on_resume(tgflow, events_csv, tmp_path):
     assert ran.json["model"] == "tgn"
 
 
-def test_run_without_events_is_refused(tgflow, tmp_path):
-    (tmp_path / "none.csv").write_text("src,dst,t\n")
-    ran = tgflow("run", "-s", "none.csv", "--json", *SMALL)
-    assert ran.code == 66
-    assert "no events" in ran.err
-
-
 OWN = """
 import tgflow as tg
 

@@ -1,13 +1,10 @@
 """Budgets of calls: launches, torch operations on the device, host waits. They only fall."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 
 from helpers.devices import needs_apart
-from helpers.emulator.device import EmulatedDevice
-from helpers.emulator.tensors import watching
+from helpers.emulator.device import Budget, EmulatedDevice, spent
 from helpers.made_tables import some_rows
 from helpers.strategies import SAMPLERS, hub_events
 from tgflow.graph import Neighbors, TemporalGraph
@@ -16,21 +13,6 @@ from tgflow.graph.sampling import sample_neighbors
 from tgflow.graph.tables import FeatureTable
 
 pytestmark = needs_apart
-
-
-class Budget(NamedTuple):
-    launches: int
-    operations: int
-    waits: int = 0
-
-
-def spent(gpu: EmulatedDevice, call) -> Budget:
-    gpu.kernels.launches.clear()
-    gpu.synchronized = 0
-    with watching() as watch:
-        call()
-    waits = len(watch.waits) + gpu.synchronized
-    return Budget(len(gpu.kernels.launches), watch.operations.total(), waits)
 
 
 TABLE_BUDGETS = {
@@ -65,7 +47,7 @@ def test_table_calls_stay_within_their_launch_budgets(what, placement):
         "append of host rows": lambda: table.append(host_rows),
     }[what]
     call()
-    assert spent(gpu, call) == TABLE_BUDGETS[what, placement]
+    assert spent(gpu, call)[0] == TABLE_BUDGETS[what, placement]
 
 
 GROWN = 4_500
@@ -101,5 +83,4 @@ def test_graph_calls_stay_within_their_launch_budgets(call):
     store._begin()
     store._free.merge()  # as some appends do, so that the next one has nothing to merge
     prepare, budget = GRAPH_BUDGETS[call]
-    got = spent(gpu, prepare(graph))
-    assert got == budget
+    assert spent(gpu, prepare(graph))[0] == budget

@@ -12,13 +12,11 @@ with a table of steps and one of figures beside their goals; exits with 1 if a s
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,33 +62,20 @@ class Step:
     """Result of a step without a command."""
 
     def run(self, logs: Path) -> str:
-        """Run the command and return its status; kills all processes it started."""
+        """Run the command and return its status; at its limit all that it started is killed."""
         log = self.log(logs)
         to = log if self.output is None else logs / self.output
         to.parent.mkdir(parents=True, exist_ok=True)
+        command = ["timeout", "--signal=KILL", str(self.limit_s), *map(str, self.command)]
+        environment = os.environ | self.environment
         with log.open("w") as said, to.open("a" if self.output is None else "w") as output:
-            said.write(f"$ {' '.join(map(str, self.command))}\n\n")
+            said.write(f"$ {' '.join(command)}\n\n")
             said.flush()
-            try:
-                process = subprocess.Popen(
-                    self.command,
-                    stdout=output,
-                    stderr=said,
-                    cwd=ROOT,
-                    env=os.environ | self.environment,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                return f"cannot be run: {error}"
-            try:
-                code = process.wait(self.limit_s)
-                return "passed" if code == 0 else f"failed with status {code}"
-            except subprocess.TimeoutExpired:
-                return f"not done after {self.limit_s} s"
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            done = subprocess.run(
+                command, stdout=output, stderr=said, cwd=ROOT, env=environment, check=False
+            )
+        status = {0: "passed", -9: f"not done after {self.limit_s} s"}
+        return status.get(done.returncode, f"failed with status {done.returncode}")
 
     def log(self, logs: Path) -> Path:
         """Return the path of its log."""

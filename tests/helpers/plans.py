@@ -17,9 +17,6 @@ from tgflow.graph.tables import FeatureTable
 from tgflow.plan import ExperienceReplay, NegativeSampler
 from tgflow.plan.padding import BatchShape, cut, paddings, shape_of
 
-Query = tuple[int, int, int]
-"""(node, time in ticks, log position at which its event's batch started)."""
-
 
 @dataclass(frozen=True)
 class PlanSpec:

@@ -16,14 +16,11 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import torch
-
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
 from tgflow.base.units import parse_seconds
 from tgflow.graph import FeatureScale
 from tgflow.graph.ids import NodeIds
-from tgflow.graph.sampling import recent_neighbors
 from tgflow.graph.tables import FeatureTable
 from tgflow.run import runner
 from tgflow.run.config import StreamConfig
@@ -32,6 +29,7 @@ from tgflow.run.ingestion import SavedIngest
 from tgflow.run.saved import make_engine
 from tgflow.serve.endpoint import Endpoint, Serving
 from tgflow.serve.predictor import Predictor
+from tgflow.serve.questions import QUESTIONS, Unscored
 from tgflow.train.calibration import Calibration
 
 
@@ -337,17 +335,25 @@ class Repeated:
         if not asked:
             return
         self.positions.append(step.stop)
-        model, ids = copy.deepcopy(trainer.model), ids_of(run)
+        model, labels = copy.deepcopy(trainer.model), trainer.labels
+        ids = next(c._ingest.ids for c in run.components if isinstance(c, SavedIngest))
         engine = make_engine(trainer.config, model, trainer.graph)
-        version = Version(engine, ids, trainer.labels, step.stop)
+        shown = "made", StreamConfig(features=["amount"]), ids, trainer.graph, engine, Calibration()
+        predictor = Predictor(*shown, features={"amount": 1}, labels=labels)
+        predictor.follow(trainer, engine)
+        if (scale := trainer.graph.feature_scale) is not None:  # it has read further
+            trainer.graph.feature_scale = FeatureScale(scale.kind, scale.freeze_at)
+            trainer.graph.feature_scale.load(scale.state_at(step.stop))
         asked.sort(key=lambda each: each.answer["parameters"])
         loaded = None
         for each in asked:
             if each.answer["parameters"] != loaded:
                 loaded = each.answer["parameters"]
                 model.load_state_dict(self._parameters[loaded])
-            version.check(*each)
+            expected = answer_of(predictor, *each[:2])
+            assert bits_of(each.answer) == bits_of(expected), (each, expected)
             self.num_equal[each.path] += 1
+        trainer.graph.feature_scale = scale
 
     @property
     def left(self) -> set[int]:
@@ -355,101 +361,19 @@ class Repeated:
         return {*self._waiting}
 
 
-def ids_of(run: Any) -> Any:
-    return next(c._ingest.ids for c in run.components if isinstance(c, SavedIngest))
+def answer_of(predictor: Predictor, path: str, question: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of a predictor to a question over HTTP."""
+    kind = next(kind for kind in QUESTIONS if kind.path == path)
+    answer = kind.model_validate(question).answer(predictor, 10**6)
+    if isinstance(answer, Unscored):
+        answer = answer.answer(predictor.score_pairs([answer.pairs])[0])
+    return json.loads(json.dumps(answer))
 
 
-class Version:
-    """A run's state, and the answers that its engine gives.
+def bits_of(answer: dict[str, Any]) -> list[list[Any]]:
+    """Return the fields of the rows of an answer that do not depend on a calibration."""
+    [rows] = (rows for rows in answer.values() if isinstance(rows, list))
+    return [[row.get(name) for name in BITS] for row in rows]
 
-    Args:
-        engine: The engine.
-        ids: Ids of the stream.
-        labels: Labels of the graph's events; None without a task.
-        stop: Position of the state.
-    """
 
-    def __init__(self, engine: Any, ids: Any, labels: Any, stop: int) -> None:
-        self._engine, self._ids, self._labels, self._stop = engine, ids, labels, stop
-        events = engine.graph.log.read(0, stop)
-        self._num = int(torch.maximum(events.src.max(), events.dst.max())) + 1
-        self._now = int(events.t[-1]) + 1
-        self._scale = None
-        if (scale := engine.graph.feature_scale) is not None:
-            self._scale = FeatureScale(scale.kind, scale.freeze_at)
-            self._scale.load(scale.state_at(stop))
-
-    def check(self, path: str, question: dict[str, Any], answer: dict[str, Any]) -> None:
-        """Assert that an answer over HTTP has the bits of the engine."""
-        t = question.get("at", self._now)
-        cut = min(self._stop, self._engine.graph.log.position(t))
-        compare = {
-            "/score": self._scores,
-            "/top-k": self._ranking,
-            "/embedding": self._embeddings,
-            "/neighbors": self._neighbors,
-        }[path]
-        found, expected = compare(question, answer, t, cut)
-        assert found == expected, (path, question, answer)
-
-    def _known(self, names: list[int], side: str = "src") -> torch.Tensor:
-        found = self._ids.find(names, side)
-        return found.masked_fill(found >= self._num, -1)
-
-    def _scores(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
-        src, dst = self._known(question["src"]), self._known(question["dst"], "dst")
-        new, columns = self._engine.graph.num_nodes, ["logit"]
-        is_other = [u != v for u, v in zip(question["src"], question["dst"], strict=True)]
-        dst = dst.where(dst >= 0, new + ((src < 0) & torch.tensor(is_other)).long())
-        src = src.where(src >= 0, new)
-        if "x" in question:
-            columns += ["label_probability"]
-            x = torch.tensor(question["x"])
-            if self._scale is not None:
-                x = torch.cat([self._scale.scaled(row)[0] for row in x.split(1)])
-            logits, classes = self._engine.score_events(src, dst, t, x, self._labels, as_of=cut)
-            share = self._labels.said(torch.full_like(src, t), classes)[1]
-            expected = [*zip(logits.tolist(), share.tolist(), strict=True)]
-        else:
-            expected = [(x,) for x in self._engine.score(src, dst, t, as_of=cut).tolist()]
-        rows = [tuple(row.get(name) for name in columns) for row in answer["scores"]]
-        return rows, expected
-
-    def _ranking(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
-        engine, expected = self._engine, []
-        new, names = engine.graph.num_nodes, question.get("candidates")
-        if names is None:
-            others = engine.destinations(as_of=self._stop)
-            names = self._ids.decode(others)
-        else:
-            others = self._known(names, "dst")
-        for name, node in zip(question["src"], self._known(question["src"]), strict=True):
-            known = torch.empty(0)
-            if node >= 0 and question.get("exclude_known"):
-                known = engine.destinations(int(node), as_of=cut)
-            rows = (~torch.isin(others, known)).nonzero().squeeze(1).tolist()
-            is_other = node < 0 and torch.tensor([names[i] != name for i in rows])
-            dst = others[rows].where(others[rows] >= 0, new + torch.as_tensor(is_other).long())
-            if rows:
-                src = node.where(node >= 0, new).view(1)
-                logits = engine.score(src, dst.view(1, -1), t, as_of=cut)[0]
-                best = logits.argsort(descending=True, stable=True)[: question.get("k", 10)]
-                expected += [(name, names[rows[i]], float(logits[i])) for i in best]
-        return [(row["src"], row["dst"], row["logit"]) for row in answer["scores"]], expected
-
-    def _embeddings(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
-        nodes = self._known(question["ids"])
-        nodes = nodes.where(nodes >= 0, self._engine.graph.num_nodes)
-        expected = self._engine.embed(nodes, t, as_of=cut).tolist()
-        return [row["embedding"] for row in answer["embeddings"]], expected
-
-    def _neighbors(self, question: Any, answer: Any, t: int, cut: int) -> tuple[Any, Any]:
-        nodes, expected = self._known(question["ids"]), []
-        times, cuts = torch.full_like(nodes, t), torch.full_like(nodes, cut)
-        found = recent_neighbors(self._engine.graph, nodes, times, question["k"], cuts)
-        for i, name in enumerate(question["ids"]):
-            own = found.mask[i]
-            others, eids = self._ids.decode(found.nodes[i][own]), found.eid[i][own].tolist()
-            expected += [(name, *row) for row in zip(others, eids, strict=True)]
-        rows = answer["neighbors"]
-        return [(row["id"], row["neighbor"], row["position"]) for row in rows], expected
+BITS = ("src", "dst", "id", "neighbor", "position", "logit", "label_probability", "embedding")

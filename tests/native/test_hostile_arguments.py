@@ -2,22 +2,18 @@
 
 from contextlib import redirect_stdout
 
-from helpers.hostile import graphs, id_maps, layers, rows
-from helpers.hostile.attempts import attempt_all, entries
+from helpers.hostile import attempt_all, cases, entries
 from helpers.worlds import run_apart
-
-CASES = {**graphs.CASES, **id_maps.CASES, **layers.CASES, **rows.CASES}
-"""A call factory for every function of the core."""
 
 
 def test_hostile_cases_cover_every_core_function():
-    assert entries() == set(CASES)
+    assert entries() == set(cases())
 
 
 def attempt(_, path):
     """Print each attempt before it is made: after a crash the last line names it."""
     with path.open("w") as file, redirect_stdout(file):
-        return attempt_all(CASES)
+        return attempt_all()
 
 
 def test_every_wrong_argument_raises_a_readable_error(tmp_path):

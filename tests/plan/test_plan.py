@@ -18,7 +18,6 @@ from helpers.plans import (
     assert_batch_rows,
     assert_same_batch,
     assert_same_events,
-    batch_starts,
     each_variant,
     expected_rows,
     plans,
@@ -30,11 +29,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, Share
 from tgflow.graph.counts import Count
 from tgflow.graph.events import EventBatch, concat
-from tgflow.graph.sampling import STRATEGIES
 from tgflow.plan.loader import Loader
-from tgflow.plan.replay import ExperienceReplay
-
-SPANS = {"window": 60, "decayed": 20}
 
 
 @given(plans(), st.integers(1, 5))
@@ -124,33 +119,6 @@ def test_batches_planned_during_appends_are_the_same(variant: dict[str, Any]) ->
             for batch in pool.map(lambda i: plan.batch(0, i), [index, index // 2]):
                 assert_same_batch(batch, expected.batch(0, batch.index))
         appending.result()
-
-
-@pytest.mark.parametrize("visibility", ["event", "batch"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_neighbor_is_strictly_earlier(visibility: str, strategy: str) -> None:
-    events = tied_events(200)
-    plan = recent_plan(
-        TemporalGraph.from_events(events), fanouts=(4, 4), visibility=visibility,
-        strategy=strategy, span=SPANS.get(strategy), replay=ExperienceReplay(1.0), with_memory=True,
-    )  # fmt: skip
-    for index in range(len(plan)):
-        batch = plan.batch(0, index)
-        top = batch.blocks[0]
-        limit = torch.full_like(top.target, batch.index * 10 + batch.num_new)
-        start = torch.tensor(batch_starts(spec_of(plan), batch.eid.tolist()))
-        if visibility == "batch":
-            limit[batch.src_row], limit[batch.dst_row] = start, start
-        t = torch.full_like(top.target, -1)
-        for rows in (batch.src_row, batch.dst_row, *batch.negative_dst_row.unbind(1)):
-            t[rows] = batch.t
-        for block in batch.blocks:
-            assert bool((block.dt[block.mask] > 0).all())
-            assert bool((block.eid[~block.mask] == -1).all())
-            assert strategy != "window" or bool((block.dt <= 60).all())
-        nbr_t = events.t[top.eid.clamp(min=0)]
-        assert bool((nbr_t < t.unsqueeze(1))[top.mask].all())
-        assert bool((top.eid < limit.unsqueeze(1)).all())
 
 
 def test_growing_plan_counts_batches_of_appended_events() -> None:

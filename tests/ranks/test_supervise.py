@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.effort import cases
+from helpers.processes import is_there
 from tgflow.ranks import supervise as module
 from tgflow.ranks.supervise import backoff_seconds, supervise
 
@@ -196,18 +197,10 @@ def test_ranks_end_with_their_supervisor_which_needs_no_torch(tmp_path):
     process.kill()
     process.wait()
     deadline = time.monotonic() + 30
-    while any(is_running(pid) for pid in pids):
+    while any(map(is_there, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not list(tmp_path.glob("stop-*")), "they are killed, however long a step takes"
-
-
-def is_running(pid):
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_for(folder, names):

@@ -11,7 +11,6 @@ from tgflow.graph import TemporalGraph
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.report.compare import Comparison, Entrant
 from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig, TrainingConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer
@@ -144,26 +143,6 @@ def test_sample_and_historical_negatives_beside_all():
     is_ranked = ~some.isnan()
     assert int(is_ranked.sum()) == 20
     assert torch.equal(some[is_ranked], every[is_ranked])
-
-
-def test_resumed_run_ranks_alike():
-    events = made_events(112)
-    _, whole = trained(small_tgn, events=events)
-    first, _ = trained(small_tgn, events=events[:64])
-    second = ContinualTrainer.from_checkpoint(small_tgn(), first.checkpoint())
-    again = second.run(pieces(events[64:], 50))
-    for name in ("prequential.mrr", "test.mrr", "running.mrr"):
-        assert again[name] == whole[name]
-
-
-def test_compared_models_are_ranked_as_alone():
-    lineup = [Entrant("tgn", 0, small_tgn()), Entrant("counts", 0, small_counts())]
-    comparison = Comparison(lineup, TemporalGraph(edge_x_dim=2), CONFIG)
-    found = comparison.run(pieces(made_events(100), 50))["participants"]
-    config = replace(CONFIG, data_seed=0)
-    for key, model in (("tgn/0", small_tgn), ("counts/0", small_counts)):
-        _, alone = trained(model, config)
-        assert found[key]["prequential.mrr"] == alone["prequential.mrr"]
 
 
 @pytest.mark.parametrize("select", ["ap", "mrr"])

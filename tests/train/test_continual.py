@@ -167,9 +167,10 @@ def test_deleted_events_stay_deleted_in_a_checkpoint(tmp_path):
     assert any(not torch.equal(x, knew[name]) for name, x in forgot.items() if name[0] == "model")
 
 
-@pytest.mark.parametrize("model_of", [small_tgn, small_tgat])
-def test_resume_mid_stream_matches_undisturbed_run(tmp_path, model_of):
-    events, settings = made_events(240), {"updates": 2, "replay_ratio": 0.7}
+@pytest.mark.parametrize(("model_of", "negatives"), [(small_tgn, "all"), (small_tgat, 5)])
+def test_resume_mid_stream_matches_undisturbed_run(tmp_path, model_of, negatives):
+    events = made_events(240)
+    settings = {"updates": 2, "replay_ratio": 0.7, "mrr_negatives": negatives}
 
     def new():
         graph = TemporalGraph("undirected", 2, time_unit="h")

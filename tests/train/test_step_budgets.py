@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -11,8 +10,7 @@ from helpers.devices import (
     needs_apart,
     without_autograd_threads,  # noqa: F401
 )
-from helpers.emulator.device import EmulatedDevice
-from helpers.emulator.tensors import watching
+from helpers.emulator.device import Budget, EmulatedDevice, spent
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow import ContinualConfig, ContinualTrainer, Plan, TemporalGraph
 from tgflow.cuda.device import register_device
@@ -21,12 +19,6 @@ from tgflow.train.config import ExecutionConfig
 from tgflow.train.step import TrainStep
 
 pytestmark = [*needs_apart, pytest.mark.usefixtures("without_autograd_threads")]
-
-
-class Budget(NamedTuple):
-    launches: int
-    operations: int
-    waits: int = 0
 
 
 BUDGETS = {
@@ -40,19 +32,6 @@ BUDGETS = {
     (small_tgat, "commit"): Budget(0, 0),
 }
 """Of uncaptured calls."""
-
-
-def spent(gpu, call):
-    gpu.kernels.launches.clear()
-    gpu.synchronized = 0
-    with watching() as watch:
-        result = call()
-    waits = len(watch.waits) + gpu.synchronized
-    return (
-        Budget(len(gpu.kernels.launches), watch.operations.total(), waits),
-        watch.operations,
-        result,
-    )
 
 
 @pytest.mark.parametrize("make", [small_tgn, small_tgat])
@@ -71,7 +50,7 @@ def test_parts_of_a_step_stay_within_their_budgets(make):
     )
     found = {}
     for index in range(3):  # the first ones also allocate
-        found["prepare"], *_, batch = spent(gpu, lambda i=index: plan.batch(0, i))
+        found["prepare"], _, batch = spent(gpu, lambda i=index: plan.batch(0, i))
         found["predict"], *_ = spent(gpu, lambda b=batch: step.predict(b))
         found["learn"], work, learned = spent(gpu, lambda b=batch: step.learn(b))
         found["commit"], *_ = spent(gpu, lambda b=batch, of=learned: step.commit(b, of.scores))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from helpers.emulator import Emulator
 from helpers.emulator.streams import LateStreams, Point, Work, overwrite
-from helpers.emulator.tensors import EmulatedTensor, Late, emulated_device, pin
+from helpers.emulator.tensors import EmulatedTensor, Late, emulated_device, pin, watching
 from tgflow.cuda.device import _no_gc, register_device
 
 _capturing = threading.Lock()
@@ -299,3 +301,22 @@ class EmulatedDevice:
 
     def is_capturing(self) -> bool:
         return getattr(self.of_thread, "captures", False)
+
+
+class Budget(NamedTuple):
+    """Work of a call: launches, torch operations on the device, waits of the host."""
+
+    launches: int
+    operations: int
+    waits: int = 0
+
+
+def spent(gpu: EmulatedDevice, call: Callable[[], Any]) -> tuple[Budget, Counter[str], Any]:
+    """Return the work of a call, its torch operations by name, and its result."""
+    gpu.kernels.launches.clear()
+    gpu.synchronized = 0
+    with watching() as watch:
+        result = call()
+    waits = len(watch.waits) + gpu.synchronized
+    budget = Budget(len(gpu.kernels.launches), watch.operations.total(), waits)
+    return budget, watch.operations, result

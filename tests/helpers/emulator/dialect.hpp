@@ -54,22 +54,16 @@ T shuffled(unsigned mask, Collective what, T value, int argument, int width) {
 
 }  // namespace emulator
 
-template <typename T>
-T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
-  return emulator::shuffled(mask, emulator::Collective::kShuffle, value, lane, width);
-}
-template <typename T>
-T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32) {
-  return emulator::shuffled(mask, emulator::Collective::kShuffleUp, value, delta, width);
-}
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, int delta, int width = 32) {
-  return emulator::shuffled(mask, emulator::Collective::kShuffleDown, value, delta, width);
-}
-template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
-  return emulator::shuffled(mask, emulator::Collective::kShuffleXor, value, bits, width);
-}
+#define TGFLOW_SHUFFLE(name, what)                                                 \
+  template <typename T>                                                            \
+  T name(unsigned mask, T value, int by, int width = 32) {                         \
+    return emulator::shuffled(mask, emulator::Collective::what, value, by, width); \
+  }
+TGFLOW_SHUFFLE(__shfl_sync, kShuffle)
+TGFLOW_SHUFFLE(__shfl_up_sync, kShuffleUp)
+TGFLOW_SHUFFLE(__shfl_down_sync, kShuffleDown)
+TGFLOW_SHUFFLE(__shfl_xor_sync, kShuffleXor)
+#undef TGFLOW_SHUFFLE
 inline unsigned __ballot_sync(unsigned mask, int holds) {
   return static_cast<unsigned>(emulator::meet(mask, {emulator::Collective::kBallot, holds != 0, 0, 32}));
 }
@@ -85,35 +79,23 @@ inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
 
 // The types that CUDA has these for, and no others.
-#define TGFLOW_ATOMICS(T)                         \
-  inline T atomicAdd(T* at, T value) {            \
-    emulator::at_atomic();                        \
-    const T old = *at;                            \
-    *at = old + value;                            \
-    return old;                                   \
-  }                                               \
-  inline T atomicMax(T* at, T value) {            \
-    emulator::at_atomic();                        \
-    const T old = *at;                            \
-    *at = std::max(old, value);                   \
-    return old;                                   \
-  }                                               \
-  inline T atomicMin(T* at, T value) {            \
-    emulator::at_atomic();                        \
-    const T old = *at;                            \
-    *at = std::min(old, value);                   \
-    return old;                                   \
-  }                                               \
-  inline T atomicCAS(T* at, T compare, T value) { \
-    emulator::at_atomic();                        \
-    const T old = *at;                            \
-    if (old == compare) *at = value;              \
-    return old;                                   \
+#define TGFLOW_ATOMIC(T, name, next, ...) \
+  inline T name(T* at, __VA_ARGS__) {     \
+    emulator::at_atomic();                \
+    const T old = *at;                    \
+    *at = next;                           \
+    return old;                           \
   }
+#define TGFLOW_ATOMICS(T)                                    \
+  TGFLOW_ATOMIC(T, atomicAdd, old + value, T value)          \
+  TGFLOW_ATOMIC(T, atomicMax, std::max(old, value), T value) \
+  TGFLOW_ATOMIC(T, atomicMin, std::min(old, value), T value) \
+  TGFLOW_ATOMIC(T, atomicCAS, old == compare ? value : old, T compare, T value)
 TGFLOW_ATOMICS(int)
 TGFLOW_ATOMICS(unsigned)
 TGFLOW_ATOMICS(unsigned long long)
 #undef TGFLOW_ATOMICS
+#undef TGFLOW_ATOMIC
 
 /// Streaming reads are written down, see `emulator::reads`.
 template <typename T>

@@ -10,7 +10,6 @@ from sklearn.metrics import average_precision_score
 from helpers.live_runs import untimed
 from helpers.made_streams import by_feature, pieces, seeded, small_tgat, small_tgn, taking_turns
 from tgflow import ContinualConfig, ContinualTrainer, Recency, TemporalGraph
-from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
 from tgflow.report.compare import Comparison, Entrant
 from tgflow.report.compare.analysis import Analysis
@@ -34,14 +33,10 @@ def with_decoder(make, task, seed=0):
     return model
 
 
-def comparison(task, *, frozen_at=None):
-    """Return a comparison of TGN, a model without embeddings, and TGAT or a frozen TGN."""
+def comparison(task):
+    """Return a comparison of TGN, a model without embeddings, and TGAT."""
     lineup = [Entrant("tgn", 0, with_decoder(small_tgn, task)), Entrant("recency", 0, Recency())]
-    if frozen_at is None:
-        lineup.append(Entrant("tgat", 0, with_decoder(small_tgat, task)))
-    else:
-        copy = with_decoder(small_tgn, task)
-        lineup.append(Entrant("frozen", 0, copy, frozen_of="tgn", frozen_at=frozen_at))
+    lineup.append(Entrant("tgat", 0, with_decoder(small_tgat, task)))
     return Comparison(lineup, TemporalGraph("undirected", 2), replace(CONFIG, task=task.config))
 
 
@@ -76,27 +71,6 @@ def test_each_model_predicts_labels_as_in_a_separate_run(classes, make, name):
         }
     assert not [each for each in results["recency/0"] if ".edge." in each]
     assert rules
-
-
-def test_resumed_comparison_of_labels_has_the_same_bits(tmp_path):
-    events, task = by_feature(130), task_of()
-    whole = comparison(task, frozen_at=50)
-    whole.run(pieces(events, 64))
-    found = comparison(task, frozen_at=50)
-    for number, _ in enumerate(found.steps(pieces(events, 64)), 1):
-        if number == 4:
-            break
-    ckpt.save(tmp_path / "saved", found.checkpoint())
-    lineup = [each.entrant for each in comparison(task, frozen_at=50).participants]
-    resumed = Comparison.from_checkpoint(lineup, ckpt.load(tmp_path / "saved"))
-    resumed.run(pieces(events[found.position :], 64))
-    assert figures(resumed) == figures(whole)
-    for mine, other in zip(resumed.participants, whole.participants, strict=True):
-        assert torch.equal(mine.scores.rows.nan_to_num(9), other.scores.rows.nan_to_num(9))
-    tgn, recency, frozen = (each.scores.rows[:, 3] for each in whole.participants)
-    assert torch.equal(tgn[:60], frozen[:60])  # 40 to 60 are predicted by the same parameters
-    assert not torch.equal(tgn[60:], frozen[60:])
-    assert recency.isnan().all()
 
 
 def test_comparison_without_any_decoder_is_refused():

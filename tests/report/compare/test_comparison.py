@@ -55,7 +55,10 @@ def assert_same_scores(left, right):
         assert torch.equal(scores, right[key]), key
 
 
-@pytest.mark.parametrize("changes", [{"hist_negatives": 3, "updates": 2}, {"updates": 0}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"hist_negatives": 3, "updates": 2}, {"updates": 0, "mrr_negatives": "all", "mrr_every": 1}],
+)
 def test_each_model_matches_a_separate_run(changes):
     config = replace(CONFIG, **changes)
     found = compared(tgn(0), tgat(1), tgn(1), config=config)
