@@ -22,7 +22,7 @@ from tgflow.run import monitoring as watch
 from tgflow.run.checkpoints import Checkpoints, SavedRecords, SavedSettings
 from tgflow.run.context import RunContext
 from tgflow.run.directory import learn_again
-from tgflow.run.features import HitRates, edge_file, features_report
+from tgflow.run.features import EdgeRows, HitRates, edge_file, features_report
 from tgflow.run.followers import FollowedSaves, FollowedStream, RankGuard, make_writer, send_run
 from tgflow.run.forget import requested
 from tgflow.run.gpu import device_figures
@@ -269,6 +269,15 @@ def _uploads(run: RunContext) -> Component | None:
     return Uploads(remote, run.path, run.store, run.run_log)
 
 
+def _edge_rows(run: RunContext) -> Component | None:
+    table = run.trainer.graph.edge_x
+    return (
+        None
+        if table is None or run.config.graph.horizon_in(run.unit) is None
+        else EdgeRows(table, run.store)
+    )
+
+
 class RunFigures(Component, Callback):
     """Adds hit rates, elapsed time, memory and progress to records; reports features and ranks."""
 
@@ -308,6 +317,7 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
     open_alerts,
     open_scores,
     _ends,
+    _edge_rows,
     _publisher,
 )
 """Factories of the components, called in this order: figures are added before they are written."""

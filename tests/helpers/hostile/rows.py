@@ -193,6 +193,7 @@ CASES: dict[str, Callable[[], Call]] = {
         new_file().append, {"rows": rows_of(NUM)}, any_type={"rows"}, any_length={"rows"}
     ),
     "RowFile.truncate": simple(lambda: new_file().truncate, {"size": 3}, numbers={"size": [-1]}),
+    "RowFile.forget": simple(lambda: new_file().forget, {"first": 3}, numbers={"first": [-1]}),
     "RowReader.__init__": lambda: Call(
         _core.RowReader, {"file": new_file(), "budget": 1 << 20, "wish": "pread"}
     ),
@@ -200,6 +201,9 @@ CASES: dict[str, Callable[[], Call]] = {
     "probe_reads": simple(lambda: _core.probe_reads, {"path": __file__}),
     "ReservedMemory.__init__": simple(
         lambda: _core.ReservedMemory, {"bytes": 1 << 20}, numbers={"bytes": [-1]}
+    ),
+    "ReservedMemory.drop": simple(
+        lambda: _core.ReservedMemory(1 << 20).drop, {"bytes": 4096}, numbers={"bytes": [-1]}
     ),
     "ReservedMemory.commit": simple(
         lambda: _core.ReservedMemory(1 << 20).commit,
