@@ -369,6 +369,7 @@ class TemporalGraph:
             self.log.count_before(log_first)
             self.backend.forget(first, log_first)
             self.log.forget(log_first)
+            self._changes.forget(log_first)
             if self.edge_x is not None:
                 self.edge_x.forget(log_first)
             self.forgotten = first
