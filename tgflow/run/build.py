@@ -96,6 +96,7 @@ def open_follower(run: RunContext) -> Runner:
         control=trainer.control,
         services=[library_messages(run_log), saves, followed, memory],
         warn=lambda text: run_log.warning("checkpoint", text),
+        memory_limit=run.config.operate.memory_bytes,
     )
 
 
@@ -141,7 +142,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         memory_limit=operate.memory_bytes,
         log=run.log,
         control=control,
-        outlook=Outlook(levels_of([run.path, *folders], operate.memory_bytes)),
+        outlook=Outlook(levels_of([run.path, *folders], operate.memory_bytes, control)),
         num_left=lambda: _num_left(run),
     )
     _export(run, metrics, opened)
@@ -180,6 +181,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         display=next(each for each in components if isinstance(each, watch.Shown)),
         components=components,
         warn=lambda text: run_log.warning("checkpoint", text),
+        memory_limit=run.config.operate.memory_bytes,
     )
 
 
