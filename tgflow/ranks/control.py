@@ -105,8 +105,8 @@ class RankFigures:
     def from_tensor(cls, figures: Tensor) -> Self:
         """Return the status in `figures`, from `to_tensor`. Synchronizes with a device."""
         compute, wait, *counts = figures.tolist()
-        *sizes, request = map(int, counts)
-        return cls(compute, wait, *sizes, Order(request))
+        memory, free, gradient, rows, queries, other, request = map(int, counts)
+        return cls(compute, wait, memory, free, gradient, rows, queries, other, Order(request))
 
 
 class RankControl:
