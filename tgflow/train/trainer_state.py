@@ -427,7 +427,7 @@ def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool)
         _backing_file(table),
     )
     check_like(name, mark, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
-    rows, first = int(mark["rows"]), read_natural(reader.meta, "first") if follows_log else 0
+    rows, first = int(mark["rows"]), read_natural(reader.meta, "first") if name == "edge_x" else 0
     if rows and not len(table) and not (backing is not None and same_file(backing.path, file)):
         if file is not None:
             _copy_rows(file, mark, table, first)
