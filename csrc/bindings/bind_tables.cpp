@@ -71,6 +71,11 @@ void truncate(RowFile& file, int64_t size) {
   file.truncate(size);
 }
 
+void forget(RowFile& file, int64_t first) {
+  check_number("first", first, 0);
+  file.forget(first);
+}
+
 /// Starts to read to `out`. The request writes there until it is done, so it owns `out` and the reader; not
 /// by py::keep_alive, which treats a failed conversion of an argument as a result.
 py::object start(RowReader& reader, const TensorArg& id, int64_t size, const py::object& out) {
@@ -109,7 +114,8 @@ void bind_row_file(py::module_& m) {
       .def("append", &append, py::arg("rows"), no_gil)
       .def("sync", &RowFile::sync, no_gil)
       .def("settle", &RowFile::settle, no_gil)
-      .def("truncate", &truncate, py::arg("size"), no_gil);
+      .def("truncate", &truncate, py::arg("size"), no_gil)
+      .def("forget", &forget, py::arg("first"), no_gil);
 }
 
 #ifdef TGFLOW_FAULTS
@@ -151,6 +157,7 @@ void bind_tables(py::module_& m) {
       .def("__len__", &ReservedMemory::size)
       .def_property_readonly("committed", &ReservedMemory::committed)
       .def("commit", &commit, py::arg("bytes"))
+      .def("drop", &ReservedMemory::drop, py::arg("bytes"))
       .def_buffer(&bytes_of);
   bind_row_file(m);
   bind_row_reader(m);

@@ -341,8 +341,27 @@ void RowFile::truncate(int64_t size) {
   check_usable();
   if (size >= size_) return;
   size_ = size;
+  freed_ = std::min(freed_, offset(size));
   if (size < synced_) commit(size);
   file_.truncate(offset(size));
+}
+
+void RowFile::forget(int64_t first) {
+  const std::lock_guard<std::mutex> lock(committing_);
+  check_usable();
+  if (first > size_) {
+    file_.truncate(offset(first));
+    size_ = first;
+    commit(first);
+  }
+#ifdef FALLOC_FL_PUNCH_HOLE
+  const int64_t bytes = offset(first) - freed_;
+  const int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  if (bytes > 0 &&
+      fallocate(file_.descriptor(), how, static_cast<off_t>(freed_), static_cast<off_t>(bytes)) == 0) {
+    freed_ = offset(first);
+  }
+#endif
 }
 
 void RowFile::check_usable() const {

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from helpers.live_runs import SMALL, write_events
+from tgflow.base.peers import Peers, Shard
+from tgflow.ranks.control import RankControl, RankFigures
 from tgflow.run import build, machine, outlook
 from tgflow.run.outlook import DAY, EVERY, Outlook, levels_of
 
@@ -50,13 +52,14 @@ def test_warning_comes_once_and_a_day_before_the_end():
     assert "--memory-limit" in text
 
 
-@pytest.mark.parametrize("name", ["disk", "maps"])
+@pytest.mark.parametrize("name", ["disk", "maps", "memory of rank 1"])
 def test_warning_names_the_setting(name):
     made = Growing(5e7, name=name)
     made.run(900)
     (text,) = made.warnings
     assert text.startswith(f"{name} ends in about ")
-    assert {"disk": "scores.keep_days=N", "maps": "sysctl vm.max_map_count="}[name] in text
+    ways = {"disk": "scores.keep_days=N", "maps": "sysctl vm.max_map_count="}
+    assert ways.get(name, "--memory-limit") in text
 
 
 def test_no_warning_without_growth_or_if_the_stream_ends_before():
@@ -84,10 +87,42 @@ def test_least_free_memory_and_disk_count(tmp_path, monkeypatch):
     assert machine.free_memory() == 1500
 
 
+def test_limits_of_control_groups_of_both_versions_count(tmp_path, monkeypatch):
+    def write(folder, **files):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / f"memory.{name}").write_text(str(text))
+
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
+    (tmp_path / "own").write_text("12:cpu:/a\n5:hugetlb,memory:/made/it\n0::/other\n")
+    stat = "cache 900\ntotal_inactive_file 300\ntotal_active_file 200\n"
+    own = tmp_path / "memory" / "made" / "it"
+    write(own, limit_in_bytes=9_000, usage_in_bytes=8_000, stat=stat)
+    assert machine.free_memory() == 1_500
+    write(own, stat=f"{stat}hierarchical_memory_limit 8_700\n")
+    assert machine.free_memory() == 1_200
+    write(own, limit_in_bytes=2**63 - 4096, stat=stat)
+    assert machine.free_memory() > 1 << 20
+    write(tmp_path / "other", max=900, current=800, stat="file 1")
+    assert machine.free_memory() == 101
+
+
+def test_memory_of_other_ranks_counts_once_they_have_sent_it(tmp_path):
+    control = RankControl(Peers(Shard(0, 3)), lambda: 0.0)
+    levels = levels_of([tmp_path], None, control)
+    assert [*levels] == ["memory", "memory of rank 1", "memory of rank 2", "disk", "maps"]
+    with pytest.raises(OSError, match="rank 2 has not sent"):
+        levels["memory of rank 2"]()
+    own = RankFigures(memory_bytes=100, free_bytes=30)
+    control.figures = [RankFigures.from_tensor(each.to_tensor()) for each in (own, own, own)]
+    assert levels["memory of rank 2"]() == (100, 30)
+
+
 def test_run_warns_and_shows_where_its_growth_leads(tgflow, tmp_path, monkeypatch):
     number, metrics = itertools.count(), []
     fake = {"memory": lambda: (1e6 * next(number), 1.0)}
-    monkeypatch.setattr(build, "levels_of", lambda paths, limit: fake)
+    monkeypatch.setattr(build, "levels_of", lambda *options: fake)
     monkeypatch.setattr(outlook, "EVERY", 0.0)
     monkeypatch.setattr(outlook, "SETTLED", 0.1)
     make = build.RunMetrics

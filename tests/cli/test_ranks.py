@@ -101,7 +101,7 @@ def test_ranks_match_one_process_and_only_rank_0_prints(events, tmp_path, capsys
     health = read_health(tmp_path / "two" / "health.json")
     assert [*health["ranks"]] == ["0", "1"]
     for each in health["ranks"].values():
-        assert each["memory_bytes"] > 1 << 20
+        assert min(each["memory_bytes"], each["free_bytes"]) > 1 << 20
         assert each["sent_bytes"].keys() == {"gradient", "rows", "queries", "other"}
     assert health["ranks"]["0"]["compute_seconds"] > 0
     assert health["ranks"]["0"]["sent_bytes"]["gradient"] > 0

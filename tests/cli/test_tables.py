@@ -12,6 +12,8 @@ from helpers.live_runs import SMALL, figures, untimed, write_features
 from tgflow import _core
 from tgflow.checkpoint import read_manifest
 from tgflow.cli import main
+from tgflow.graph.log import EventLog
+from tgflow.train import trainer_state
 
 FEATURES = ("--features", "f*")
 DISK = ("--edge-table", "disk", "--edge-cache", "4KiB")
@@ -172,3 +174,20 @@ def test_resumed_run_refuses_the_table_of_another_run(run, resume, made, tmp_pat
     assert rows.read_bytes() == before
     assert resume("--limit", 400).code == 0
     same_as_whole(made)
+
+
+@pytest.mark.parametrize("flags", [slow(()), DISK])
+def test_resume_after_events_were_forgotten_has_the_same_bits(tgflow, tmp_path, monkeypatch, flags):
+    monkeypatch.setattr(EventLog, "piece", 64)
+    monkeypatch.setattr(trainer_state, "PIECE_BYTES", 640)  # 80 rows
+    write_features(tmp_path / "long.csv", 2000)
+    run = ("run", "-s", "long.csv", *FEATURES, *SMALL, "--horizon-events", 160)
+    assert tgflow(*run, "-o", "whole").code == 0
+    assert tgflow(*run, *flags, "-o", "out", "--checkpoint-batches", 9, "--limit", 500).code == 0
+    for limit in (1200, 2000):
+        ran = tgflow("run", "-o", "out", "--resume", "--limit", limit)
+        assert ran.code == 0, ran.err
+    assert figures(Path("whole"))[1:] == figures(Path("out"))[1:]
+    first = read_manifest(min(Path("out/checkpoints").iterdir()))["meta"]["first"]
+    assert first > 256
+    assert not flags or 512 * ROWS.stat().st_blocks < ROWS.stat().st_size

@@ -374,11 +374,13 @@ scatter_rows rows=rows_of(5)|any_type|any_length row_bytes=16|not:-1,0,1,15,2**4
 RowFile.__init__ path=new_path() row_bytes=16|not:-1,0,2**40,MAX kind="float32"
 RowFile.append @new_file() rows=rows_of(3)|any_type|any_length
 RowFile.truncate @new_file() size=3|not:-1
+RowFile.forget @new_file() first=3|not:-1
 RowReader.__init__ file=new_file() budget=1<<20 wish="pread"
 RowReader.start =read_rows() id=ids(0,2,4)|in:MIN,5|any_shape size=5|not:-1,4,6,MAX
   out=rows_of(3)|any_type
 probe_reads path=__file__
 ReservedMemory.__init__ bytes=1<<20|not:-1
+ReservedMemory.drop @core.ReservedMemory(1<<20) bytes=4096|not:-1
 ReservedMemory.commit @core.ReservedMemory(1<<20) bytes=4096|not:-1,(1<<20)+1,MAX
 RowCache.__init__ policy=core.CachePolicy.lru capacity=4|not:-1,2**30,MAX row_bytes=16|not:-1,0
 RowCache.look_up @cache() id=ids(0,2,4)|in:MIN,5|any_length size=5|not:-1,0,4

@@ -11,15 +11,19 @@ import tgflow as tg
 from helpers.plans import tied_events
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.graph import EventLog, Horizon
+from tgflow.graph.tables import FeatureTable
+from tgflow.train import trainer_state
 
-EVENTS = tied_events(600, x_dim=0)
+EVENTS = tied_events(600, x_dim=2)
 CONFIG = ContinualConfig(batch_size=20, replay_ratio=0.5, num_threads=2)
 
 
-def trainer_of(horizon: Horizon | None, **options: Any) -> ContinualTrainer:
+def trainer_of(
+    horizon: Horizon | None, edge_x: FeatureTable | None = None, **options: Any
+) -> ContinualTrainer:
     torch.manual_seed(3)
-    model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8)
-    graph = TemporalGraph(time_unit="ns", horizon=horizon)
+    model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8, edge_x_dim=2)
+    graph = TemporalGraph(time_unit="ns", horizon=horizon, edge_x=edge_x or FeatureTable(2))
     return ContinualTrainer(model, graph, CONFIG, **options)
 
 
@@ -68,16 +72,30 @@ def test_moment_of_freeing_changes_no_bit(
         assert_same(frees, other)
 
 
+@pytest.mark.parametrize("placement", ["host", "disk", "file"])
 @pytest.mark.parametrize("stop", [180, 500])
-def test_checkpoint_within_a_horizon_goes_on_with_the_same_bits(stop: int, tmp_path: Any) -> None:
+def test_checkpoint_within_a_horizon_goes_on_with_the_same_bits(
+    stop: int, placement: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def table() -> FeatureTable:
+        file = tmp_path / "rows" if placement == "file" else None
+        return FeatureTable(2, placement="host" if placement == "host" else "disk", path=file)
+
+    monkeypatch.setattr(trainer_state, "PIECE_BYTES", 320)  # 40 rows
     whole = trainer_of(Horizon(160))
     whole.run(EVENTS)
-    begun = trainer_of(Horizon(160))
+    begun = trainer_of(Horizon(160), table())
     begun.run(EVENTS[:stop])
     tg.save(tmp_path / "saved", begun.checkpoint())
+    assert begun.graph.edge_x is not None
+    begun.graph.edge_x.close()
     saved = tg.load(tmp_path / "saved")
-    model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8)
-    resumed = ContinualTrainer.from_checkpoint(model, saved)
-    assert resumed.graph.log.first == begun.graph.since(stop) // 50 * 50
+    first = begun.graph.since(stop) // 50 * 50
+    rows = [int(name.split("-")[-1]) for name in saved.sealed if name.startswith("edge_x-")]
+    assert min(rows, default=first // 40) == first // 40
+    assert saved.meta["num_nodes_before"] == (int(EVENTS.src[:first].max()) + 1 if first else 0)
+    model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8, edge_x_dim=2)
+    resumed = ContinualTrainer.from_checkpoint(model, saved, edge_x=table())
+    assert resumed.graph.log.first == first
     resumed.run(EVENTS[stop:])
     assert_same(whole, resumed)

@@ -244,7 +244,7 @@ def open_label_source(config: Config) -> PartitionedSource | None:
 def late_counted(error: Exception, run: RunContext) -> Exception:
     """Return the error of a run; of an appended file with late events it has their number."""
     late, first = cause_of(error), run.directory.first
-    if not isinstance(late, LateEvent) or not first:
+    if not isinstance(late, LateEvent) or first <= run.trainer.graph.log.first:
         return error
     last, again = run.trainer.graph.log.read(first - 1, first).t, open_partitioned(run.config)
     again.start({})

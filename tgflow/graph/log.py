@@ -55,6 +55,9 @@ class EventLog:
         self._held = WeakSet[HeldLog]()
         self.late = LateEntries(native)
         """Labels that came after their events."""
+        self.before = native.first, 0
+        """A position up to which events may be forgotten, and the largest node id of the events
+        before it plus one."""
 
     def __len__(self) -> int:
         """Return the position after the last event."""
@@ -84,7 +87,7 @@ class EventLog:
     @property
     def num_nodes(self) -> int:
         """The largest node id so far plus one, 0 for an empty log."""
-        return self.native.num_nodes
+        return max(self.native.num_nodes, self.before[1])
 
     @property
     def has_relations(self) -> bool:
@@ -239,6 +242,11 @@ class EventLog:
     def forgettable(self, first: int) -> int:
         """Return the position before which events may be forgotten, so that pieces stay whole."""
         return min([self.start_of_piece(first), *(held.first for held in self._held)])
+
+    def count_before(self, first: int) -> None:
+        """Count the nodes of the events before `first`, which are forgotten next."""
+        if first > self.before[0]:
+            self.before = first, NodeCount(self).upto(first)
 
     def forget(self, first: int) -> None:
         """Free the columns that are not in the core of events before `first`."""
@@ -542,12 +550,14 @@ class NodeCount:
 
     def __init__(self, log: EventLog, least: int = 0) -> None:
         self._log, self._least = log, least
-        self._found = (0, 0)
+        self._found = log.before
         """A position, and the number of nodes of the events before it."""
 
     def upto(self, position: int) -> int:
         """Return the largest node id of the first `position` events plus one."""
-        start, num = self._found if self._found[0] <= position else (self._log.first, 0)
+        start, num = self._found
+        if not self._log.before[0] <= start <= position:
+            start, num = self._log.before
         num = max(num, self._least)
         if start == position:
             return num

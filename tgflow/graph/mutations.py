@@ -66,6 +66,10 @@ class Changes:
         if all(mutation.arguments == last[0].arguments for mutation in last[::2]):
             del self.noted[-size : 2 - size]
 
+    def forget(self, first: int) -> None:
+        """Drop the changes before a log position, but for the latest change."""
+        self.noted[:-1] = [each for each in self.noted[:-1] if each.position > first]
+
     def last(self, lock: threading.Lock) -> Mutation | None:
         """Return the latest change, None without any; waits for one in progress."""
         if self._is_making:

@@ -379,7 +379,7 @@ class TemporalGraph:
     def forget(self, first: int) -> None:
         """Free the events before a log position; answers with `since` from there on stay the same.
 
-        The log keeps part of a piece of them, and features of events stay. As `compact`, it waits
+        The log keeps part of a piece of them, and so do features of events. As `compact`, it waits
         for samplers that started before.
 
         Raises:
@@ -388,8 +388,12 @@ class TemporalGraph:
         """
         with self._writing, self._changes.making():
             log_first = self.log.forgettable(first)
+            self.log.count_before(log_first)
             self.backend.forget(first, log_first)
             self.log.forget(log_first)
+            self._changes.forget(log_first)
+            if self.edge_x is not None:
+                self.edge_x.forget(log_first)
             self.forgotten = first
 
     def forget_outside(self, position: int) -> None:

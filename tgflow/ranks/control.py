@@ -21,7 +21,7 @@ STEP = "step"
 CHECKED_EVERY = 100
 """Interval of checksums of the parameters, in payloads; the first one has it."""
 ORDER_SPEC: Spec = (torch.int64, (1,))
-FIGURES_SPEC: Spec = (torch.float64, (8,))
+FIGURES_SPEC: Spec = (torch.float64, (9,))
 CHECKSUM_SPEC: Spec = (torch.int64, (1,))
 
 
@@ -48,14 +48,16 @@ class Order(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """Status of a rank: 64 bytes to rank 0 with each payload. Totals since its start."""
+    """Status of a rank: 72 bytes to rank 0 with each payload. Totals since its start."""
 
     compute_seconds: float = 0.0
     """Seconds in forward, backward and optimizer."""
     wait_seconds: float = 0.0
     """Seconds in collectives, except of the stream and of checkpoints: these wait for others."""
     memory_bytes: int = 0
-    """Memory of the process now, in bytes."""
+    """Memory of the process now without mapped files, in bytes."""
+    free_bytes: int = 0
+    """Memory that its machine, control group or limit still has for it; 0: unknown."""
     gradient_bytes: int = 0
     """Bytes sent for gradients."""
     rows_bytes: int = 0
@@ -69,7 +71,13 @@ class RankFigures:
 
     @classmethod
     def of(
-        cls, traffic: Traffic, *, compute_seconds: float, memory_bytes: int, request: Order
+        cls,
+        traffic: Traffic,
+        *,
+        compute_seconds: float,
+        memory_bytes: int,
+        free_bytes: int,
+        request: Order,
     ) -> Self:
         """Return the status of this rank."""
         flows = dict(traffic.flows)
@@ -81,6 +89,7 @@ class RankFigures:
             compute_seconds=compute_seconds,
             wait_seconds=sum(x.seconds for kind, x in flows.items() if kind not in _BESIDE),
             memory_bytes=memory_bytes,
+            free_bytes=free_bytes,
             gradient_bytes=gradient,
             rows_bytes=rows,
             query_bytes=queries,
@@ -89,15 +98,15 @@ class RankFigures:
         )
 
     def to_tensor(self) -> Tensor:
-        """Return the status as float64 `[8]`: counts below 2^53 are exact."""
+        """Return the status as float64 `[9]`: counts below 2^53 are exact."""
         return torch.tensor([float(each) for each in astuple(self)], dtype=torch.float64)
 
     @classmethod
     def from_tensor(cls, figures: Tensor) -> Self:
         """Return the status in `figures`, from `to_tensor`. Synchronizes with a device."""
         compute, wait, *counts = figures.tolist()
-        memory, gradient, rows, queries, other, request = map(int, counts)
-        return cls(compute, wait, memory, gradient, rows, queries, other, Order(request))
+        memory, free, gradient, rows, queries, other, request = map(int, counts)
+        return cls(compute, wait, memory, free, gradient, rows, queries, other, Order(request))
 
 
 class RankControl:
@@ -110,10 +119,13 @@ class RankControl:
 
     def __init__(self, peers: Peers, compute_seconds: Callable[[], float]) -> None:
         self._peers, self.compute_seconds = peers, compute_seconds
+        self.world = peers.world
         self.request = Order.NONE
         """Orders requested by this rank; set by a runner, from any thread."""
         self.memory_bytes = 0
-        """Memory of this process; set by a runner."""
+        """Memory of this process without mapped files; set by a runner."""
+        self.free_bytes = 0
+        """Memory that is left for it; set by a runner."""
         self.order = Order.NONE
         """Order to all ranks after the latest micro-batch."""
         self.figures: Sequence[RankFigures] = ()

@@ -234,6 +234,7 @@ class RankReducer(SliceReducer):
             self._peers.traffic,
             compute_seconds=control.compute_seconds(),
             memory_bytes=control.memory_bytes,
+            free_bytes=control.free_bytes,
             request=control.request,
         )
         add("figures", [figures.to_tensor()], [FIGURES_SPEC] * world if leads else [])

@@ -22,7 +22,7 @@ from tgflow.run import monitoring as watch
 from tgflow.run.checkpoints import Checkpoints, SavedRecords, SavedSettings
 from tgflow.run.context import RunContext
 from tgflow.run.directory import learn_again
-from tgflow.run.features import HitRates, edge_file, features_report
+from tgflow.run.features import EdgeRows, HitRates, edge_file, features_report
 from tgflow.run.followers import FollowedSaves, FollowedStream, RankGuard, make_writer, send_run
 from tgflow.run.forget import requested
 from tgflow.run.gpu import device_figures
@@ -96,6 +96,7 @@ def open_follower(run: RunContext) -> Runner:
         control=trainer.control,
         services=[library_messages(run_log), saves, followed, memory],
         warn=lambda text: run_log.warning("checkpoint", text),
+        memory_limit=run.config.operate.memory_bytes,
     )
 
 
@@ -141,7 +142,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         memory_limit=operate.memory_bytes,
         log=run.log,
         control=control,
-        outlook=Outlook(levels_of([run.path, *folders], operate.memory_bytes)),
+        outlook=Outlook(levels_of([run.path, *folders], operate.memory_bytes, control)),
         num_left=lambda: _num_left(run),
     )
     _export(run, metrics, opened)
@@ -180,6 +181,7 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
         display=next(each for each in components if isinstance(each, watch.Shown)),
         components=components,
         warn=lambda text: run_log.warning("checkpoint", text),
+        memory_limit=run.config.operate.memory_bytes,
     )
 
 
@@ -269,6 +271,15 @@ def _uploads(run: RunContext) -> Component | None:
     return Uploads(remote, run.path, run.store, run.run_log)
 
 
+def _edge_rows(run: RunContext) -> Component | None:
+    table = run.trainer.graph.edge_x
+    return (
+        None
+        if table is None or run.config.graph.horizon_in(run.unit) is None
+        else EdgeRows(table, run.store)
+    )
+
+
 class RunFigures(Component, Callback):
     """Adds hit rates, elapsed time, memory and progress to records; reports features and ranks."""
 
@@ -308,6 +319,7 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
     open_alerts,
     open_scores,
     _ends,
+    _edge_rows,
     _publisher,
 )
 """Factories of the components, called in this order: figures are added before they are written."""

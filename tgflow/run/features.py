@@ -7,6 +7,7 @@ from typing import Any
 
 from tgflow.base.setting import Size
 from tgflow.base.units import parse_bytes
+from tgflow.checkpoint import Checkpoint, CheckpointStore, Component
 from tgflow.cuda.device import Device
 from tgflow.cuda.requirements import CudaError
 from tgflow.graph import TemporalGraph
@@ -15,6 +16,7 @@ from tgflow.graph.cache.contents import Policy
 from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
+from tgflow.graph.tables.table import Table
 from tgflow.plan.assemble import feature_inputs
 from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import FILED, Placement, ScaleKind, TablesConfig
@@ -142,6 +144,21 @@ def table_figures(graph: TemporalGraph) -> dict[str, Any]:
     with a GPU that has a cache.
     """
     return {each.name: each.table.describe() for each in feature_inputs(graph)}
+
+
+class EdgeRows(Component):
+    """Frees the file of edge features before the horizon of the oldest checkpoint that is kept."""
+
+    def __init__(self, table: Table, store: CheckpointStore) -> None:
+        self._table, self._store = table.base, store
+
+    def save(self, writer: Checkpoint) -> None:
+        writer.committed.append(lambda path: self._free())
+
+    def _free(self) -> None:
+        oldest = self._store.oldest_kept()
+        if oldest is not None and isinstance(self._table, FeatureTable):
+            self._table.free_file(oldest["first"])
 
 
 class HitRates:

@@ -626,17 +626,18 @@ class _Erasure:
             staged.unlink(missing_ok=True)
             table = FeatureTable(dim, placement="disk", path=staged)
         is_edge = name == "edge_x"
-        for start in range(0, size, step):
+        first = meta["first"] if is_edge else 0
+        table.forget(first)
+        for start in range(first, size, step):
             x = source.read(start, min(start + step, size)).clone()
             own = self._positions if is_edge else self._nodes
             at = torch.arange(start, start + len(x))
             is_theirs = torch.isin(at, own)
-            if is_edge:
-                is_theirs |= at < meta["first"]  # of events that are forgotten, which none reads
             table.append(x.masked_fill(is_theirs.unsqueeze(1), 0))
         if not is_edge and size == meta["ids"]["num"] and num_ids > size:
             table.append(torch.zeros(num_ids - size, dim))
-        save_rows(new, name, table, len(table), volatile=f"{name}_mark" in old.volatile)
+        is_volatile = f"{name}_mark" in old.volatile
+        save_rows(new, name, table, len(table), volatile=is_volatile, first=first)
         if file is not None:
             table.sync()
             new.outside.clear()

@@ -15,7 +15,10 @@ from typing import Any
 
 _version = cache(version)
 PAGE_SIZE = resource.getpagesize()
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
+_V2 = ("memory.max", "memory.current", "file")
+"""Files of a control group with its limit and its use, and what of that the system may drop."""
 
 
 def rss_bytes() -> int:
@@ -42,12 +45,19 @@ def free_memory() -> float:
     found = [inf]
     with suppress(OSError, ValueError, KeyError):
         found.append(_numbers("/proc/meminfo")["MemAvailable:"] << 10)
-    with suppress(OSError, ValueError):
-        group = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
-        for folder in (CGROUPS / group, CGROUPS):  # a container sees its own as the root
-            with suppress(OSError, ValueError, KeyError):
-                most, held = (int((folder / f"memory.{x}").read_text()) for x in ("max", "current"))
-                found.append(most - held + _numbers(folder / "memory.stat")["file"])
+    with suppress(OSError):
+        for line in OWN_CGROUPS.read_text().splitlines():
+            _, _, kinds_and_group = line.partition(":")
+            kinds, _, group = kinds_and_group.partition(":/")
+            if kinds and "memory" not in kinds.split(","):
+                continue
+            root, names = CGROUPS / ("memory" if kinds else ""), _V1 if kinds else _V2
+            for folder in (root / group, root):  # a container sees its own as the root
+                with suppress(OSError, ValueError, KeyError):
+                    stat = _numbers(folder / "memory.stat")
+                    most, held = (int((folder / x).read_text()) for x in names[:2])
+                    most = min(most, stat.get("hierarchical_memory_limit", most))
+                    found.append(most - held + sum(stat[x] for x in names[2:]))
     return min(found)
 
 

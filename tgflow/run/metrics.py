@@ -216,7 +216,7 @@ def open_exporter(
 
 KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
 """Kinds of messages between ranks, and their names in `RankFigures`."""
-_OF_RANK = ("compute_seconds", "wait_seconds", "memory_bytes")
+_OF_RANK = ("compute_seconds", "wait_seconds", "memory_bytes", "free_bytes")
 
 
 def rank_report(control: RankControl | None) -> dict[str, Any]:

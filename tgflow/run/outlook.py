@@ -7,11 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from tgflow.base.units import duration
+from tgflow.ranks.control import RankControl, RankFigures
 from tgflow.report.formatting import compact, num_bytes
 from tgflow.run.machine import anonymous_bytes, free_memory, memory_maps
 
@@ -66,7 +68,7 @@ class Outlook:
             found["seconds_left"] = left = max(0.0, free) / growth / rate
             if left < DAY and name not in self._warned:
                 self._warned.add(name)
-                warnings.append(f"{name} ends in {describe(name, found)}; {HELP[name]}")
+                warnings.append(f"{name} ends in {describe(name, found)}; {HELP[name.split()[0]]}")
         return warnings
 
 
@@ -79,16 +81,33 @@ def describe(name: str, found: Mapping[str, Any]) -> str:
     )
 
 
-def levels_of(paths: Sequence[Path], memory_limit: int | None) -> dict[str, Level]:
-    """Return the resources of this process, which writes files to `paths`."""
+def memory_left(memory_limit: int | None) -> tuple[float, float]:
+    """Return the memory of this process, and how much is left for it."""
+    used = anonymous_bytes()
+    return used, min(free_memory(), inf if memory_limit is None else memory_limit - used)
 
-    def memory() -> tuple[float, float]:
-        used = anonymous_bytes()
-        return used, min(free_memory(), inf if memory_limit is None else memory_limit - used)
+
+def levels_of(
+    paths: Sequence[Path], memory_limit: int | None, control: RankControl | None = None
+) -> dict[str, Level]:
+    """Return the resources of this process, which writes files to `paths`, and of other ranks."""
 
     def disk() -> tuple[float, float]:
         disks = [shutil.disk_usage(path) for path in paths]
         fullest = min(disks, key=lambda each: each.free)
         return fullest.used, fullest.free
 
-    return {"memory": memory, "disk": disk, "maps": memory_maps}
+    def memory_of(rank: int) -> tuple[float, float]:
+        assert control is not None
+        found = control.figures[rank] if rank < len(control.figures) else RankFigures()
+        if not found.free_bytes:
+            raise OSError(f"rank {rank} has not sent its memory")
+        return found.memory_bytes, found.free_bytes
+
+    others = range(1, 1 if control is None else control.world)
+    return {
+        "memory": partial(memory_left, memory_limit),
+        **{f"memory of rank {rank}": partial(memory_of, rank) for rank in others},
+        "disk": disk,
+        "maps": memory_maps,
+    }

@@ -171,7 +171,7 @@ BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
     | {"micro-batches.txt", "scores.arrows", "score-rows", "store.json", "forget"}
-    | {LEARNED_FILES, SEEDS, *LOGS.values()}
+    | {LEARNED_FILES, SEEDS, *LOGS.values(), "metrics.csv.1"}
 )
 """Further files of a run that has learned nothing."""
 LEARNED = frozenset({"checkpoint", "scores.arrow", "events.arrow"})

@@ -206,6 +206,7 @@ def _open_table(run: RunContext) -> Table | None:
         table = opened()
     if table is None:
         return None
+    table.keeps_file = not peers.rank  # others receive rows from rank 0 on a resume
     if counted is None or checkpoint is None:
         table.truncate(0)
     elif peers.world > 1 and file is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from tgflow.graph.events import EventBatch
 from tgflow.ranks.broadcast import LeaderFailed
 from tgflow.ranks.control import Order, RankControl
 from tgflow.run.features import table_figures
-from tgflow.run.machine import rss_bytes
+from tgflow.run.outlook import memory_left
 from tgflow.run.records import State
 from tgflow.run.stream import FlowControl, MemoryLimit, Stopped, is_out_of_memory, rank_at_limit
 from tgflow.streams.errors import StreamError
@@ -45,6 +46,10 @@ class RunStatus:
     stepped_at: float = field(default_factory=time.monotonic)
     reason: str | None = None
     """Cause of a failure."""
+
+
+MEASURE_SECONDS = 1.0
+"""Seconds between two measurements of a rank's memory, which read several files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,9 @@ class Runner:
     display: AbstractContextManager[object] = field(default_factory=nullcontext)
     components: Sequence[Component] = ()
     warn: Callable[[str], None] = lambda text: None
+    memory_limit: int | None = None
+    measured_at: float = -math.inf
+    """When a rank last measured its memory."""
 
     def run(self) -> RunResult:
         """Learn until the stream ends, a signal stops it, or an error occurs.
@@ -136,7 +144,10 @@ class Runner:
             return wanted
         # of a GPU's records the last one only, which all ranks have after the same micro-batch
         order = Order.NONE if self.trainer.num_pending else self.control.order
-        self.control.memory_bytes = rss_bytes()
+        if time.monotonic() >= self.measured_at + MEASURE_SECONDS:
+            self.measured_at = time.monotonic()
+            held = memory_left(self.memory_limit)
+            self.control.memory_bytes, self.control.free_bytes = map(int, held)
         self.control.request = wanted & ~order
         return order
 

@@ -23,7 +23,16 @@ from tgflow.run.scores import OWNER, ROWS, ROWS_OF_DAYS
 from tgflow.train.observe import Callback, StepRecord
 
 FILES = (
-    *(SETTINGS, "metrics.jsonl", "metrics.csv", "log", DEAD_LETTERS, FILE, ENDS_FILE),
+    *(
+        SETTINGS,
+        "metrics.jsonl",
+        "metrics.csv",
+        "metrics.csv.1",
+        "log",
+        DEAD_LETTERS,
+        FILE,
+        ENDS_FILE,
+    ),
     *(LEARNED_FILES, OWNER, ROWS, ROWS_OF_DAYS, EDGE_ROWS),
 )
 """Files and folders of a run directory that are stored besides its checkpoints."""

@@ -47,7 +47,7 @@ from tgflow.graph import EventLog, Horizon, TemporalGraph, rebuild
 from tgflow.graph.cache import CachedTable, CacheSnapshot
 from tgflow.graph.events import COLUMNS, NO_LABEL, EventBatch
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
-from tgflow.graph.log import LATE_COLUMNS
+from tgflow.graph.log import LATE_COLUMNS, NodeCount
 from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.graph.tables.table import Table
@@ -142,7 +142,8 @@ def save_graph(
     writer.note(_CACHES, kinds)
     num_rows = graph.num_node_rows(position)
     if graph.edge_x is not None:
-        save_rows(writer, "edge_x", graph.edge_x, position, volatile=by_part)
+        first = graph.log.start_of_piece(graph.since(position))
+        save_rows(writer, "edge_x", graph.edge_x, position, volatile=by_part, first=first)
     if graph.node_x is not None:
         save_rows(writer, "node_x", graph.node_x, num_rows, volatile=True)
     for key, size in zip(_SCALES, (position, num_rows), strict=True):
@@ -170,6 +171,7 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
     )
     writer.note("position", position)
     writer.note("first", first)
+    writer.note("num_nodes_before", NodeCount(graph.log).upto(first))
     writer.note("mutations", rows)
     size = graph.log.piece
     writer.note("piece", size)
@@ -252,6 +254,8 @@ def _load_caches(reader: Checkpoint, graph: TemporalGraph) -> None:
             ids = held["ids"][held["ids"] != -1]
             if bool((ids < 0).any()) or len(ids.unique()) < len(ids):  # type: ignore[no-untyped-call]
                 raise ValueError("a cache must hold existing rows, each once")
+            if name == "edge_x":  # features of forgotten events are gone
+                held["ids"][held["ids"] < graph.log.first] = -1
             cache.restore(CacheSnapshot(held["ids"], held["keys"]))
 
 
@@ -320,6 +324,8 @@ def graph_of(
             table=table,
             directory=directory,
         )
+        before = read_natural(checkpoint.meta, "num_nodes_before")
+        graph.log.before = graph.log.first, before
         _load_events(checkpoint, graph)
         _check_rows(graph, edge_x, checkpoint)
         graph.edge_x = edge_x
@@ -396,12 +402,14 @@ def _load(components: list[Component], checkpoint: Checkpoint) -> None:
         ) from None
 
 
-def save_rows(writer: Checkpoint, name: str, table: Table, size: int, *, volatile: bool) -> None:
-    """Save the first `size` rows and their fingerprint, or refer to their file."""
+def save_rows(
+    writer: Checkpoint, name: str, table: Table, size: int, *, volatile: bool, first: int = 0
+) -> None:
+    """Save the rows `[first, size)` and their fingerprint, or refer to their file."""
     file, step = _backing_file(table), max(1, PIECE_BYTES // (4 * table.dim))
     where = None if file is None or file.path is None else str(file.path.absolute())
     writer.note(name, {"dim": table.dim, "piece": step, "file": where})
-    mark = {"rows": torch.tensor([size]), "sha256": _digest(table, size)}
+    mark = {"rows": torch.tensor([size]), "sha256": _digest(table, size, first)}
     writer.put(f"{name}_mark", mark, volatile=volatile)
     if file is not None:
         writer.outside.append(file.sync)
@@ -410,7 +418,7 @@ def save_rows(writer: Checkpoint, name: str, table: Table, size: int, *, volatil
     def read(start: int, stop: int) -> Tensors:
         return {"x": table.read(start, stop)}
 
-    put_pieces(writer, name, step, size, read, volatile=True)
+    put_pieces(writer, name, step, size, read, first=first, volatile=True)
 
 
 def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool) -> None:
@@ -426,17 +434,19 @@ def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool)
         _backing_file(table),
     )
     check_like(name, mark, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
-    rows = int(mark["rows"])
+    rows, first = int(mark["rows"]), read_natural(reader.meta, "first") if name == "edge_x" else 0
     if rows and not len(table) and not (backing is not None and same_file(backing.path, file)):
         if file is not None:
-            _copy_rows(file, mark, table)
+            _copy_rows(file, mark, table, first)
         else:
             step = max(1, read_natural(reader.meta[name], "piece"))
-            for piece in pieces_of(reader, name, step, rows):
+            table.forget(first // step * step)
+            for piece in pieces_of(reader, name, step, rows, first=first):
                 table.append(piece["x"])
     elif follows_log and (backing is None or file is None) and len(table):
         raise ValueError(f"the table to fill must be empty, it has {len(table)} rows")
-    _check_mark(table if backing is None else backing, mark)
+    _check_mark(table if backing is None else backing, mark, first)
+    table.forget(first)
     if follows_log and len(table) > rows:
         table.truncate(rows)
 
@@ -446,17 +456,18 @@ def share_rows(reader: Checkpoint, name: str, table: FeatureTable, peers: Peers)
 
     A rank whose file begins with them keeps it; others receive all of them from rank 0.
     """
-    mark = reader.get(f"{name}_mark")
+    mark, first = reader.get(f"{name}_mark"), read_natural(reader.meta, "first")
     if peers.rank == 0:
         load_rows(reader, name, table, follows_log=True)
-    has_rows = peers.rank == 0 or _has_rows(table, mark)
+    has_rows = peers.rank == 0 or _has_rows(table, mark, first)
     if not has_rows:
         table.truncate(0)
+    table.forget(first)
     found = peers.gather(torch.tensor([has_rows]), [1] * peers.world, kind="words")
     if bool(found.all()):
         return
     rows, step = int(mark["rows"]), max(1, COPY_BYTES // (table.dim * table.dtype.itemsize))
-    for start in range(0, rows, step):
+    for start in range(first, rows, step):
         stop = min(start + step, rows)
         x = table.read(start, stop) if peers.rank == 0 else torch.empty(stop - start, table.dim)
         peers.broadcast(x.contiguous(), kind="words")
@@ -464,10 +475,11 @@ def share_rows(reader: Checkpoint, name: str, table: FeatureTable, peers: Peers)
             table.append(x)
 
 
-def _has_rows(table: Table, mark: Tensors) -> bool:
+def _has_rows(table: Table, mark: Tensors, first: int) -> bool:
     try:
-        _check_mark(table, mark)
-    except RowsLost:
+        _check_mark(table, mark, first)
+        table.read(first, min(first + 1, len(table)))  # freed rows are those before one
+    except (RowsLost, DamagedFile):
         return False
     return True
 
@@ -493,25 +505,25 @@ def _backing_file(table: Table) -> FeatureTable | None:
     return None
 
 
-def _digest(table: Table, rows: int) -> Tensor:
-    last = table.read(max(0, rows - DIGEST_ROWS), rows)
+def _digest(table: Table, rows: int, first: int) -> Tensor:
+    last = table.read(max(first, rows - DIGEST_ROWS), rows)
     digest = hashlib.sha256(last.contiguous().view(torch.uint8).numpy().tobytes()).digest()
     return torch.tensor(list(digest), dtype=torch.uint8)
 
 
-def _check_mark(table: Table, mark: Tensors) -> None:
+def _check_mark(table: Table, mark: Tensors, first: int) -> None:
     """Raise RowsLost unless `table` begins with the rows of a fingerprint."""
     rows, where = int(mark["rows"]), getattr(table, "path", None) or "the table"
     if len(table) < rows:
         raise RowsLost(f"{where} holds {len(table)} rows, the checkpoint counts {rows}")
-    if not torch.equal(_digest(table, rows), mark["sha256"]):
+    if not torch.equal(_digest(table, rows, first), mark["sha256"]):
         raise RowsLost(
             f"{where} holds {len(table)} rows, but of the {rows} that the checkpoint counts "
             "the last are others: they are another run's, or have been written to since"
         )
 
 
-def _copy_rows(file: Path, mark: Tensors, table: Table) -> None:
+def _copy_rows(file: Path, mark: Tensors, table: Table, first: int) -> None:
     if not file.exists():
         raise RowsLost(
             f"{file} is gone, and features of the checkpoint were in it; if it is elsewhere now, "
@@ -522,9 +534,10 @@ def _copy_rows(file: Path, mark: Tensors, table: Table) -> None:
     except DamagedFile as error:
         raise RowsLost(f"the checkpoint's features cannot be read: {error}") from None
     try:
-        _check_mark(source, mark)
+        _check_mark(source, mark, first)
+        table.forget(first)
         rows, step = int(mark["rows"]), max(1, COPY_BYTES // (table.dim * table.dtype.itemsize))
-        for start in range(0, rows, step):
+        for start in range(first, rows, step):
             table.append(source.read(start, min(start + step, rows)))
     finally:
         source.close()

@@ -102,6 +102,9 @@ class RowFile {
   void settle();
   /// Removes the rows from `size` on.
   void truncate(int64_t size);
+  /// Frees the disk space of the rows before `first`, which must not be read again; their ids stay in use. A
+  /// file with fewer rows continues with row `first`. A file system without holes keeps the space.
+  void forget(int64_t first);
 
   /// Whether the `stride()` bytes at `row` are a valid row `id`.
   bool is_whole(const std::byte* row, int64_t id) const;
@@ -118,6 +121,7 @@ class RowFile {
   int64_t row_bytes_;
   std::atomic<int64_t> size_{0};
   int64_t synced_ = 0;
+  int64_t freed_ = kHeaderBytes;  // bytes up to which there is a hole
   uint64_t commits_ = 0;
   std::atomic<bool> failed_{false};
   std::mutex committing_;

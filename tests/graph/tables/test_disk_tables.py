@@ -73,6 +73,35 @@ def test_torn_row_is_dropped_and_rewritten(path, cut):
     assert torch.equal(table[torch.arange(60)], rows)
 
 
+def test_file_is_freed_up_to_the_rows_that_checkpoints_need(path):
+    rows, table = some_rows(50_000, 40), on_disk(path, 40)
+    table.append(rows[:40_000])
+    table.sync()
+    whole = path.stat().st_blocks
+    table.forget(30_000)
+    assert path.stat().st_blocks == whole, "a checkpoint may refer to them"
+    table.free_file(35_000)
+    assert path.stat().st_blocks == whole, "not beyond what was forgotten"
+    table.free_file(20_000)
+    assert path.stat().st_blocks < 0.6 * whole
+    table.append(rows[40_000:])
+    table.close()
+    with closing(on_disk(path, 40)) as table:
+        assert torch.equal(table.read(20_000, 50_000), rows[20_000:])
+        with pytest.raises(DamagedFile):
+            table.read(10_000, 10_001)
+    with closing(on_disk(path.with_name("other"), 40)) as table:
+        table.forget(20_000)
+        assert table.append(rows[20_000:]) == 20_000
+    with closing(on_disk(path.with_name("other"), 40)) as table:
+        assert len(table) == 50_000
+        assert torch.equal(table.read(20_000, 50_000), rows[20_000:])
+    with closing(on_disk(None, 40)) as table:
+        table.append(rows)
+        table.forget(49_000)
+        assert torch.equal(table.read(48_999, 50_000)[1:], rows[49_000:])
+
+
 def test_rows_can_be_read_ahead(path):
     rows = some_rows(5_000, 40)
     for table in (on_disk(path, 40), tg.tables.FeatureTable.from_tensor(rows)):

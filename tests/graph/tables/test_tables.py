@@ -18,7 +18,7 @@ from helpers.made_tables import (
     made,
     some_rows,
 )
-from tgflow.graph.tables import FeatureTable
+from tgflow.graph.tables import FeatureTable, host
 
 DTYPES = (
     torch.float32,
@@ -162,6 +162,30 @@ def test_truncated_rows_are_written_again(placement, device):
     assert len(table) == 8
     assert table.append(rows[8:]) == 8
     assert torch.equal(table.read(0, 20), rows)
+
+
+@for_each_placement
+@pytest.mark.parametrize("first", [0, 3_000])
+def test_rows_after_freed_ones_stay_and_memory_is_bounded(placement, device, first, monkeypatch):
+    monkeypatch.setattr(host, "_LEAST_ADDRESSES", 1 << 22)  # so that addresses run out
+    monkeypatch.setattr(host, "_GROWTH", 0)
+    rows, sizes = some_rows(60_000 + first, 64), []
+    table = made(placement, device, 64)
+    table.forget(first)
+    for start in range(first, len(rows) if placement != "uva" else 14_000, 500):
+        assert table.append(rows[start : start + 500]) == start
+        table.forget(max(first, start - 4_000))
+        ids = torch.arange(max(first, start - 4_000), start + 500, device=home(table, device))
+        assert torch.equal(table[ids.flip(0)].cpu(), rows[ids.flip(0).cpu()])
+        assert torch.equal(table.read(int(ids[0]), start + 500), rows[ids.cpu()])
+        if placement == "host" and table.in_memory is not None:
+            assert torch.equal(table.in_memory[ids], rows[ids])
+        sizes.append(table.nbytes)
+    assert not table.read(0, 5).any()
+    most = 4_500 * 64 * 4 + {"host": 0, "disk": 16 << 20}.get(placement, 4 << 20)
+    assert max(sizes) <= {"device": 2 * most}.get(placement, most)
+    with pytest.raises(ValueError, match="were freed"):
+        table.truncate(5)
 
 
 @for_each_placement

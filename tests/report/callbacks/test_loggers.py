@@ -70,6 +70,30 @@ def test_csv_file_is_truncated_to_the_resumed_step(tmp_path):
     assert [row["step"] for row in rows(path)] == ["5"], "a training that begins keeps none"
 
 
+@pytest.mark.parametrize("step", [0, 10, 40, 70, 100])
+def test_csv_file_is_rotated_and_a_resume_neither_loses_nor_repeats_rows(tmp_path, step):
+    path = tmp_path / "figures.csv"
+    files = (path.with_name("figures.csv.1"), path)
+
+    def log(start, stop, begin):
+        with tg.callbacks.CSVLogger(path, step=begin, max_bytes=30) as logger:
+            for at in range(start, stop, 10):
+                logger.log(at, {"loss": at / 4, **({"ap": 0.5} if at > 60 else {})})
+
+    def steps():
+        return [int(row["step"]) for each in files if each.exists() for row in rows(each)]
+
+    log(10, 110, 0)
+    kept = steps()
+    assert kept == [*range(kept[0], 101, 10)]
+    assert kept[0] > 10
+    assert all(each.stat().st_size < 60 for each in files)
+    tg.callbacks.CSVLogger(path, step=step, max_bytes=30).close()
+    assert steps() == [each for each in kept if each <= step]
+    log(step + 10, 140, step)
+    assert steps() == [*range(steps()[0], 131, 10)]
+
+
 def test_csv_file_that_cannot_be_rewritten_is_appended_to(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")

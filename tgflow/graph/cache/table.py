@@ -227,6 +227,10 @@ class CachedTable(TableInFront):
             self.table.truncate(size)
             self._engine.truncate(size)
 
+    def forget(self, first: int) -> None:
+        """Free rows of the table; those in the cache are evicted by others."""
+        self.table.forget(first)
+
     def close(self) -> None:
         """Close the table and release the cache."""
         with self._change, self._engine.changing():

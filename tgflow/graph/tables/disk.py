@@ -64,6 +64,12 @@ class DiskRows(RowStorage):
         self._is_changed = True
         self._file.truncate(size)
 
+    def forget(self, first: int) -> None:
+        """Free the disk space of the rows before `first`."""
+        assert self._file is not None
+        self._is_changed = True
+        self._file.forget(first)
+
     def sync(self) -> None:
         """Wait until all rows are on the disk."""
         assert self._file is not None

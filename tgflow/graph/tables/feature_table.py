@@ -87,6 +87,10 @@ class FeatureTable:
             path=path,
         )
         self._size = self._rows.num_rows
+        self.first = 0
+        """Rows before this id are freed, and read as zeros."""
+        self.keeps_file = True
+        """Whether a named file keeps freed rows, until `free_file`: checkpoints refer to it."""
         self._closed = False
 
     @classmethod
@@ -180,9 +184,28 @@ class FeatureTable:
         self._check_open()
         if size < 0:
             raise ValueError(f"size must be at least 0, got {size}")
+        if size < self.first:
+            raise ValueError(f"rows before {self.first} were freed, and cannot be the last: {size}")
         if size < self._size:
             self._size = size
             self._rows.truncate(size)
+
+    def forget(self, first: int) -> None:
+        """Free the rows before id `first`, which must not be asked for again; ids stay the same.
+
+        A table with fewer rows continues with id `first`. GPU memory is freed when it is next full.
+        """
+        self._check_open()
+        if first > self.first:
+            self.first = first
+            if self._size < first or self.file is None or not self.keeps_file:
+                self._rows.forget(first)
+            self._size = max(self._size, first)
+
+    def free_file(self, first: int) -> None:
+        """Free the disk space of the rows before id `first` in a named file; any thread may."""
+        if self.file is not None and first <= self.first:
+            self._rows.forget(first)
 
     def check(self, rows: Tensor) -> None:
         """Raise ValueError unless `rows` can be appended."""
@@ -252,7 +275,12 @@ class FeatureTable:
         self._check_open()
         if not 0 <= start <= stop <= self._size:
             raise IndexError(f"the table holds rows [0, {self._size}), got [{start}, {stop})")
-        return self._rows.read(start, stop).view(self.dtype)
+        if start >= self.first:
+            return self._rows.read(start, stop).view(self.dtype)
+        rows = torch.zeros(stop - start, self.dim, dtype=self.dtype)
+        if stop > self.first:
+            rows[self.first - start :] = self.read(self.first, stop)
+        return rows
 
     @property
     def in_memory(self) -> Tensor | None:
@@ -263,7 +291,8 @@ class FeatureTable:
         self._check_open()
         size = self._size
         rows = self._rows.current if isinstance(self._rows, AutoRows) else self._rows
-        return rows.read(0, size).view(self.dtype) if isinstance(rows, HostRows) else None
+        is_here = isinstance(rows, HostRows) and not rows.base
+        return rows.read(0, size).view(self.dtype) if is_here else None
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite the rows of `ids`, on a GPU in the order of the current stream.

@@ -39,6 +39,8 @@ class DeviceRows(RowStorage):
         self._readers.wait_when_dropped(self)
         self._pinned = PinnedPool(gpu)
         self._bytes = gpu.allocate(0)
+        self._first = self._base = 0
+        """Rows before `_first` are freed; `_base` is the row at the beginning of the memory."""
 
     @property
     def view(self) -> TableView:
@@ -60,10 +62,9 @@ class DeviceRows(RowStorage):
         gpu = self._gpu
         with gpu.on(gpu.stream("writer")) if rows.is_cpu else nullcontext():
             self._readers.writing()
-            end = (size + len(rows)) * self.row_bytes
-            if end > len(self._bytes):
+            if (size + len(rows) - self._base) * self.row_bytes > len(self._bytes):
                 self._grow(size, len(rows))
-            target = self._bytes[size * self.row_bytes : end]
+            target = self._held(size, size + len(rows))
             if rows.is_cpu and 0 < len(target) <= _MOST_STAGED:
                 with self._pinned.lend(len(target)) as room:
                     gpu.copy_from_host(room.copy_(rows.view(-1)), out=target)
@@ -73,16 +74,25 @@ class DeviceRows(RowStorage):
             self._readers.reclaim()
 
     def _publish(self, size: int) -> None:
-        self._view.publish(self._bytes.data_ptr(), size)
+        # the address of row 0, so that kernels find those that are held
+        self._view.publish(self._bytes.data_ptr() - self._base * self.row_bytes, size)
+
+    def _held(self, start: int, stop: int) -> Tensor:
+        start, stop = ((each - self._base) * self.row_bytes for each in (start, stop))
+        return self._bytes[start:stop]
 
     def _grow(self, size: int, num_rows: int) -> None:
-        room = max(size + num_rows, size + size // 2, _FIRST_ROWS)
+        base = self._first // LINE * LINE
+        held = size - base
+        room = max(held + num_rows, held + held // 2, _FIRST_ROWS)
         if self._most is not None and room * _SMALL_SHARE > self._most:
-            room = max(size + num_rows, self._most)
+            room = max(held + num_rows, self._most)
         grown = self._gpu.allocate(-(-room * self.row_bytes // LINE) * LINE)
-        grown[: size * self.row_bytes] = self._bytes[: size * self.row_bytes]
+        if size > self._base:
+            kept = self._held(max(base, self._base), size)
+            grown[held * self.row_bytes - len(kept) : held * self.row_bytes] = kept
         self._readers.published()  # before readers can reach it
-        old, self._bytes = self._bytes, grown
+        old, self._bytes, self._base = self._bytes, grown, base
         self._readers.retire(old, in_host=True)  # it may be of another stream
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
@@ -105,7 +115,7 @@ class DeviceRows(RowStorage):
     def read(self, start: int, stop: int) -> Tensor:
         """Return a copy of some rows; synchronizes."""
         with self._readers.reading():
-            part = self._bytes[start * self.row_bytes : stop * self.row_bytes]
+            part = self._held(start, stop)
             return part.view(-1, self.row_bytes).to("cpu", copy=True)
 
     def truncate(self, size: int) -> None:
@@ -113,11 +123,15 @@ class DeviceRows(RowStorage):
         self._readers.writing()
         self._publish(size)
 
+    def forget(self, first: int) -> None:
+        """Leave out the rows before `first` when the memory is next full."""
+        self._first = max(self._first, first)
+
     def close(self) -> None:
         """Release the memory, once the GPU has done its work."""
         self._gpu.synchronize()
         self._view.check()
-        self._bytes = self._bytes[:0]
+        self._bytes, self._base = self._bytes[:0], 0
         self._publish(0)
 
 
@@ -150,10 +164,11 @@ class UvaRows(RowStorage):
         self.row_bytes = row_bytes
         self._gpu = gpu
         self._host = HostRows(row_bytes)
+        self._host.may_move = False
         self._pieces: list[int] = []
         """Addresses of the host memory regions registered with the GPU, in order."""
-        self._pinned = 0
-        """Bytes registered so far."""
+        self._pinned = self._unpinned = 0
+        """Bytes registered so far, and those of them that were released with their rows."""
         self._release = weakref.finalize(self, _release, gpu, self._host, self._pieces)
         self._release.atexit = False  # at exit the system frees all, and the driver may be gone
         self._view = TableView(gpu, row_bytes)
@@ -177,7 +192,7 @@ class UvaRows(RowStorage):
     @property
     def nbytes(self) -> int:
         """Bytes pinned, room for growth included; bytes of all rows where they are not pinned."""
-        return max(self._pinned, self._host.nbytes)
+        return max(self._pinned - self._unpinned, self._host.nbytes)
 
     def append(self, rows: Tensor, size: int) -> None:
         """Append rows behind the first `size`; synchronizes for rows from a GPU."""
@@ -224,6 +239,22 @@ class UvaRows(RowStorage):
             return
         self._view.scatter(ids, rows, in_place=True)
         self._written = self._gpu.record_event()
+
+    def forget(self, first: int) -> None:
+        """Unpin and free the pieces of memory before row `first`; synchronizes if there are any."""
+        start, end = self._host.address, self._host.address + first * self.row_bytes
+        if not self._pinned:  # the memory begins with them
+            self._pinned = self._unpinned = first * self.row_bytes // _PAGES * _PAGES
+        ends = [*self._pieces[1:], start + self._pinned]
+        dead = sum(each <= end for each in ends) if self._pieces else 0
+        if dead:
+            self._gpu.synchronize()
+            for address in self._pieces[:dead]:
+                self._gpu.unregister(address)
+            self._unpinned = ends[dead - 1] - start
+            del self._pieces[:dead]
+        if self.staged or dead:
+            self._host.forget(first if self.staged else self._unpinned // self.row_bytes)
 
     def _wait_for_writes(self) -> None:
         if self._written is not None and not self._written.query():

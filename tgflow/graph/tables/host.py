@@ -32,22 +32,26 @@ class HostRows(RowStorage):
         self._memory: _native.ReservedMemory | None = _native.ReservedMemory(_address_space())
         self._limit = memory_limit()
         self._bytes = torch.empty(0, dtype=torch.uint8)  # the committed part
+        self.first = self.base = self._held = 0
+        """Rows before `first` are freed; `base` is the row at the beginning of the memory."""
+        self.may_move = True
+        """Whether rows may move when addresses run out, which takes that some are freed."""
         self.commit(1)
-        self._held = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the largest number of rows held at once."""
-        return self._held
+        """Bytes of the largest number of rows held at once, without freed ones."""
+        return max(0, self._held - (self.first - self.base) * self.row_bytes)
 
     @property
     def address(self) -> int:
-        """Address of row 0."""
-        return self._bytes.data_ptr()
+        """Address of row 0, whether or not it is held."""
+        return self._bytes.data_ptr() - self.base * self.row_bytes
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return rows, uint8 `[stop - start, row_bytes]`: a view."""
-        return self._bytes[start * self.row_bytes : stop * self.row_bytes].view(-1, self.row_bytes)
+        start, stop = ((each - self.base) * self.row_bytes for each in (start, stop))
+        return self._bytes[start:stop].view(-1, self.row_bytes)
 
     def append(self, rows: Tensor, size: int) -> None:
         """Append `rows` behind the first `size`."""
@@ -56,15 +60,38 @@ class HostRows(RowStorage):
 
     def reserve(self, size: int) -> None:
         """Make room for `size` rows in all."""
-        self.commit(size * self.row_bytes)
-        self._held = max(self._held, size * self.row_bytes)
+        assert self._memory is not None
+        if (size - self.base) * self.row_bytes > len(self._memory) and self.may_move:
+            self._move()
+        self.commit((size - self.base) * self.row_bytes)
+        self._held = max(self._held, (size - self.base) * self.row_bytes)
+
+    def _move(self) -> None:
+        """Move the rows that are not freed to other addresses; readers continue at the old ones."""
+        if self.first > self.base:
+            held = self._held // self.row_bytes + self.base
+            rows = self.read(self.first, max(self.first, held))
+            made = HostRows(self.row_bytes)
+            made.base = self.first
+            made.reserve(self.first + len(rows))
+            made.read(self.first, self.first + len(rows)).copy_(rows)
+            self._memory, self._bytes, self._held = made._memory, made._bytes, made._held
+            self.base = self.first
+
+    def forget(self, first: int) -> None:
+        """Free whole pages of the rows before `first`, which then read as zeros."""
+        assert self._memory is not None
+        if first > self.first:
+            self.first = first
+            self._memory.drop((first - self.base) * self.row_bytes)
 
     def commit(self, num_bytes: int) -> None:
         """Make the first `num_bytes` usable; raises MemoryError as `reserve`."""
         assert self._memory is not None
-        if num_bytes > self._limit:
+        freed = (self.first - self.base) * self.row_bytes
+        if num_bytes - freed > self._limit:
             self._limit = memory_limit()
-        room = min(self._limit, len(self._memory))
+        room = min(self._limit + freed, len(self._memory))
         if num_bytes > room:
             raise MemoryError(
                 f"cannot grow a host table to {num_bytes} bytes: there is memory for {room}; "
@@ -76,8 +103,8 @@ class HostRows(RowStorage):
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite some rows."""
-        size = self._held // self.row_bytes
-        _native.scatter_rows(self._bytes, self.row_bytes, size, ids.cpu().contiguous(), rows.cpu())
+        size, ids = self._held // self.row_bytes, (ids.cpu() - self.base).contiguous()
+        _native.scatter_rows(self._bytes, self.row_bytes, size, ids, rows.cpu())
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows with the core's threads; `out` on another device is filled through a copy."""
@@ -86,6 +113,8 @@ class HostRows(RowStorage):
             self.gather(ids.cpu(), pinned, size)
             out.copy_(pinned, non_blocking=True)
             return
+        if self.base:  # of a table whose addresses have run out
+            ids, size = torch.where(ids < 0, ids, ids - self.base), size - self.base
         _native.gather_rows(self._bytes, self.row_bytes, size, ids, out)
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ class AutoRows(RowStorage):
         self, placements: list[tuple[Callable[[], RowStorage], int]], gpu: Device | None
     ) -> None:
         (first, self._room), *self._further = placements
-        self._rows = first()
+        self._rows, self._first = first(), 0
         self._gpu = gpu
         self._launching = threading.Lock()
         self._captured: TableView | None = None  # of captured gathers, until they end
@@ -55,7 +55,7 @@ class AutoRows(RowStorage):
 
     def append(self, rows: Tensor, size: int) -> None:
         """Append rows behind the first `size`, here or in the next placement that has room."""
-        while (size + len(rows)) * self.row_bytes > self._room:
+        while (size + len(rows) - self._first) * self.row_bytes > self._room:
             if not self._move(size):
                 break
         try:
@@ -102,7 +102,8 @@ class AutoRows(RowStorage):
                 f"made, and now has {target.num_rows} that are not this table's; remove it"
             )
         try:
-            for start in range(0, size, step):
+            target.forget(first := min(self._first, size))
+            for start in range(first, size, step):
                 target.append(self._rows.read(start, min(start + step, size)), start)
         except BaseException:
             with suppress(OSError):
@@ -130,6 +131,11 @@ class AutoRows(RowStorage):
     def truncate(self, size: int) -> None:
         """Remove the rows from `size` on."""
         self._rows.truncate(size)
+
+    def forget(self, first: int) -> None:
+        """Free the rows before `first`, here and in later placements."""
+        self._first = max(self._first, first)
+        self._rows.forget(first)
 
     def sync(self) -> None:
         """Make appended rows as durable as the placement can."""

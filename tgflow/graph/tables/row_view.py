@@ -89,5 +89,8 @@ class RowView(TableInFront):
         """Raise ValueError, as `check`."""
         self.check(torch.empty(0))
 
+    def forget(self, first: int) -> None:
+        """Do nothing: the rows belong to their table."""
+
     def close(self) -> None:
         """Do nothing: the rows belong to their table."""

@@ -59,6 +59,12 @@ class Table(Protocol):
     def truncate(self, size: int) -> None:
         """Keep only the first `size` rows, for example to rewind to a checkpoint."""
 
+    def forget(self, first: int) -> None:
+        """Free the rows before id `first`, which must not be asked for again; ids stay the same.
+
+        A table with fewer rows continues with id `first`.
+        """
+
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of int64 ids `[...]` as `[..., dim]` on their device; -1 gives zeros.
 
@@ -181,6 +187,9 @@ class RowStorage:
 
     def truncate(self, size: int) -> None:
         """Remove the rows from `size` on."""
+
+    def forget(self, first: int) -> None:
+        """Free the rows before `first`, where the placement can; appends follow them."""
 
     def sync(self) -> None:
         """Make appended rows as durable as the placement can."""

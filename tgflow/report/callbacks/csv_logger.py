@@ -31,6 +31,8 @@ class CSVLogger(FigureCallback):
         path: The file.
         step: Current step of the training. On resume, rows of later steps and damaged rows are
             removed; at 0, the start of a training, all rows are.
+        max_bytes: Size from which the file is renamed to `NAME.1`, in the place of the one before,
+            and a new one begun. None: any size.
 
     Raises:
         OSError: If the file cannot be written.
@@ -47,13 +49,19 @@ class CSVLogger(FigureCallback):
         <BLANKLINE>
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, step: int = 0) -> None:
-        self.path = Path(path)
-        columns = _columns(self.path)
+    def __init__(
+        self, path: str | os.PathLike[str], *, step: int = 0, max_bytes: int | None = None
+    ) -> None:
+        self.path, self._max_bytes = Path(path), max_bytes
+        self._before = self.path.with_name(f"{self.path.name}.1")
+        has_before = max_bytes is not None and self._before.exists()
+        files = (self._before, self.path) if has_before else (self.path,)
+        columns = [*map(_columns, files)]  # before any is changed
         make_directories(RealFs(), self.path.parent)
-        self._file = AppendedFile(self.path)
-        kept = (row for row in _rows(self.path) if int(row[STEP]) <= step)
-        self._rewrite(columns if step else [STEP], kept)
+        for file, names in zip(files, columns, strict=True):
+            self._file = AppendedFile(file)
+            kept = (row for row in _rows(file) if int(row[STEP]) <= step)
+            self._rewrite(names if step else [STEP], kept)
 
     def _facts(self) -> dict[str, object]:
         return {"path": str(self.path)}
@@ -61,6 +69,12 @@ class CSVLogger(FigureCallback):
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
         """Write the figures of a step as a row."""
         row = {STEP: step, **numbers(figures)}
+        if self._max_bytes is not None and self._file.size >= self._max_bytes:
+            self._file.sync()
+            self._file.close()
+            self.path.replace(self._before)
+            self._file = AppendedFile(self.path)
+            self._rewrite(self._columns, ())
         new = [name for name in row if name not in self._columns]
         if new:
             self._rewrite([*self._columns, *new], chain(_rows(self.path), [row]))
