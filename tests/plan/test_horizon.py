@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened
 from helpers.plans import assert_same_batch, each_variant, plan_of, tied_events
-from helpers.strategies import event_lists
+from helpers.strategies import begin_by_scan, event_lists
 from tgflow import Batch, TemporalGraph
 from tgflow.graph import EventLog, Horizon
 from tgflow.graph.batch import Block
@@ -24,25 +25,14 @@ EVERY_HORIZON = pytest.mark.parametrize(
 )
 
 
-def expected_begin(events: Any, horizon: Horizon, p: int) -> int:
-    """Evaluate the definition by a scan."""
-    first = 0
-    if horizon.events is not None:
-        step = horizon.events // 16
-        first = max(first, step * ((p - horizon.events) // step))
-    if horizon.ticks is not None and p:
-        step = horizon.ticks // 16
-        least = step * (int(events.t[p - 1]) // step) - horizon.ticks
-        first = max(first, int((events.t < least).sum()))
-    return first
-
-
 @given(event_lists(), st.none() | st.integers(16, 40), st.none() | st.integers(16, 90))
 def test_horizon_is_a_function_of_the_log_and_the_position(events, num, ticks):
     graph, horizon = TemporalGraph.from_events(events), Horizon(num, ticks)
     begins = [horizon.begin(graph.log, p) for p in range(len(events) + 1)]
-    assert begins == [expected_begin(events, horizon, p) for p in range(len(events) + 1)]
+    t, at = events.t.tolist(), np.arange(len(events) + 1)
+    assert begins == [begin_by_scan(t, horizon, p) for p in at.tolist()]
     assert begins == sorted(begins)
+    assert horizon.begins(at, 0, events.t.numpy()).tolist() == begins
 
 
 def shifted(batch: Batch, by: int) -> Batch:

@@ -198,8 +198,7 @@ class TemporalGraph:
         self.edge_x = edge_table(edge_x_dim, edge_x)
         self.feature_scale = feature_scale
         """Scales the features of appended events."""
-        self.horizon = horizon
-        """How much of the past batches see; None: all."""
+        self.log.horizon = horizon
         self.forgotten = first
         """Earlier events are not to be asked about."""
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
@@ -365,6 +364,7 @@ class TemporalGraph:
             MemoryError: If there is no room to move blocks to.
         """
         with self._writing, self._changes.making():
+            self.log.late.forget(first)  # which orders them by the events, before these go
             log_first = self.log.forgettable(first)
             self.backend.forget(first, log_first)
             self.log.forget(log_first)
@@ -372,7 +372,7 @@ class TemporalGraph:
 
     def forget_outside(self, position: int) -> None:
         """Free what batches that begin at `position` or later do not see, as `forget`."""
-        if (first := self.since(position)) > self.forgotten:
+        if position > self.forgotten and (first := self.since(position)) > self.forgotten:
             self.forget(first)
 
     @property
@@ -458,9 +458,14 @@ class TemporalGraph:
         """Events in the current snapshot, which samplers see unless given an earlier `as_of`."""
         return self.backend.position
 
+    @property
+    def horizon(self) -> Horizon | None:
+        """How much of the past batches see; None: all."""
+        return self.log.horizon
+
     def since(self, position: int) -> int:
         """Return the first log position that a batch which begins at `position` sees."""
-        return 0 if self.horizon is None else self.horizon.begin(self.log, position)
+        return self.log.since(position)
 
     def horizon_at(self, position: int) -> Tensor | None:
         """Return the tick at which the horizon of a batch begins, int64 `[1]`; None without one."""

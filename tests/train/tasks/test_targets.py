@@ -163,6 +163,25 @@ def test_late_labels_are_seen_from_their_time_on_as_by_scans(seed):
     assert len(log.late) == len(made.entries)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_within_a_horizon_are_those_of_a_log_of_the_later_events(seed):
+    made = LateScan(seed)
+    made.history.upto(40)
+    for since in (5, 17, 30):
+        rest = TemporalGraph("directed")
+        for at in range(since, 41):
+            for eid, label, t, written in made.entries:
+                if written == at and eid >= since:
+                    rest.log.add_labels(LateLabels([eid - since], [label], [t]))
+            if at < 40:
+                rest.append(made.events[at : at + 1])
+        alone = LabelHistory(rest, 3, 2, dict(made.history.codes)).past(torch.arange(40 - since))
+        found = made.history.past(torch.arange(since, 40), since)
+        assert (found[0] >= 0).any()
+        assert torch.equal(found[0], alone[0])
+        assert torch.equal(found[1], alone[1])
+
+
 def test_binary_classes_are_signs_and_other_labels_are_refused():
     events = with_labels(made_events(4), torch.tensor([-1, 0, 1, NO_LABEL]))
     assert history_of(events, num_classes=2).classes(torch.arange(4)).tolist() == [0, 0, 1, -1]
