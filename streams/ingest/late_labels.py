@@ -309,7 +309,8 @@ class LateLabelReader:
         """Return the beginnings of the horizon as of positions."""
         if self._horizon is None:
             return np.zeros_like(at)
-        return self._horizon.begins(at, self._clock.first, self._clock.all[0].numpy())
+        found: Int64s = self._horizon.begins(at, self._clock.first, self._clock.all[0].numpy())
+        return found
 
     def ids(self) -> Callable[[int, int], Int64s]:
         """Return a function that reads the keys of events `[start, stop)`, for other threads."""

@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import MonkeyPatch
 
 from helpers.strategies import begin_by_scan, graph_events
 from tgflow import EventBatch, TemporalGraph
@@ -121,7 +120,7 @@ def since_by_scan(times, at):
 )
 def test_labels_within_a_horizon_match_a_scan_whatever_is_forgotten(items, forgets, cut, rng):
     """Also after a checkpoint, which has what is left."""
-    with MonkeyPatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tgflow.graph.log.STEPS", STEPS)
         patched.setattr(EventLog, "piece", 5)
         graph, whole = (TemporalGraph(horizon=HORIZON) for _ in range(2))

@@ -17,6 +17,7 @@ from helpers.strategies import begin_by_scan, event_lists
 from tgflow import Batch, TemporalGraph
 from tgflow.graph import EventLog, Horizon
 from tgflow.graph.batch import Block
+from tgflow.graph.sampling import recent_neighbors
 from tgflow.plan import NegativeSampler
 
 EVENTS, START, NUM = tied_events(400), 250, 7
@@ -100,3 +101,33 @@ def test_forgetting_changes_no_batch(
         graph.log.read(0, 5)
     with pytest.raises(IndexError, match="is not in the log"):
         graph.log.gather(torch.tensor([first - 1]))
+
+
+@for_each_device
+def test_relations_of_forgotten_events_are_freed(device: str, monkeypatch: Any) -> None:
+    """And a graph that begins later has none of earlier events."""
+    monkeypatch.setattr(EventLog, "piece", 1)
+    events = tied_events(2_000, x_dim=0)
+    events = replace(events, relation=torch.arange(len(events)) % 4)
+    options: dict[str, Any] = {"horizon": Horizon(160), "device": opened(device)}
+    whole, graph = TemporalGraph(**options), TemporalGraph(**options)
+    whole.append(events)
+    for start in range(0, len(events), 100):
+        graph.append(events[start : start + 100])
+        graph.forget_outside(graph.num_events)
+    later = TemporalGraph(**options, first=graph.forgotten)
+    later.append(events[graph.forgotten :])
+    nodes = torch.arange(30, device=graph.device)
+    t = (events.t[-1:] + 1).expand(30).contiguous().to(graph.device)
+    asked: dict[str, Any] = {"since": graph.forgotten, "relations": (1, 3)}
+    found = [
+        recent_neighbors(each, nodes, t, 9, **asked).eid.cpu() for each in (whole, graph, later)
+    ]
+    kept = found[0][found[0] >= 0]
+    assert ((kept >= graph.forgotten) & (kept % 2 == 1)).all()
+    assert len(kept) > 100
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    if graph.gpu is not None:
+        most = max(len(each.backend._store._relations) for each in (graph, later))
+        assert most < 2 * 2 * 170 < len(whole.backend._store._relations)

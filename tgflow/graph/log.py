@@ -50,6 +50,8 @@ class EventLog:
         """Returns the types of nodes, int64 `[N]` in [0, 65,535] of ids `[N]`, always the same:
         random negatives have the type of their event's destination. Set it before the first draw;
         None: all nodes have one type."""
+        self.forgotten_nodes = 0
+        """The largest node id of the events before `first` plus one."""
         self.files: dict[int, tuple[int, int]] = {}
         """Device and inode of the files that hold events, not memory, by their first event."""
         self._beside: dict[str, _Beside] = {}
@@ -81,7 +83,12 @@ class EventLog:
     @property
     def num_nodes(self) -> int:
         """The largest node id so far plus one, 0 for an empty log."""
-        return self.native.num_nodes
+        return max(self.native.num_nodes, self.forgotten_nodes)
+
+    def nodes_before(self, first: int) -> int:
+        """Return the largest node id of the events before a position that is held, plus one."""
+        src, dst, _, _ = self.native.columns(self.first, first)
+        return 1 + int(max(src.max(initial=-1), dst.max(initial=-1), self.forgotten_nodes - 1))
 
     @property
     def has_relations(self) -> bool:
@@ -248,8 +255,11 @@ class EventLog:
         self.files = {start: file for start, file in self.files.items() if start >= first}
 
     def tied_share(self, stop: int) -> float:
-        """Return the share of the events held before `stop` with the time of the previous one."""
-        t = self.read(self.first, stop).t
+        """Return the share of the events before `stop` with the time of the previous one.
+
+        Of those that a batch which begins there sees.
+        """
+        t = self.read(self.since(stop), stop).t
         return int((t[1:] == t[:-1]).sum()) / len(t) if len(t) else 0.0
 
     def position(self, t: int) -> int:
@@ -726,10 +736,12 @@ class NodeCount:
 
     def upto(self, position: int) -> int:
         """Return the largest node id of the first `position` events plus one."""
-        start, num = self._found if self._found[0] <= position else (self._log.first, 0)
+        start, num = self._found if self._found[0] <= position else (0, 0)
         num = max(num, self._least)
         if start == position:
             return num
+        if start < (first := self._log.first):
+            start, num = first, max(num, self._log.forgotten_nodes)
         events = self._log.read(start, position)
         if len(events):
             num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)

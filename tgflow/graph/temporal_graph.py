@@ -366,6 +366,7 @@ class TemporalGraph:
         with self._writing, self._changes.making():
             self.log.late.forget(first)  # which orders them by the events, before these go
             log_first = self.log.forgettable(first)
+            self.log.forgotten_nodes = self.log.nodes_before(log_first)
             self.backend.forget(first, log_first)
             self.log.forget(log_first)
             self.forgotten = first

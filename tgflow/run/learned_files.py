@@ -30,7 +30,7 @@ class LearnedFile:
     digests: list[str] = field(default_factory=list)
     """Result of `digests_of`, once it has ended; none of a pipe, or of a table in memory."""
     times: list[int] = field(default_factory=list)
-    """Times of the first and the last event, once it has ended."""
+    """Times of the first event within the horizon, and of the last one, once it has ended."""
     ended: str | None = None
     """When it was learned, in UTC."""
 
@@ -75,7 +75,8 @@ class LearnedFiles:
     def end(self, files: RunFiles, log: EventLog, stop: int) -> None:
         """Record that the last file was learned to its end, which is the log position `stop`."""
         *before, last = self.entries
-        ends = [(at, at + 1) for at in (last.start, stop - 1)] if stop > last.start else []
+        start = max(last.start, log.first)
+        ends = [(at, at + 1) for at in (start, stop - 1)] if stop > last.start else []
         digests: list[str] = []
         if not is_pipe(last.path):
             with suppress(FileNotFoundError, SourceUnavailable):

@@ -170,6 +170,7 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
     )
     writer.note("position", position)
     writer.note("first", first)
+    writer.note("first_nodes", graph.log.nodes_before(first))
     writer.note("mutations", rows)
     size = graph.log.piece
     writer.note("piece", size)
@@ -206,6 +207,8 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
     size, stop = max(1, read_natural(reader.meta, "piece")), read_natural(reader.meta, "position")
     rows = read_as(list[list[Any]], reader.meta.get("mutations"), "mutations")
     num_ids = Ids.num_saved(reader)
+    most = 1 << 31 if num_ids is None else num_ids
+    graph.log.forgotten_nodes = read_natural(reader.meta, "first_nodes", most=most)
     has_labels = read_as(bool, reader.meta.get("labels"), "labels")
 
     def pieces() -> Iterator[EventBatch]:

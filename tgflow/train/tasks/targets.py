@@ -147,7 +147,7 @@ class LabelHistory(Component):
         """Return the late labels that the events before `stop` are the first to see, from where."""
         late, first = self._log.late, self._num_late
         if not len(late):
-            return torch.zeros(2, 0, dtype=torch.int64).unbind()
+            return torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
         self._num_late = int(late.num_known(torch.tensor(stop - 1)))
         found = late.known(slice(max(first, late.first_place), self._num_late))
         is_known = found.label != NO_LABEL
