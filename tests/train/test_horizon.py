@@ -8,6 +8,13 @@ import pytest
 import torch
 
 import tgflow as tg
+from helpers.devices import (
+    for_each_device,
+    opened,
+    place_of,
+    without_autograd_threads,  # noqa: F401
+)
+from helpers.effort import cases
 from helpers.plans import tied_events
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.graph import EventLog, Horizon
@@ -16,11 +23,11 @@ EVENTS = tied_events(600, x_dim=0)
 CONFIG = ContinualConfig(batch_size=20, replay_ratio=0.5, num_threads=2)
 
 
-def trainer_of(horizon: Horizon | None, **options: Any) -> ContinualTrainer:
+def trainer_of(horizon: Horizon | None, device: str = "cpu") -> ContinualTrainer:
     torch.manual_seed(3)
     model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8)
-    graph = TemporalGraph(time_unit="ns", horizon=horizon)
-    return ContinualTrainer(model, graph, CONFIG, **options)
+    graph = TemporalGraph(time_unit="ns", horizon=horizon, device=opened(device))
+    return ContinualTrainer(model.to(place_of(device)), graph, CONFIG)
 
 
 def state_of(trainer: ContinualTrainer) -> dict[str, Any]:
@@ -33,7 +40,7 @@ def assert_same(one: ContinualTrainer, other: ContinualTrainer) -> None:
     expected, found = state_of(one), state_of(other)
     assert expected.keys() == found.keys()
     for name, x in expected.items():
-        assert torch.equal(x, found[name]), name
+        assert torch.equal(x.cpu(), found[name].cpu()), name
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +56,20 @@ def test_longer_horizon_than_the_stream_is_none() -> None:
     assert within.graph.forgotten == 0
 
 
+@pytest.mark.usefixtures("without_autograd_threads")
+@for_each_device
 @pytest.mark.parametrize("horizon", [Horizon(160), Horizon(ticks=200)], ids=str)
 def test_moment_of_freeing_changes_no_bit(
-    horizon: Horizon, monkeypatch: pytest.MonkeyPatch
+    horizon: Horizon, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frees, other = trainer_of(horizon), trainer_of(None)
+    frees, other = trainer_of(horizon, device), trainer_of(None)
     frees.run(EVENTS)
     other.run(EVENTS)
     assert frees.graph.forgotten > 300
     assert frees.graph.log.first == frees.graph.forgotten // 50 * 50
     with monkeypatch.context() as patched:
         patched.setattr(TemporalGraph, "forget", lambda self, first: None)
-        keeps = trainer_of(horizon)
+        keeps = trainer_of(horizon, device)
         keeps.run(EVENTS)
     assert keeps.graph.log.first == 0
     assert_same(frees, keeps)
@@ -68,7 +77,7 @@ def test_moment_of_freeing_changes_no_bit(
         assert_same(frees, other)
 
 
-@pytest.mark.parametrize("stop", [180, 500])
+@pytest.mark.parametrize("stop", cases([20, 37, 160, 180, 333, 500, 599], [180, 500]))
 def test_checkpoint_within_a_horizon_goes_on_with_the_same_bits(stop: int, tmp_path: Any) -> None:
     whole = trainer_of(Horizon(160))
     whole.run(EVENTS)
