@@ -104,6 +104,35 @@ def test_forgetting_changes_no_batch(
 
 
 @for_each_device
+@EVERY_HORIZON
+def test_forgetting_changes_no_batch_of_a_graph_whose_past_changes(
+    device: str, horizon: Horizon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With late events, some of them before the horizon, and deleted ones."""
+    monkeypatch.setattr(EventLog, "piece", 1)
+    events, options = tied_events(400, x_dim=0), {"start": START, "counts": (), "fanouts": (3, 2)}
+
+    def graph_of(*, forgets: bool) -> TemporalGraph:
+        graph = TemporalGraph(horizon=horizon, device=opened(device))
+        for start in range(0, START, 50):
+            graph.append(events[start : start + 40])
+            late = events[start + 40 : start + 50]
+            first = graph.append(replace(late, t=late.t - 60), allow_late=True)
+            graph.delete(torch.tensor([first + 1, *range(first - 9, first, 4)]))
+            if forgets:
+                graph.forget_outside(graph.num_events)
+        graph.append(events[START:])
+        return graph
+
+    whole, graph = graph_of(forgets=False), graph_of(forgets=True)
+    assert graph.forgotten == whole.since(START) > 0
+    expected, plan = plan_of(whole, **options), plan_of(graph, **options)
+    for index in range(NUM):
+        assert_same_batch(plan.batch(0, index), expected.batch(0, index))
+        graph.forget_outside(START + 10 * (index + 1))
+
+
+@for_each_device
 def test_relations_of_forgotten_events_are_freed(device: str, monkeypatch: Any) -> None:
     """And a graph that begins later has none of earlier events."""
     monkeypatch.setattr(EventLog, "piece", 1)
