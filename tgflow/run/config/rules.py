@@ -78,10 +78,8 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "time that is right, --max-time-jump 1d"),
     ("learning", lambda c, by: not by.live and (c.graph.horizon or c.graph.horizon_events),
      "--horizon and --horizon-events are for learning online; use tgflow run"),
-    ("compare", lambda c, by: c.task.kind != "link" and (
-        c.graph.horizon or c.graph.horizon_events),
-     "--horizon and --horizon-events: compare reads the labels of all events again at its end; "
-     "leave out --task, or use tgflow run"),
+    ("compare", lambda c, by: c.graph.horizon or c.graph.horizon_events,
+     "--horizon and --horizon-events: compare reads all events again at its end; use tgflow run"),
     # Features and their tables
     ("all", lambda c, by: c.graph.node_columns and c.graph.node_features is None,
      "--node-columns requires --node-features nodes.parquet"),
