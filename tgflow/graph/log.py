@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tgflow.base.describe import Span, described
+from tgflow.base.units import INT64_MAX
 from tgflow.graph import _native
 from tgflow.graph.events import COLUMNS, NO_EVENT, EventBatch, LateLabels
 
@@ -59,6 +60,9 @@ class EventLog:
         self._held = WeakSet[HeldLog]()
         self.horizon: Horizon | None = None
         """How much of the past batches see; None: all."""
+        self.read_again = INT64_MAX
+        """Position that a stream resumes at, if before the events that were learned: checkpoints
+        have what is within the horizon as of there."""
         self.late = LateEntries(native, self.since, lambda: self.piece)
         """Labels that came after their events."""
 

@@ -255,9 +255,13 @@ class SavedIngest(Component, Callback):
         self._nodes = NodeCount(run.trainer.graph.log, 0 if run.ids is None else len(run.ids))
         self._saved = None if run.state is None else run.state.to_json()
         self._pending: IngestState | None = None
+        if run.ingest.labels is not None:
+            self._trainer.graph.log.read_again = run.ingest.labels.position
 
     def on_step(self, record: StepRecord) -> None:
         self._ingest.forget_before(self._trainer.position)
+        if (labels := self._ingest.labels) is not None:
+            self._trainer.graph.log.read_again = labels.position
 
     def changed(self) -> bool:
         """Whether more rows were read than the newest checkpoint holds."""

@@ -507,7 +507,8 @@ class StreamTrainer(ABC):
         self.position += batch.num_new
         # Batches that are prepared begin there or later, and figures of labels lag behind.
         num = 0 if self.labels is None else 1 + max(each.num_pending for each in self._steppers)
-        self.graph.forget_outside(self.position - num * self.config.batch_size)
+        position = self.position - num * self.config.batch_size
+        self.graph.forget_outside(min(position, self.graph.log.read_again))
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
             self._segment_start, self._index = self.position, 0
         else:

@@ -164,7 +164,8 @@ def _model_components(model: TemporalModel, *, by_part: bool = False) -> list[Co
 
 def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> None:
     """Save events as views of the log, and the mutations of the graph's past until then."""
-    first = graph.log.start_of_piece(graph.since(position))
+    since = graph.since(min(position, graph.log.read_again))
+    first = graph.log.start_of_piece(since)
     rows, deleted = to_tensors(
         m for m in graph.mutations if first + bool(first) <= m.position <= position
     )
@@ -187,7 +188,7 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
         return {name: column for name, column in columns.items() if column is not None}
 
     put_pieces(writer, "events", size, position, columns_of, first=first)
-    late, since = graph.log.late, graph.since(position)
+    late = graph.log.late
     if num_late := late.num_upto(position):
         kept = late.kept(since)
         writer.note("late_labels", num_late)

@@ -15,7 +15,7 @@ from helpers.strategies import begin_by_scan, graph_events
 from tgflow import TemporalGraph
 from tgflow.graph.events import LateLabels
 from tgflow.graph.ids import NodeIds
-from tgflow.graph.log import Horizon
+from tgflow.graph.log import EventLog, Horizon
 from tgflow.streams.errors import SourceExpired
 from tgflow.streams.ingest import late_labels
 from tgflow.streams.ingest.config import OrderConfig
@@ -137,7 +137,10 @@ class LabelWorld(World):
                 assert graph.log.add_labels(item).outside == 0, "which the reader has refused"
             else:
                 graph.append(item)
-        graph.forget_outside(position)
+        state = IngestState()
+        if self.checkpoint is not None:
+            state = IngestState.from_json(json.loads(self.checkpoint[2]), self.checkpoint[1])
+        graph.forget_outside(state.num_released)
         reader = LateLabelReader(
             labels,
             by_id=self.by_id,
@@ -146,9 +149,6 @@ class LabelWorld(World):
             max_bad_ratio=1,
             horizon=self.horizon,
         )
-        state = IngestState()
-        if self.checkpoint is not None:
-            state = IngestState.from_json(json.loads(self.checkpoint[2]), self.checkpoint[1])
         if self.by_id:
             reader.begin_at(position - len(kept))
             reader.keep(kept[: state.num_released - position + len(kept)])
@@ -211,6 +211,7 @@ class LabelWorld(World):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(late_labels, "PIECE", 1)
+    monkeypatch.setattr(EventLog, "piece", 1)
 
 
 HORIZONS = [None, Horizon(16), Horizon(ticks=16), Horizon(24, 18)]
