@@ -125,9 +125,11 @@ void TemporalGraph::forget(eid_t first, eid_t log_first) {
   if (log_first < log_.first() || first < log_first || first > log_.size()) {
     throw std::out_of_range("event " + std::to_string(first) + " is not in the log");
   }
-  store_.reserve_retention(log_.since(first).t, INT64_MAX);
+  const tick_t t = log_.since(first).t;
+  store_.reserve_retention(t, INT64_MAX);
   store_.commit_change(store_.position());
   store_.compact();
+  store_.forget_relations(log_.position(t));
   log_.forget(log_first);
 }
 

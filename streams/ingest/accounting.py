@@ -14,7 +14,7 @@ from tgflow.streams.ingest.ordering import per_partition
 from tgflow.streams.rows.row_batch import BadRow, Int64s, Origin, RowBatch
 
 NUM_EXAMPLES = 3
-TOLERATED = ("late", "ambiguous", "unseen")
+TOLERATED = ("late", "ambiguous", "unseen", "outside")
 """Codes of rows that have the right schema."""
 WINDOW = 10_000
 """Rows of a partition in the circuit breaker's window."""

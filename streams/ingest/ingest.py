@@ -206,6 +206,8 @@ class Ingest:
                 first = self._states[0].num_released
                 raise ValueError(f"there is no state at {position}: the oldest kept is at {first}")
             del self._states[: kept[-1]]
+            if self._labels is not None:
+                self._labels.position = self._states[0].num_released
 
     def event_ids(self, start: int, stop: int) -> pa.Array:
         """Return the ids of the yielded events `[start, stop)`, as text.
@@ -492,7 +494,7 @@ class Ingest:
             self.accounting.accept(released.rank)
             placed = self._taken()
             if (labels := self._labels) is not None and len(released):
-                labels.keep(keys := labels.keys_of(released))
+                labels.keep(keys := labels.keys_of(released), released.t)
                 self._write_labels(labels.due(released.t, first), sync=False)
                 placed.append(labels.placed(keys, first))
             footer |= {
@@ -652,7 +654,7 @@ class Ingest:
                 continue
             released = admission.repeat(frame, footer)
             if (labels := self._labels) is not None and len(released):
-                labels.keep(keys := labels.keys_of(released))
+                labels.keep(keys := labels.keys_of(released), released.t)
                 placed = [labels.placed(keys, first)]
             found = first + len(released), admission.num_buffered
             if found != (footer["num_released"], footer["num_buffered"]):

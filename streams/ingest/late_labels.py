@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 
 from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.graph.ids import NodeIds
-from tgflow.graph.log import EventLog
+from tgflow.graph.log import EventLog, Horizon, Rows
 from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.admission import Admitted
 from tgflow.streams.ingest.ingest_state import NO_ROWS, IngestState, LabelRows
@@ -30,8 +31,6 @@ from tgflow.streams.rows.validate import hashes_of
 POLL_SECONDS = 0.1
 PIECE = 1 << 20
 _NONE = INT64_MAX
-_UNLABELED = INT64_MIN + 1
-"""In place of the late label of an event without one."""
 
 # Keys of events.
 
@@ -60,12 +59,16 @@ def hashed(ids: pa.Array) -> Int64s:
 
 
 class EventIndex:
-    """The log positions of events by 64-bit keys, in sorted runs: 16 bytes an event."""
+    """The log positions of events by 64-bit keys, in sorted runs: 16 bytes an event.
 
-    def __init__(self) -> None:
+    Args:
+        first: Position of the first event.
+    """
+
+    def __init__(self, first: int = 0) -> None:
         self._runs: list[tuple[Int64s, Int64s]] = []
-        self.size = 0
-        """Number of events."""
+        self.size = first
+        """The position after the last event."""
 
     def add(self, keys: Int64s) -> None:
         """Add the keys of the next events."""
@@ -79,11 +82,26 @@ class EventIndex:
         if len(run[0]):
             self._runs.append(run)
 
-    def find(self, keys: Int64s) -> Int64s:
-        """Return the first two positions of each key, int64 `[2, N]`; the largest int64: none."""
+    def drop(self, first: int) -> None:
+        """Forget the events before a position."""
+        runs = [(keys[eids >= first], eids[eids >= first]) for keys, eids in self._runs]
+        self._runs = [run for run in runs if len(run[0])]
+
+    def find(self, keys: Int64s, since: Int64s) -> Int64s:
+        """Return the first two positions of each key, int64 `[2, N]`; the largest int64: none.
+
+        Args:
+            keys: Keys, `[N]`.
+            since: Positions before which events of each do not count, `[N]`.
+        """
         found = [np.full((2, len(keys)), _NONE)]
         for own, eids in self._runs:
-            place = np.searchsorted(own, keys) + np.array([[0], [1]])
+            start, is_before = np.searchsorted(own, keys), np.ones(len(keys), np.bool_)
+            while is_before.any():
+                there = np.minimum(start, len(own) - 1)
+                is_before = (start < len(own)) & (own[there] == keys) & (eids[there] < since)
+                start += is_before
+            place = start + np.array([[0], [1]])
             there = np.minimum(place, len(own) - 1)
             is_found = (place < len(own)) & (own[there] == keys)
             found.append(np.where(is_found, eids[there], _NONE))
@@ -91,8 +109,9 @@ class EventIndex:
         return first
 
 
-COUNTS = ("added", "corrected", "repeated", "refused")
-"""Labels by what became of them: the first of their events, others, equal to the latest, bad."""
+COUNTS = ("added", "corrected", "repeated", "refused", "expired")
+"""Labels by what became of them: the first of their events, others, equal to the latest, bad, and
+those that waited for their event until they were before the horizon."""
 
 
 class LateLabelReader:
@@ -102,7 +121,13 @@ class LateLabelReader:
     One of several events alike is refused; one of an event that has not come waits, up to
     `most_waiting`, and is placed right after it.
 
-    Takes 24 bytes an event: keys in `EventIndex`, and the latest label; with ids 8 more.
+    With a horizon events before it do not count: as of the position p at which a label comes,
+    these are the ones before h(p). Named by its time, such an event is known as one, and the label
+    is refused; named by its id it is as one that has not come. A label waits as long as the
+    position at which it came is within the horizon.
+
+    Takes 32 bytes an event: keys in `EventIndex`, and the latest label; 8 more with ids, and 8 with
+    a horizon, of the events within it.
 
     Args:
         source: Source of labels; None: none.
@@ -111,6 +136,7 @@ class LateLabelReader:
             needs a source that ends, of one partition; else where it is read.
         most_waiting: Maximum number of labels that wait.
         max_bad_ratio: As of `Ingest`, of the labels.
+        horizon: That of the graph; None: events are not forgotten.
     """
 
     def __init__(
@@ -121,21 +147,26 @@ class LateLabelReader:
         by_time: bool = False,
         most_waiting: int = 100_000,
         max_bad_ratio: float | None = None,
+        horizon: Horizon | None = None,
     ) -> None:
-        self.source, self.by_id = source, by_id
+        self.source, self.by_id, self._horizon = source, by_id, horizon
+        self.position = 0
+        """Where a resume would begin: what is before the horizon as of there may be forgotten."""
         self.by_time = by_time and source is not None
         self.name = "labels" if source is None else source.name
         self.index = EventIndex()
-        self._ids = np.empty(0, np.int64)
+        self._ids = Rows(1)
         """Keys by event, if they are ids: only these cannot be computed again."""
+        self._clock = Rows(1)
+        """The latest time with each event, for a horizon."""
         self.reject: Callable[[Sequence[BadRow]], object] = lambda rows: None
         """Called with the bad rows of the source."""
         self._most_waiting = most_waiting
         self._waiting = self._queue = NO_ROWS
         self._wanted = np.empty(0, np.int64)
         """Sorted keys of the events that labels wait for."""
-        self._labels = np.empty(0, np.int64)
-        """The latest label of each event."""
+        self._labels = Rows(2)
+        """1 where an event has a late label, and the latest one."""
         self._accounting = RowAccounting(self.name, max_bad_ratio)
         self._counts = dict.fromkeys(COUNTS, 0)
         self._positions: dict[int, Position] = {}
@@ -153,14 +184,22 @@ class LateLabelReader:
         Raises:
             ValueError: If there are events whose ids were not kept.
         """
-        size = state.num_released
+        size, first = state.num_released, log.first
+        if self._horizon is not None:
+            self._clock.drop(first)
+            if first < size:
+                t = log.read(first, size).t.clamp(min=log.clock_at(first))
+                self._clock.add(t.cummax(0).values)
+        self.position = size
         if self.by_id and self.index.size < size:
             raise ValueError(
                 f"the ids of {size - self.index.size:,} events were not kept, as the run had no "
                 "late labels: name events by source, destination and time, by='edge'"
             )
+        if not self.by_id:
+            self.index = EventIndex(first)
         nodes = np.empty(0, np.int64)
-        for start in range(0, 0 if self.by_id else size, PIECE):
+        for start in range(first, first if self.by_id else size, PIECE):
             events = log.read(start, min(start + PIECE, size))
             more = int(max(events.src.max(), events.dst.max())) + 1 - len(nodes)
             if more > 0:
@@ -168,16 +207,23 @@ class LateLabelReader:
                 nodes = np.concatenate([nodes, hashed(pa.array(new))])
             src, dst = nodes[events.src.numpy()], nodes[events.dst.numpy()]
             self.index.add(edge_keys(src, dst, events.t.numpy()))
-        late = log.late.read(0, len(log.late))
-        before = (late["written_at"] < size).numpy()
-        eid = late["eid"].numpy()[before]
-        self._labels = _grown(self._labels, int(eid.max(initial=-1)) + 1, _UNLABELED)
-        self._labels[eid] = late["label"].numpy()[before]  # the last one of several
+        late = log.late.read(log.late.first, len(log.late))
+        before = (late["written_at"] < size) & (late["eid"] >= first)
+        self._labels.drop(first)
+        self._label(late["eid"][before], late["label"][before])
         if state.labels is not None:
             self.repeat(state.labels)
         is_waiting = (state.pending.at <= size) & (state.pending.eid < 0)
-        self._wait(state.pending.take(is_waiting))
+        self._wait(state.pending.take(is_waiting), size)
         self._queue = state.pending.take(~is_waiting)
+
+    def _label(self, eid: torch.Tensor, label: torch.Tensor) -> None:
+        """Set the latest labels of events: of several ones of one event the last."""
+        if len(eid):
+            self._labels.grow(int(eid.max()) + 1)
+            eid, label = eid[is_held := self._labels.has(eid)], label[is_held]
+            self._labels.set(0, eid, torch.ones_like(eid))
+            self._labels.set(1, eid, label)
 
     def repeat(self, state: Mapping[str, Any]) -> None:
         """Continue from a result of `state`, but for labels that are pending."""
@@ -188,8 +234,13 @@ class LateLabelReader:
             self._positions = {int(p): position for p, position in state["positions"].items()}
             self._taken, self._latest = state["taken"], state["latest"]
 
-    def _wait(self, rows: LabelRows) -> None:
-        self._waiting, self._wanted = rows, np.sort(rows.key)
+    def _wait(self, rows: LabelRows, position: int) -> None:
+        """Let labels wait that came within the horizon as of a position; count the others."""
+        is_old = rows.at < self._since(np.array([position]))
+        self._counts["expired"] += int(np.count_nonzero(is_old))
+        if rows is not self._waiting or is_old.any():
+            self._waiting = rows.take(~is_old)
+            self._wanted = np.sort(self._waiting.key)
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON, without labels that are pending; later changes do not matter.
@@ -226,16 +277,45 @@ class LateLabelReader:
 
     # Events
 
-    def keep(self, keys: Int64s) -> None:
-        """Add the next events by their keys."""
-        if self.by_id:
-            self._ids = _grown(self._ids, self.index.size + len(keys), 0)
-            self._ids[self.index.size : self.index.size + len(keys)] = keys
+    def begin_at(self, first: int) -> None:
+        """Begin with the event at a position, where earlier ones are before the horizon."""
+        self.index = EventIndex(first)
+        self._ids.drop(first)
+
+    def keep(self, keys: Int64s, t: Int64s | None = None) -> None:
+        """Add the next events by their keys; their times may be those of `restore`."""
+        self._forget()
+        if self.by_id and len(keys):
+            self._ids.add(torch.tensor(keys))
+        if t is not None and len(t) and self._horizon is not None:
+            last = self._clock.all[0, -1:].tolist()
+            t = np.maximum.accumulate(np.maximum(t, last[0]) if last else t)
+            self._clock.add(torch.tensor(t))
         self.index.add(keys)
 
-    def ids(self, start: int, stop: int) -> Int64s:
-        """Return a view of the keys of events `[start, stop)`; thread-safe."""
-        return self._ids[start:stop]
+    def _forget(self) -> None:
+        if (first := self.first) > self._labels.first:
+            self.index.drop(first)
+            self._labels.drop(first)
+            self._clock.drop(first)
+            self._ids.drop(first // PIECE * PIECE)
+
+    @property
+    def first(self) -> int:
+        """The first event within the horizon as of `position`."""
+        return int(self._since(np.array([self.position]))[0])
+
+    def _since(self, at: Int64s) -> Int64s:
+        """Return the beginnings of the horizon as of positions."""
+        if self._horizon is None:
+            return np.zeros_like(at)
+        found: Int64s = self._horizon.begins(at, self._clock.first, self._clock.all[0].numpy())
+        return found
+
+    def ids(self) -> Callable[[int, int], Int64s]:
+        """Return a function that reads the keys of events `[start, stop)`, for other threads."""
+        read = self._ids.reader()
+        return lambda start, stop: read(start, stop)[0].numpy()
 
     def keys_of(self, rows: EventColumns) -> Int64s:
         """Return the keys of events, or of those that labels are of."""
@@ -258,19 +338,17 @@ class LateLabelReader:
         stop = first + len(keys)
         num = int(np.searchsorted(self._queue.at, stop, side="left" if len(keys) else "right"))
         if not num and not self._are_wanted(keys):
+            self._wait(self._waiting, stop)
             return NO_ROWS
         due, self._queue = self._queue.take(slice(num)), self._queue.take(slice(num, None))
         waiting = LabelRows.joined([self._waiting, due.take(due.eid < 0)])
-        found, place = np.unique(keys, return_index=True)  # of several events alike, the first
-        is_found = np.zeros(waiting.size, np.bool_)
-        if len(found) and waiting.size:
-            at = np.minimum(np.searchsorted(found, waiting.key), len(found) - 1)
-            is_found = found[at] == waiting.key
-            eid = first + place[at]
-            waiting = waiting._replace(
-                eid=np.where(is_found, eid, -1), at=np.where(is_found, eid + 1, waiting.at)
-            )
-        self._wait(waiting.take(~is_found))
+        eid = self.index.find(waiting.key, waiting.at)[0]  # of several events alike, the first
+        is_found = eid < stop
+        is_found[is_found] = waiting.at[is_found] >= self._since(eid[is_found])
+        waiting = waiting._replace(
+            eid=np.where(is_found, eid, -1), at=np.where(is_found, eid + 1, waiting.at)
+        )
+        self._wait(waiting.take(~is_found), stop)
         rows = LabelRows.joined([waiting.take(is_found), due.take(due.eid >= 0)])
         num = int(np.searchsorted(rows.at, stop)) if len(keys) else rows.size
         self._queue = LabelRows.joined([rows.take(slice(num, None)), self._queue])
@@ -288,13 +366,16 @@ class LateLabelReader:
             return rows
         order = np.argsort(rows.eid, kind="stable")
         eid, label = rows.eid[order], rows.label[order]
-        self._labels = _grown(self._labels, int(eid[-1]) + 1, _UNLABELED)
-        before = self._labels[eid]
-        before[1:] = np.where(eid[1:] == eid[:-1], label[:-1], before[1:])
-        is_repeated = before == label
-        self._labels[eid] = label  # the last one of several
+        numbers, held = torch.from_numpy(eid), self._labels
+        is_first = ~(held.has(numbers) & (held.at(numbers)[0] > 0)).numpy()
+        before = held.at(numbers)[1].numpy()
+        same = np.append(False, eid[1:] == eid[:-1])
+        before[1:] = np.where(same[1:], label[:-1], before[1:])
+        is_first &= ~same
+        is_repeated = ~is_first & (before == label)
+        self._label(numbers, torch.from_numpy(label))
         num_new = int(np.count_nonzero(~is_repeated))
-        added = int(np.count_nonzero(~is_repeated & (before == _UNLABELED)))
+        added = int(np.count_nonzero(is_first))
         for name, num in zip(COUNTS, (added, num_new - added, rows.size - num_new), strict=False):
             self._counts[name] += num
         return rows.take(np.sort(order[~is_repeated]))
@@ -320,18 +401,23 @@ class LateLabelReader:
             t = np.where(t == INT64_MIN, clock, t)
         at = np.broadcast_to(at, len(events)).astype(np.int64)
         keys = self.keys_of(events)
-        eid, other = self.index.find(keys)
+        since = self._since(at)
+        eid, other = self.index.find(keys, since)
         eid = np.where(eid < at, eid, -1)
         assert events.label is not None
         found = LabelRows(at, eid, keys, events.label, t)
         is_refused = other < at
-        waits = np.flatnonzero(eid < 0)
+        is_outside = (eid < 0) & self._are_outside(events.t, since, at)
+        is_refused |= is_outside
+        waits = np.flatnonzero((eid < 0) & ~is_outside)
         over = self._beyond_limit(found.take(waits))
         is_refused[waits[over]] = True
         named = "this id" if self.by_id else "this source, destination and time"
         for row in np.flatnonzero(is_refused).tolist():
             code, text = "ambiguous", f"there are several events of {named}"
-            if eid[row] < 0:
+            if is_outside[row]:
+                code, text = "outside", "its event is before the horizon: --horizon"
+            elif eid[row] < 0:
                 code, text = "unseen", f"there is no event of {named} yet, and "
                 text += f"{self._most_waiting:,} labels wait already: labels.max_waiting"
             number = row if rows.index is None else int(rows.index[row])
@@ -339,17 +425,32 @@ class LateLabelReader:
         faults.sort(key=lambda fault: fault.index)
         return found.take(~is_refused), faults
 
+    def _are_outside(self, t: Int64s, since: Int64s, at: Int64s) -> npt.NDArray[np.bool_]:
+        """Return which events that are not found, at ticks `t`, are before the horizon."""
+        if self.by_id or not len(clock := self._clock.all[0].numpy()):
+            return np.zeros(len(t), np.bool_)
+        first, last = clock[since - self._clock.first], clock[at - 1 - self._clock.first]
+        return (since > 0) & (t <= first) & (t < last)
+
     def _beyond_limit(self, rows: LabelRows) -> Int64s:
         """Return which of further waiting labels are beyond the limit, as numbers."""
         waiting = [self._waiting, self._queue.take(self._queue.eid < 0)]
         if sum(each.size for each in waiting) + rows.size <= self._most_waiting:
             return np.empty(0, np.int64)
         # Their events may be released already, behind them: the limit must not depend on how far.
-        left = np.concatenate([self.index.find(each.key)[0] for each in waiting])
-        ends, out = np.sort(left).tolist(), []
-        own = self.index.find(rows.key)[0].tolist()
-        for row, (at, end) in enumerate(zip(rows.at.tolist(), own, strict=True)):
-            while ends and ends[0] < at:
+        # Each leaves with the first row behind its event, or whose horizon begins behind it.
+        since, out = self._since(rows.at), list[int]()
+
+        def left(each: LabelRows) -> list[int]:
+            events = self.index.find(each.key, each.at)[0]
+            ends = np.searchsorted(rows.at, events, side="right")
+            ends = np.minimum(ends, np.searchsorted(since, each.at, side="right"))
+            found: list[int] = ends.tolist()
+            return found
+
+        ends = sorted(left(waiting[0]) + left(waiting[1]))
+        for row, end in enumerate(left(rows)):
+            while ends and ends[0] <= row:
                 heapq.heappop(ends)
             if len(ends) >= self._most_waiting:
                 out.append(row)
@@ -465,13 +566,6 @@ class LateLabelReader:
                 self._block = _rest(rows, self._taken, num) if self._taken else rows
             self._has_ended = bool(self.source.ended()) and self._block is None
         return self._block
-
-
-def _grown(array: Int64s, size: int, fill: int) -> Int64s:
-    """Return an array with room for `size` values."""
-    if size <= len(array):
-        return array
-    return np.concatenate([array, np.full(max(size - len(array), len(array)), fill)])
 
 
 def _part(rows: RowBatch, stop: int, num: int) -> RowBatch:

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.strategies import graph_events
+from helpers.strategies import begin_by_scan, graph_events
 from tgflow import EventBatch, TemporalGraph
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph.events import NO_LABEL, LateLabels
-from tgflow.graph.log import Added
+from tgflow.graph.log import Added, EventLog, Horizon
 from tgflow.train.plans import MicroBatcher
 from tgflow.train.trainer_state import graph_of, save_graph
 
@@ -17,13 +17,14 @@ LABELS = [0, 1, 7, NO_LABEL]
 
 
 @st.composite
-def labeled_streams(draw):
+def labeled_streams(draw, least=1, most=12):
     """Times of events, and between them entries (event, label, time), often of the same events."""
     t, items = 0, []
-    for _ in range(draw(st.integers(1, 12))):
+    for _ in range(draw(st.integers(least, most))):
         t += draw(st.integers(0, 2))
         items.append(t)
-        num, events = sum(isinstance(x, int) for x in items), st.integers(0, 3)
+        num = sum(isinstance(x, int) for x in items)
+        events = st.integers(0, 3) | st.integers(max(0, num - 20), num)
         entry = st.tuples(events, st.sampled_from(LABELS), st.integers(t - 3, t + 4))
         late = draw(st.lists(entry, max_size=4))
         items.append([(eid, label, at) for eid, label, at in late if eid < num])
@@ -34,7 +35,7 @@ def late_of(rows):
     return LateLabels(*torch.tensor(rows, dtype=torch.int64).view(-1, 3).unbind(1))
 
 
-def entries_of(items):
+def entries_of(items, since=lambda times, at: 0):
     """Return the times, and (event, label, time, written_at) of all entries but repeated ones."""
     times = [x for x in items if isinstance(x, int)]
     entries, at = [], 0
@@ -44,7 +45,8 @@ def entries_of(items):
             continue
         for eid, label, t in item:
             same = [entry for entry in entries if entry[0] == eid]
-            if not same or same[-1][1] != label:
+            is_new = not same or same[-1][1] != label
+            if is_new and eid >= since(times[:at], at):
                 entries.append((eid, label, t, at))
     return times, entries
 
@@ -85,7 +87,7 @@ def test_labels_seen_from_positions_match_a_scan_of_all_entries(items, looks):
     own = torch.arange(len(pairs)) + 100
     expected = [seen_by_scan(*pair, times, entries) for pair in pairs]
     labels, place = late.labels(eid, at, own), late.find(eid, at)
-    known = late.known(slice(int(late.num_known(torch.tensor(len(times) - 1)))))
+    known = late.known(slice(0, int(late.num_known(torch.tensor(len(times) - 1)))))
     for row, (label, seen) in enumerate(zip(labels.tolist(), expected, strict=True)):
         since = int(known.known_at[place[row]]) if place[row] >= 0 else None
         assert (label, since) == (seen or (row + 100, None))
@@ -104,6 +106,59 @@ def test_labels_seen_from_positions_match_a_scan_of_all_entries(items, looks):
                 if i not in hidden and entries[i][3] <= position]  # fmt: skip
         assert fresh.eid.tolist() == [entries[i][0] for i in seen]
         assert fresh.t.tolist() == [entries[i][2] for i in seen]
+
+
+HORIZON, STEPS = Horizon(18), 6
+
+
+def since_by_scan(times, at):
+    return begin_by_scan(times, Horizon(18), at, STEPS)
+
+
+@given(
+    items=labeled_streams(8, 60), forgets=st.floats(0, 1), cut=st.integers(0, 60), rng=st.randoms()
+)
+def test_labels_within_a_horizon_match_a_scan_whatever_is_forgotten(items, forgets, cut, rng):
+    """Also after a checkpoint, which has what is left."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tgflow.graph.log.STEPS", STEPS)
+        patched.setattr(EventLog, "piece", 5)
+        graph, whole = (TemporalGraph(horizon=HORIZON) for _ in range(2))
+        for item in items:
+            fed([item], graph, False)
+            fed([item], whole, False)
+            if rng.random() < forgets:
+                graph.forget_outside(graph.num_events)
+        times, entries = entries_of(items, since_by_scan)
+        if cut < len(times) - graph.forgotten:
+            writer = Checkpoint({})
+            save_graph(writer, graph, len(times) - cut)
+            graph = resumed(writer, items)
+        late, last, end = graph.log.late, whole.log.late, len(times)
+        assert len(late) == len(entries)
+        late.forget(since_by_scan(times, end - 1))
+        pairs = [(eid, end - 1) for eid in range(since_by_scan(times, end - 1), end)]
+        eid, at = torch.tensor(pairs).unbind(1)
+        seen = [e for e in entries if (at_ := known_at_of(e, times)) is None
+                or e[0] >= since_by_scan(times[:at_], at_)]  # fmt: skip
+        expected = [seen_by_scan(*pair, times, seen) for pair in pairs]
+        found = late.labels(eid, at, torch.full_like(eid, 100)).tolist()
+        assert found == [100 if each is None else each[0] for each in expected]
+        assert torch.equal(late.find(eid, at), last.find(eid, at))
+        assert torch.equal(late.num_known(at), last.num_known(at))
+        held = late.read(late.first, len(late))["written_at"].tolist()
+        assert held == [at for *_, at in entries][late.first :]
+
+
+def resumed(checkpoint, items):
+    """Return the graph of a checkpoint with the rest of a stream."""
+    graph, at = graph_of(checkpoint), 0
+    position = graph.num_events
+    for item in items:
+        at += isinstance(item, int)
+        if at > position or (at == position and not isinstance(item, int)):
+            fed([item], graph, False)
+    return graph
 
 
 @given(items=labeled_streams(), cut=st.integers(0, 12), kept=st.booleans())

@@ -28,6 +28,7 @@ SEED = int(os.environ.get("TGFLOW_SEED", "1"))
 BATCH = 40
 SMALL = ["--dim", "8", "--neighbors", "3", "--batch-size", str(BATCH), "--threads", "1"]
 KEPT = ["--checkpoint-batches", "3"]
+HORIZON = ["--horizon-events", "96"]
 LATE = ["--allowed-lateness", "30", "--late", "dead_letter", "--max-time-jump", "100000"]
 FROM_TOPIC = [
     *("--allowed-lateness", "30", "--max-time-jump", "100000"),
@@ -59,6 +60,8 @@ class Campaign:
     """Micro-batches recorded before each kill."""
 
     def __post_init__(self) -> None:
+        if HORIZON[0] in self.flags:
+            self.faults = "pieces"
         self.random = random.Random(self.seed)
 
     def start(self) -> WarmProcess:

@@ -8,7 +8,8 @@ wraps the callee. In a separate process,
 
     python -m helpers.faults POINT:COUNT:KIND run --stream ...
 
-arms and then is `tgflow run --stream ...`.
+arms and then is `tgflow run --stream ...`. With `pieces` in place of points a log keeps and forgets
+events in pieces of 64.
 """
 
 import errno
@@ -170,5 +171,15 @@ _undo: list[Callable[[], None]] = []
 if __name__ == "__main__":
     from tgflow.cli import main
 
-    arm(sys.argv.pop(1))
+    if sys.argv[1] == "pieces":
+        sys.argv.pop(1)
+        for _module, _name in (
+            ("tgflow.graph.log", "EventLog.piece"),
+            ("tgflow.run.ingestion", "PIECE"),
+            ("tgflow.streams.ingest.late_labels", "PIECE"),
+        ):
+            _owner, _attribute = _resolve(f"{_module}:{_name}")
+            setattr(_owner, _attribute, 64)
+    else:
+        arm(sys.argv.pop(1))
     sys.exit(main())

@@ -77,3 +77,16 @@ def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
     t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
     relation = torch.randint(0, 3, (size,), generator=generator)
     return EventBatch(*ends.long().unbind(0), t, relation=relation)
+
+
+def begin_by_scan(t, horizon, p, steps=16):
+    """Return where the horizon of a batch at position `p` of events at times `t` begins."""
+    first = 0
+    if horizon is not None and horizon.events is not None:
+        step = horizon.events // steps
+        first = max(first, step * ((p - horizon.events) // step))
+    if horizon is not None and horizon.ticks is not None and p:
+        step = horizon.ticks // steps
+        least = step * (t[p - 1] // step) - horizon.ticks
+        first = max(first, sum(each < least for each in t))
+    return first

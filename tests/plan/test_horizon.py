@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened
 from helpers.plans import assert_same_batch, each_variant, plan_of, tied_events
-from helpers.strategies import event_lists
+from helpers.strategies import begin_by_scan, event_lists
 from tgflow import Batch, TemporalGraph
 from tgflow.graph import EventLog, Horizon
 from tgflow.graph.batch import Block
+from tgflow.graph.sampling import recent_neighbors
 from tgflow.plan import NegativeSampler
 
 EVENTS, START, NUM = tied_events(400), 250, 7
@@ -24,25 +26,14 @@ EVERY_HORIZON = pytest.mark.parametrize(
 )
 
 
-def expected_begin(events: Any, horizon: Horizon, p: int) -> int:
-    """Evaluate the definition by a scan."""
-    first = 0
-    if horizon.events is not None:
-        step = horizon.events // 16
-        first = max(first, step * ((p - horizon.events) // step))
-    if horizon.ticks is not None and p:
-        step = horizon.ticks // 16
-        least = step * (int(events.t[p - 1]) // step) - horizon.ticks
-        first = max(first, int((events.t < least).sum()))
-    return first
-
-
 @given(event_lists(), st.none() | st.integers(16, 40), st.none() | st.integers(16, 90))
 def test_horizon_is_a_function_of_the_log_and_the_position(events, num, ticks):
     graph, horizon = TemporalGraph.from_events(events), Horizon(num, ticks)
     begins = [horizon.begin(graph.log, p) for p in range(len(events) + 1)]
-    assert begins == [expected_begin(events, horizon, p) for p in range(len(events) + 1)]
+    t, at = events.t.tolist(), np.arange(len(events) + 1)
+    assert begins == [begin_by_scan(t, horizon, p) for p in at.tolist()]
     assert begins == sorted(begins)
+    assert horizon.begins(at, 0, events.t.numpy()).tolist() == begins
 
 
 def shifted(batch: Batch, by: int) -> Batch:
@@ -110,3 +101,62 @@ def test_forgetting_changes_no_batch(
         graph.log.read(0, 5)
     with pytest.raises(IndexError, match="is not in the log"):
         graph.log.gather(torch.tensor([first - 1]))
+
+
+@for_each_device
+@EVERY_HORIZON
+def test_forgetting_changes_no_batch_of_a_graph_whose_past_changes(
+    device: str, horizon: Horizon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With late events, some of them before the horizon, and deleted ones."""
+    monkeypatch.setattr(EventLog, "piece", 1)
+    events, options = tied_events(400, x_dim=0), {"start": START, "counts": (), "fanouts": (3, 2)}
+
+    def graph_of(*, forgets: bool) -> TemporalGraph:
+        graph = TemporalGraph(horizon=horizon, device=opened(device))
+        for start in range(0, START, 50):
+            graph.append(events[start : start + 40])
+            late = events[start + 40 : start + 50]
+            first = graph.append(replace(late, t=late.t - 60), allow_late=True)
+            graph.delete(torch.tensor([first + 1, *range(first - 9, first, 4)]))
+            if forgets:
+                graph.forget_outside(graph.num_events)
+        graph.append(events[START:])
+        return graph
+
+    whole, graph = graph_of(forgets=False), graph_of(forgets=True)
+    assert graph.forgotten == whole.since(START) > 0
+    expected, plan = plan_of(whole, **options), plan_of(graph, **options)
+    for index in range(NUM):
+        assert_same_batch(plan.batch(0, index), expected.batch(0, index))
+        graph.forget_outside(START + 10 * (index + 1))
+
+
+@for_each_device
+def test_relations_of_forgotten_events_are_freed(device: str, monkeypatch: Any) -> None:
+    """And a graph that begins later has none of earlier events."""
+    monkeypatch.setattr(EventLog, "piece", 1)
+    events = tied_events(2_000, x_dim=0)
+    events = replace(events, relation=torch.arange(len(events)) % 4)
+    options: dict[str, Any] = {"horizon": Horizon(160), "device": opened(device)}
+    whole, graph = TemporalGraph(**options), TemporalGraph(**options)
+    whole.append(events)
+    for start in range(0, len(events), 100):
+        graph.append(events[start : start + 100])
+        graph.forget_outside(graph.num_events)
+    later = TemporalGraph(**options, first=graph.forgotten)
+    later.append(events[graph.forgotten :])
+    nodes = torch.arange(30, device=graph.device)
+    t = (events.t[-1:] + 1).expand(30).contiguous().to(graph.device)
+    asked: dict[str, Any] = {"since": graph.forgotten, "relations": (1, 3)}
+    found = [
+        recent_neighbors(each, nodes, t, 9, **asked).eid.cpu() for each in (whole, graph, later)
+    ]
+    kept = found[0][found[0] >= 0]
+    assert ((kept >= graph.forgotten) & (kept % 2 == 1)).all()
+    assert len(kept) > 100
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    if graph.gpu is not None:
+        most = max(len(each.backend._store._relations) for each in (graph, later))
+        assert most < 2 * 2 * 170 < len(whole.backend._store._relations)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.effort import cases
+from helpers.effort import cases, slow
 from helpers.live_runs import Losses
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.ranks import (
@@ -22,6 +22,7 @@ from helpers.ranks import (
 from helpers.worlds import in_world
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.base.peers import Shard
+from tgflow.graph.log import EventLog, Horizon
 from tgflow.ranks.control import Order
 
 EVENTS = spread_events(made_events(66))
@@ -48,13 +49,17 @@ Sharded = tuple[str, ...]
 
 
 def trainer_of(
-    name: str, config: ContinualConfig, peers: Any = None, sharded: Sharded = (GRAPH,)
+    name: str,
+    config: ContinualConfig,
+    peers: Any = None,
+    sharded: Sharded = (GRAPH,),
+    horizon: Horizon | None = None,
 ) -> ContinualTrainer:
     model = model_of(name, peers)
     if peers is not None and MEMORY in sharded:
         model = with_sharded_memory(model, peers)
     shard = peers.shard if peers is not None and GRAPH in sharded else None
-    graph = TemporalGraph("undirected", X_DIM, shard=shard)
+    graph = TemporalGraph("undirected", X_DIM, shard=shard, horizon=horizon)
     return ContinualTrainer(model, graph, config, peers=peers)
 
 
@@ -67,16 +72,27 @@ def left_by(trainer: ContinualTrainer, batches: Any, shard: Shard | None = None)
 ALL = (GRAPH, MEMORY)
 
 
+@pytest.mark.parametrize("horizon", [None, Horizon(18), slow(Horizon(ticks=40))], ids=str)
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
-def test_sharded_training_resumes_with_any_number_of_ranks(sharded: Sharded) -> None:
-    """Saved by two, one and three ranks, beyond the history that replay reads."""
+def test_sharded_training_resumes_with_any_number_of_ranks(
+    sharded: Sharded, horizon: Horizon | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved by two, one, four and three ranks, beyond the history that replay reads."""
+    monkeypatch.setattr(EventLog, "piece", 8)
     config = replace(HERE, replay_horizon=20)
-    expected = left_by(trainer_of("tgn+pairs", config), [EVENTS])[0]
+    whole = trainer_of("tgn+pairs", config, horizon=horizon)
+    expected = left_by(whole, [EVENTS])[0]
+    assert (whole.graph.log.first > 16) == (horizon is not None)
     saved: Any = None
-    for world, events in ((2, EVENTS[:16]), (1, EVENTS[16:32]), (3, EVENTS[32:])):
+    for world, events in (
+        (2, EVENTS[:16]),
+        (1, EVENTS[16:32]),
+        (4, EVENTS[32:48]),
+        (3, EVENTS[48:]),
+    ):
 
         def work(peers: Any, events: Any = events, before: Any = saved) -> Any:
-            trainer = trainer_of("tgn+pairs", config, peers, sharded)
+            trainer = trainer_of("tgn+pairs", config, peers, sharded, horizon)
             if before is not None:
                 trainer = ContinualTrainer.from_checkpoint(
                     trainer.model, deepcopy(before), peers=peers, shard=trainer.graph.shard

@@ -17,6 +17,7 @@ import pytest
 from helpers.campaign import (
     BATCH,
     FROM_TOPIC,
+    HORIZON,
     KEPT,
     KILLS,
     LATE,
@@ -58,7 +59,8 @@ def killed(record_property, tmp_path, kills, flags, more=()):
     compare(reference, campaign)
 
 
-def test_killed_while_files_are_appended(record_property, tmp_path):
+@pytest.mark.parametrize("horizon", [[], HORIZON], ids=["whole", "horizon"])
+def test_killed_while_files_are_appended(record_property, tmp_path, horizon):
     """Each file ends within a micro-batch; kills fall before, within and after the first."""
     lines = write_rows(tmp_path / "all.csv", BATCH * 8 * KILLS).read_text().splitlines()
     words, size = [], len(lines) // 3 + 7
@@ -66,7 +68,7 @@ def test_killed_while_files_are_appended(record_property, tmp_path):
         part = tmp_path / f"day{number}.csv"
         part.write_text("\n".join([lines[0], *lines[1:][number * size :][:size]]) + "\n")
         words += [flag, str(part)]
-    killed(record_property, tmp_path, KILLS, [*words, *LATE, *SMALL, *KEPT])
+    killed(record_property, tmp_path, KILLS, [*words, *LATE, *SMALL, *KEPT, *horizon])
 
 
 LATER = ["--task", "edge", "--target", "is_odd", "--label-stream"]
@@ -85,11 +87,12 @@ def replayed(campaign, limit):
     return replay
 
 
-def test_killed_with_labels_that_come_later(record_property, tmp_path):
+@pytest.mark.parametrize("horizon", [[], HORIZON], ids=["whole", "horizon"])
+def test_killed_with_labels_that_come_later(record_property, tmp_path, horizon):
     size, scores = BATCH * 8 * KILLS, tmp_path / "whole.csv"
     stream, labels = (tmp_path / name for name in ("made.csv", "labels.csv"))
     files = ["-s", str(write_rows(stream, size)), *LATER, str(write_labels(labels, size))]
-    flags = [*files, *LATE, *SMALL, *KEPT, *KEEP_LOG]
+    flags = [*files, *LATE, *SMALL, *KEPT, *KEEP_LOG, *horizon]
     more = ["--scores", str(tmp_path / "killed.csv")]
     killed(record_property, tmp_path, KILLS, [*flags, "--scores", str(scores)], more)
     assert read_rows(scores) == read_rows(tmp_path / "killed.csv")

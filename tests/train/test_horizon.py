@@ -8,6 +8,14 @@ import pytest
 import torch
 
 import tgflow as tg
+from helpers.devices import (
+    cuda,
+    needs_apart,
+    opened,
+    place_of,
+    without_autograd_threads,  # noqa: F401
+)
+from helpers.effort import cases
 from helpers.plans import tied_events
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.graph import EventLog, Horizon
@@ -19,12 +27,14 @@ CONFIG = ContinualConfig(batch_size=20, replay_ratio=0.5, num_threads=2)
 
 
 def trainer_of(
-    horizon: Horizon | None, edge_x: FeatureTable | None = None, **options: Any
+    horizon: Horizon | None, edge_x: FeatureTable | None = None, device: str = "cpu", **options: Any
 ) -> ContinualTrainer:
     torch.manual_seed(3)
     model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8, edge_x_dim=2)
-    graph = TemporalGraph(time_unit="ns", horizon=horizon, edge_x=edge_x or FeatureTable(2))
-    return ContinualTrainer(model, graph, CONFIG, **options)
+    place = opened(device)
+    edge_x = edge_x or FeatureTable(2, device=place)
+    graph = TemporalGraph(time_unit="ns", horizon=horizon, device=place, edge_x=edge_x)
+    return ContinualTrainer(model.to(place_of(device)), graph, CONFIG, **options)
 
 
 def state_of(trainer: ContinualTrainer) -> dict[str, Any]:
@@ -37,7 +47,7 @@ def assert_same(one: ContinualTrainer, other: ContinualTrainer) -> None:
     expected, found = state_of(one), state_of(other)
     assert expected.keys() == found.keys()
     for name, x in expected.items():
-        assert torch.equal(x, found[name]), name
+        assert torch.equal(x.cpu(), found[name].cpu()), name
 
 
 @pytest.fixture(autouse=True)
@@ -53,27 +63,33 @@ def test_longer_horizon_than_the_stream_is_none() -> None:
     assert within.graph.forgotten == 0
 
 
+@pytest.mark.usefixtures("without_autograd_threads")
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("apart", marks=[*needs_apart, pytest.mark.slow]), cuda]
+)
 @pytest.mark.parametrize("horizon", [Horizon(160), Horizon(ticks=200)], ids=str)
 def test_moment_of_freeing_changes_no_bit(
-    horizon: Horizon, monkeypatch: pytest.MonkeyPatch
+    horizon: Horizon, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frees, other = trainer_of(horizon), trainer_of(None)
+    frees = trainer_of(horizon, device)
     frees.run(EVENTS)
-    other.run(EVENTS)
     assert frees.graph.forgotten > 300
     assert frees.graph.log.first == frees.graph.forgotten // 50 * 50
     with monkeypatch.context() as patched:
         patched.setattr(TemporalGraph, "forget", lambda self, first: None)
-        keeps = trainer_of(horizon)
+        keeps = trainer_of(horizon, device)
         keeps.run(EVENTS)
     assert keeps.graph.log.first == 0
     assert_same(frees, keeps)
-    with pytest.raises(AssertionError):
-        assert_same(frees, other)
+    if device == "cpu":
+        other = trainer_of(None)
+        other.run(EVENTS)
+        with pytest.raises(AssertionError):
+            assert_same(frees, other)
 
 
 @pytest.mark.parametrize("placement", ["host", "disk", "file"])
-@pytest.mark.parametrize("stop", [180, 500])
+@pytest.mark.parametrize("stop", cases([20, 37, 160, 180, 333, 500, 599], [180, 500]))
 def test_checkpoint_within_a_horizon_goes_on_with_the_same_bits(
     stop: int, placement: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,8 @@ _GPU_WAY_OUT = (
 
 _HOST_WAY_OUT = (
     "set a smaller --batch-size, --neighbors, --edge-cache or --set learning.replay_horizon=N, or "
-    "--edge-table disk; a run resumes with --resume"
+    "--edge-table disk; tgflow run forgets old events with --horizon 90d or --horizon-events N; a "
+    "run resumes with --resume"
 )
 _HOST_ALLOCATORS = ("out of memory: ", "DefaultCPUAllocator: ")
 """Texts in errors of the native core's and torch's allocations of host memory, with their sizes."""

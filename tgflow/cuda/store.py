@@ -110,6 +110,8 @@ class DeviceStore:
         self._num_nodes = self._num_changes = 0
         self.position = first
         """Events that samplers launched from now on see."""
+        self._relations_first = first
+        """Position of the event that the first relation is of."""
         self._pending: PlannedBatch | ChangeArgs | None = None
         self._new_relations: Tensor | None = None
         self._given_up: deque[GivenUp] = deque()
@@ -262,8 +264,10 @@ class DeviceStore:
 
     @translate_oom
     @_on_writer
-    def compact(self) -> None:
+    def compact(self, first: int | None = None) -> None:
         """Discard entries that only cut-offs before the latest changes see, and free memory.
+
+        With `first`, no entry that is left is of an earlier event.
 
         Kernels of samplers launched before the latest change read those entries:
         it waits for them on the device. Synchronizes. Needs room for all directories, and for
@@ -275,6 +279,11 @@ class DeviceStore:
         self._begin()
         self._await_batches()
         self.readers.wait()
+        if first is not None and len(self._relations):
+            self.readers.retire(self._relations)
+            begin = first - self._relations_first
+            self._relations = self._relations[begin : self.position - self._relations_first].clone()
+            self._relations_first = first
         work = Compaction(self._gpu.kernels, self._view(), self._heads)
         work.forget_past()
         sparse = work.measure(self.chunks)
@@ -405,7 +414,8 @@ class DeviceStore:
             self._num_nodes,
             self.chunks.addresses.data_ptr(),
             self.chunks.tiers.data_ptr(),
-            self._relations.data_ptr(),
+            # by position: the kernels read no earlier ones
+            self._relations.data_ptr() - 2 * self._relations_first if len(self._relations) else 0,
             self._num_changes,
             0 if self.chunks.budget is None else self._reads.data_ptr(),
             self._shard.parts.start,
@@ -415,12 +425,13 @@ class DeviceStore:
     def _reserve_relations(self, relations: Tensor | None) -> None:
         self._new_relations = relations
         if relations is not None:
-            self._relations = self._grown(self._relations, self.position + len(relations))
+            size = self.position + len(relations) - self._relations_first
+            self._relations = self._grown(self._relations, size)
 
     def _note_relations(self) -> None:
         if self._new_relations is not None:
-            end = self.position + len(self._new_relations)
-            self._relations[self.position : end] = self._new_relations
+            start = self.position - self._relations_first
+            self._relations[start : start + len(self._new_relations)] = self._new_relations
             self._new_relations = None
 
     def _grown(self, table: Tensor, size: int) -> Tensor:

@@ -132,9 +132,10 @@ class DeviceGraph:
     def forget(self, first: int, log_first: int) -> None:
         """Free the neighbors before event `first`, and the log's events before `log_first`."""
         with self._writing:
-            self._store.reserve_retention(self.log.since(first)[0], INT64_MAX)
+            t = self.log.since(first)[0]
+            self._store.reserve_retention(t, INT64_MAX)
             self._store.commit_change(self.position)
-            self._store.compact()
+            self._store.compact(self.log.position(t))
             self.log.forget(log_first)
 
     def stats(self) -> DeviceStats:

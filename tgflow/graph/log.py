@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tgflow.base.describe import Span, described
+from tgflow.base.units import INT64_MAX
 from tgflow.graph import _native
 from tgflow.graph.events import COLUMNS, NO_EVENT, EventBatch, LateLabels
 
@@ -53,7 +56,12 @@ class EventLog:
         self._beside: dict[str, _Beside] = {}
         """Columns that are not in the core, by name."""
         self._held = WeakSet[HeldLog]()
-        self.late = LateEntries(native)
+        self.horizon: Horizon | None = None
+        """How much of the past batches see; None: all."""
+        self.read_again = INT64_MAX
+        """Position that a stream resumes at, if before the events that were learned: checkpoints
+        have what is within the horizon as of there."""
+        self.late = LateEntries(native, self.since, lambda: self.piece)
         """Labels that came after their events."""
         self.before = native.first, 0
         """A position up to which events may be forgotten, and the largest node id of the events
@@ -103,6 +111,10 @@ class EventLog:
         """Return the latest time in ticks up to and with the event at a position."""
         t: int = self.native.since(position)[0]
         return t
+
+    def since(self, position: int) -> int:
+        """Return the first log position that a batch which begins at `position` sees."""
+        return 0 if self.horizon is None else self.horizon.begin(self, position)
 
     def read(self, start: int, stop: int) -> EventBatch:
         """Return the events at `[start, stop)` as views, not copies: do not write to them.
@@ -255,8 +267,11 @@ class EventLog:
         self.files = {start: file for start, file in self.files.items() if start >= first}
 
     def tied_share(self, stop: int) -> float:
-        """Return the share of the events held before `stop` with the time of the previous one."""
-        t = self.read(self.first, stop).t
+        """Return the share of the events before `stop` with the time of the previous one.
+
+        Of those that a batch which begins there sees.
+        """
+        t = self.read(self.since(stop), stop).t
         return int((t[1:] == t[:-1]).sum()) / len(t) if len(t) else 0.0
 
     def position(self, t: int) -> int:
@@ -311,6 +326,8 @@ class Added(NamedTuple):
     """Those that replace another late label."""
     repeated: int
     """Those equal to the latest late label of their event, which are ignored."""
+    outside: int = 0
+    """Those of events before the horizon, which are ignored."""
 
 
 class KnownLabels(NamedTuple):
@@ -325,6 +342,89 @@ class KnownLabels(NamedTuple):
     """Places of those that they correct; -1: none."""
 
 
+class Rows:
+    """Columns of rows by number, which are added at one end and dropped at the other.
+
+    Rows that were never written are zero. One thread writes; others may read rows that are held.
+    """
+
+    def __init__(self, num_columns: int, dtype: torch.dtype = torch.int64) -> None:
+        self._held = torch.zeros(num_columns, 0, dtype=dtype), 0
+        """Columns, and the row that is their first one: replaced at once, for other readers."""
+        self.first = self.stop = 0
+        """The rows that are held."""
+
+    def grow(self, stop: int) -> None:
+        """Add rows up to one, unless there are as many."""
+        columns, base = self._held
+        if stop - base > columns.shape[1]:
+            self._move(max(stop - self.first, 2 * (self.stop - self.first)))
+        self.stop = max(self.stop, stop)
+
+    def add(self, *columns: Tensor | int) -> None:
+        """Add the next rows."""
+        start = self.stop
+        self.grow(start + max(len(x) for x in columns if isinstance(x, Tensor)))
+        for own, values in zip(self.view(start, self.stop), columns, strict=True):
+            own[:] = values
+
+    def drop(self, first: int) -> None:
+        """Drop the rows before one; later rows follow, even if there are none yet."""
+        self.first = max(self.first, first)
+        self.stop = max(self.stop, self.first)
+        columns, base = self._held
+        if 2 * (self.first - base) > columns.shape[1]:
+            self._move(self.stop - self.first)
+
+    def _move(self, capacity: int) -> None:
+        columns, base = self._held
+        own = columns[:, self.first - base : self.stop - base]
+        moved = columns.new_zeros(len(columns), capacity)
+        moved[:, : own.shape[1]] = own
+        self._held = moved, self.first
+
+    def view(self, start: int, stop: int) -> Tensor:
+        """Return rows `[start, stop)`, `[C, N]`."""
+        return self.reader()(start, stop)
+
+    def reader(self) -> Callable[[int, int], Tensor]:
+        """Return `view` of the rows so far, for other threads, whatever is dropped."""
+        columns, base = self._held
+        return lambda start, stop: columns[:, start - base : stop - base]
+
+    @property
+    def all(self) -> Tensor:
+        """The rows that are held, `[C, N]`."""
+        return self.view(self.first, self.stop)
+
+    def at(self, rows: Tensor) -> Tensor:
+        """Return rows `[C, N]` of numbers `[N]`: of those that are not held, any other."""
+        columns, base = self._held
+        if not columns.shape[1]:
+            return columns.new_zeros(len(columns), len(rows))
+        return columns[:, (rows - base).clamp(0, columns.shape[1] - 1)]
+
+    def has(self, rows: Tensor) -> Tensor:
+        """Return which rows are held, bool `[N]`."""
+        return (rows >= self.first) & (rows < self.stop)
+
+    def set(self, column: int, rows: Tensor, values: Tensor) -> None:
+        """Write rows that are held."""
+        columns, base = self._held
+        columns[column, rows - base] = values.to(columns.dtype)
+
+
+class KeptEntries(NamedTuple):
+    """What a checkpoint has of late labels besides their columns."""
+
+    first: int
+    """The first entry that batches from there on need."""
+    place: int
+    """The first place that they need."""
+    never: Tensor
+    """Numbers of later entries that are never seen, int64 `[N]`."""
+
+
 class LateEntries:
     """The late labels of a log.
 
@@ -334,27 +434,51 @@ class LateEntries:
     the greatest (`known_at`, time, order of writing) among those known there. So it is a function
     of the log and its entries, and events before `written_at`, prepared ahead, do not depend on it.
 
-    Takes some 70 bytes an entry and 8 bytes an event, the latter from the first entry on. Any
-    number of threads may read and add.
+    With a horizon an entry whose event is before it where the entry is written is refused, and one
+    whose event is before it at `known_at` is never seen. Both are a function of the log as well.
+
+    Takes some 70 bytes an entry and 16 bytes an event, the latter from the first entry on, of those
+    within the horizon. Any number of threads may read and add.
+
+    Args:
+        log: The log.
+        since: Returns the beginning of the horizon as of a position.
+        piece: Returns the number of entries that checkpoints keep together.
     """
 
-    def __init__(self, log: _native.Log) -> None:
-        self._log, self._lock = log, threading.Lock()
-        self._size = self._num_known = 0
-        self._written = torch.empty(len(LATE_COLUMNS), 0, dtype=torch.int64)
-        """`LATE_COLUMNS` of the entries, and spare capacity."""
-        self._known = torch.empty(4, 0, dtype=torch.int64)
+    def __init__(
+        self, log: _native.Log, since: Callable[[int], int], piece: Callable[[], int]
+    ) -> None:
+        self._log, self._since, self._piece = log, since, piece
+        self._lock = threading.Lock()
+        self._written = Rows(len(LATE_COLUMNS))
+        """`LATE_COLUMNS` of the entries, by number."""
+        self._known = Rows(4)
         """Of the known ones, in order: `known_at`, number of the entry, event, place of the one
         before it of the same event."""
-        self._of_event = torch.zeros(2, 0, dtype=torch.int32)
+        self._of_event = Rows(2)
         """By event: 1 + the place of its last known entry; 1 + the number of its last entry."""
         self._waiting = torch.empty(0, dtype=torch.int64)
         """Numbers of the entries that are not known yet, by time."""
+        self._never = torch.empty(0, dtype=torch.int64)
+        """Numbers of the entries that are never seen."""
+        self._outside = deque[tuple[int, int]]()
+        """Positions at which entries were refused, and how many."""
         self._kept = 0
         """Entries that were not in a stream, with those before."""
 
     def __len__(self) -> int:
-        return self._size
+        return self._written.stop
+
+    @property
+    def first(self) -> int:
+        """The first entry that is held."""
+        return self._written.first
+
+    @property
+    def first_place(self) -> int:
+        """The first place that is held."""
+        return self._known.first
 
     def add(self, late: LateLabels, *, in_stream: bool = True) -> Added:
         """Write entries at the log's end.
@@ -372,68 +496,113 @@ class LateEntries:
             if num and not 0 <= int(late.eid.min()) <= int(late.eid.max()) < size:
                 wrong = late.eid[(late.eid < 0) | (late.eid >= size)]
                 raise IndexError(f"a label is of event {int(wrong[0])}; the log has {size} events")
-            if num:
-                self._of_event = _grown(self._of_event, int(late.eid.max()) + 1)
+            is_inside = late.eid >= self._since(size)
+            if outside := num - int(is_inside.sum()):
+                self._outside.append((size, outside))
+                late = LateLabels(*(x[is_inside] for x in (late.eid, late.label, late.t)))
+            if len(late):
+                self._of_event.grow(int(late.eid.max()) + 1)
             order = late.eid.argsort(stable=True)
             eid, label = late.eid[order], late.label[order]
-            before = self._of_event[1, eid].long() - 1  # the latest of each event
-            same = torch.zeros(num, dtype=torch.bool)
+            before = self._of_event.at(eid)[1] - 1  # the latest of each event
+            same = torch.zeros(len(late), dtype=torch.bool)
             same[1:] = eid[1:] == eid[:-1]
             is_first = (before < 0) & ~same
-            latest = self._written[1, before] if self._size else label.clone()
+            latest = self._written.at(before)[1]
             latest[1:] = torch.where(same[1:], label[:-1], latest[1:])
             is_repeated = ~is_first & (latest == label)
             rows = order[~is_repeated].sort().values
             self._write(late.eid[rows], late.label[rows], late.t[rows], size)
             if not in_stream:
-                self._kept = self._size
+                self._kept = len(self)
             added, repeated = int(is_first.sum()), int(is_repeated.sum())
-            return Added(added, num - added - repeated, repeated)
+            return Added(added, len(late) - added - repeated, repeated, outside)
 
-    def _write(self, eid: Tensor, label: Tensor, t: Tensor, at: int | Tensor) -> None:
-        first, self._size = self._size, self._size + len(eid)
-        self._written = _grown(self._written, self._size)
-        for column, values in zip(self._written, (eid, label, t, at), strict=True):
-            column[first : self._size] = values
-        numbers = torch.arange(first, self._size)
-        self._of_event[1, eid] = (1 + numbers).int()  # the last one of several
-        waiting = torch.cat([self._waiting, numbers])
-        self._waiting = waiting[self._written[2, waiting].argsort(stable=True)]
+    def _write(self, eid: Tensor, label: Tensor, t: Tensor, at: int | Tensor) -> Tensor:
+        """Add entries, and return the numbers of those that may be seen."""
+        numbers = len(self) + torch.arange(len(eid))
+        self._written.add(eid, label, t, at)
+        is_held = self._of_event.has(eid)
+        self._of_event.set(1, eid[is_held], 1 + numbers[is_held])  # the last one of several
+        waiting = torch.cat([self._waiting, numbers[~torch.isin(numbers, self._never)]])
+        self._waiting = waiting[self._written.at(waiting)[2].argsort(stable=True)]
+        return numbers
 
-    def _settle(self) -> None:
-        """Order the entries that have become known as the log grew, after those known before."""
+    def _settle(self, *, after: int | None = None) -> None:
+        """Order the entries that have become known as the log grew, after those known before.
+
+        Args:
+            after: Of a checkpoint's entries: those known up to this position are not kept.
+        """
         if not len(self._waiting):  # of events, so that there are some
             return
         size = len(self._log)  # the clock may be ahead of it while events are appended
         last = int(self._log.columns(size - 1, size)[2][0])
-        num = int(torch.searchsorted(self._written[2, self._waiting], last))
+        eid, _, t, written_at = self._written.at(self._waiting)
+        num = int(torch.searchsorted(t, last))
         # Others may be written at the same position, to be ordered with these.
-        is_due = self._written[3, self._waiting[:num]] < size
+        is_due = written_at[:num] < size
         due, self._waiting = (
             self._waiting[:num][is_due],
             torch.cat([self._waiting[:num][~is_due], self._waiting[num:]]),
         )
+        # Of times before the last event's, so that the next event that is later is in the log.
+        self._log.positions(t[:num][is_due] + 1, later := torch.empty_like(due))
+        known_at, order = torch.maximum(later, written_at[:num][is_due]).sort(stable=True)
+        due, eid = due[order], eid[:num][is_due][order]
+        is_seen = self._are_seen(eid, known_at) if after is None else known_at > after
+        if after is None:
+            self._never = torch.cat([self._never, due[~is_seen]])
+        due, eid, known_at = due[is_seen], eid[is_seen], known_at[is_seen]
         if not (num := len(due)):
             return
-        # Of times before the last event's, so that the next event that is later is in the log.
-        self._log.positions(self._written[2, due] + 1, later := torch.empty_like(due))
-        known_at, order = torch.maximum(later, self._written[3, due]).sort(stable=True)
-        due = due[order]
-        first, self._num_known = self._num_known, self._num_known + num
-        self._known = _grown(self._known, self._num_known)
-        eid, places = self._written[0, due], torch.arange(first, self._num_known)
+        places = self._known.stop + torch.arange(num)
         by_event = eid.argsort(stable=True)
         grouped = eid[by_event]
-        before = self._of_event[0, grouped].long() - 1
+        is_held = self._of_event.has(grouped)
+        before = torch.where(is_held, self._of_event.at(grouped)[0], 0) - 1
         same = grouped[1:] == grouped[:-1]
         before[1:] = torch.where(same, places[by_event][:-1], before[1:])
         is_last = torch.ones(num, dtype=torch.bool)
         is_last[:-1] = ~same
         previous = torch.empty_like(before)
         previous[by_event] = before
-        for column, values in zip(self._known, (known_at, due, eid, previous), strict=True):
-            column[first : self._num_known] = values
-        self._of_event[0, grouped[is_last]] = (1 + places[by_event][is_last]).int()
+        self._known.add(known_at, due, eid, previous)
+        heads = is_last & is_held
+        self._of_event.set(0, grouped[heads], 1 + places[by_event][heads])
+
+    def _are_seen(self, eid: Tensor, known_at: Tensor) -> Tensor:
+        is_seen = eid >= self._since(len(self._log))
+        for at in torch.unique(known_at[~is_seen]).tolist():
+            is_seen |= (known_at == at) & (eid >= self._since(at))
+        return is_seen
+
+    def forget(self, first: int) -> None:
+        """Free what batches that see events from `first` on do not read, `first` included."""
+        with self._lock:
+            self._settle()
+            eid = self._written.at(self._waiting)[0]
+            self._never = torch.cat([self._never, self._waiting[eid < first]])
+            self._waiting = self._waiting[eid >= first]
+            number, place = self._needed(first)
+            self._written.drop(number // self._piece() * self._piece())
+            self._never = self._never[self._never >= number]
+            self._known.drop(place)
+            self._of_event.drop(first)
+            while self._outside and self._outside[0][0] < first:
+                self._outside.popleft()
+
+    def _needed(self, first: int) -> tuple[int, int]:
+        """Return the first entry and place that batches which see events from `first` on need."""
+        known_at, numbers, _, _ = self._known.all
+        place = int(torch.searchsorted(known_at, first, right=True))
+        after = int(torch.searchsorted(self._written.all[3], first, right=True))
+        number, later = self._written.first + after, numbers[place:]
+        return min(number, int(later.min())) if len(later) else number, self._known.first + place
+
+    def num_outside(self, begin: int, end: int) -> int:
+        """Return the number of entries refused at log positions `[begin, end)`."""
+        return sum(num for at, num in self._outside if begin <= at < end)
 
     def find(self, eid: Tensor, at: int | Tensor) -> Tensor:
         """Return the places of the entries that give events their labels, int64 `[N]`; -1: none.
@@ -446,17 +615,15 @@ class LateEntries:
         """
         with self._lock:
             self._settle()
-            if not self._num_known:
+            if not self._known.stop:
                 return torch.full_like(eid, -1)
-            heads = self._of_event[0]
-            has_entry = (eid >= 0) & (eid < len(heads))
-            place = torch.where(has_entry, heads[eid.where(has_entry, 0)].long() - 1, -1)
+            place = torch.where(self._of_event.has(eid), self._of_event.at(eid)[0] - 1, -1)
             while True:
-                found = place.clamp(min=0)
-                is_ahead = (place >= 0) & (self._known[0, found] > at)
+                known_at, _, _, before = self._known.at(place)
+                is_ahead = (place >= 0) & (known_at > at)
                 if not is_ahead.any():
                     return place
-                place = torch.where(is_ahead, self._known[3, found], place)
+                place = torch.where(is_ahead, before, place)
 
     def labels(self, eid: Tensor, at: int | Tensor, otherwise: Tensor) -> Tensor:
         """Return the labels of events as seen from positions, int64 `[N]`.
@@ -468,23 +635,23 @@ class LateEntries:
         """
         place = self.find(eid, at)
         with self._lock:
-            if not self._num_known:
-                return otherwise
-            label = self._written[1, self._known[1, place.clamp(min=0)]]
+            label = self._written.at(self._known.at(place)[1])[1]
         return torch.where(place < 0, otherwise, label)
 
     def num_known(self, at: Tensor) -> Tensor:
         """Return the numbers of entries that may be seen from positions below the log's end."""
         with self._lock:
             self._settle()
-            return torch.searchsorted(self._known[0, : self._num_known], at, right=True)
+            return self._known.first + torch.searchsorted(self._known.all[0], at, right=True)
 
     def known(self, places: Tensor | slice) -> KnownLabels:
-        """Return the entries at places."""
+        """Return the entries at places: of those that were forgotten, any other."""
         with self._lock:
-            known_at, number, _, before = self._known[:, places]
-            eid, label, t, _ = self._written[:, number]
-            return KnownLabels(eid, label, t, known_at.clone(), before.clone())
+            if isinstance(places, slice):
+                places = torch.arange(places.start, places.stop)
+            known_at, number, eid, before = self._known.at(places)
+            _, label, t, _ = self._written.at(number)
+            return KnownLabels(eid, label, t, known_at, before)
 
     def fresh(self, position: int) -> LateLabels:
         """Return the entries that an event at a position could see, but not the one before.
@@ -493,23 +660,40 @@ class LateEntries:
         """
         with self._lock:
             self._settle()
-            known_at = self._known[0, : self._num_known]
+            known_at, known, _, _ = self._known.all
             first = int(torch.searchsorted(known_at, position - 1, right=True))
-            numbers = torch.cat([self._known[1, first : self._num_known], self._waiting])
-            numbers = numbers[self._written[3, numbers] <= position].sort().values
-            numbers = numbers[self._written[2, numbers].argsort(stable=True)]
-            return LateLabels(*self._written[:3, numbers])
+            numbers = torch.cat([known[first:], self._waiting])
+            eid, _, _, written_at = self._written.at(numbers)
+            is_fresh = (written_at <= position) & (eid >= self._since(position))
+            numbers = numbers[is_fresh].sort().values
+            numbers = numbers[self._written.at(numbers)[2].argsort(stable=True)]
+            return LateLabels(*self._written.at(numbers)[:3])
 
     def num_upto(self, position: int) -> int:
         """Return the number of entries that a checkpoint of so many events holds."""
         with self._lock:
-            num = int(torch.searchsorted(self._written[3, : self._size], position))
-            is_kept = self._kept > num and int(self._written[3, self._kept - 1]) == position
+            written_at = self._written.all[3]
+            num = self.first + int(torch.searchsorted(written_at, position))
+            is_kept = self._kept > num and int(written_at[self._kept - 1 - self.first]) == position
             return self._kept if is_kept else num
 
     def read(self, start: int, stop: int) -> dict[str, Tensor]:
         """Return `LATE_COLUMNS` of entries as views: do not write to them."""
-        return dict(zip(LATE_COLUMNS, self._written[:, start:stop], strict=True))
+        return self.reader()(start, stop)
+
+    def reader(self) -> Callable[[int, int], dict[str, Tensor]]:
+        """Return `read` of the entries so far, for another thread, whatever is forgotten."""
+        read = self._written.reader()
+        return lambda start, stop: dict(zip(LATE_COLUMNS, read(start, stop), strict=True))
+
+    def kept(self, first: int) -> KeptEntries:
+        """Return what a checkpoint needs whose batches see events from `first` on."""
+        with self._lock:
+            self._settle()
+            number, place = self._needed(first)
+            eid = self._written.at(self._waiting)[0]
+            never = torch.cat([self._never, self._waiting[eid < first]])
+            return KeptEntries(number, place, never[never >= number].sort().values)
 
     def load(self, columns: Mapping[str, Tensor]) -> None:
         """Add entries that `read` returned, after those there are.
@@ -521,23 +705,32 @@ class LateEntries:
         if not len(eid):
             return
         with self._lock:
-            last = self._written[3, self._size - 1 : self._size]
+            last = self._written.all[3, -1:]
             is_ordered = bool((torch.cat([last, at]).diff() >= 0).all())
             is_within = int(eid.min()) >= 0 and bool((eid < at).all()) and at[-1] <= len(self._log)
             if not (is_ordered and is_within):
                 raise ValueError("late labels are of other events, or not in order")
-            self._of_event = _grown(self._of_event, int(eid.max()) + 1)
+            self._of_event.grow(int(eid.max()) + 1)
             self._write(eid, label, t, at)
-            self._kept = self._size
+            self._kept = len(self)
 
+    def load_from(
+        self, pieces: Iterable[Mapping[str, Tensor]], start: int, kept: KeptEntries, since: int
+    ) -> None:
+        """Load entries from number `start` on into an empty log, as `kept(since)` was then.
 
-def _grown(columns: Tensor, size: int) -> Tensor:
-    """Return columns with room for `size` rows, new ones zero."""
-    if size <= columns.shape[1]:
-        return columns
-    grown = columns.new_zeros(len(columns), max(size, 2 * columns.shape[1]))
-    grown[:, : columns.shape[1]] = columns
-    return grown
+        Raises:
+            ValueError: As `load`.
+        """
+        self._written.drop(start)
+        self._known.drop(kept.place)
+        self._of_event.drop(since)
+        self._never = kept.never
+        for piece in pieces:
+            self.load(piece)
+        with self._lock:
+            self._waiting = self._waiting[self._waiting >= kept.first]
+            self._settle(after=since or -1)
 
 
 class NodeCount:
@@ -625,6 +818,18 @@ class Horizon:
         for name, number in (("events", self.events), ("ticks", self.ticks)):
             if number is not None and number < STEPS:
                 raise ValueError(f"a horizon needs at least {STEPS} {name}, got {number}")
+
+    def begins(self, at: Any, first: int, clock: Any) -> Any:
+        """Return `begin` of positions as NumPy arrays, by the log's clock from `first` on."""
+        begin = np.zeros_like(at)
+        if self.events is not None:
+            step = self.events // STEPS
+            begin = np.maximum(begin, (at - self.events) // step * step)
+        if self.ticks is not None and len(clock):
+            step, t = self.ticks // STEPS, clock[np.maximum(at - 1 - first, 0)]
+            later = first + np.searchsorted(clock, t // step * step - self.ticks)
+            begin = np.where(at > 0, np.maximum(begin, np.minimum(at, later)), begin)
+        return begin
 
     def begin(self, log: EventLog, position: int) -> int:
         """Return the first log position that a batch which begins at `position` sees."""

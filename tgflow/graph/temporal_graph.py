@@ -219,8 +219,7 @@ class TemporalGraph:
         self.edge_x = edge_table(edge_x_dim, edge_x)
         self.feature_scale = feature_scale
         """Scales the features of appended events."""
-        self.horizon = horizon
-        """How much of the past batches see; None: all."""
+        self.log.horizon = horizon
         self.forgotten = first
         """Earlier events are not to be asked about."""
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
@@ -387,6 +386,7 @@ class TemporalGraph:
             MemoryError: If there is no room to move blocks to.
         """
         with self._writing, self._changes.making():
+            self.log.late.forget(first)  # which orders them by the events, before these go
             log_first = self.log.forgettable(first)
             self.log.count_before(log_first)
             self.backend.forget(first, log_first)
@@ -398,7 +398,7 @@ class TemporalGraph:
 
     def forget_outside(self, position: int) -> None:
         """Free what batches that begin at `position` or later do not see, as `forget`."""
-        if (first := self.since(position)) > self.forgotten:
+        if position > self.forgotten and (first := self.since(position)) > self.forgotten:
             self.forget(first)
 
     @property
@@ -484,9 +484,14 @@ class TemporalGraph:
         """Events in the current snapshot, which samplers see unless given an earlier `as_of`."""
         return self.backend.position
 
+    @property
+    def horizon(self) -> Horizon | None:
+        """How much of the past batches see; None: all."""
+        return self.log.horizon
+
     def since(self, position: int) -> int:
         """Return the first log position that a batch which begins at `position` sees."""
-        return 0 if self.horizon is None else self.horizon.begin(self.log, position)
+        return self.log.since(position)
 
     def horizon_at(self, position: int) -> Tensor | None:
         """Return the tick at which the horizon of a batch begins, int64 `[1]`; None without one."""

@@ -133,7 +133,7 @@ class SharePreparer:
                     first.fanouts,
                     key=0,
                     as_of=0,
-                    since=0,
+                    since=first.graph.forgotten,
                 )
                 walks.append(walk)
             batches = (

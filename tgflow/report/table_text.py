@@ -116,7 +116,7 @@ def row_sums(stream: Mapping[str, Any]) -> str:
 
 def label_sums(labels: Mapping[str, Any]) -> str:
     """Return in one line what became of labels that came after their events, and how late."""
-    names = ("added", "corrected", "repeated", "waiting", "refused")
+    names = ("added", "corrected", "repeated", "waiting", "refused", "expired")
     sums = ", ".join(f"{labels[name]:,} {name}" for name in names if labels[name])
     late = labels.get("delay_seconds") or {}
     shares = [f"{share} came within {duration(late[key])}" for share, key in _LATE if key in late]

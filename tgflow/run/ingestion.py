@@ -44,6 +44,7 @@ DEAD_LETTERS = "dead-letters"
 FILE = "stream.json"
 LABEL_IDS = "label_ids"
 """Section of the event ids that labels may name."""
+LABEL_IDS_FIRST = "label_ids_first"
 _NOTES: Mapping[str, Any] = {
     "num_released": int,
     "watermark": int,
@@ -145,10 +146,13 @@ def open_labels(run: RunContext) -> LateLabelReader | None:
         by_time=not comes_live(c) and min(order_of(c).timeouts()) == inf,
         most_waiting=c.labels.max_waiting,
         max_bad_ratio=c.checks.max_bad_ratio,
+        horizon=run.trainer.graph.horizon,
     )
     if labels.by_id and run.newest is not None and LABEL_IDS in run.newest.meta:
-        num, left = read_natural(run.newest.meta, LABEL_IDS), state.num_released
-        for piece in pieces_of(run.newest, LABEL_IDS, PIECE, num):
+        num, first = (read_natural(run.newest.meta, each) for each in (LABEL_IDS, LABEL_IDS_FIRST))
+        left = state.num_released - first
+        labels.begin_at(first)
+        for piece in pieces_of(run.newest, LABEL_IDS, PIECE, num, first=first):
             keys = piece["ids"].numpy()[:left]
             labels.keep(keys)
             left -= len(keys)
@@ -251,9 +255,13 @@ class SavedIngest(Component, Callback):
         self._nodes = NodeCount(run.trainer.graph.log, 0 if run.ids is None else len(run.ids))
         self._saved = None if run.state is None else run.state.to_json()
         self._pending: IngestState | None = None
+        if run.ingest.labels is not None:
+            self._trainer.graph.log.read_again = run.ingest.labels.position
 
     def on_step(self, record: StepRecord) -> None:
         self._ingest.forget_before(self._trainer.position)
+        if (labels := self._ingest.labels) is not None:
+            self._trainer.graph.log.read_again = labels.position
 
     def changed(self) -> bool:
         """Whether more rows were read than the newest checkpoint holds."""
@@ -271,8 +279,11 @@ class SavedIngest(Component, Callback):
         save_columns(self._pending.classes, self._features, writer)
         if (labels := self._ingest.labels) is not None and labels.by_id:
             writer.note(LABEL_IDS, self._trainer.position)
-            read = lambda start, stop: {"ids": torch.from_numpy(labels.ids(start, stop))}  # noqa: E731
-            put_pieces(writer, LABEL_IDS, PIECE, self._trainer.position, read, volatile=True)
+            first, ids = labels.first // PIECE * PIECE, labels.ids()
+            read = lambda start, stop: {"ids": torch.from_numpy(ids(start, stop))}  # noqa: E731
+            writer.note(LABEL_IDS_FIRST, first)
+            stop = self._trainer.position
+            put_pieces(writer, LABEL_IDS, PIECE, stop, read, first=first, volatile=True)
 
     def saved(self) -> None:
         """Commit the source's positions."""

@@ -264,13 +264,16 @@ def label_delays(graph: TemporalGraph, most: int | None = None) -> dict[str, flo
 
     Args:
         graph: Graph with the labels.
-        most: Number of the latest labels to look at; None: all.
+        most: Number of the latest labels to look at; None: all within the horizon.
     """
-    num = len(graph.log.late)
-    late = graph.log.late.read(0 if most is None else max(0, num - most), num)
-    if not len(late["eid"]):
+    late, since = graph.log.late, graph.since(graph.num_events)
+    first = late.kept(since).first
+    found = late.read(first if most is None else max(first, len(late) - most), len(late))
+    is_held = found["eid"] >= since
+    eid, t = found["eid"][is_held], found["t"][is_held]
+    if not len(eid):
         return {}
-    ticks = np.quantile((late["t"] - graph.log.gather(late["eid"]).t).numpy(), (0.5, 0.9))
+    ticks = np.quantile((t - graph.log.gather(eid).t).numpy(), (0.5, 0.9))
     seconds = (ticks * seconds_per_tick(graph.time_unit)).tolist()
     return dict(zip(("p50", "p90"), seconds, strict=True))
 

@@ -24,12 +24,13 @@ SAMPLES = 120
 SETTLED = 300.0
 """Seconds of samples before growth is known."""
 DAY = 86_400.0
+_FORGET = "resume with a horizon, --horizon 90d or --horizon-events N: earlier events are forgotten"
 HELP = {
-    "memory": "give it more, by --memory-limit where that is set; a rule (-m recency) takes a "
-    "tenth of it an event; --edge-table disk and --graph-table disk use files",
+    "memory": f"{_FORGET}; or give it more, by --memory-limit where that is set; a rule "
+    "(-m recency) takes a tenth of it an event; --edge-table disk and --graph-table disk use files",
     "disk": "--set scores.keep_days=N, operate.keep_dead_letters=N or checkpoint.keep=1 keep less; "
     "--scores and --edge-path may name another disk",
-    "maps": "raise the limit of the system: sysctl vm.max_map_count=262144",
+    "maps": f"raise the limit of the system: sysctl vm.max_map_count=262144; or {_FORGET}",
 }
 Level = Callable[[], tuple[float, float]]  # how much of a resource is used, and how much is free
 

@@ -238,6 +238,8 @@ class FrameReplica(Replica):
         for frame in frames:
             if late := _part(frame, "late"):
                 graph.log.late.load(late)
+        if run.labels is not None and graph.horizon is not None:
+            run.labels.history.upto(graph.num_events)  # before its beginning is forgotten
         graph.forget_outside(graph.num_events)
         for own, part in ((scale, "scale"), (self._node_scale, "node_scale")):
             if own is not None and part in latest:

@@ -158,7 +158,7 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
 def _narrow(graph: TemporalGraph, run: RunContext) -> None:
     """Give a graph the run's horizon, unless it begins before events that were forgotten."""
     held = graph.since(end := graph.num_events)
-    graph.horizon = run.config.graph.horizon_in(run.unit)
+    graph.log.horizon = run.config.graph.horizon_in(run.unit)
     if (since := graph.since(end)) < held:
         raise ConfigError(
             f"--horizon, --horizon-events: as of event {end:,} they begin at event {since:,}, and "

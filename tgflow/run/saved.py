@@ -134,6 +134,8 @@ class Run(Predictor):
             label_names=config.stream.label_shown,
             label_columns=config.label_columns,
         )
+        if self.labels is not None:
+            self.labels.history.load(checkpoint)
         if config.scores.alert_budget is not None:
             self.alerts = AlertList.load(checkpoint)
         if config.graph.node_features is not None:

@@ -419,6 +419,7 @@ def open_alerts(run: RunContext) -> AlertBudget | None:
     history = trainer.labels.history
 
     def classes(eid: Tensor) -> Tensor:
+        eid = eid[eid >= trainer.graph.since(trainer.position)]
         return history.classes(eid, trainer.position - 1)
 
     trainer.scorer.alerts = AlertBudget(most, run.unit, lambda: trainer.position, classes)

@@ -182,7 +182,7 @@ class MemoryGuard:
             if since is not None and now - since >= seconds:
                 raise MemoryLimit(
                     f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(limit)}, "
-                    f"even after {grace:g} s without new events; raise it, or use a smaller "
-                    "buffer, replay_horizon or batch"
+                    f"even after {grace:g} s without new events; raise it, use a smaller buffer, "
+                    "replay_horizon or batch, or forget old events: --horizon, --horizon-events"
                 )
         return self._paused_since is not None

@@ -606,17 +606,20 @@ class _LabelPast(_Past):
     def _record(self, side: Side) -> LabelRecord:
         """Return the known labels of one end."""
         (u, v, _), history = self._pair, self._of.labels.history
-        events = self._log.read(0, self._cut)
+        since = self._view.since
+        events = self._log.read(since, self._cut)
         is_own = events.src == u if side == "src" else events.dst == v
-        eids = is_own.nonzero().squeeze(1)
+        eids = since + is_own.nonzero().squeeze(1)
         codes = self._codes(eids)
         eids, codes = eids[codes >= 0], codes[codes >= 0]
         names = [*history.codes] if history.num_classes > 2 else [0, 1]
         latest = tuple(
             KnownLabel(
-                eid, int(events.src[eid]), int(events.dst[eid]), int(events.t[eid]), names[code]
+                since + i, int(events.src[i]), int(events.dst[i]), int(events.t[i]), names[code]
             )
-            for eid, code in zip(eids[-LATEST:].tolist(), codes[-LATEST:].tolist(), strict=True)
+            for i, code in zip(
+                (eids[-LATEST:] - since).tolist(), codes[-LATEST:].tolist(), strict=True
+            )
         )
         num_positive = int((codes == self._code).sum())
         return LabelRecord(side, len(eids), num_positive, latest[::-1])

@@ -477,10 +477,11 @@ class Predictor:
         return [None if each is None else names.get(each, each) for each in found]
 
     def label_history(self, name: Any, side: Side) -> list[Any]:
-        """Return the known labels of all events of a node on one side, in order."""
+        """Return the known labels of a node's events on one side within the horizon, in order."""
         nodes = self.find(name, side, UnknownIds(self.ids))
-        ends = getattr(self.graph.log.read(0, self.position), side)
-        labels = self.known_labels((ends == nodes).nonzero().squeeze(1))
+        first = self.graph.since(self.position)
+        ends = getattr(self.graph.log.read(first, self.position), side)
+        labels = self.known_labels(first + (ends == nodes).nonzero().squeeze(1))
         return [each for each in labels if each is not None]
 
     def alerts_since(self, since: Any = None, limit: int = 100) -> tuple[list[dict[str, Any]], int]:
@@ -493,6 +494,7 @@ class Predictor:
             text = "raises no alerts: they need a task of labels and --alert-budget 100"
             raise ValueError(f"{self._name} {text}")
         first = 0 if since is None else self.graph.log.position(self._tick(since))
+        first = max(first, self.graph.since(self.position))
         found = self.alerts.between(first, self.position)
         eid, probability = (x.flip(0)[:limit] for x in found)
         events = self.graph.log.gather(eid)

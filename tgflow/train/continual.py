@@ -11,7 +11,7 @@ import torch
 
 from tgflow.base.choices import GraphPlacement
 from tgflow.base.peers import Peers, Shard
-from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint import Checkpoint, Component
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
@@ -210,6 +210,11 @@ class ContinualTrainer(StreamTrainer):
             out |= {f"prequential.{name}": value for name, value in labels.items()}
         return out
 
+    @property
+    def _of_labels(self) -> tuple[Component | None, ...]:
+        history = None if self.labels is None else self.labels.history
+        return history, self._figures, self._stepper.late
+
     def save_to(self, writer: Checkpoint) -> None:
         """Save to `writer` the contents of `checkpoint`; later training does not change them.
 
@@ -226,7 +231,7 @@ class ContinualTrainer(StreamTrainer):
         if self.scorer is not None:
             writer.note("scores", True)
             self.scorer.calibration.save(writer)
-        for each in (self._figures, self._stepper.late):
+        for each in self._of_labels:
             if each is not None:
                 each.save(writer)
 
@@ -298,7 +303,7 @@ class ContinualTrainer(StreamTrainer):
             load_learner(trainer._learner, checkpoint)
             if trainer.scorer is not None and "scores" in meta:
                 trainer.scorer.calibration.load(checkpoint)
-            for each in (trainer._figures, trainer._stepper.late):
+            for each in trainer._of_labels:
                 if each is not None:
                     each.load(checkpoint)
             trainer._stepper.keep_past()

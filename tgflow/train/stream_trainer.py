@@ -506,7 +506,10 @@ class StreamTrainer(ABC):
         """Advance past the micro-batch that was just stored; return its place."""
         before = (self.position, self._segment_start, self._index)
         self.position += batch.num_new
-        self.graph.forget_outside(self.position)  # batches that are prepared begin there or later
+        # Batches that are prepared begin there or later, and figures of labels lag behind.
+        num = 0 if self.labels is None else 1 + max(each.num_pending for each in self._steppers)
+        position = self.position - num * self.config.batch_size
+        self.graph.forget_outside(min(position, self.graph.log.read_again))
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
             self._segment_start, self._index = self.position, 0
         else:

@@ -47,7 +47,7 @@ from tgflow.graph import EventLog, Horizon, TemporalGraph, rebuild
 from tgflow.graph.cache import CachedTable, CacheSnapshot
 from tgflow.graph.events import COLUMNS, NO_LABEL, EventBatch
 from tgflow.graph.feature_scale import FeatureScale, FeatureScaling
-from tgflow.graph.log import LATE_COLUMNS, NodeCount
+from tgflow.graph.log import LATE_COLUMNS, KeptEntries, NodeCount
 from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.graph.tables.table import Table
@@ -61,6 +61,7 @@ PIECE_BYTES = 64 << 20
 COPY_BYTES = 16 << 20
 _TITLES = {"edge_x": "edge features", "node_x": "node features"}
 _CACHES = "caches"
+_LATE_KEPT = "late_labels_kept"
 _DECODER, _APART = "label_decoder.", "labels_"
 _SCALES = ("feature_scale", "node_scale")
 
@@ -91,7 +92,7 @@ def _has_known_labels(log: EventLog, position: int) -> bool:
     starts, size = range(log.first, position, log.piece), log.piece
     labels = (log.column("label", slice(at, min(at + size, position))) for at in starts)
     is_known = (label is not None and bool((label != NO_LABEL).any()) for label in labels)
-    return log.first > 0 or log.late.num_upto(position) > 0 or any(is_known)
+    return log.since(position) > 0 or log.late.num_upto(position) > 0 or any(is_known)
 
 
 def _set_labels_apart(writer: Checkpoint, learner: TrainStep) -> None:
@@ -165,7 +166,8 @@ def _model_components(model: TemporalModel, *, by_part: bool = False) -> list[Co
 
 def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> None:
     """Save events as views of the log, and the mutations of the graph's past until then."""
-    first = graph.log.start_of_piece(graph.since(position))
+    since = graph.since(min(position, graph.log.read_again))
+    first = graph.log.start_of_piece(since)
     rows, deleted = to_tensors(
         m for m in graph.mutations if first + bool(first) <= m.position <= position
     )
@@ -188,9 +190,14 @@ def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> Non
         return {name: column for name, column in columns.items() if column is not None}
 
     put_pieces(writer, "events", size, position, columns_of, first=first)
-    if num_late := graph.log.late.num_upto(position):
+    late = graph.log.late
+    if num_late := late.num_upto(position):
+        kept = late.kept(since)
         writer.note("late_labels", num_late)
-        put_pieces(writer, "late_labels", size, num_late, graph.log.late.read)
+        put_pieces(writer, "late_labels", size, num_late, late.reader(), first=kept.first)
+        if since:
+            writer.note(_LATE_KEPT, {"first": kept.first, "place": kept.place, "since": since})
+            writer.put(_LATE_KEPT, {"never": kept.never}, volatile=True)
     writer.committed.append(lambda path: _map_events(graph.log, size, path, since=first))
 
 
@@ -203,6 +210,9 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
     size, stop = max(1, read_natural(reader.meta, "piece")), read_natural(reader.meta, "position")
     rows = read_as(list[list[Any]], reader.meta.get("mutations"), "mutations")
     num_ids = Ids.num_saved(reader)
+    most = 1 << 31 if num_ids is None else num_ids
+    before = read_natural(reader.meta, "num_nodes_before", most=most)
+    graph.log.before = graph.log.first, before
     has_labels = read_as(bool, reader.meta.get("labels"), "labels")
 
     def pieces() -> Iterator[EventBatch]:
@@ -222,13 +232,26 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
     if len(graph.log) != stop:
         raise ValueError(f"there are {len(graph.log)} events, not {stop}")
     if "late_labels" in reader.meta:
-        for piece in pieces_of(
-            reader, "late_labels", size, num := read_natural(reader.meta, "late_labels")
-        ):
-            check_like("late_labels", piece, dict.fromkeys(LATE_COLUMNS, piece["eid"].long()))
-            graph.log.late.load(piece)
-        if len(graph.log.late) != num:
-            raise ValueError(f"there are {len(graph.log.late)} late labels, not {num}")
+        num, late = read_natural(reader.meta, "late_labels"), graph.log.late
+        noted = {"first": 0, "place": 0, "since": 0}
+        never = torch.empty(0, dtype=torch.int64)
+        if _LATE_KEPT in reader.meta:
+            noted = read_as(dict[str, int], reader.meta[_LATE_KEPT], _LATE_KEPT)
+            found = reader.get(_LATE_KEPT)
+            check_like(_LATE_KEPT, found, {"never": found["never"].long()})
+            never = found["never"]
+        first, place = (read_natural(noted, name) for name in ("first", "place"))
+        since = read_natural(noted, "since", most=stop)
+
+        def pieces_of_labels() -> Iterator[Tensors]:
+            for piece in pieces_of(reader, "late_labels", size, num, first=first):
+                check_like("late_labels", piece, dict.fromkeys(LATE_COLUMNS, piece["eid"].long()))
+                yield piece
+
+        kept = KeptEntries(first, place, never)
+        late.load_from(pieces_of_labels(), first // size * size, kept, since)
+        if len(late) != num:
+            raise ValueError(f"there are {len(late)} late labels, not {num}")
 
 
 def _events(piece: Tensors, *, has_labels: bool) -> EventBatch:
@@ -324,8 +347,6 @@ def graph_of(
             table=table,
             directory=directory,
         )
-        before = read_natural(checkpoint.meta, "num_nodes_before")
-        graph.log.before = graph.log.first, before
         _load_events(checkpoint, graph)
         _check_rows(graph, edge_x, checkpoint)
         graph.edge_x = edge_x

@@ -105,6 +105,8 @@ class BlockStore {
   /// Counts neighbors that a sampler has read from each tier. Thread-safe.
   void add_reads(const int64_t (&reads)[2]);
   const EventRelations& relations() const { return relations_; }
+  /// As `EventRelations::forget`.
+  void forget_relations(eid_t first) { relations_.forget(first); }
   StoreStats stats();
 
  private:

@@ -1,6 +1,7 @@
 // The event log: the total order of all events, append-only, readable while it grows.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 
@@ -90,10 +91,18 @@ class EventRelations {
   }
   /// Throws std::invalid_argument unless each of the log's `num_events` events has a relation.
   void check(int64_t num_events) const;
-  int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(uint16_t)); }
+  /// Frees those before event `first`, of which no entry is left.
+  void forget(eid_t first) {
+    relations_.drop(first);
+    first_ = first;
+  }
+  int64_t bytes() const {
+    return std::max<int64_t>(0, size_ - first_) * static_cast<int64_t>(sizeof(uint16_t));
+  }
 
  private:
   ReservedArray<uint16_t> relations_;
+  int64_t first_ = 0;
   std::atomic<int64_t> size_{0};
 };
 

@@ -11,11 +11,13 @@ import pytest
 
 from helpers.effort import cases
 from helpers.ingestion import ListSource, MemoryLog, Row, World, events_of, in_order, judge_rows
-from helpers.strategies import graph_events
+from helpers.strategies import begin_by_scan, graph_events
 from tgflow import TemporalGraph
 from tgflow.graph.events import LateLabels
 from tgflow.graph.ids import NodeIds
+from tgflow.graph.log import EventLog, Horizon
 from tgflow.streams.errors import SourceExpired
+from tgflow.streams.ingest import late_labels
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
@@ -57,24 +59,32 @@ def key_of(row, by_id):
 class ByScan:
     """Labels of a stream of events, by a scan of all events for each label."""
 
-    def __init__(self, events, by_id, limit):
-        self.events, self.by_id, self.limit = events, by_id, limit
-        self.waiting, self.entries, self.refused = [], [], []
+    def __init__(self, events, by_id, limit, horizon=None):
+        self.events, self.by_id, self.limit, self.horizon = events, by_id, limit, horizon
+        self.waiting, self.entries, self.refused, self.outside = [], [], [], []
+
+    def since(self, p):
+        return begin_by_scan([event.t for event in self.events], self.horizon, p)
 
     def add(self, number, row, at):
         """Add a label at a position."""
         mine = [
             i for i, e in enumerate(self.events) if key_of(e, self.by_id) == key_of(row, self.by_id)
         ]
-        before = [i for i in mine if i < at]
-        self.waiting = [end for end in self.waiting if end >= at]
-        end = min([i for i in mine if i >= at], default=10**6)
-        if len(before) > 1 or (not before and len(self.waiting) >= self.limit):
+        first = self.since(at)
+        before = [i for i in mine if first <= i < at]
+        self.waiting = [(end, was) for end, was in self.waiting if end >= at and was >= first]
+        end = min([i for i in mine if i >= at and self.since(i) <= at], default=10**6)
+        times = [event.t for event in self.events]
+        is_early = not self.by_id and first and row.t <= times[first] and row.t < times[at - 1]
+        if not before and is_early:
+            self.outside.append(number)
+        elif len(before) > 1 or (not before and len(self.waiting) >= self.limit):
             self.refused.append(number)
         elif before:
             self.entries.append((at, number, before[0]))
         else:
-            self.waiting.append(end)
+            self.waiting.append((end, at))
             self.entries.append((end + 1, -1000 + number, end))
 
     def add_all(self, labels):
@@ -89,7 +99,9 @@ class ByScan:
                 self.add(number, row, later[0])
                 continue
             if room is None:
-                room = self.limit - sum(at >= end for at, *_ in self.entries)
+                first = self.since(end)
+                left = [e + 1 == end or (e >= end and at >= first) for e, at in self.waiting]
+                room = self.limit - sum(left)
             if room > 0:
                 room -= 1
                 self.add(number, row, end)
@@ -111,7 +123,7 @@ class LabelWorld(World):
     """A run with labels, which are learned with the events."""
 
     by_id = by_time = True
-    limit = 100
+    limit, horizon = 100, None
 
     def start(self, source, labels):
         """Start or resume, with the events and labels of the checkpoint."""
@@ -119,20 +131,27 @@ class LabelWorld(World):
         if self.checkpoint is not None:
             position, kept = self.checkpoint[0], self.kept
         self.items = self.upto(position)
-        graph, ids = TemporalGraph(), NodeIds()
+        graph, ids = TemporalGraph(horizon=self.horizon), NodeIds()
         for item in self.items:
             if isinstance(item, LateLabels):
-                graph.log.add_labels(item)
+                assert graph.log.add_labels(item).outside == 0, "which the reader has refused"
             else:
                 graph.append(item)
-        reader = LateLabelReader(
-            labels, by_id=self.by_id, by_time=self.by_time, most_waiting=self.limit, max_bad_ratio=1
-        )
         state = IngestState()
         if self.checkpoint is not None:
             state = IngestState.from_json(json.loads(self.checkpoint[2]), self.checkpoint[1])
+        graph.forget_outside(state.num_released)
+        reader = LateLabelReader(
+            labels,
+            by_id=self.by_id,
+            by_time=self.by_time,
+            most_waiting=self.limit,
+            max_bad_ratio=1,
+            horizon=self.horizon,
+        )
         if self.by_id:
-            reader.keep(kept[: state.num_released])
+            reader.begin_at(position - len(kept))
+            reader.keep(kept[: state.num_released - position + len(kept)])
         elif state.num_released:
             ids.load_state_dict(self.checkpoint[3])
         reader.restore(state, graph.log, ids)
@@ -157,7 +176,8 @@ class LabelWorld(World):
 
     def save(self, position):
         super().save(position)
-        self.kept = self.reader.ids(0, position).copy()
+        first = self.reader.first if self.by_id else position
+        self.kept = self.reader.ids()(first, position).copy()
 
     def stream(self):
         """Return the events and labels learned, in order."""
@@ -188,6 +208,15 @@ class LabelWorld(World):
                 return self.stream()
 
 
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(late_labels, "PIECE", 1)
+    monkeypatch.setattr(EventLog, "piece", 1)
+
+
+HORIZONS = [None, Horizon(16), Horizon(ticks=16), Horizon(24, 18)]
+
+
 def codes_of(report):
     found = Counter()
     for each in report["partitions"].values():
@@ -213,6 +242,7 @@ def test_labels_of_files_are_placed_by_time_whatever_the_polls_and_crashes(seed,
     partitions, labels = made(rng, by_id)
     world = LabelWorld(CONFIG, MemoryLog() if with_log else None)
     world.by_id, world.limit = by_id, rng.choice([0, 3, 100])
+    world.horizon = HORIZONS[seed % 4]
     sizes = rng.choice([(1, 2), (7,), (500,)])
     found = world.run(
         lambda: (
@@ -221,7 +251,7 @@ def test_labels_of_files_are_placed_by_time_whatever_the_polls_and_crashes(seed,
         ),
         rng,
     )
-    expected = ByScan(events_in_order(partitions), by_id, world.limit)
+    expected = ByScan(events_in_order(partitions), by_id, world.limit, world.horizon)
     expected.add_all(labels)
     assert found == plain(expected.stream(labels))
     report = world.ingest.report()["labels"]
@@ -229,8 +259,9 @@ def test_labels_of_files_are_placed_by_time_whatever_the_polls_and_crashes(seed,
     assert report["added"] + report["corrected"] == num_new
     assert codes_of(report).total() == report["refused"] == len(world.letters.letters)
     assert codes_of(report)["ambiguous"] + codes_of(report)["unseen"] == len(expected.refused)
+    assert codes_of(report)["outside"] == len(expected.outside)
     places = {row.origin.place["row"] for row in world.letters.letters if row.code != "type"}
-    assert places == {*expected.refused}
+    assert places == {*expected.refused, *expected.outside}
 
 
 @pytest.mark.parametrize("by_id", [True, False])
@@ -240,6 +271,7 @@ def test_labels_that_arrive_have_the_recorded_positions_after_crashes(seed, by_i
     partitions, labels = made(rng, by_id)
     world = LabelWorld(CONFIG, MemoryLog())
     world.by_id, world.by_time, world.limit = by_id, False, rng.choice([3, 100])
+    world.horizon = HORIZONS[seed % 4]
     halves = {0: labels[::2], 1: labels[1::2]}
     sizes = rng.choice([(1, 2), (7,), (500,)])
     found = world.run(
@@ -251,6 +283,7 @@ def test_labels_that_arrive_have_the_recorded_positions_after_crashes(seed, by_i
     )
     again = LabelWorld(CONFIG, world.log, world.letters)
     again.by_id, again.by_time, again.limit = by_id, False, world.limit
+    again.horizon = world.horizon
     nothing = lambda: ListSource({p: rows[:0] for p, rows in halves.items()})  # noqa: E731
     for item in again.start(ListSource(partitions), nothing()):
         again.learn(item)
@@ -262,8 +295,8 @@ def test_labels_that_arrive_have_the_recorded_positions_after_crashes(seed, by_i
     codes = codes_of(report)
     assert codes["type"] == num_bad
     assert codes.total() == report["refused"]
-    num = report["added"] + report["corrected"] + report["repeated"] + report["waiting"]
-    assert num + report["refused"] == len(labels)
+    kinds = ("added", "corrected", "repeated", "waiting", "refused", "expired")
+    assert sum(report[kind] for kind in kinds) == len(labels)
 
 
 def ids_of(values):
@@ -307,14 +340,17 @@ def test_labels_added_between_polls_are_on_disk_and_counted():
 
 
 def test_index_finds_the_first_two_events_of_each_key():
-    rng, index, keys = random.Random(1), EventIndex(), []
+    rng, index, keys, first = random.Random(1), EventIndex(), [], 0
     for size in (0, 3, 50, 1, 1, 200, 7):
         more = [rng.randrange(60) for _ in range(size)]
         keys += more
         index.add(np.array(more, np.int64))
-        found = index.find(np.arange(70))
+        first = max(first, rng.randrange(len(keys) // 2 + 1))
+        index.drop(first)
+        since = np.array([rng.randint(first, len(keys)) for _ in range(70)])
+        found = index.find(np.arange(70), since)
         for key in range(70):
-            mine = [i for i, each in enumerate(keys) if each == key]
+            mine = [i for i, each in enumerate(keys) if each == key and i >= since[key]]
             assert [x for x in found[:, key].tolist() if x < 10**6] == mine[:2]
 
 

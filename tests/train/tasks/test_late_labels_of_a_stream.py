@@ -16,7 +16,7 @@ from helpers.made_streams import by_feature, seeded, small_tgn
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph, open_run
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter
 from tgflow.graph.events import NO_LABEL, LateLabels
-from tgflow.graph.log import Added
+from tgflow.graph.log import Added, EventLog, Horizon
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.tasks import LabelTask, TaskConfig
 
@@ -48,7 +48,16 @@ def late_stream(seed=0, size=25):
 
 
 def trainer_of(
-    delay=None, *, execution=None, updates=1, replay_ratio=0.5, threads=1, device="cpu", **changes
+    delay=None,
+    *,
+    execution=None,
+    updates=1,
+    replay_ratio=0.5,
+    threads=1,
+    device="cpu",
+    horizon=None,
+    forgets=True,
+    **changes,
 ):
     task = TaskConfig(kind="edge", target="label", classes=2, label_delay=delay, **changes)
     model = small_tgn(dropout=0.1)
@@ -56,7 +65,9 @@ def trainer_of(
     config = ContinualConfig(
         **SETTINGS, task=task, updates=updates, replay_ratio=replay_ratio, num_threads=threads
     )
-    graph = TemporalGraph("undirected", 2)
+    graph = TemporalGraph("undirected", 2, horizon=horizon)
+    if not forgets:
+        graph.forget = lambda first: None
     return ContinualTrainer(model.to(device), graph, config, execution=execution)
 
 
@@ -76,13 +87,17 @@ def assert_same(left, right):
         assert torch.equal(x, others[name]), name
 
 
-def recorded(log):
-    """Return the stream of the events of a log, one by one, with its late labels where written."""
-    late = log.late.read(0, len(log.late))
+def added_labels(trainer):
+    """Return a list to which the late labels of a trainer's stream are added, and where."""
+    log, found = trainer.graph.log, []
+    log.add_labels = lambda late: found.append((len(log), late)) or log.late.add(late)
+    return found
+
+
+def recorded(log, labels):
+    """Return the stream of the events of a log, one by one, with labels where they were added."""
     for position in range(len(log) + 1):
-        rows = (late["written_at"] == position).nonzero().flatten()
-        if len(rows):
-            yield LateLabels(*(late[name][rows] for name in ("eid", "label", "t")))
+        yield from (late for at, late in labels if at == position)
         if position < len(log):
             yield log.read(position, position + 1)
 
@@ -101,25 +116,46 @@ def with_features(stream, start=0):
             yield replace(part[rest:], x=x[first + rest : at])
 
 
-CASES = [(None, {}), ("20m", {"label_memory": 1 << 15}), slow("20m", {"updates": 2})]
+CASES = [
+    (None, {}),
+    ("20m", {"label_memory": 1 << 15}),
+    slow("20m", {"updates": 2}),
+    (None, {"horizon": Horizon(96)}),
+    ("20m", {"horizon": Horizon(ticks=3000)}),
+    slow("2h", {"horizon": Horizon(64), "label_memory": 1 << 15}),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(EventLog, "piece", 20)
 
 
 @pytest.mark.parametrize(("delay", "changes"), CASES)
 def test_late_labels_give_the_bits_of_a_replay_of_their_recorded_positions(delay, changes):
-    """Whatever the pieces, prefetching and threads."""
-    live = trainer_of(delay, **changes)
+    """Whatever the pieces, prefetching and threads, and the moment of freeing."""
+    live = trainer_of(delay, forgets=False, **changes)
+    labels = added_labels(live)
     live.run(late_stream())
-    assert len(live.graph.log.late) > 100
+    assert len(live.graph.log.late) > 30
     beside = ExecutionConfig(beside=True)
     again = trainer_of(delay, execution=beside, threads=0, **changes)
-    again.run(with_features(recorded(live.graph.log)))
+    again.run(with_features(recorded(live.graph.log, labels)))
     assert_same(live, again)
     assert live.result()["prequential.edge.ap"] == again.result()["prequential.edge.ap"]
+    if "horizon" in changes:
+        assert again.graph.log.first > 100
+        assert again.graph.log.late.first >= 20
+        assert again.result()["prequential.edge.late.too_late"] > 10
+        other = trainer_of(delay, **changes | {"horizon": None})
+        other.run(late_stream())
+        assert other.result()["prequential.edge.ap"] != again.result()["prequential.edge.ap"]
 
 
 @pytest.mark.parametrize(("delay", "changes"), CASES)
 def test_resume_with_late_labels_matches_an_undisturbed_run(delay, changes, tmp_path):
-    whole = trainer_of(delay, **changes)
+    whole = trainer_of(delay, forgets=False, **changes)
+    labels = added_labels(whole)
     whole.run(late_stream())
     first = trainer_of(delay, **changes)
     for record in first.steps(late_stream()):
@@ -133,7 +169,7 @@ def test_resume_with_late_labels_matches_an_undisturbed_run(delay, changes, tmp_
     model = trainer_of(delay, **changes).model
     second = ContinualTrainer.from_checkpoint(model, checkpoint)
     assert second.position == 160
-    second.run(with_features(recorded(whole.graph.log), 160))
+    second.run(with_features(recorded(whole.graph.log, labels), 160))
     assert_same(whole, second)
     assert whole.result()["prequential.edge.ap"] == second.result()["prequential.edge.ap"]
 
@@ -248,6 +284,26 @@ def test_decoder_learns_late_labels_from_kept_inputs(delay, changes):
     assert not out.any(), "no label is known yet"
     trainer.run([unknown[100:140] if delay is None else events[20:140]])
     assert out.any()
+
+
+def test_longer_horizon_than_the_stream_gives_the_bits_of_none():
+    plain, within = trainer_of("20m"), trainer_of("20m", horizon=Horizon(SIZE * 2, 10**9))
+    for each in (plain, within):
+        each.run(late_stream())
+    (tensors, notes), (others, own) = state_of(plain), state_of(within)
+    assert own.pop("graph")["horizon"] != notes.pop("graph")["horizon"]
+    assert own == notes
+    assert all(torch.equal(x, others[name]) for name, x in tensors.items())
+
+
+def test_label_of_an_event_before_the_horizon_is_refused_and_counted():
+    trainer = trainer_of(horizon=Horizon(96))
+    trainer.run([events_without()])
+    assert trainer.add_labels(eid=[1, 299], label=[1, 1]) == Added(1, 0, 0, 1)
+    trainer.run([replace(by_feature(20), t=by_feature(20).t + 10**6)])
+    found = trainer.result()
+    assert found["prequential.edge.late.judged"] == found["prequential.edge.late.too_late"] == 1
+    assert "prequential.edge.majority.ap" not in found, "of the events before the horizon, too"
 
 
 def test_labels_that_are_known_at_once_need_no_space():

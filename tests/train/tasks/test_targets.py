@@ -1,15 +1,19 @@
 """Label heuristics and histories, against scans of all earlier events."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 
 from helpers.made_streams import codes_of, made_events, rows_of, tied, with_labels
 from tgflow import EventBatch, TemporalGraph
+from tgflow.checkpoint import Checkpoint
 from tgflow.graph.events import NO_LABEL, LateLabels
+from tgflow.graph.log import EventLog, Horizon
 from tgflow.train.tasks.baselines import BASELINES, WINDOW, LabelRules
 from tgflow.train.tasks.targets import DEPTH, LabelHistory
+from tgflow.train.trainer_state import graph_of, save_graph
 
 
 def history_of(events, num_classes=8, delay=0):
@@ -161,6 +165,68 @@ def test_late_labels_are_seen_from_their_time_on_as_by_scans(seed):
         expected = [codes.get(own[p], -1) for p in range(40)]
         assert history.classes(eid, at).tolist() == expected
     assert len(log.late) == len(made.entries)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_within_a_horizon_are_those_of_a_log_of_the_later_events(seed):
+    made = LateScan(seed)
+    made.history.upto(40)
+    for since in (5, 17, 30):
+        rest = TemporalGraph("directed")
+        for at in range(since, 41):
+            for eid, label, t, written in made.entries:
+                if written == at and eid >= since:
+                    rest.log.add_labels(LateLabels([eid - since], [label], [t]))
+            if at < 40:
+                rest.append(made.events[at : at + 1])
+        alone = LabelHistory(rest, 3, 2, dict(made.history.codes)).past(torch.arange(40 - since))
+        found = made.history.past(torch.arange(since, 40), since)
+        assert (found[0] >= 0).any()
+        assert torch.equal(found[0], alone[0])
+        assert torch.equal(found[1], alone[1])
+
+
+def test_what_is_kept_of_labels_is_bounded_by_the_horizon(monkeypatch):
+    monkeypatch.setattr(EventLog, "piece", 100)
+    graph, num = TemporalGraph("directed", horizon=Horizon(400)), 200
+    history, kept = LabelHistory(graph, 3), []
+    for start in range(0, 6_000, num):
+        events = tied(num, num_classes=3, seed=start)
+        is_late = torch.arange(num) % 2 == 0
+        own = events.label.where(~is_late, NO_LABEL)
+        graph.append(replace(with_labels(events, own), t=events.t + start * 10))
+        eid = start + is_late.nonzero().flatten()
+        graph.log.add_labels(LateLabels(eid, events.label[is_late], graph.log.gather(eid).t + 200))
+        history.past(torch.arange(start, start + num), graph.since(start))
+        graph.forget_outside(start)
+        late = graph.log.late
+        rows = (late._written, late._known, late._of_event, history._classes, history._labeled)
+        kept.append([x._held[0].shape[1] for x in rows])
+        assert len(history._lists._held) <= 4
+    assert max(map(max, kept)) <= 4 * 400
+    assert len(late) == 3_000
+
+
+def test_classes_keep_their_numbers_when_their_events_are_forgotten(monkeypatch):
+    monkeypatch.setattr(EventLog, "piece", 10)
+    events, at = tied(200), torch.arange(200)
+    labels = torch.where(at < 20, 9, torch.where(at < 40, 5, 7))
+    graph, writer = TemporalGraph("directed", horizon=Horizon(32)), Checkpoint({})
+    graph.append(with_labels(events, labels))
+    history = LabelHistory(graph, 3)
+    history.upto(200)
+    save_graph(writer, graph, 190)
+    history.save(writer)
+    again = graph_of(writer)
+    assert again.log.first == 150
+    restored = LabelHistory(again, 3)
+    restored.load(writer)
+    again.append(with_labels(events, labels)[190:])
+    last, codes = torch.tensor([199]), torch.tensor([2, 0, 1])
+    for each in (history, restored):
+        assert each.codes == {9: 0, 5: 1, 7: 2}
+        t = events.t[last].expand(3)
+        assert each.labels(codes, t, last.expand(3)).tolist() == [7, 9, 5]
 
 
 def test_binary_classes_are_signs_and_other_labels_are_refused():

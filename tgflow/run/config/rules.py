@@ -83,8 +83,8 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("run", lambda c, by: c.graph.table == "disk" and c.has_gpu_graph,
      "--graph-table disk: the graph is in the GPU's memory, and older neighbors with "
      "--device-budget in host memory; leave it out"),
-    ("live", lambda c, by: c.task.kind != "link" and (c.graph.horizon or c.graph.horizon_events),
-     "--horizon and --horizon-events: labels are read in the whole log; leave out --task"),
+    ("compare", lambda c, by: c.graph.horizon or c.graph.horizon_events,
+     "--horizon and --horizon-events: compare reads all events again at its end; use tgflow run"),
     # Features and their tables
     ("all", lambda c, by: c.graph.node_columns and c.graph.node_features is None,
      "--node-columns requires --node-features nodes.parquet"),

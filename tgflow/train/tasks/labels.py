@@ -32,7 +32,8 @@ _PIECE, _NOTE = 1 << 16, "num_label_scores"
 _TINY = torch.finfo(torch.float32).tiny
 LATE_FIGURES = ("judged", "pending", "corrected", "too_late", "seen")
 """Numbers of late labels: added to the figures; of events whose label has not come; corrections of
-a label; those whose prediction was no longer kept; and entries of the log so far."""
+a label; those whose prediction was no longer kept, or whose event was before the horizon; and
+entries of the log so far."""
 _JUDGED, _PENDING, _CORRECTED, _TOO_LATE, _SEEN = range(len(LATE_FIGURES))
 _PER_OCTAVE = 4
 _LATE = "late_figures"
@@ -225,7 +226,8 @@ class EventLabels:
         if not self.are_predicted:
             return batch
         eid, last = batch.host.eid, batch.host.end - 1
-        past, label = self.history.past(eid), self.history.classes(eid, last)
+        past = self.history.past(eid, self._graph.since(batch.host.begin))
+        label = self.history.classes(eid, last)
         known = self._are_known(batch) | (self._graph.log.late.find(eid, last) >= 0)
         known &= label >= 0
         return _with_targets(batch, label.clamp(min=0), known, *past)
@@ -330,22 +332,24 @@ class EventFigures(Component):
         if self._said.first is not None or not known.all():
             self._said.write(host.begin, {"logits": logits})
             self._late[_PENDING] += int((~known).sum())
+        self._late[_TOO_LATE] += self._graph.log.late.num_outside(host.begin, host.end)
         label, logits = label[known], logits[known]
         if len(self._graph.log.late):
-            came, said = self._came(host.end)
+            came, said = self._came(host.begin, host.end)
             label, logits = torch.cat([came, label]), torch.cat([said.to(logits.dtype), logits])
         if classes is None:
             self._own.add_scores(logits[:, 0].double(), label == 1)
             return {}
         return self._named(self._own.add(label, logits))
 
-    def _came(self, stop: int) -> tuple[Tensor, Tensor]:
-        """Return the late labels that the event before `stop` is the first to see, as classes.
+    def _came(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return the late labels that events `[start, stop)` are the first to see, as classes.
 
         Those of events that were predicted, with the logits of then; counts the others.
         """
-        log, begin = self._graph.log, int(self._late[_SEEN])
-        self._late[_SEEN] = end = int(log.late.num_known(torch.tensor(stop - 1)))
+        log = self._graph.log
+        begin, end = log.late.num_known(torch.tensor([log.since(start), stop - 1])).tolist()
+        begin, self._late[_SEEN] = max(begin, int(self._late[_SEEN])), end
         found = log.late.known(slice(begin, end))
         eid, label = found.eid, self._history.late_classes(torch.arange(begin, end))
         own, earlier = (
@@ -361,7 +365,7 @@ class EventFigures(Component):
         delay = (t - log.gather(eid).t).clamp(min=1).double()
         group = (delay.log2() * _PER_OCTAVE).long()
         self._delays += torch.bincount(group, minlength=len(self._delays))
-        is_kept = eid >= self._said.begin(self._said.stop)
+        is_kept = eid >= max(self._said.begin(self._said.stop), log.since(start))
         self._late[_PENDING] -= len(eid)
         self._late[_JUDGED] += int(is_kept.sum())
         self._late[_TOO_LATE] += int((~is_kept).sum())
@@ -396,12 +400,15 @@ class EventFigures(Component):
         return found
 
     def of_rules(self) -> dict[str, float]:
-        """Return those of heuristic baselines for the same events; none of anomalies."""
+        """Return those of heuristic baselines for the same events.
+
+        None of anomalies, nor once some of the events are before the horizon.
+        """
         found: dict[str, LabelFigures] = {}
-        if not self._task.config.has_decoder:
+        start, stop = self._span.tolist()
+        if not self._task.config.has_decoder or self._graph.since(max(stop, 0)) > 0:
             return {}
         rules = LabelRules(self._graph.log, self._history)
-        start, stop = self._span.tolist()
         for eid, predicted in rules.predicted(max(start, 0), max(stop, 0)):
             label = self._history.first_classes(eid, stop - 1)
             for name, classes in predicted.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.base.units import parse_bytes
 from tgflow.checkpoint import Checkpoint, Component
-from tgflow.checkpoint.typed import read_as
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, KeptTargets, StepBatch
 from tgflow.nn.label_decoder import NUM_PASTS, LabelDecoder
@@ -110,7 +110,7 @@ class LateLearning(Component):
         assert targets is not None
         if begin != self._at:
             self._at, self._before = begin, self._after
-        first = self._rows.begin(batch.host.end)
+        first = max(self._rows.begin(batch.host.end), self._log.since(begin))
         new, self._after = self._became_known(begin, first)
         again = self._again(
             derive_key(self._seed, batch.epoch, batch.index, KeyDomain.LABELS), first
@@ -139,13 +139,17 @@ class LateLearning(Component):
         if begin == 0:
             return torch.empty(0, dtype=torch.int64), (0, 0)
         history.upto(begin)
-        known = history.cut(int(self._log.read(begin - 1, begin).t)) if self._is_delayed else begin
+        known = begin
+        if self._is_delayed:
+            t = int(self._log.read(begin - 1, begin).t)
+            known = history.cut(t, self._log.since(begin))
         own = max(own, min(first, known)) if self._is_delayed else known  # learned with its event
         start, stop = history.num_labeled(own), history.num_labeled(known)
         taken = history.labeled(torch.arange(start, min(stop, start + self._num_new)))
         own = known if start + len(taken) == stop else int(taken[-1]) + 1
-        places = torch.arange(late, int(self._log.late.num_known(torch.tensor(begin - 1))))
-        late = late + len(places)
+        num_known = int(self._log.late.num_known(torch.tensor(begin - 1)))
+        places = torch.arange(max(late, self._log.late.first_place), num_known)
+        late = max(late, num_known)
         places = places[history.late(places) >= first]
         if len(places) > (most := self._num_new - len(taken)):
             late, places = int(places[most]), places[:most]
@@ -167,7 +171,9 @@ class LateLearning(Component):
         if self._rows.first is not None:
             self._write(everything=True)
             writer.note(self.name, [*self._after])
-            has_learned = self._after[1] or self._history.num_labeled(self._after[0])
+            learned, late = self._after
+            is_forgotten = self._log.since(read_natural(writer.meta, "position")) > 0
+            has_learned = late or is_forgotten or self._history.num_labeled(learned)
             self._rows.save(writer, volatile=not has_learned)
 
     def load(self, reader: Checkpoint) -> None:

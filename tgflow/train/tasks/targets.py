@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from tgflow.base.units import INT64_MAX, INT64_MIN
+from tgflow.checkpoint import Checkpoint, Component, UntrustedCheckpoint, check_like
+from tgflow.checkpoint.typed import read_natural
 from tgflow.graph import EventLog, TemporalGraph
 from tgflow.graph.events import NO_LABEL, EventBatch, LateLabels
 from tgflow.graph.host import HostGraph
-from tgflow.nn.memory_table import grow_to
+from tgflow.graph.log import BySince, Rows
 from tgflow.plan.count_lookup import LastEvents
 
 DEPTH = 8
@@ -33,21 +35,57 @@ class View(NamedTuple):
     """int64 `[N]`: own labels are those of events before these positions."""
     at: Tensor
     """int64 `[N]`: late labels are as seen from these positions."""
+    since: int = 0
+    """Events from this log position on are seen."""
     fresh: LateLabels | None = None
     """Late labels, in order, that those at a later time than these see, too."""
 
 
-class LabelHistory:
+class _Lists:
+    """The events with labels from a log position on, by their nodes."""
+
+    def __init__(self, log: EventLog, since: int) -> None:
+        self._log, self.since = log, since
+        self.own = LastEvents(log, since)
+        self._late, self._held = HostGraph("directed"), Rows(2)
+        self._num_late = int(log.late.num_known(torch.tensor(since))) if since else 0
+        self.late = LastEvents(EventLog(self._late.log))
+        """Those of late labels, in the order in which these became known."""
+
+    def cut(self, num_known: Tensor) -> Tensor:
+        """Return how many of these the first ones of all late labels are, int64 `[N]`."""
+        first, last = self._num_late, int(num_known.max())
+        if first < last:
+            self._num_late, eid = last, self._log.late.known(slice(first, last)).eid
+            places, eid = torch.arange(first, last)[eid >= self.since], eid[eid >= self.since]
+            order = self._held.stop + torch.arange(len(eid))
+            if len(eid):
+                events = self._log.gather(eid)
+                self._late.record(EventBatch.checked(src=events.src, dst=events.dst, t=order))
+                self._held.add(eid, places)
+        return torch.searchsorted(self._held.all[1], num_known)
+
+    def events(self, found: Tensor) -> Tensor:
+        """Return the events of numbers in `late`, -1 for -1."""
+        return torch.where(found < 0, -1, self._held.at(found.flatten())[0].view_as(found))
+
+
+class LabelHistory(Component):
     """The labels of a log as classes, and the earlier ones visible to each event.
 
     At time t only labels of events before `t - delay` are visible, also those of the same batch,
-    and the late ones known at the event's position. They are a function of the log up to it, so no
-    state is saved: the log is read as far as needed. Takes some 40 bytes an event, plus the same
-    for each new pair; and as much for late labels. Not thread-safe.
+    and the late ones known at the event's position. They are a function of the log up to it, which
+    is read as far as needed. Takes some 40 bytes an event, plus the same for each new pair; and as
+    much for late labels. Not thread-safe.
+
+    Within a horizon labels of earlier events are not visible. Which classes there are and which of
+    them occurred is not forgotten: that is saved.
 
     With two classes, labels are 0 and 1, or -1 and 1, and 1 is class 1. With more, the classes are
     numbered by first occurrence of their label. `NO_LABEL` is of class -1: it is not shown.
     """
+
+    name = "label_classes"
 
     def __init__(
         self,
@@ -57,18 +95,15 @@ class LabelHistory:
         codes: dict[int, int] | None = None,
     ) -> None:
         self.num_classes, self.delay = num_classes, delay
-        self._log, self._last = graph.log, LastEvents(graph.log)
-        self._classes = torch.zeros(0, dtype=torch.int32)
+        log = self._log = graph.log
+        self._lists = BySince[_Lists](lambda since: _Lists(log, since))
+        self._classes = Rows(1, torch.int32)
         """Classes of events by their own labels."""
-        self._size = 0
-        """Number of events read, which have classes; the rest is spare capacity."""
-        self._labeled: Tensor | None = None
-        """Events that have labels of their own, and spare capacity; None: all."""
-        self._num_labeled = 0
-        self._late = HostGraph("directed")
-        """The events of late labels, in the order in which these became known."""
-        self._late_eid = torch.zeros(0, dtype=torch.int64)
-        self._last_late = LastEvents(EventLog(self._late.log))
+        self._classes.drop(log.first)
+        self._labeled: Rows | None = None
+        """Events that have labels of their own; None: all."""
+        self._num_late = 0
+        """Late labels whose classes were numbered."""
         self._asked: tuple[tuple[int, ...], LateLabels] | None = None
         """The log and position of the latest questions, and `LateEntries.fresh`."""
         self.codes: dict[int, int] = {} if codes is None else codes
@@ -80,37 +115,41 @@ class LabelHistory:
 
     def upto(self, stop: int) -> None:
         """Read the events before a position, and the late labels that they see."""
-        if stop <= self._size:
+        if stop <= self._classes.stop:
             return
-        label = self._log.read(self._size, stop).label
+        self._drop(self._log.first)
+        start = self._classes.stop
+        label = self._log.read(start, stop).label
         if label is None:
             raise ValueError("the events have no labels; name their column by target=...")
         known = label != NO_LABEL
-        eid = known.nonzero().flatten() + self._size
+        eid = known.nonzero().flatten() + start
         late, known_at = self._read_late(stop)
         self._number(torch.cat([late, label[known]]), torch.cat([known_at, eid]), len(late))
-        self._classes = grow_to(self._classes, stop)
-        added = self._classes[self._size : stop]
-        added[:] = -1
-        added[known] = self._codes_of(label[known]).int()
-        if self._labeled is None and len(eid) < stop - self._size:
-            self._labeled = torch.arange(self._size)
+        added = torch.full_like(label, -1)
+        added[known] = self._codes_of(label[known])
+        self._classes.add(added)
+        if self._labeled is None and len(eid) < stop - start:
+            self._labeled = Rows(1)
+            if start > self._classes.first:
+                self._labeled.add(torch.arange(self._classes.first, start))
+        if self._labeled is not None and len(eid):
+            self._labeled.add(eid)
+
+    def _drop(self, first: int) -> None:
+        """Forget the events before a position, which the log has forgotten."""
+        self._classes.drop(first)
         if self._labeled is not None:
-            self._labeled = grow_to(self._labeled, self._num_labeled + len(eid))
-            self._labeled[self._num_labeled : self._num_labeled + len(eid)] = eid
-        self._num_labeled += len(eid)
-        self._size = stop
+            before = int(torch.searchsorted(self._labeled.all[0], first))
+            self._labeled.drop(self._labeled.first + before)
 
     def _read_late(self, stop: int) -> tuple[Tensor, Tensor]:
-        """Add late labels that the events before `stop` see; return the labels and from where."""
-        first, last = len(self._late.log), int(self._log.late.num_known(torch.tensor(stop - 1)))
-        found = self._log.late.known(slice(first, last))
-        if first < last:
-            events = self._log.gather(found.eid)
-            place = torch.arange(first, last)
-            self._late.record(EventBatch.checked(src=events.src, dst=events.dst, t=place))
-            self._late_eid = grow_to(self._late_eid, last)
-            self._late_eid[first:last] = found.eid
+        """Return the late labels that the events before `stop` are the first to see, from where."""
+        late, first = self._log.late, self._num_late
+        if not len(late):
+            return torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+        self._num_late = int(late.num_known(torch.tensor(stop - 1)))
+        found = late.known(slice(max(first, late.first_place), self._num_late))
         is_known = found.label != NO_LABEL
         return found.label[is_known], found.known_at[is_known]
 
@@ -157,11 +196,15 @@ class LabelHistory:
         if not len(eid):
             return eid
         self.upto(int(eid.max()) + 1)
-        own = self._classes[eid].long()
+        own = self._own(eid)
         if at is None or not len(self._log.late):
             return own
         self.upto(1 + int(at.max() if isinstance(at, Tensor) else at))
         return self._late_classes(eid, at, own)
+
+    def _own(self, eid: Tensor) -> Tensor:
+        """Return the classes of events by their own labels; -1: not known, or forgotten."""
+        return torch.where(self._classes.has(eid), self._classes.at(eid)[0].long(), -1)
 
     def _late_classes(self, eid: Tensor, at: int | Tensor, own: Tensor) -> Tensor:
         """Return the classes of events by their late labels, or else `own`."""
@@ -192,22 +235,28 @@ class LabelHistory:
         return torch.tensor(codes).clamp(min=0), was_seen
 
     def _was_seen(self, code: int, t: Tensor, at: Tensor) -> Tensor:
-        is_own = self._first.get(code, INT64_MAX) < self._cuts(t)
+        is_own = self._first.get(code, INT64_MAX) < self._cuts(t, self._since(at))
         return is_own | (self._first_late.get(code, INT64_MAX) <= at)
 
-    def cut(self, t: int) -> int:
-        """Return the log position up to which own labels of events are visible at a time."""
-        return self._log.position(max(t - self.delay, INT64_MIN))
+    def cut(self, t: int, since: int = 0) -> int:
+        """Return the log position up to which own labels of events are visible at a time.
+
+        At least `since`, the beginning of the horizon, whenever earlier events are forgotten.
+        """
+        return max(since, self._log.position(max(t - self.delay, INT64_MIN)))
+
+    def _since(self, at: Tensor) -> int:
+        return self._log.since(int(at.min())) if len(at) else 0
 
     def num_labeled(self, position: int) -> int:
         """Return the number of events before a position, which were read, with own labels."""
         if self._labeled is None:
             return position
-        return int(torch.searchsorted(self._labeled[: self._num_labeled], position))
+        return self._labeled.first + int(torch.searchsorted(self._labeled.all[0], position))
 
     def labeled(self, index: Tensor) -> Tensor:
         """Return the events with own labels at places in their order."""
-        return index if self._labeled is None else self._labeled[index]
+        return index if self._labeled is None else self._labeled.at(index)[0]
 
     def late_classes(self, places: Tensor) -> Tensor:
         """Return the classes of late labels at places in the order in which they became known."""
@@ -226,15 +275,20 @@ class LabelHistory:
 
     def late(self, places: Tensor) -> Tensor:
         """Return the events of late labels at places in the order in which they became known."""
-        return self._late_eid[places]
+        return self._log.late.known(places).eid
 
-    def past(self, eid: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the classes visible to events, and the ticks since the newest of each list."""
+    def past(self, eid: Tensor, since: int = 0) -> tuple[Tensor, Tensor]:
+        """Return the classes visible to events, and the ticks since the newest of each list.
+
+        Args:
+            eid: Log positions, int64 `[N]`.
+            since: First log position that they see.
+        """
         if not len(eid):
             return eid.new_empty(0, 4, DEPTH), eid.new_empty(0, 4)
         self.upto(int(eid.max()) + 1)
         events = self._log.gather(eid)
-        view = View(events.t, self._cuts(events.t), eid)
+        view = View(events.t, self._cuts(events.t, since), eid, since)
         return self.past_at(self.last_of(events.src, events.dst, view), view)
 
     def asked(self, t: Tensor, limit: Tensor) -> View:
@@ -243,7 +297,8 @@ class LabelHistory:
         A question about a time before that of the event at its limit sees the late labels that the
         last event up to then does; any other those that an event of its time there would see.
         """
-        cut, later = torch.minimum(self._cuts(t), limit), torch.empty_like(t)
+        since = self._since(limit)
+        cut, later = torch.minimum(self._cuts(t, since), limit), torch.empty_like(t)
         self._log.native.positions(t.clamp(max=INT64_MAX - 1) + 1, later)
         at = torch.minimum(limit, later) - 1
         fresh, ends = None, torch.unique(limit[at == limit - 1])
@@ -252,10 +307,10 @@ class LabelHistory:
             if self._asked is None or self._asked[0] != key:
                 self._asked = key, self._log.late.fresh(key[0])
             fresh = self._asked[1]
-        return View(t, cut, at, fresh)
+        return View(t, cut, at, since, fresh)
 
-    def _cuts(self, t: Tensor) -> Tensor:
-        return torch.tensor([self.cut(time) for time in t.tolist()], dtype=torch.int64)
+    def _cuts(self, t: Tensor, since: int) -> Tensor:
+        return torch.tensor([self.cut(time, since) for time in t.tolist()], dtype=torch.int64)
 
     def last_of(self, src: Tensor, dst: Tensor, view: View, num: int = DEPTH) -> Tensor:
         """Return the last events of pairs with visible labels, as `LastEvents.before`.
@@ -263,12 +318,12 @@ class LabelHistory:
         Those whose labels are late are the ones whose labels became known last.
         """
         self.upto(max(int(view.cut.max()), 1 + int(view.at.max())) if len(src) else 0)
-        parts = []
-        if self._num_labeled or not len(self._log.late):
-            parts.append(self._known_of(self._last, src, dst, view.cut, num, view))
-        if len(self._late.log):
-            cut = self._log.late.num_known(view.at)
-            parts.append(self._known_of(self._last_late, src, dst, cut, num, view))
+        parts, lists = [], self._lists.at(view.since)
+        if self._labeled is None or self._labeled.stop or not len(self._log.late):
+            parts.append(self._known_of(lists.own, src, dst, view.cut, num, view))
+        if len(src) and len(self._log.late) and self._num_late:
+            cut = lists.cut(self._log.late.num_known(view.at))
+            parts.append(self._known_of(lists.late, src, dst, cut, num, view, lists))
         if view.fresh is not None and len(view.fresh):
             parts.append(self._fresh_of(src, dst, view, num))
         if not parts:
@@ -276,19 +331,29 @@ class LabelHistory:
         return _newest(torch.cat(parts, dim=2), num) if len(self._log.late) else parts[0]
 
     def _known_of(
-        self, last: LastEvents, src: Tensor, dst: Tensor, cut: Tensor, num: int, view: View
+        self,
+        last: LastEvents,
+        src: Tensor,
+        dst: Tensor,
+        cut: Tensor,
+        num: int,
+        view: View,
+        late: _Lists | None = None,
     ) -> Tensor:
-        """Return the last events of lists before a cut-off with known labels, `[N, 4, num]`."""
+        """Return the last events of lists before a cut-off with known labels, `[N, 4, num]`.
+
+        With `late` the lists are those of late labels.
+        """
         deep = num
         while True:
             found = last.before(src, dst, cut, deep)
             if self._labeled is None and not len(self._log.late):
                 return found
-            if last is self._last_late:
-                found = torch.where(found < 0, -1, self._late_eid[found.clamp(min=0)])
+            if late is not None:
+                found = late.events(found)
                 known = ~_is_repeated(found)  # as after a correction
             else:
-                known = (found >= 0) & (self._classes[found.clamp(min=0)] >= 0)
+                known = self._own(found.flatten()).view_as(found) >= 0
             known &= self.seen(found, view) >= 0
             is_short = (known.sum(-1) < num) & (found[:, :, -1] >= 0)
             if deep >= _DEEPEST or not is_short.any():
@@ -323,12 +388,13 @@ class LabelHistory:
     def seen(self, eid: Tensor, view: View) -> Tensor:
         """Return the classes of events `[N, ...]` as their query sees them; -1: none."""
         each = (-1, *[1] * (eid.dim() - 1))
-        is_seen = (eid >= 0) & (eid < view.cut.view(each))
-        own = torch.where(is_seen, self._classes[eid.clamp(min=0)], -1).long()
+        is_seen = (eid >= view.since) & (eid < view.cut.view(each))
+        own = torch.where(is_seen, self._own(eid.flatten()).view_as(eid), -1)
         if not len(self._log.late):
             return own
         at = view.at.view(each).expand_as(eid).flatten()
         found = self._late_classes(eid.flatten(), at, own.flatten()).view_as(eid)
+        found = found.where(eid >= view.since, -1)
         if view.fresh is None or not len(view.fresh):
             return found
         order = view.fresh.eid.argsort(stable=True)
@@ -344,10 +410,40 @@ class LabelHistory:
                 found[row] = torch.where(hit, code[place.clamp(min=0)], found[row])
         return found
 
+    def save(self, writer: Checkpoint) -> None:
+        """Save the classes that occurred before the position of a checkpoint, with a horizon."""
+        if self._log.horizon is None:
+            return
+        stop = read_natural(writer.meta, "position")
+        self.upto(stop)
+        label_of = {code: label for label, code in self.codes.items()}
+        columns = [
+            (code, label_of.get(code, 0), self._first.get(code, -1), self._first_late.get(code, -1))
+            for code in sorted(self._first.keys() | self._first_late.keys())
+        ]
+        rows = torch.tensor(columns, dtype=torch.int64).view(-1, 4)
+        rows[:, 2:] = torch.where(rows[:, 2:] < stop, rows[:, 2:], -1)
+        writer.put(self.name, {"rows": rows[(rows[:, 2:] >= 0).any(1)]}, volatile=True)
+
+    def load(self, reader: Checkpoint) -> None:
+        if self.name not in reader.sections:
+            return
+        found = reader.get(self.name)
+        rows = found["rows"]
+        check_like(self.name, found, {"rows": torch.empty(len(rows), 4, dtype=torch.int64)})
+        if len(rows) > self.num_classes + 1:
+            raise UntrustedCheckpoint(f"{self.name} has {len(rows)} of {self.num_classes} classes")
+        for code, label, first, first_late in rows.tolist():
+            if self.num_classes > 2:
+                self.codes[label] = code
+            for place, firsts in ((first, self._first), (first_late, self._first_late)):
+                if place >= 0:
+                    firsts[code] = place
+
     def past_at(self, last: Tensor, view: View) -> tuple[Tensor, Tensor]:
         """Return classes and ages, as `past`, of lists of events `[N, 4, k]`."""
         newest = last[:, :, 0]
-        then = self._log.gather(newest.clamp(min=0).view(-1)).t.view_as(newest)
+        then = self._log.gather(newest.clamp(min=self._log.first).view(-1)).t.view_as(newest)
         ages = torch.where(newest < 0, -1, view.t.unsqueeze(1) - then)
         return self.seen(last, view), ages
 
