@@ -130,14 +130,15 @@ def test_labels_within_a_horizon_match_a_scan_whatever_is_forgotten(items, forge
             if rng.random() < forgets:
                 graph.forget_outside(graph.num_events)
         times, entries = entries_of(items, since_by_scan)
-        if cut < len(times) - graph.forgotten:
-            writer = Checkpoint({})
-            save_graph(writer, graph, len(times) - cut)
+        begin, position = graph.forgotten, max(0, len(times) - cut)
+        if since_by_scan(times, position) >= begin:
+            begin, writer = since_by_scan(times, position), Checkpoint({})
+            save_graph(writer, graph, position)
             graph = resumed(writer, items)
         late, last, end = graph.log.late, whole.log.late, len(times)
         assert len(late) == len(entries)
-        late.forget(since_by_scan(times, end - 1))
-        pairs = [(eid, end - 1) for eid in range(since_by_scan(times, end - 1), end)]
+        late.forget(begin := max(begin, since_by_scan(times, end - 1)))
+        pairs = [(eid, end - 1) for eid in range(begin, end)]
         eid, at = torch.tensor(pairs).unbind(1)
         seen = [e for e in entries if (at_ := known_at_of(e, times)) is None
                 or e[0] >= since_by_scan(times[:at_], at_)]  # fmt: skip

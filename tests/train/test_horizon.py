@@ -32,7 +32,7 @@ def trainer_of(
     torch.manual_seed(3)
     model = tg.TGN(memory_dim=8, time_dim=4, embedding_dim=8, edge_x_dim=2)
     place = opened(device)
-    edge_x = edge_x or FeatureTable(2, device=place)
+    edge_x = edge_x or FeatureTable(2, device=None if device == "cpu" else place)
     graph = TemporalGraph(time_unit="ns", horizon=horizon, device=place, edge_x=edge_x)
     return ContinualTrainer(model.to(place_of(device)), graph, CONFIG, **options)
 
@@ -71,13 +71,13 @@ def test_longer_horizon_than_the_stream_is_none() -> None:
 def test_moment_of_freeing_changes_no_bit(
     horizon: Horizon, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frees = trainer_of(horizon, device)
+    frees = trainer_of(horizon, device=device)
     frees.run(EVENTS)
     assert frees.graph.forgotten > 300
     assert frees.graph.log.first == frees.graph.forgotten // 50 * 50
     with monkeypatch.context() as patched:
         patched.setattr(TemporalGraph, "forget", lambda self, first: None)
-        keeps = trainer_of(horizon, device)
+        keeps = trainer_of(horizon, device=device)
         keeps.run(EVENTS)
     assert keeps.graph.log.first == 0
     assert_same(frees, keeps)

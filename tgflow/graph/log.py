@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, proxy
 
 import numpy as np
 import torch
@@ -61,7 +61,8 @@ class EventLog:
         self.read_again = INT64_MAX
         """Position that a stream resumes at, if before the events that were learned: checkpoints
         have what is within the horizon as of there."""
-        self.late = LateEntries(native, self.since, lambda: self.piece)
+        log = proxy(self)  # a cycle would keep the memory of a log that is dropped
+        self.late = LateEntries(native, lambda position: log.since(position), lambda: log.piece)
         """Labels that came after their events."""
         self.before = native.first, 0
         """A position up to which events may be forgotten, and the largest node id of the events
