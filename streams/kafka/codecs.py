@@ -363,7 +363,8 @@ class RecordOrigins:
     num_rows: Int64s
     """Number of rows of each record."""
     values: Sequence[bytes]
-    decoder: RecordDecoder
+    decoder: RecordDecoder | None
+    """Has decoded them; None on the way from another process."""
 
     @cached_property
     def _ends(self) -> Int64s:
@@ -371,6 +372,7 @@ class RecordOrigins:
 
     def __call__(self, row: int) -> Origin:
         """Return the origin of a row."""
+        assert self.decoder is not None
         number = int(np.searchsorted(self._ends, row, side="right"))
         num_rows = int(self.num_rows[number])
         within = row - int(self._ends[number]) + num_rows
