@@ -39,6 +39,7 @@ from tgflow.streams.files.text import (
     TextDecoder,
     TextFile,
     head_of,
+    is_unicode,
     parser_block,
     refuse_tiny,
     undecodable,
@@ -46,8 +47,8 @@ from tgflow.streams.files.text import (
 from tgflow.streams.files.urls import FilePath
 from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import Fault, Int64s
-from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.validate import MISSING, RowSchema, has_too_many_decimals, time_type
+from tgflow.streams.rows.schema import Columns, IdKind, Scale, listed
+from tgflow.streams.rows.validate import MISSING, RowSchema, column_types, has_too_many_decimals
 
 SPACE, TAB = "space", "tab"
 UNREAD = "_"
@@ -333,9 +334,9 @@ def csv_parser(
     reading = pa.csv.ReadOptions(column_names=names)
     parsing = pa.csv.ParseOptions(delimiter=delimiter)
     with_line_ends = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    types = _types(columns, ids, time)
+    types = column_types(columns, ids, time)
+    places = [names.index(name) for name in types]
     converting = _strict(types, ("", *MISSING) if columns.fill_missing is not None else ())
-    as_text = _strict(dict.fromkeys(types, pa.string()))
     as_ids = _strict(dict.fromkeys([columns.src, columns.dst], pa.string()))
     decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
 
@@ -371,14 +372,15 @@ def csv_parser(
                     raise pa.ArrowInvalid("an id such as 007, which Arrow reads as 7")
         return batch
 
-    def texts(lines: Text, num_lines: int) -> pa.RecordBatch:
-        return table(checked(lines, num_lines), as_text, num_lines)
+    def row(line: bytes) -> tuple[list[str], Fault | None]:
+        line = bytes(tidy(line))
+        values = split_values(line, delimiter, "surrogateescape")
+        found = [values[i] for i in places] if len(values) == len(names) else []
+        is_row = found and is_unicode("".join(found)) and not line.startswith(BOM)
+        is_row = is_row and not line.endswith(b"\r")
+        return found, None if is_row else _fault(line, names, delimiter, quotes)
 
-    def explain(line: Text) -> Fault | None:
-        return _fault(tidy(line), names, delimiter, quotes)
-
-    schema = pa.schema(dict.fromkeys(types, pa.string()))
-    return Parser(typed, texts, explain, schema, listed(list(types)))
+    return Parser(typed, row, pa.schema(dict.fromkeys(types, pa.string())))
 
 
 def check_quotes(lines: Text, quotes: Quotes) -> None:
@@ -391,10 +393,10 @@ def check_quotes(lines: Text, quotes: Quotes) -> None:
         raise pa.ArrowInvalid(r"a \r that ends no line; end lines with \n or \r\n")
 
 
-def split_values(row: Text, delimiter: str) -> list[str]:
+def split_values(row: Text, delimiter: str, errors: str = "strict") -> list[str]:
     """Split a row into values; empty if it is blank, not UTF-8, or wrongly quoted."""
     try:
-        text = row.decode().removesuffix("\n").removesuffix("\r")
+        text = row.decode(errors=errors).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         return []
     if '"' not in text:
@@ -455,18 +457,6 @@ def _fault(line: Text, names: Sequence[str], delimiter: str, quotes: Quotes) -> 
             return "schema", f"{text}; {way_out}"
         return "schema", f"{text}; fix or remove the line"
     return None
-
-
-def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
-    types = dict.fromkeys(columns.categorical, pa.string())
-    types |= dict.fromkeys(columns.numbers, pa.float32())
-    types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
-    types |= dict.fromkeys(columns.times, time_type(time))
-    for name in columns.single(int):
-        types[name] = pa.string() if name in columns.texts else time_type(UNSCALED)
-    if columns.event_id:
-        types.setdefault(columns.event_id, pa.string())
-    return types
 
 
 def _strict(types: Mapping[str, pa.DataType], missing: Sequence[str] = ()) -> pa.csv.ConvertOptions:

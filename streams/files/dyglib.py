@@ -84,15 +84,22 @@ class DyglibDecoder(CsvDecoder):
             schema.time,
             self.quotes,
         )
-        keeps_index = columns.event_id is not None
-        no_rows = pa.RecordBatch.from_pylist([], inner.schema)
-        return replace(
-            inner,
-            typed=lambda *lines: _with_features(inner.typed(*lines), rows, keeps_index),
-            texts=lambda *lines: _with_features(inner.texts(*lines), rows, keeps_index),
-            explain=lambda line: inner.explain(line) or _index_fault(line, len(rows)),
-            schema=_with_features(no_rows, rows, keeps_index).schema,
-        )
+        place = inner.schema.get_field_index(INDEX)
+
+        def row(line: bytes) -> tuple[list[str], Fault | None]:
+            values, fault = inner.row(line)
+            if fault is None and _row_number(values[place], len(rows)) is None:
+                text = f"idx is {values[place].strip()!r:.40}, expected 0 to {len(rows) - 1}"
+                return values, ("range", text)
+            return values, fault
+
+        def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
+            return _with_features(batch, rows, columns.event_id is not None)
+
+        def typed(lines: Text, num_lines: int) -> pa.RecordBatch:
+            return finish(inner.typed(lines, num_lines))
+
+        return replace(inner, typed=typed, row=row, finish=finish)
 
 
 def _features(path: FilePath) -> Rows | None:
@@ -127,13 +134,6 @@ def _with_features(batch: pa.RecordBatch, rows: Rows, keeps_index: bool) -> pa.R
     if not keeps_index:
         del named[INDEX]
     return pa.RecordBatch.from_pydict(named)
-
-
-def _index_fault(line: Text, num_rows: int) -> Fault | None:
-    index = split_values(line, ",")[-1].strip()
-    if _row_number(index, num_rows) is not None:
-        return None
-    return "range", f"idx is {index!r:.40}, expected 0 to {num_rows - 1}"
 
 
 def _row_number(index: str, num_rows: int) -> int | None:

@@ -20,14 +20,16 @@ from tgflow.streams.files.text import (
     Parser,
     TextDecoder,
     head_of,
+    is_unicode,
     parser_block,
     refuse_tiny,
     undecodable,
 )
 from tgflow.streams.rows.row_batch import Fault
-from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
+from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale
 from tgflow.streams.rows.validate import (
     RowSchema,
+    column_types,
     has_too_many_decimals,
     text_of,
     time_type,
@@ -86,7 +88,7 @@ def json_parser(columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, 
     types = json_types(columns, ids, time, usual)
     lists = {name for name, kind in types.items() if pa.types.is_list(kind)}
     text = {name: pa.list_(pa.string()) if name in lists else pa.string() for name in types}
-    schema, current = pa.schema(text), types
+    current = types
 
     def table(lines: Text, num_lines: int, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
         decimals = [name for name, kind in types.items() if pa.types.is_decimal(kind)]
@@ -123,18 +125,11 @@ def json_parser(columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, 
             current = found
             return batch
 
-    def texts(lines: Text, num_lines: int) -> pa.RecordBatch:
-        rows = [parse_object(line) for line in lines.split(b"\n")[:num_lines]]
-        if len(rows) != num_lines or any(fault or _misfit(row, types) for row, fault in rows):
-            raise pa.ArrowInvalid("not one object a line, or values that are no plain ones")
-        values = {name: [text_of(row.get(name)) for row, _ in rows] for name in types}
-        return pa.RecordBatch.from_pydict(values, schema)
+    def row(line: bytes) -> tuple[list[Any], Fault | None]:
+        found, fault = parse_object(line)
+        return [text_of(found.get(name)) for name in types], fault or _misfit(found, types)
 
-    def explain(line: Text) -> Fault | None:
-        row, fault = parse_object(line)
-        return fault or _misfit(row, types)
-
-    return Parser(typed, texts, explain, schema, listed(schema.names))
+    return Parser(typed, row, pa.schema(text))
 
 
 _LISTS = [pa.list_(pa.float32())]
@@ -157,16 +152,7 @@ def json_types(
     columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]
 ) -> dict[str, pa.DataType]:
     """Return the column types: as in `usual`, or those of numbers that the columns hold."""
-    number = time_type(UNSCALED)
-    types: dict[str, pa.DataType] = dict.fromkeys(columns.categorical, pa.string())
-    types |= dict.fromkeys(columns.numbers, pa.float32())
-    ends = columns.src, columns.dst
-    types |= dict.fromkeys(ends, pa.int64() if ids == "int" else pa.string())
-    types |= dict.fromkeys(columns.times, time_type(time))
-    for name in columns.single(int):
-        types[name] = pa.string() if name in columns.texts else number
-    if columns.event_id:
-        types.setdefault(columns.event_id, pa.string())
+    types, ends = column_types(columns, ids, time), (columns.src, columns.dst)
     for name in types:
         value = usual.get(name)
         if isinstance(value, str):
@@ -175,7 +161,7 @@ def json_types(
             types[name] = types[name] if name in (*ends, *columns.times) else pa.bool_()
         elif isinstance(value, int) and types[name] == pa.string():
             exact = *columns.times, *columns.single(int)
-            types[name] = number if name in exact else pa.int64()
+            types[name] = time_type(UNSCALED) if name in exact else pa.int64()
         elif isinstance(value, list) and name in columns.numbers:
             types[name] = _LISTS[0]
     return types
@@ -216,18 +202,9 @@ def parse_object(line: Text) -> tuple[dict[str, Any], Fault | None]:
         return {}, ("syntax", f"{text}; write one flat object per event")
     if not isinstance(value, dict):
         return {}, ("syntax", f"{shown(value)} is not an object; write one object per event")
-    if b"\\u" in line and not _is_whole(value):
+    if b"\\u" in line and not is_unicode(json.dumps(value, ensure_ascii=False, default=str)):
         return {}, ("encoding", "a string has half of a character; write whole ones")
     return value, None
-
-
-def _is_whole(value: object) -> bool:
-    """Return whether no string contains an unpaired surrogate."""
-    try:
-        json.dumps(value, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -416,6 +416,19 @@ def time_type(scale: Scale) -> pa.DataType:
     return pa.string() if scale.is_text else pa.decimal128(PRECISION, scale.digits)
 
 
+def column_types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
+    """Return the Arrow types to parse the columns of a file to."""
+    types = dict.fromkeys(columns.categorical, pa.string())
+    types |= dict.fromkeys(columns.numbers, pa.float32())
+    types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
+    types |= dict.fromkeys(columns.times, time_type(time))
+    for name in columns.single(int):
+        types[name] = pa.string() if name in columns.texts else time_type(UNSCALED)
+    if columns.event_id:
+        types.setdefault(columns.event_id, pa.string())
+    return types
+
+
 def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     """Return times (or relations, or labels) as int64 ticks `[B]`.
 
