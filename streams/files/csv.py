@@ -337,6 +337,7 @@ def csv_parser(
     types = column_types(columns, ids, time)
     places = [names.index(name) for name in types]
     converting = _strict(types, ("", *MISSING) if columns.fill_missing is not None else ())
+    as_text = _strict(dict.fromkeys(types, pa.string()))
     as_ids = _strict(dict.fromkeys([columns.src, columns.dst], pa.string()))
     decimals = [names.index(name) for name, kind in types.items() if pa.types.is_decimal(kind)]
 
@@ -372,6 +373,9 @@ def csv_parser(
                     raise pa.ArrowInvalid("an id such as 007, which Arrow reads as 7")
         return batch
 
+    def texts(lines: Text, num_lines: int) -> pa.RecordBatch:
+        return table(checked(lines, num_lines), as_text, num_lines)
+
     def row(line: bytes) -> tuple[list[str], Fault | None]:
         line = bytes(tidy(line))
         values = split_values(line, delimiter, "surrogateescape")
@@ -380,7 +384,7 @@ def csv_parser(
         is_row = is_row and not line.endswith(b"\r")
         return found, None if is_row else _fault(line, names, delimiter, quotes)
 
-    return Parser(typed, row, pa.schema(dict.fromkeys(types, pa.string())))
+    return Parser((typed, texts), row, pa.schema(dict.fromkeys(types, pa.string())))
 
 
 def check_quotes(lines: Text, quotes: Quotes) -> None:

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.csv import CsvDecoder, as_integer, csv_parser, split_values, typed_id
-from tgflow.streams.files.quotes import Text
 from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, Parser
 from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault
@@ -96,10 +95,8 @@ class DyglibDecoder(CsvDecoder):
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
             return _with_features(batch, rows, columns.event_id is not None)
 
-        def typed(lines: Text, num_lines: int) -> pa.RecordBatch:
-            return finish(inner.typed(lines, num_lines))
-
-        return replace(inner, typed=typed, row=row, finish=finish)
+        ways = [lambda *lines, way=way: finish(way(*lines)) for way in inner.ways]
+        return replace(inner, ways=ways, row=row, finish=finish)
 
 
 def _features(path: FilePath) -> Rows | None:

@@ -129,7 +129,7 @@ def json_parser(columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, 
         found, fault = parse_object(line)
         return [text_of(found.get(name)) for name in types], fault or _misfit(found, types)
 
-    return Parser(typed, row, pa.schema(text))
+    return Parser((typed,), row, pa.schema(text))
 
 
 _LISTS = [pa.list_(pa.float32())]

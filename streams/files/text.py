@@ -6,7 +6,7 @@ import sys
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from gzip import GzipFile
@@ -42,7 +42,7 @@ COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 BOM = b"\xef\xbb\xbf"
 _PARSER_BYTES = 1 << 18
 _FEW_LINES = 16
-_NUM_PIECES, _PIECE_BYTES = 16, 1 << 16
+_PIECE_BYTES = 1 << 16
 BLANK_LINE = "blank_line"
 """Name of skipped lines among `RowBatch.counts`."""
 _IS_SPACE = np.isin(np.arange(256), [*b" \t\n\r\v\f"])
@@ -344,17 +344,17 @@ def head_of(
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """Parser of lines of one format, to one row per line; `validate` reads the same from both ways.
+    """Parser of lines of one format, to one row per line; `validate` reads the same from all ways.
 
     Args:
-        typed: Parses lines whose values have the usual types, fast; raises `pa.ArrowInvalid` unless
-            all lines are such rows.
+        ways: Parse lines fast, the first one lines whose values have the usual types; raise
+            `pa.ArrowInvalid` unless all lines are such rows.
         row: Returns the values of any line as texts, or lists of texts, and its fault, if any.
         schema: The columns of these values.
         finish: Completes a batch of them.
     """
 
-    typed: Callable[[Text, int], pa.RecordBatch]
+    ways: Sequence[Callable[[Text, int], pa.RecordBatch]]
     row: Callable[[bytes], tuple[list[Any], Fault | None]]
     schema: pa.Schema
     finish: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
@@ -366,11 +366,11 @@ class Parser:
         return self.finish(pa.RecordBatch.from_arrays([*arrays], schema=self.schema))
 
     def parsed(self, lines: Text, num_lines: int) -> pa.RecordBatch | None:
-        """Return lines as typed values; None if they are not all such rows."""
-        try:
-            return self.typed(lines, num_lines) if num_lines else None
-        except pa.ArrowInvalid:
-            return None
+        """Return the rows of lines; None if no fast way parses all."""
+        for way in self.ways if num_lines else ():
+            with suppress(pa.ArrowInvalid):
+                return way(lines, num_lines)
+        return None
 
 
 def parser_block(lines: Text, num_lines: int) -> int:
@@ -396,7 +396,7 @@ def parse_rows(
 ) -> tuple[list[pa.RecordBatch], Int64s | None, list[RowFault]]:
     """Return the rows, the number of each (None if all are rows), and the faults of the others.
 
-    Rows are parsed in 16 chunks: as typed values, or else line by line.
+    Rows are parsed in pieces, or else line by line.
     """
     starts = np.append(0, ends)[: len(ends)]
     sizes = ends - starts + left_out
@@ -404,7 +404,8 @@ def parse_rows(
     too_large = np.flatnonzero(sizes > longest).tolist()
     faults = [RowFault(row, "too_large", text.format(sizes[row])) for row in too_large]
     batches, index = [], [np.empty(0, dtype=np.int64)]
-    for piece in filter(len, np.array_split(np.flatnonzero(sizes <= longest), _NUM_PIECES)):
+    num_pieces = 1 + len(lines) // _PIECE_BYTES
+    for piece in filter(len, np.array_split(np.flatnonzero(sizes <= longest), num_pieces)):
         batch, rows = parser.parsed(_selected(lines, ends, piece), len(piece)), piece
         if batch is None:
             there = ((row, bytes(lines[starts[row] : ends[row]])) for row in piece.tolist())
