@@ -200,10 +200,7 @@ def _read_file(path: FilePath, texts: Sequence[str], layout: TextLayout) -> pa.T
 def _delimited(
     text: Text, delimiter: str, names: Sequence[str] | None, texts: Sequence[str]
 ) -> pa.Table:
-    """Return delimited text, its columns `texts` and hexadecimal numbers as text.
-
-    Without `names` it has a header.
-    """
+    """Return delimited text, its columns `texts` and hexadecimal numbers as text."""
     text = text.removeprefix(BOM)
     check_quotes(text, Quotes(delimiter.encode(), ()))
 

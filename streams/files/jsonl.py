@@ -171,11 +171,8 @@ _AFTER_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n{},\]]")
 
 
 def _refuse_other_lines(lines: Text, num_lines: int) -> None:
-    """Raise `pa.ArrowInvalid` unless each line is, or may be, exactly one object.
-
-    Arrow accepts whitespace between objects and line ends within them; any other text between
-    objects, such as `null`, makes it read out of bounds.
-    """
+    """Raise `pa.ArrowInvalid` unless each line is, or may be, exactly one object."""
+    # any text but whitespace between objects, such as `null`, makes Arrow read out of bounds
     if not lines.lstrip(b" \t").startswith(b"{"):
         raise pa.ArrowInvalid("no object")
     if num_lines > 1 and lines.count(b"}\n{") + lines.count(b"}\r\n{") != num_lines - 1:

@@ -503,10 +503,7 @@ class TextDecoder(Decoder):
     def _rows(
         self, blocks: Iterator[TextBlock], parser: Parser, schema: RowSchema
     ) -> Iterator[RowBatch]:
-        """Yield the rows of each block together, or piece by piece if a line is blank or bad.
-
-        A reader that stops at the first bad rows thus does not wait for all of them.
-        """
+        """Yield the rows of each block together, or piece by piece if a line is blank or bad."""
         longest = schema.checks.max_bytes
         for block in blocks:
             rows, lines, num_rows = self._rows_among(block), block.data, block.num_rows

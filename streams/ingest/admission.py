@@ -492,10 +492,7 @@ class Admission:
         return self._combined(stop_of)
 
     def _combined(self, time_of: Callable[[int], int]) -> int:
-        """Return the minimum over the partitions that have not ended; infinite without any.
-
-        Idle ones are ignored; if all are idle, it is the maximum.
-        """
+        """Return the minimum over the partitions that have not ended; infinite without any."""
         active = [time_of(p) for p in self.live if not self._partitions[p].is_idle]
         return min(active) if active else max(map(time_of, self.live), default=AFTER_ALL)
 
@@ -515,10 +512,7 @@ class Admission:
         return most * ratio.numerator // ratio.denominator
 
     def _window_for(self, partition: int, num_rows: int, num_bytes: int) -> BoundedWindow | None:
-        """Return the window of a partition that could exceed its bounds, else None.
-
-        An existing window is kept until twice as many events would fit.
-        """
+        """Return the window of a partition that could exceed its bounds, else None."""
         num_partitions, config, buffer = len(self._partitions), self._config, self._buffer
         most_rows = max(1, config.buffer_events // num_partitions)
         most_bytes = max(1, config.max_bytes // num_partitions)

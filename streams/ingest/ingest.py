@@ -389,11 +389,7 @@ class Ingest:
             yield from self._step(silent)
 
     def _look_around(self) -> Set[int]:
-        """Handle requests of other threads; return the partitions that join.
-
-        Partitions missing from the state join only after the events yielded before: the order of
-        these does not include them.
-        """
+        """Handle requests of other threads; return the partitions that join."""
         if self._committed is not None:
             state, self._committed = self._committed, None
             self.source.committed(state.positions)
@@ -401,7 +397,7 @@ class Ingest:
             self._looks_for_partitions = False
             self.source.look_for_partitions()
         known = self._admission.partitions
-        if known and self.num_released < self._skip_to:
+        if known and self.num_released < self._skip_to:  # the order of these lacks new ones
             return set()
         return set(self.source.partitions()) - known
 
@@ -440,12 +436,8 @@ class Ingest:
             self._letters.sync()
 
     def _silent(self, seconds: float, active: Set[int]) -> Set[int]:
-        """Mark idle partitions; return those without rows for `order_timeout`.
-
-        The clock of a partition stands still while events are learned, and while it is not known to
-        have no more: in outages and under back-pressure. None is silent while any partition is
-        behind its end.
-        """
+        """Mark idle partitions; return those without rows for `order_timeout`."""
+        # their clocks stand still while events are learned, in outages and under back-pressure
         caught_up = self.source.caught_up()
         for partition in active:
             self._silence[partition] = 0.0
@@ -457,10 +449,7 @@ class Ingest:
         return {p for p in caught_up if self._silence[p] >= self._order_timeout}
 
     def _note_waits(self, seconds: float, active: Set[int]) -> None:
-        """Note the partitions that events wait for; warn of each that is silent for long.
-
-        Partitions in `active` have delivered rows, or were not polled, in the last `seconds`.
-        """
+        """Note the partitions that events wait for; warn of each that is silent for long."""
         for partition in self._admission.partitions:
             self._without_rows[partition] += seconds
         self._without_rows.update(dict.fromkeys(active, 0.0))
@@ -480,12 +469,7 @@ class Ingest:
                 )
 
     def _step(self, silent: Set[int] = frozenset()) -> Iterator[EventBatch | LateLabels]:
-        """Release events that nothing can precede, log the step, and yield the events.
-
-        They are yielded once everything before them is in the log, on disk if timing determined the
-        step; dense ids are assigned while it is written. Labels placed among the events are logged
-        before these: a crash in between leaves them for events that are released again.
-        """
+        """Release events that nothing can precede, and yield them once the step is in the log."""
         with self._stepping:
             first = self.num_released
             admitted, released, footer = self._admission.release(silent)
@@ -493,6 +477,7 @@ class Ingest:
             placed = self._taken()
             if (labels := self._labels) is not None and len(released):
                 labels.keep(keys := labels.keys_of(released))
+                # before the events: a crash in between leaves them for these, released again
                 self._write_labels(labels.due(released.t, first), sync=False)
                 placed.append(labels.placed(keys, first))
             footer |= {
@@ -561,10 +546,7 @@ class Ingest:
     def _append(
         self, frame: pa.RecordBatch, footer: Mapping[str, Any], *, sync: bool = False
     ) -> LogPosition:
-        """Append a frame to the log and return the position after it; wait while disk is full.
-
-        One whose step timing determined is synced too: it could not be repeated.
-        """
+        """Append a frame to the log and return the position after it; wait while disk is full."""
         assert self._log is not None
         seconds, end = 0.0, None
         while True:
@@ -583,11 +565,7 @@ class Ingest:
     def _advance(
         self, footer: Mapping[str, Any], released: EventColumns, log: LogPosition | None
     ) -> None:
-        """Store the state after a frame (or after the step, without a log).
-
-        Old states are thinned out; the price is that a checkpoint resumes from further back, before
-        the trainer's position.
-        """
+        """Store the state after a frame (or after the step, without a log)."""
         old = self._state
         new = IngestState(
             num_released=footer["num_released"],
@@ -610,16 +588,13 @@ class Ingest:
             if self._states[-1].num_released == self._state.num_released:
                 self._states.pop()
             self._states.append(self._state)
-            if len(self._states) > MAX_STATES:
+            if len(self._states) > MAX_STATES:  # then checkpoints resume from further back
                 del self._states[1:-1:2]
 
     def _batches(
         self, released: EventColumns, first: int, placed: Sequence[LabelRows] = ()
     ) -> Iterator[EventBatch | LateLabels]:
-        """Yield events, the first of which has number `first`, except those yielded before.
-
-        Labels in `placed` stand between them.
-        """
+        """Yield events, the first of which has number `first`, except those yielded before."""
         labels = LabelRows.joined(placed) if placed else NO_ROWS
         for at in range(max(0, self._skip_to - first), len(released), MAX_BATCH):
             events = released.take(slice(at, at + MAX_BATCH))

@@ -269,21 +269,15 @@ _HEADER, _COMPRESSION = 2, 3
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Return whether the header of a record batch declares compressed buffers.
-
-    It is a little-endian FlatBuffers table. Raises `struct.error` if an offset is out of bounds.
-    """
+    """Return whether a record batch's header, a FlatBuffers table, declares compressed buffers."""
     data = memoryview(metadata)
     header = _field(data, _unpack("<I", data, 0), _HEADER)
     return bool(_field(data, header + _unpack("<I", data, header), _COMPRESSION))
 
 
 def _field(data: memoryview, table: int, index: int) -> int:
-    """Return the offset of a table's field, 0 if it is absent.
-
-    The first 4 bytes of a table hold the distance back to its vtable; after its own size and the
-    table's, the vtable holds the offset of each field within the table, 0 if absent.
-    """
+    """Return the offset of a table's field, 0 if it is absent."""
+    # a table begins with the distance back to its vtable: two sizes, then offsets of the fields
     fields, place = table - _unpack("<i", data, table), 4 + 2 * index
     is_listed = place < _unpack("<H", data, fields)
     offset = _unpack("<H", data, fields + place) if is_listed else 0
