@@ -109,7 +109,7 @@ class EventSource(Reader):
             yield to_batch(events.take(slice(at, at + MAX_BATCH)), self.ids)
 
     def _until_error(self, rows: RowBatch, last: int) -> tuple[EventColumns, StreamError | None]:
-        """Return the events before the first row that is bad or goes back in time, and the error."""
+        """Return the events before the first row that is bad or early, and the error."""
         t = rows.events.t
         number = np.arange(len(t)) if rows.index is None else rows.index
         before = np.concatenate([np.array([last]), t[:-1]])

@@ -271,12 +271,10 @@ def find_files(
     open_file = partial(decoder_for, layout=options, max_bytes=most, block_bytes=block_bytes)
     comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
     growth = FileTail() if follow else None
-    if _is_path(source) and str(source) == STDIN:
-        return _of_pipe(sys.stdin.buffer, "stdin", open_file, options.format, comments)
+    if _is_path(source) and is_pipe(source):
+        return _of_pipe(str(source), open_file, options.format, comments)
     if _is_path(source):
         path = file_path(source)
-        if isinstance(path, Path) and is_pipe(path):
-            return _of_pipe(path, path.name, open_file, options.format, comments)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
         if growth is not None and isinstance(path, UrlPath):
@@ -334,15 +332,14 @@ def _of_paths(
 
 
 def _of_pipe(
-    pipe: IO[bytes] | Path,
-    name: str,
-    open_file: OpenFile,
-    format: str | None,
-    comments: tuple[bytes, ...],
+    source: str, open_file: OpenFile, format: str | None, comments: tuple[bytes, ...]
 ) -> Files:
     """Return the files for stdin or a named pipe, as CSV if neither format nor name is known."""
+    is_stdin = source == STDIN
+    name = "stdin" if is_stdin else Path(source).name
     ending = next((end for end, kind in EXTENSIONS.items() if kind == format), ".csv")
     known = format_of(Path(name))
+    pipe = sys.stdin.buffer if is_stdin else Path(source)
     spool = Spool(pipe, name if known else name + ending)
     format = format or known
     if format in FORMATS and not FORMATS[format].is_text:
@@ -353,7 +350,7 @@ def _of_pipe(
     decoder.name = name
     if isinstance(decoder, TextDecoder):
         decoder.let_grow()
-    return Files([decoder], [name if isinstance(pipe, Path) else STDIN], spool)
+    return Files([decoder], [STDIN if is_stdin else name], spool)
 
 
 def _wait_for_rows(

@@ -29,7 +29,7 @@ from tgflow.streams.errors import LateEvent, SourceExpired, TooManyBadRecords
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
 from tgflow.streams.ingest.admission import Admission
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles
+from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles, Length
 from tgflow.streams.ingest.ingest_state import NO_ROWS, IngestState, LabelRows
 from tgflow.streams.ingest.late_labels import COUNTS, LateLabelReader
 from tgflow.streams.ingest.ordering import no_rows, to_arrow
@@ -218,11 +218,8 @@ class Ingest:
         with self._id_lock:
             while parts and parts[0][0] + len(parts[0][1]) <= start:
                 parts.popleft()
-            found = [
-                ids.slice(max(start - first, 0), stop - max(start, first))
-                for first, ids in parts
-                if first < stop
-            ]
+            there = [(max(start, first), first, ids) for first, ids in parts if first < stop]
+            found = [ids.slice(at - first, stop - at) for at, first, ids in there]
         return pa.concat_arrays(found) if found else pa.nulls(0, pa.string())
 
     def committed(self, state: IngestState) -> None:
@@ -341,24 +338,24 @@ class Ingest:
         try:
             yield from self._replay()
             self._start()
-            while not self._stop() and not self._is_read:
+            labels, admission = self._labels, self._admission
+            while not self._stop() and not (admission.is_over and (not labels or labels.is_over)):
                 yield from self._cycle()
             with self._stepping:
                 self._has_ended = True
-                if self._admission.is_over and self._labels is not None:
-                    self._keep_rest(self._labels)
+                if admission.is_over and labels and (found := labels.rest(self.num_released)):
+                    # behind the last event, and before those that follow
+                    self._write_labels(found, sync=False)
+                    state, pending = labels.state(), labels.pending
+                    self._record(replace(self._state, labels=state, pending=pending))
             yield from self._placed(self._taken())
-            check_balance(self.accounting.counts, self._admission.num_buffered)
+            check_balance(self.accounting.counts, admission.num_buffered)
         finally:
             self._has_ended = True
             self._writer.shutdown()
             self.source.close()
             if self._labels is not None:
                 self._labels.close()
-
-    @property
-    def _is_read(self) -> bool:
-        return self._admission.is_over and (self._labels is None or self._labels.is_over)
 
     def _cycle(self) -> Iterator[EventBatch | LateLabels]:
         """Poll once and yield the events that it releases, and labels."""
@@ -458,15 +455,11 @@ class Ingest:
         for partition, waited in self._waits_for.items():
             if waited >= WARN_SECONDS and partition not in self._warned:
                 self._warned.add(partition)
-                _log.warning(
-                    "%s: partition %d has been silent for %.0f s and delays the others; %s",
-                    self.source.name,
-                    partition,
-                    waited,
-                    "set idle_timeout to continue without it"
-                    if self._idle_timeout == inf
-                    else "the source does not confirm that it was read to its end",
-                )
+                text = "%s: partition %d has been silent for %.0f s and delays the others; %s"
+                why = "the source does not confirm that it was read to its end"
+                if self._idle_timeout == inf:
+                    why = "set idle_timeout to continue without it"
+                _log.warning(text, self.source.name, partition, waited, why)
 
     def _step(self, silent: Set[int] = frozenset()) -> Iterator[EventBatch | LateLabels]:
         """Release events that nothing can precede, and yield them once the step is in the log."""
@@ -483,7 +476,7 @@ class Ingest:
             footer |= {
                 "num_released": first + len(released),
                 "counts": self.accounting.changes(),
-                "letters": NO_LETTERS if self._letters is None else self._letters.length,
+                "letters": self._length,
             }
             batches = self._batches(released, first, placed)
             if self._log is None:
@@ -508,11 +501,9 @@ class Ingest:
             placed = self._taken()
         yield from self._placed(placed)
 
-    def _keep_rest(self, labels: LateLabelReader) -> None:
-        """Log labels of files behind the last event, which the next events follow."""
-        if found := labels.rest(self.num_released):
-            self._write_labels(found, sync=False)
-            self._record(replace(self._state, labels=labels.state(), pending=labels.pending))
+    @property
+    def _length(self) -> Length:
+        return NO_LETTERS if self._letters is None else self._letters.length
 
     def _taken(self) -> list[LabelRows]:
         """Return the labels to yield next, and forget them."""
@@ -523,15 +514,8 @@ class Ingest:
         """Log rows of labels, which are on disk on return where timing determined their place."""
         if self._labels is None or not found:
             return
-        rows, footer = (
-            LabelRows.joined(found),
-            {
-                "kind": "labels",
-                "is_timed": sync,
-                "letters": NO_LETTERS if self._letters is None else self._letters.length,
-                "labels": self._labels.state(),
-            },
-        )
+        rows, state = LabelRows.joined(found), self._labels.state()
+        footer = {"kind": "labels", "is_timed": sync, "letters": self._length, "labels": state}
         log = None if self._log is None else self._append(rows.to_arrow(), footer, sync=sync)
         self._note_labels(rows, footer, log)
 
@@ -631,11 +615,9 @@ class Ingest:
                 placed = [labels.placed(keys, first)]
             found = first + len(released), admission.num_buffered
             if found != (footer["num_released"], footer["num_buffered"]):
-                raise Unbalanced(
-                    f"after the log's frame that ends at {end} {found[0]} events were released and "
-                    f"{found[1]} held back, but the log recorded {footer['num_released']} and "
-                    f"{footer['num_buffered']}"
-                )
+                text = f"after the log's frame that ends at {end} {found[0]} events were released "
+                text += f"and {found[1]} held back, but the log recorded {footer['num_released']} "
+                raise Unbalanced(f"{text}and {footer['num_buffered']}")
             self._advance(footer, released, end)
             yield from self._batches(released, first, placed)
             if admission.is_over:  # so did the last micro-batch of the source that ended here
@@ -646,12 +628,8 @@ class Ingest:
     ) -> Iterator[LateLabels]:
         """Repeat a frame of labels."""
         if (labels := self._labels) is None:
-            raise SourceExpired(
-                self.source.name,
-                "schema",
-                "the log has labels that came after their events; resume with --label-stream or "
-                "--label-token, as before",
-            )
+            text = "the log has labels that came after their events; resume with --label-stream or "
+            raise SourceExpired(self.source.name, "schema", f"{text}--label-token, as before")
         now = self.num_released
         labels.repeat(footer["labels"])
         labels.queue(rows)
@@ -663,12 +641,9 @@ class Ingest:
         """Restore dead letters and accounting to the state, and start the source."""
         state = self._state
         if state.num_released < self.first:
-            raise SourceExpired(
-                self.source.name,
-                "schema",
-                f"it follows event {self.first:,}, and log and checkpoints hold only "
-                f"{state.num_released:,} events; start over with another --out",
-            )
+            text = f"it follows event {self.first:,}, and log and checkpoints hold only "
+            text += f"{state.num_released:,} events; start over with another --out"
+            raise SourceExpired(self.source.name, "schema", text)
         self.accounting.restore(state.counts)
         if self._letters is not None:
             self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)

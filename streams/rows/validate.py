@@ -232,9 +232,8 @@ def _whole_numbers(
 def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
     invalid = {}
     for name in names:
-        if _is_invalid(batch[name]):
-            invalid[name] = np.zeros(len(batch), dtype=np.bool_)
-            _mark_invalid(batch[name], invalid[name])
+        if _is_invalid(column := batch[name]):
+            invalid[name] = np.array([_is_invalid(column[i : i + 1]) for i in range(len(batch))])
     if not invalid:
         return
 
@@ -245,17 +244,6 @@ def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
         return "encoding", f"{name} is no valid {batch[name].type}: the data is damaged"
 
     _refuse(np.logical_or.reduce(list(invalid.values())), fault)
-
-
-def _mark_invalid(array: pa.Array, rows: Bools) -> None:
-    """Mark the invalid rows of an array that contains some, by bisection."""
-    if len(array) == 1:
-        rows[0] = True
-        return
-    middle = len(array) // 2
-    for half, marks in ((array[:middle], rows[:middle]), (array[middle:], rows[middle:])):
-        if _is_invalid(half):
-            _mark_invalid(half, marks)
 
 
 def _is_invalid(array: pa.Array) -> bool:
