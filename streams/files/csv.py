@@ -31,11 +31,12 @@ import pyarrow.csv
 from tgflow.base._native import may_have_other_spellings
 from tgflow.graph.id_columns import canonical, ids_of_kind
 from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.files.quotes import Quotes, Text
 from tgflow.streams.files.text import (
     BLOCK_BYTES,
     BOM,
     Parser,
+    Quotes,
+    Text,
     TextDecoder,
     TextFile,
     head_of,
@@ -47,7 +48,7 @@ from tgflow.streams.files.text import (
 from tgflow.streams.files.urls import FilePath
 from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import Fault, Int64s
-from tgflow.streams.rows.schema import Columns, IdKind, Scale, listed
+from tgflow.streams.rows.schema import Columns, listed
 from tgflow.streams.rows.validate import MISSING, RowSchema, column_types, has_too_many_decimals
 
 SPACE, TAB = "space", "tab"
@@ -181,10 +182,7 @@ class CsvDecoder(TextDecoder):
 
     def parser(self, schema: RowSchema) -> Parser:
         """Return the parser of lines."""
-        names, columns = self.names() or (), schema.columns
-        return csv_parser(
-            names, self._delimiter, columns, schema.ids, schema.time, self.quotes, self._tidy
-        )
+        return csv_parser(self.names() or (), self._delimiter, schema, self.quotes, self._tidy)
 
     def plain(self) -> tuple[bytes, str, Sequence[str]]:
         """Return all rows without header and comments, their separator and the column names."""
@@ -323,18 +321,17 @@ def is_jodie(header: Sequence[str], row: Sequence[str]) -> bool:
 def csv_parser(
     names: Sequence[str],
     delimiter: str,
-    columns: Columns,
-    ids: IdKind,
-    time: Scale,
+    schema: RowSchema,
     quotes: Quotes,
     tidy: Callable[[Text], Text] = lambda lines: lines,
 ) -> Parser:
     """Return the parser of lines; times are parsed as decimals, never as floats."""
+    columns = schema.columns
     names = list(names)
     reading = pa.csv.ReadOptions(column_names=names)
     parsing = pa.csv.ParseOptions(delimiter=delimiter)
     with_line_ends = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    types = column_types(columns, ids, time)
+    types = column_types(schema)
     places = [names.index(name) for name in types]
     converting = _strict(types, ("", *MISSING) if columns.fill_missing is not None else ())
     as_text = _strict(dict.fromkeys(types, pa.string()))
@@ -364,7 +361,7 @@ def csv_parser(
         lines = checked(lines, num_lines)
         refuse_tiny(lines, is_tiny, quotes.row_ends)
         batch = table(lines, converting, num_lines)
-        ends = [batch[columns.src], batch[columns.dst]] if ids == "int" else []
+        ends = [batch[columns.src], batch[columns.dst]] if schema.ids == "int" else []
         if any((column.to_numpy(zero_copy_only=False) < 0).any() for column in ends):
             raise pa.ArrowInvalid("a negative id, such as -007")
         if ends and may_have_other_spellings(lines, delimiter):

@@ -53,44 +53,40 @@ class DyglibDecoder(CsvDecoder):
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return the values of some of the first lines, with their features."""
-        found = []
+        found, rows = [], self._rows_of_x
         for line in self.head()[1:]:
             values = split_values(line, ",")
-            ends = [as_integer(value) for value in values[1:3]]
-            if len(values) == len(_NAMES) and None not in ends:
-                row: dict[str, Any] = dict(zip(_NAMES, values, strict=True))
-                row |= {"src": typed_id(values[1]), "dst": typed_id(values[2])}
-                rows = self._rows_of_x
-                if rows is not None and (number := _row_number(row[INDEX], len(rows))) is not None:
-                    row[FEATURES] = rows[number].tolist()
-                found.append(row)
+            if len(values) != len(_NAMES) or None in map(as_integer, values[1:3]):
+                continue
+            row: dict[str, Any] = dict(zip(_NAMES, values, strict=True))
+            row |= {"src": typed_id(values[1]), "dst": typed_id(values[2])}
+            if rows is not None and (number := _row_number(row[INDEX], len(rows))) is not None:
+                row[FEATURES] = rows[number].tolist()
+            found.append(row)
         return found
 
     def parser(self, schema: RowSchema) -> Parser:
         """Return the parser of lines, features included."""
         rows, columns = self._rows_of_x, schema.columns
         if rows is None or FEATURES not in columns.features:
-            return csv_parser(_NAMES, ",", columns, schema.ids, schema.time, self.quotes)
+            return csv_parser(_NAMES, ",", schema, self.quotes)
         if columns.event_id not in (None, INDEX):
             text = f"event_id={columns.event_id!r}: beside features only {INDEX!r} can be one"
             raise StreamError(self.name, "schema", text)
         others = tuple(name for name in columns.features if name != FEATURES)
-        inner = csv_parser(
-            _NAMES,
-            ",",
-            replace(columns, features=others, event_id=INDEX),
-            schema.ids,
-            schema.time,
-            self.quotes,
-        )
+        own = replace(columns, features=others, event_id=INDEX)
+        inner = csv_parser(_NAMES, ",", replace(schema, columns=own), self.quotes)
         place = inner.schema.get_field_index(INDEX)
 
         def row(line: bytes) -> tuple[list[str], Fault | None]:
             values, fault = inner.row(line)
-            if fault is None and _row_number(values[place], len(rows)) is None:
-                text = f"idx is {values[place].strip()!r:.40}, expected 0 to {len(rows) - 1}"
+            if fault is not None:
+                return values, fault
+            if (number := _row_number(index := values[place], len(rows))) is None:
+                text = f"idx is {index.strip()!r:.40}, expected 0 to {len(rows) - 1}"
                 return values, ("range", text)
-            return values, fault
+            values[place] = str(number)
+            return values, None
 
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
             return _with_features(batch, rows, columns.event_id is not None)

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.json
 
 from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.files.quotes import Text
 from tgflow.streams.files.text import (
     Parser,
+    Text,
     TextDecoder,
     head_of,
     is_unicode,
@@ -26,7 +26,7 @@ from tgflow.streams.files.text import (
     undecodable,
 )
 from tgflow.streams.rows.row_batch import Fault
-from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale
+from tgflow.streams.rows.schema import UNSCALED, Columns
 from tgflow.streams.rows.validate import (
     RowSchema,
     column_types,
@@ -71,21 +71,21 @@ class JsonlDecoder(TextDecoder):
 
     def parser(self, schema: RowSchema) -> Parser:
         """Return the parser of lines."""
-        rows, columns = self._objects, schema.columns
-        usual = {name: usual_value(row.get(name) for row in rows) for name in columns.names}
-        return json_parser(columns, schema.ids, schema.time, usual)
+        rows, names = self._objects, schema.columns.names
+        usual = {name: usual_value(row.get(name) for row in rows) for name in names}
+        return json_parser(schema, usual)
 
     @cached_property
     def _objects(self) -> list[dict[str, Any]]:
         return [value for value, fault in map(parse_object, self.head()) if fault is None]
 
 
-def json_parser(columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]) -> Parser:
+def json_parser(schema: RowSchema, usual: Mapping[str, Any]) -> Parser:
     """Return the parser of lines with `usual` values; times are decimals, never floats.
 
     Where the values have other types, those of the first line are tried, and then texts.
     """
-    types = json_types(columns, ids, time, usual)
+    types = json_types(schema, usual)
     lists = {name for name, kind in types.items() if pa.types.is_list(kind)}
     text = {name: pa.list_(pa.string()) if name in lists else pa.string() for name in types}
     current = types
@@ -118,7 +118,7 @@ def json_parser(columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, 
             return table(lines, num_lines, current)
         except pa.ArrowInvalid:
             first, fault = parse_object(lines.lstrip(b" \t").partition(b"\n")[0])
-            found = json_types(columns, ids, time, {n: [] for n in lists} | first)
+            found = json_types(schema, {n: [] for n in lists} | first)
             if fault or found == current or {n for n in found if found[n] in _LISTS} != lists:
                 raise
             batch = table(lines, num_lines, found)
@@ -148,11 +148,10 @@ def _misfit(row: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Fault |
     return None
 
 
-def json_types(
-    columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]
-) -> dict[str, pa.DataType]:
+def json_types(schema: RowSchema, usual: Mapping[str, Any]) -> dict[str, pa.DataType]:
     """Return the column types: as in `usual`, or those of numbers that the columns hold."""
-    types, ends = column_types(columns, ids, time), (columns.src, columns.dst)
+    types, columns = column_types(schema), schema.columns
+    ends = columns.src, columns.dst
     for name in types:
         value = usual.get(name)
         if isinstance(value, str):

@@ -270,23 +270,32 @@ def find_files(
     most = None if limit is None else parse_bytes(limit)
     open_file = partial(decoder_for, layout=options, max_bytes=most, block_bytes=block_bytes)
     comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
-    growth = FileTail() if follow else None
+    is_path = _is_path(source)
     if _is_path(source) and is_pipe(source):
         return _of_pipe(str(source), open_file, options.format, comments)
-    if _is_path(source):
-        path = file_path(source)
-        if not path.exists():
-            raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
-        if growth is not None and isinstance(path, UrlPath):
-            growth = FileTail(URL_POLL_SECONDS)
-        if not path.is_dir():
-            return _of_paths([path], open_file, growth, comments)
-        paths = _paths_in(path)
-        if not paths:
-            raise StreamError(str(path), "schema", "the folder holds no files")
-        return Files([*map(open_file, paths)], [p.name for p in paths], growth, path, open_file)
-    if isinstance(source, Sequence) and source and all(map(_is_path, source)):
-        return _of_paths([file_path(path) for path in source], open_file, growth, comments)
+    if is_path or (isinstance(source, Sequence) and source and all(map(_is_path, source))):
+        paths = [*map(file_path, [source] if is_path else source)]
+        last, folder = paths[-1], None
+        if is_path and not last.exists():
+            raise FileNotFoundError(f"there is no file or folder {str(last)!r}")
+        growth = FileTail(URL_POLL_SECONDS if isinstance(last, UrlPath) else POLL_SECONDS)
+        if is_path and last.is_dir():
+            folder, paths = last, _paths_in(last)
+            if not paths:
+                raise StreamError(str(folder), "schema", "the folder holds no files")
+        elif follow:
+            kind = format_of(last)
+            is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
+            if isinstance(last, UrlPath) or not is_text:
+                raise ValueError(
+                    "follow=True is for local text files that are not compressed, and for folders "
+                    f"that files are moved to; {last} is neither"
+                )
+            _wait_for_rows(last, growth, comments, open_file)
+        decoders, names = [*map(open_file, paths)], [path.name for path in paths]
+        if follow and folder is None and isinstance(decoders[-1], TextDecoder):
+            decoders[-1].let_grow()
+        return Files(decoders, names, growth if follow else None, folder, open_file)
     table = as_table(source)
     if table is None:
         raise TypeError(
@@ -307,28 +316,6 @@ def is_pipe(path: str | os.PathLike[str]) -> bool:
 
 def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(source, str | os.PathLike)
-
-
-def _of_paths(
-    paths: Sequence[FilePath],
-    open_file: OpenFile,
-    growth: FileTail | None,
-    comments: tuple[bytes, ...],
-) -> Files:
-    last = paths[-1]
-    if growth is not None:
-        kind = format_of(last)
-        is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
-        if isinstance(last, UrlPath) or not is_text:
-            raise ValueError(
-                "follow=True is for local text files that are not compressed, and for folders that "
-                f"files are moved to; {last} is neither"
-            )
-        _wait_for_rows(last, growth, comments, open_file)
-    decoders = [open_file(path) for path in paths]
-    if growth is not None and isinstance(decoders[-1], TextDecoder):
-        decoders[-1].let_grow()
-    return Files(decoders, [path.name for path in paths], growth)
 
 
 def _of_pipe(
@@ -551,9 +538,8 @@ class Reader:
         is_text = isinstance(decoder, CsvDecoder)
         _require(where, names, wanted, is_text)
         features = options.features
-        match features:
-            case [prefix] if prefix.endswith("*"):
-                features = prefix
+        if isinstance(features, Sequence) and len(features) == 1 and features[0].endswith("*"):
+            features = features[0]
         if features is None:
             features = decoder.default_features()
         if isinstance(features, str):
@@ -715,9 +701,9 @@ def _require(where: str, names: Sequence[str], wanted: Mapping[str, str], is_tex
         separator = max(_SEPARATORS, key=names[0].count)
         if names[0].count(separator) >= 2:
             values = names[0].split(separator)
-            text += "; or is there another separator? "
-            text += f"sep={_SEPARATORS[separator]!r}"
-    if not count and any(map(_is_value, values)):
+            text += f"; or is there another separator? sep={_SEPARATORS[separator]!r}"
+    is_row = any(exact_decimal(x) is not None or iso_seconds(x) is not None for x in values)
+    if not count and is_row:
         text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"
     raise StreamError(where, "schema", text)
 
@@ -746,15 +732,6 @@ def _meant(names: Sequence[str], role: str, name: str) -> str | None:
     known = _USUAL_NAMES.get(role, ())
     usual = [each for each in names if get_close_matches(each.strip().lower(), known, 1, 0.8)]
     return next(iter([*get_close_matches(name, names, 1, 0.8), *usual]), None)
-
-
-def _is_value(name: str) -> bool:
-    """Return whether a column name looks like a row value: a number, or a time."""
-    try:
-        float(name)
-    except ValueError:
-        return iso_seconds(name) is not None
-    return True
 
 
 class FileSource(Reader, PartitionedSource):

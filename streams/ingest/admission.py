@@ -116,9 +116,9 @@ class BoundedWindow:
         self._enter(t, size)
         self._leave(watermark)
         forced = None
-        while (self._num_rows > self.most_rows or self.num_bytes > self.most_bytes) and self._ticks[
-            0
-        ] < self._latest:
+        while self._num_rows > self.most_rows or self.num_bytes > self.most_bytes:
+            if self._ticks[0] == self._latest:
+                break
             forced = self._ticks[0] + 1
             self._leave(forced)
         return forced
@@ -313,8 +313,7 @@ class Admission:
         """Add partitions."""
         for partition in new:
             if not 0 <= partition <= MAX_PARTITION:
-                text = f"partitions are numbered 0 to {MAX_PARTITION}, got {partition}"
-                raise ValueError(text)
+                raise ValueError(f"partitions are numbered 0 to {MAX_PARTITION}, got {partition}")
             self._change(partition, PartitionState())
 
     def end(self, ended: Set[int]) -> bool:

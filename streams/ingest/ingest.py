@@ -24,7 +24,6 @@ import pyarrow as pa
 from tgflow.checkpoint.durable.errors import DiskFull
 from tgflow.checkpoint.durable.log import DurableLog, LogPosition
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch, LateLabels
-from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import LateEvent, SourceExpired, TooManyBadRecords
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
 from tgflow.streams.ingest.admission import Admission
@@ -115,6 +114,8 @@ class Ingest:
         self.source = source
         self.unit, self.x_dim = source.unit, source.x_dim
         """Unit of a tick; width of the edge features."""
+        self.ids = source.ids
+        """The map to dense ids, including those of all yielded events."""
         self.first = first
         self.accounting = RowAccounting(source.name, max_bad_ratio)
         self._config = config
@@ -225,11 +226,6 @@ class Ingest:
     def committed(self, state: IngestState) -> None:
         """Record that a checkpoint holds `state`; the next poll notifies the source."""
         self._committed = state
-
-    @property
-    def ids(self) -> NodeIds:
-        """The map to dense ids, including those of all yielded events."""
-        return self.source.ids
 
     @property
     def num_events(self) -> int | None:
@@ -470,9 +466,9 @@ class Ingest:
             placed = self._taken()
             if (labels := self._labels) is not None and len(released):
                 labels.keep(keys := labels.keys_of(released))
-                # before the events: a crash in between leaves them for these, released again
                 self._write_labels(labels.due(released.t, first), sync=False)
                 placed.append(labels.placed(keys, first))
+                # before the events: a crash in between leaves the labels for these, released again
             footer |= {
                 "num_released": first + len(released),
                 "counts": self.accounting.changes(),

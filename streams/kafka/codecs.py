@@ -17,15 +17,14 @@ from tgflow.streams.errors import RowFault
 from tgflow.streams.files.csv import csv_parser, typed_id
 from tgflow.streams.files.decoder import SAMPLES
 from tgflow.streams.files.jsonl import json_parser, parse_object
-from tgflow.streams.files.quotes import Quotes
-from tgflow.streams.files.text import Parser, parse_rows
+from tgflow.streams.files.text import Parser, Quotes, parse_rows
 from tgflow.streams.ingest.ordering import no_rows
 from tgflow.streams.kafka.avro import AvroReader, BadRecord, frame_of, unframed
 from tgflow.streams.kafka.config import CodecName, KafkaConfig
 from tgflow.streams.kafka.consumer import Chunk
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, RowBatch
 from tgflow.streams.rows.schema import listed
-from tgflow.streams.rows.validate import RowSchema, validate
+from tgflow.streams.rows.validate import RowSchema, feature_names, validate
 
 MAX_RECORD_ROWS = 1 << 20
 """Maximum rows of an Arrow record."""
@@ -74,13 +73,12 @@ class CsvCodec(Codec):
 
     def __init__(self, schema: RowSchema) -> None:
         columns = schema.columns
-        widths = zip(columns.features, schema.widths, strict=True)
-        features = [n if w == 1 else f"{n}[{i}]" for n, w in widths for i in range(w)]
+        features = feature_names(columns.features, schema.widths)
         columns = replace(columns, features=tuple(features))
         self.schema = replace(schema, columns=columns, widths=(1,) * len(features))
         first = [columns.src, columns.dst, *columns.times, *columns.single(int, float), *features]
         names = list(dict.fromkeys([*first, columns.event_id] if columns.event_id else first))
-        self._parser = csv_parser(names, ",", columns, schema.ids, schema.time, _QUOTES)
+        self._parser = csv_parser(names, ",", self.schema, _QUOTES)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
         """Return one row for each line, or quoted lines; a record has at least one."""
@@ -114,7 +112,7 @@ class JsonCodec(Codec):
         super().__init__(schema)
         widths = zip(schema.columns.features, schema.widths, strict=True)
         lists: dict[str, Any] = {name: [] for name, width in widths if width > 1}
-        self._parser = json_parser(schema.columns, schema.ids, schema.time, lists)
+        self._parser = json_parser(schema, lists)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
         """Return one row for each record; the frame of a registry before it is skipped."""

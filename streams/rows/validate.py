@@ -368,6 +368,7 @@ def hashes_of(texts: pa.Array) -> Int64s:
 # Times, relations and labels: exact conversion of numbers of any type to int64 ticks.
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
+_ANY_INT = re.compile(r"\s*[+-]?\d+(?:_\d+)*\s*")  # what int() reads
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})")  # int() refuses thousands of digits
 BOOLEANS = ("false", "true")
 MISSING = ("", "NA", "N/A", "null", "NULL", "None")
@@ -402,12 +403,13 @@ def time_type(scale: Scale) -> pa.DataType:
     return pa.string() if scale.is_text else pa.decimal128(PRECISION, scale.digits)
 
 
-def column_types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
+def column_types(schema: RowSchema) -> dict[str, pa.DataType]:
     """Return the Arrow types to parse the columns of a file to."""
+    columns, id_type = schema.columns, pa.int64() if schema.ids == "int" else pa.string()
     types = dict.fromkeys(columns.categorical, pa.string())
     types |= dict.fromkeys(columns.numbers, pa.float32())
-    types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
-    types |= dict.fromkeys(columns.times, time_type(time))
+    types |= dict.fromkeys([columns.src, columns.dst], id_type)
+    types |= dict.fromkeys(columns.times, time_type(schema.time))
     for name in columns.single(int):
         types[name] = pa.string() if name in columns.texts else time_type(UNSCALED)
     if columns.event_id:
@@ -816,18 +818,10 @@ def saved_classes(position: Position) -> dict[str, list[str]]:
 def first_classes(values: Iterable[object]) -> list[str] | None:
     """Return the initial classes if most values are texts, None if not."""
     there = [value for value in values if value not in (None, "")]
-    texts = [value for value in there if isinstance(value, str) and not _is_whole(value)]
+    texts = [value for value in there if isinstance(value, str) and not _ANY_INT.fullmatch(value)]
     if 2 * len(texts) <= len(there):
         return None
     return [*BOOLEANS] if all(text.lower() in BOOLEANS for text in texts) else []
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
 
 
 # Edge features: columns of numbers, or of lists of numbers, to one finite float32 matrix.
@@ -861,7 +855,7 @@ def feature_columns(
     return x
 
 
-def feature_names(names: Sequence[str], widths: Sequence[int]) -> list[str]:
+def feature_names(names: Iterable[str], widths: Iterable[int]) -> list[str]:
     """Return the names of the columns of a feature matrix: `f0`, or `x[1]` in a list."""
     named = zip(names, widths, strict=True)
     return [n if width == 1 else f"{n}[{i}]" for n, width in named for i in range(width)]
