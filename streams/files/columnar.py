@@ -81,11 +81,9 @@ class ColumnarDecoder(Decoder):
         self._num_read = 0
 
     def names(self) -> Sequence[str]:
-        """Return the names of the columns."""
         return self._names
 
     def default_features(self) -> Sequence[str]:
-        """Return the default feature columns given at construction."""
         return self._features
 
     def batches(
@@ -109,20 +107,17 @@ class ColumnarDecoder(Decoder):
             raise SourceCorrupt(where, "syntax", f"{text}; fetch the file again") from error
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return a sample of the first rows, by column name, without unreadable rows."""
         for batch in self.batches(columns.names, SAMPLES):
             rows = (_values(batch, row) for row in range(len(batch)))
             return [row for row, is_whole in rows if is_whole]
         return []
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
-        """Return the rows; column types are checked during conversion."""
         if start is not None:
             self._check(start)
         return self._rows(schema, 0 if start is None else int(start["row"] or 0))
 
     def progress(self) -> float:
-        """Return the share of rows that the latest `read` has yielded, 0 if unknown."""
         return min(1.0, self._num_read / self.num_events) if self.num_events else 0.0
 
     def _rows(self, schema: RowSchema, first: int) -> Iterator[RowBatch]:

@@ -146,7 +146,6 @@ class CsvDecoder(TextDecoder):
         self._check_width()
 
     def names(self) -> Sequence[str] | None:
-        """Return the column names, None if there are neither rows nor names."""
         if self._given is not None:
             return [f"_{i}" if name == UNREAD else name for i, name in enumerate(self._given)]
         if self._header:
@@ -158,14 +157,12 @@ class CsvDecoder(TextDecoder):
         return [*first[: len(row)], *(f"c{i}" for i in range(len(first), len(row)))]
 
     def notes(self) -> Sequence[str]:
-        """Return a note that default column names are used."""
         names = self.names()
         if self._header or self._given is not None or names is None:
             return ()
         return [f"no header: the columns are read as {listed(names)}; columns='...' names others"]
 
     def read_head(self) -> list[bytes]:
-        """Read the first lines, with whitespace normalized."""
         return [bytes(self._tidy(line)) for line in super().read_head()]
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
@@ -181,7 +178,6 @@ class CsvDecoder(TextDecoder):
         return rows
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return the parser of lines."""
         return csv_parser(self.names() or (), self._delimiter, schema, self.quotes, self._tidy)
 
     def plain(self) -> tuple[bytes, str, Sequence[str]]:
@@ -295,7 +291,6 @@ class JodieDecoder(CsvDecoder):
         return ["src", "dst", "t", "label", *given]
 
     def notes(self) -> Sequence[str]:
-        """Return a note on the layout."""
         text = f"src, dst, t, label and {len(self.default_features())} features, users and items as"
         way_out = "format='csv' reads the columns by their own names"
         return [f"read as JODIE's files: {text} separate nodes; {way_out}"]

@@ -48,11 +48,9 @@ class DyglibDecoder(CsvDecoder):
         return _NAMES if self._rows_of_x is None else (*_NAMES, FEATURES)
 
     def default_features(self) -> Sequence[str]:
-        """Return x, if there are features."""
         return () if self._rows_of_x is None else (FEATURES,)
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return the values of some of the first lines, with their features."""
         found, rows = [], self._rows_of_x
         for line in self.head()[1:]:
             values = split_values(line, ",")
@@ -66,7 +64,6 @@ class DyglibDecoder(CsvDecoder):
         return found
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return the parser of lines, features included."""
         rows, columns = self._rows_of_x, schema.columns
         if rows is None or FEATURES not in columns.features:
             return csv_parser(_NAMES, ",", schema, self.quotes)

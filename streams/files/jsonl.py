@@ -50,7 +50,6 @@ class JsonlDecoder(TextDecoder):
     """
 
     def names(self) -> Sequence[str] | None:
-        """Return the keys in at least half of the first objects, or None without a line."""
         head = self.head()
         if not head:
             return None
@@ -61,16 +60,13 @@ class JsonlDecoder(TextDecoder):
         return [name for name, count in counts.items() if 2 * count >= len(self._objects)]
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return the objects among the first lines."""
         return self._objects
 
     def read_head(self) -> list[bytes]:
-        """Read the lines that determine the keys and their types."""
         num_lines = 1 if self.is_growing else HEAD_LINES
         return head_of(self._path, num_lines, HEAD_BYTES, self._max_bytes)
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return the parser of lines."""
         rows, names = self._objects, schema.columns.names
         usual = {name: usual_value(row.get(name) for row in rows) for name in names}
         return json_parser(schema, usual)

@@ -139,12 +139,10 @@ class Spool(FileTail):
         return self.ended.is_set()
 
     def wait(self, stop: Event) -> bool:
-        """Wait briefly for the end of the pipe; return False if `stop` is set."""
         self.ended.wait(POLL_SECONDS / 4)
         return not stop.is_set()
 
     def fill(self, size: int) -> None:
-        """Wait until the file holds `size` bytes, or the pipe has ended."""
         while self.path.stat().st_size < size and not self.ended.wait(POLL_SECONDS / 4):
             pass
 

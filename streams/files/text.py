@@ -600,11 +600,9 @@ class TextDecoder(Decoder):
         self.is_growing = self.whole_lines = True
 
     def progress(self) -> float:
-        """Return the share of the file's bytes that the latest `read` has consumed."""
         return 0.0 if self._file is None else self._file.progress()
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
-        """Return the rows, block after block, from line `start` on."""
         self._file = TextFile(self._path, self._max_bytes, start)
         self._first_line = self.first_line()
         blocks = self._file.blocks(

@@ -50,23 +50,11 @@ class UrlPath:
         self._system, self._path = system, path
         self._scheme = url.partition("://")[0]
         self._url = f"{self._scheme}://{path}"  # without options such as the endpoint
+        found = PurePosixPath(path)
+        self.name, self.suffix, self.suffixes = found.name, found.suffix, found.suffixes
+        """Last part of the path, its ending with the dot, and all endings."""
         self._info: fs.FileInfo | None = None
         self._tag: bytes | None = None
-
-    @property
-    def name(self) -> str:
-        """Last part of the path."""
-        return PurePosixPath(self._path).name
-
-    @property
-    def suffix(self) -> str:
-        """Ending of the name, with its dot."""
-        return PurePosixPath(self._path).suffix
-
-    @property
-    def suffixes(self) -> list[str]:
-        """All endings of the name."""
-        return PurePosixPath(self._path).suffixes
 
     def __str__(self) -> str:
         return self._url

@@ -100,7 +100,6 @@ class CsvCodec(Codec):
         return replace(decoded, faults={**decoded.faults, **faults})
 
     def raw(self, value: bytes, row: int) -> bytes:
-        """Return the row."""
         ends = _QUOTES.row_ends(value)
         return value[ends[row - 1] if row else 0 : ends[row]].removesuffix(b"\n")
 
@@ -178,7 +177,6 @@ class ArrowCodec(Codec):
         self._schema: pa.Schema | None = None
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
-        """Return the rows of all batches of each record."""
         batches: list[pa.RecordBatch] = []
         num_rows = np.ones(len(values), dtype=np.int64)
         faults: dict[int, Fault] = {}
@@ -195,7 +193,6 @@ class ArrowCodec(Codec):
         return Decoded(_joined([batch for batch in batches if len(batch)]), num_rows, faults)
 
     def raw(self, value: bytes, row: int) -> bytes:
-        """Return the row as JSON, or an unreadable record unchanged."""
         try:
             [batch] = _joined(self._batches(value))
         except (BadRecord, ValueError):
@@ -302,7 +299,6 @@ class AvroCodec(Codec):
         self._reader, self._names = AvroReader(config), schema.columns.names
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
-        """Return one row for each record."""
         rows: dict[int, dict[str, Any]] = {}
         faults: dict[int, Fault] = {}
         for i, value in enumerate(values):
