@@ -189,8 +189,10 @@ class Files:
         `is_complete` was taken before the read; if the read was idle, this waits until `stop`.
         """
         while True:
-            if current + 1 == len(self.decoders):
-                self._look_for_files()
+            if current + 1 == len(self.decoders) and self._folder is not None and self._open_file:
+                for path in _paths_in(self._folder, after=self.names[-1]):
+                    self.decoders.append(self._open_file(path))
+                    self.names.append(path.name)
             if current + 1 < len(self.decoders):
                 return current + 1
             if is_complete or self.growth is None:
@@ -228,14 +230,6 @@ class Files:
         done = sum(decoder.size for decoder in self.decoders[:current])
         done += round(self.decoders[current].size * self.decoders[current].progress())
         return done / total if total else 1.0
-
-    def _look_for_files(self) -> None:
-        """Add new files in the folder that sort after the last one."""
-        if self._folder is None or self._open_file is None:
-            return
-        for path in _paths_in(self._folder, after=self.names[-1]):
-            self.decoders.append(self._open_file(path))
-            self.names.append(path.name)
 
 
 def paths_of(source: str) -> list[FilePath]:
@@ -348,26 +342,21 @@ def _wait_for_rows(
             lines = (line for line in file if line.endswith(b"\n"))
             rows = (line for line in lines if not line.startswith(comments))
             has_lines = sum(1 for _ in islice(rows, ENOUGH_LINES)) == ENOUGH_LINES
-        if has_lines and _has_rows(path, comments, open_file):
+        try:
+            decoder = open_file(path) if has_lines else None
+            if isinstance(decoder, TextDecoder):  # below its header, if any
+                decoder.let_grow()
+                below = decoder.head()[decoder.num_header_lines :]
+                has_lines = any(not row.startswith(comments) for row in below)
+        except OpenQuote:
+            if path.stat().st_size > BLOCK_BYTES:
+                raise
+            has_lines = False
+        if has_lines:
             return
         if time.monotonic() > notice:
             notice = math.inf
             _log.warning("%s: waiting for a writer, a header and a row", path.name)
-
-
-def _has_rows(path: Path, comments: tuple[bytes, ...], open_file: OpenFile) -> bool:
-    """Return whether a file has a whole row below its header, if any, and no open quote."""
-    try:
-        decoder = open_file(path)
-        if not isinstance(decoder, TextDecoder):
-            return True
-        decoder.let_grow()
-        rows = decoder.head()[decoder.num_header_lines :]
-        return any(not row.startswith(comments) for row in rows)
-    except OpenQuote:
-        if path.stat().st_size > BLOCK_BYTES:
-            raise
-        return False
 
 
 class Reader:

@@ -110,21 +110,16 @@ def validate(
         whole = replace(whole, event_id_hash=hashes_of(whole.event_id))
     found.sort(key=lambda fault: fault.row)
     good = np.concatenate(kept) if found or index is not None else None
-    counts = {SPACED: spaced} if (spaced := _num_spaced(whole)) else {}
-    num_rows += len(faults)
+    num_rows, spaced = num_rows + len(faults), 0
+    for ids in (whole.src, whole.dst) if pa.types.is_string(whole.src.type) else ():
+        if (np.frombuffer(ids.buffers()[2] or b"", dtype=np.uint8) == ord(" ")).any():
+            spaced += pc.sum(pc.or_(pc.starts_with(ids, " "), pc.ends_with(ids, " "))).as_py() or 0
+    counts = {SPACED: spaced} if spaced else {}
     return RowBatch(whole, good, found, num_rows, locate, position or {}, counts=counts)
 
 
 SPACED = "id_with_spaces_around"
 """Name of the number of ids that begin or end with a space, among `RowBatch.counts`."""
-
-
-def _num_spaced(events: EventColumns) -> int:
-    found = 0
-    for ids in (events.src, events.dst) if pa.types.is_string(events.src.type) else ():
-        if (np.frombuffer(ids.buffers()[2] or b"", dtype=np.uint8) == ord(" ")).any():
-            found += pc.sum(pc.or_(pc.starts_with(ids, " "), pc.ends_with(ids, " "))).as_py() or 0
-    return found
 
 
 class BadRows(Exception):
