@@ -47,6 +47,9 @@ class StreamError(ValueError):
         self.code = code
         self.text = text
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.where, self.code, self.text)
+
 
 class SourceExpired(StreamError):
     """Raised when the next data is gone: deleted by retention, or a removed file."""

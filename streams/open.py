@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.graph.events import EventBatch, concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import StreamError
-from tgflow.streams.files.reader import FileSource, Reader, find_files
+from tgflow.streams.files.reader import DEPTH, FileSource, Reader
 from tgflow.streams.files.text import BLOCK_BYTES
 from tgflow.streams.options import StreamOptions
+from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.streams.rows.row_batch import EventColumns, RowBatch, to_batch
 from tgflow.streams.rows.schema import Checks
 
@@ -27,38 +29,15 @@ POLL_SECONDS = 1.0
 
 
 @described
-class EventSource:
-    """The events of files or tables in sequence, up to the first bad row.
+class EventSource(Reader):
+    """The events of files or tables in sequence, up to the first bad row."""
 
-    Args:
-        name: Name in messages.
-        reader: Reader of the files.
-        ids: Map from node ids to dense ones.
-        sort: Whether to read everything first and sort it by time, ties in file order.
-    """
-
-    def __init__(self, name: str, reader: Reader, ids: NodeIds, sort: bool) -> None:
-        self.ids = ids
-        self.unit = reader.time.tick
-        self.time_unit = reader.time.unit
-        """Unit of numeric times in the files."""
-        self.notes: Sequence[str] = reader.notes
-        """Settings detected from the first rows, one sentence each."""
-        self.columns: Mapping[str, str] = reader.columns
-        """Columns that were found by their usual names, by role: "src", "dst", "t"."""
-        self.id_kind, self.id_note = reader.id_kind, reader.id_note
-        """Kind of the ids, "int" or "string", and a sentence on it."""
-        self.num_events = reader.num_events
-        self.x_dim = reader.x_dim
-        self.features: Mapping[str, int] = reader.features
-        """Widths of the feature columns by name, in order, categorical ones last."""
-        self.progress = 0.0
-        """Share of the data that the latest iteration has read, 0 to 1."""
-        self.origin: dict[str, Any] = {}
-        """Path and options of `open_stream`; the path of an in-memory table is empty."""
-        self._name = name
-        self._reader = reader
-        self._sort = sort
+    progress = 0.0
+    """Share of the data that the latest iteration has read, 0 to 1."""
+    sort = False
+    """Whether everything is read first and sorted by time, ties in file order."""
+    origin: Mapping[str, Any] = {}
+    """Path and options of `open_stream`; the path of an in-memory table is empty."""
 
     def first(self, count: int) -> EventBatch:
         """Return the first `count` events in file order, without bad rows.
@@ -69,7 +48,7 @@ class EventSource:
             StreamError: If a file cannot be read.
         """
         batches, ids, left = [], NodeIds(self.ids.bipartite), count
-        with closing(self._reader.read()) as read:
+        with closing(self._read()) as read:
             for rows, _ in read:
                 batches.append(to_batch(rows.events.take(slice(0, left)), ids))
                 left -= len(batches[-1])
@@ -77,17 +56,9 @@ class EventSource:
                     break
         return concat(batches)
 
-    def count_labels(self) -> dict[str, int]:
-        """Return the number of rows with each known label, as text; reads everything.
-
-        Raises:
-            StreamError: If a file cannot be read.
-        """
-        return self._reader.count_labels()
-
     def _facts(self) -> dict[str, object]:
         return {
-            "name": self._name,
+            "name": self.name,
             "num_events": self.num_events,
             "unit": self.unit,
             "x_dim": self.x_dim,
@@ -97,8 +68,8 @@ class EventSource:
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:
         """Texts of the classes 0, 1, ... so far: "relation", "label", and by categorical column."""
-        names = self._reader.label_names
-        found = {role: tuple(each.names) for role, each in self._reader.classes.items()}
+        names = self._options.label_names if self._options.label else ()
+        found = {role: tuple(each.names) for role, each in self._classes.items()}
         return found | ({"label": names} if names else {})
 
     def __iter__(self) -> Iterator[EventBatch]:
@@ -108,20 +79,26 @@ class EventSource:
             StreamError: At the first bad row, after the events before it.
         """
         self.progress = 0.0
-        last, held = INT64_MIN, []
-        with closing(FileSource(self._name, self._reader, self.ids)) as source:
-            source.start({})
-            while not source.ended():
-                for rows in source.poll({0}, POLL_SECONDS):
-                    events, error = self._until_error(rows, last)
-                    self.progress = source.progress()
-                    if len(events) and self._sort:
-                        held.append(events)
-                    elif len(events):
-                        last = int(events.t[-1])
-                        yield from self._batches(events)
-                    if error is not None:
-                        raise error
+        last, held, stop = INT64_MIN, list[EventColumns](), Event()
+        ahead = Prefetcher(self._read(None, stop), DEPTH)
+        try:
+            while True:
+                if (read := ahead.take(POLL_SECONDS)) is None:
+                    continue
+                rows, self.progress = read
+                events, error = self._until_error(rows, last)
+                if len(events) and self.sort:
+                    held.append(events)
+                elif len(events):
+                    last = int(events.t[-1])
+                    yield from self._batches(events)
+                if error is not None:
+                    raise error
+        except Ended:
+            pass
+        finally:
+            stop.set()
+            ahead.close()
         if held:
             whole = EventColumns.concat(held)
             yield from self._batches(whole.take(np.argsort(whole.t, kind="stable")))
@@ -132,15 +109,12 @@ class EventSource:
             yield to_batch(events.take(slice(at, at + MAX_BATCH)), self.ids)
 
     def _until_error(self, rows: RowBatch, last: int) -> tuple[EventColumns, StreamError | None]:
-        """Return the events before the first row that is bad or goes back in time, and the error.
-
-        `last` is the time of the previous event.
-        """
+        """Return the events before the first row that is bad or early, and the error."""
         t = rows.events.t
         number = np.arange(len(t)) if rows.index is None else rows.index
         before = np.concatenate([np.array([last]), t[:-1]])
         wrong = (t == INT64_MIN) | (t == INT64_MAX)
-        if not self._sort:
+        if not self.sort:
             wrong |= t < before
         found = [(fault.row, fault.code, fault.text) for fault in rows.faults[:1]]
         if wrong.any():
@@ -207,13 +181,12 @@ def open_stream(
         ([[5, 7]], ['shop'])
     """
     wanted = StreamOptions(**options)
-    name, reader, found = _reader_of(source, wanted)
-    if reader.refusal is not None:
-        raise reader.refusal
-    ids = NodeIds(found if bipartite is None else bipartite) if ids is None else ids
-    stream = EventSource(name, reader, ids, sort)
+    stream = EventSource(source, wanted, ids=ids, bipartite=bipartite)
+    if stream.refusal is not None:
+        raise stream.refusal
     path = str(source) if isinstance(source, str | os.PathLike) else ""
-    stream.origin = {"path": path, "sort": sort, **asdict(wanted), **reader.columns}
+    stream.sort = sort
+    stream.origin = {"path": path, "sort": sort, **asdict(wanted), **stream.columns}
     return stream
 
 
@@ -246,7 +219,7 @@ def open_files(
         follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
             folder, and never end. Column detection then uses the first row alone.
         bipartite: As for `open_stream`.
-        part: As for `FileSource`.
+        part: Number of sources that a run has read before this one.
         **options: Fields of `StreamOptions`.
 
     Raises:
@@ -255,7 +228,7 @@ def open_files(
         TypeError: If an option is unknown.
         ValueError: If an option has an invalid value.
     """
-    name, reader, found = _reader_of(
+    return FileSource(
         source,
         StreamOptions(**options),
         event_id=event_id,
@@ -264,21 +237,6 @@ def open_files(
         checks=checks,
         block_bytes=block_bytes,
         follow=follow,
+        bipartite=bipartite,
+        part=part,
     )
-    return FileSource(name, reader, NodeIds(found if bipartite is None else bipartite), part)
-
-
-def _reader_of(
-    source: Any,
-    options: StreamOptions,
-    *,
-    checks: Checks | None = None,
-    block_bytes: int = BLOCK_BYTES,
-    follow: bool = False,
-    **columns: Any,
-) -> tuple[str, Reader, bool]:
-    """Return the name of a source, its reader, and whether its format makes it bipartite."""
-    files = find_files(source, options, block_bytes, follow=follow)
-    reader = Reader(files, options, checks or Checks(), **columns)
-    name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
-    return name, reader, any(decoder.bipartite for decoder in files.decoders)

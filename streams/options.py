@@ -85,8 +85,6 @@ class StreamOptions(ColumnNames, TextLayout):
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.id_kind not in (None, "int", "string"):
-            raise ValueError(f"unknown id_kind {self.id_kind!r}; choose 'int', 'string' or None")
         if self.fill_missing is not None and not math.isfinite(self.fill_missing):
             raise ValueError(f"fill_missing must be a finite number, got {self.fill_missing}")
         if self.time_format is not None:

@@ -75,7 +75,11 @@ def convert_tgb(
     """
     folder, target = Path(folder), Path(out)
     if (folder / "manifest.yaml").exists():
-        name = _relbench_name(folder / "manifest.yaml")
+        manifest = folder / "manifest.yaml"
+        named = re.search(r"""^name:\s*["']?([\w.-]+)""", manifest.read_text("utf-8"), re.MULTILINE)
+        if named is None:
+            raise StreamError(str(manifest), "schema", "it has no line `name: ...`")
+        name = named[1]
         edges = _only(folder / "db", "events.parquet")
         pickles = {part: _only(folder / "negatives", f"{part}_ns*.pkl") for part in PARTS}
     else:
@@ -110,13 +114,6 @@ def convert_tgb(
             save_file(arrays, other, about)
     sizes = (len(arrays["dst"]) for arrays, _ in negatives.values())
     return Converted(tuple(written), len(t), dict(zip(PARTS, sizes, strict=True)))
-
-
-def _relbench_name(manifest: Path) -> str:
-    found = re.search(r"""^name:\s*["']?([\w.-]+)""", manifest.read_text("utf-8"), re.MULTILINE)
-    if found is None:
-        raise StreamError(str(manifest), "schema", "it has no line `name: ...`")
-    return found[1]
 
 
 def _only(folder: Path, pattern: str) -> Path:

@@ -45,13 +45,8 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, zipfile.BadZipFile, zlib.erro
 
 def _without_runs(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Decode the run-end-encoded columns of a batch."""
-    has_runs = [pa.types.is_run_end_encoded(field.type) for field in batch.schema]
-    if not any(has_runs):
-        return batch
-    columns = [
-        pc.run_end_decode(column) if is_encoded else column
-        for column, is_encoded in zip(batch.columns, has_runs, strict=True)
-    ]
+    is_run = pa.types.is_run_end_encoded
+    columns = [pc.run_end_decode(x) if is_run(x.type) else x for x in batch.columns]
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
@@ -86,11 +81,9 @@ class ColumnarDecoder(Decoder):
         self._num_read = 0
 
     def names(self) -> Sequence[str]:
-        """Return the names of the columns."""
         return self._names
 
     def default_features(self) -> Sequence[str]:
-        """Return the default feature columns given at construction."""
         return self._features
 
     def batches(
@@ -114,20 +107,17 @@ class ColumnarDecoder(Decoder):
             raise SourceCorrupt(where, "syntax", f"{text}; fetch the file again") from error
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return a sample of the first rows, by column name, without unreadable rows."""
         for batch in self.batches(columns.names, SAMPLES):
             rows = (_values(batch, row) for row in range(len(batch)))
             return [row for row, is_whole in rows if is_whole]
         return []
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
-        """Return the rows; column types are checked during conversion."""
         if start is not None:
             self._check(start)
         return self._rows(schema, 0 if start is None else int(start["row"] or 0))
 
     def progress(self) -> float:
-        """Return the share of rows that the latest `read` has yielded, 0 if unknown."""
         return min(1.0, self._num_read / self.num_events) if self.num_events else 0.0
 
     def _rows(self, schema: RowSchema, first: int) -> Iterator[RowBatch]:
@@ -137,10 +127,14 @@ class ColumnarDecoder(Decoder):
             size = self._path.stat().st_size
             anchor = {"size": size, "sha256": digest(tail(self._path, size))}
         for batch in self.batches(schema.columns.names, BATCH_ROWS, first):
-            locate = partial(_origin, self.name, self._num_read, batch)
+            locate = partial(self._origin, batch, self._num_read)
             self._num_read += len(batch)
             position: Position = {"row": self._num_read, **anchor}
             yield validate(batch, schema, locate=locate, position=position)
+
+    def _origin(self, batch: pa.RecordBatch, first: int, row: int) -> Origin:
+        raw = json.dumps(_values(batch, row)[0], default=str).encode()
+        return Origin({"file": self.name, "row": first + row}, raw)
 
     def _check(self, start: Position) -> None:
         """Raise `SourceTruncated` or `SourceMismatch` if the data differs from that of `start`."""
@@ -156,11 +150,6 @@ class ColumnarDecoder(Decoder):
         if size > before and not self._may_grow:
             text = f"it has {size} bytes, but had {before} when it was read; put the old file back"
             raise SourceMismatch(self.name, "schema", text)
-
-
-def _origin(name: str, first: int, batch: pa.RecordBatch, row: int) -> Origin:
-    values, _ = _values(batch, row)
-    return Origin({"file": name, "row": first + row}, json.dumps(values, default=str).encode())
 
 
 def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:

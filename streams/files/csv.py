@@ -31,14 +31,16 @@ import pyarrow.csv
 from tgflow.base._native import may_have_other_spellings
 from tgflow.graph.id_columns import canonical, ids_of_kind
 from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.files.quotes import Quotes, Text
 from tgflow.streams.files.text import (
     BLOCK_BYTES,
     BOM,
     Parser,
+    Quotes,
+    Text,
     TextDecoder,
     TextFile,
     head_of,
+    is_unicode,
     parser_block,
     refuse_tiny,
     undecodable,
@@ -46,8 +48,8 @@ from tgflow.streams.files.text import (
 from tgflow.streams.files.urls import FilePath
 from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import Fault, Int64s
-from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.validate import MISSING, RowSchema, has_too_many_decimals, time_type
+from tgflow.streams.rows.schema import Columns, listed
+from tgflow.streams.rows.validate import MISSING, RowSchema, column_types, has_too_many_decimals
 
 SPACE, TAB = "space", "tab"
 UNREAD = "_"
@@ -144,7 +146,6 @@ class CsvDecoder(TextDecoder):
         self._check_width()
 
     def names(self) -> Sequence[str] | None:
-        """Return the column names, None if there are neither rows nor names."""
         if self._given is not None:
             return [f"_{i}" if name == UNREAD else name for i, name in enumerate(self._given)]
         if self._header:
@@ -156,14 +157,12 @@ class CsvDecoder(TextDecoder):
         return [*first[: len(row)], *(f"c{i}" for i in range(len(first), len(row)))]
 
     def notes(self) -> Sequence[str]:
-        """Return a note that default column names are used."""
         names = self.names()
         if self._header or self._given is not None or names is None:
             return ()
         return [f"no header: the columns are read as {listed(names)}; columns='...' names others"]
 
     def read_head(self) -> list[bytes]:
-        """Read the first lines, with whitespace normalized."""
         return [bytes(self._tidy(line)) for line in super().read_head()]
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
@@ -179,11 +178,7 @@ class CsvDecoder(TextDecoder):
         return rows
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return the parser of lines."""
-        names, columns = self.names() or (), schema.columns
-        return csv_parser(
-            names, self._delimiter, columns, schema.ids, schema.time, self.quotes, self._tidy
-        )
+        return csv_parser(self.names() or (), self._delimiter, schema, self.quotes, self._tidy)
 
     def plain(self) -> tuple[bytes, str, Sequence[str]]:
         """Return all rows without header and comments, their separator and the column names."""
@@ -296,7 +291,6 @@ class JodieDecoder(CsvDecoder):
         return ["src", "dst", "t", "label", *given]
 
     def notes(self) -> Sequence[str]:
-        """Return a note on the layout."""
         text = f"src, dst, t, label and {len(self.default_features())} features, users and items as"
         way_out = "format='csv' reads the columns by their own names"
         return [f"read as JODIE's files: {text} separate nodes; {way_out}"]
@@ -322,18 +316,18 @@ def is_jodie(header: Sequence[str], row: Sequence[str]) -> bool:
 def csv_parser(
     names: Sequence[str],
     delimiter: str,
-    columns: Columns,
-    ids: IdKind,
-    time: Scale,
+    schema: RowSchema,
     quotes: Quotes,
     tidy: Callable[[Text], Text] = lambda lines: lines,
 ) -> Parser:
     """Return the parser of lines; times are parsed as decimals, never as floats."""
+    columns = schema.columns
     names = list(names)
     reading = pa.csv.ReadOptions(column_names=names)
     parsing = pa.csv.ParseOptions(delimiter=delimiter)
     with_line_ends = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    types = _types(columns, ids, time)
+    types = column_types(schema)
+    places = [names.index(name) for name in types]
     converting = _strict(types, ("", *MISSING) if columns.fill_missing is not None else ())
     as_text = _strict(dict.fromkeys(types, pa.string()))
     as_ids = _strict(dict.fromkeys([columns.src, columns.dst], pa.string()))
@@ -362,7 +356,7 @@ def csv_parser(
         lines = checked(lines, num_lines)
         refuse_tiny(lines, is_tiny, quotes.row_ends)
         batch = table(lines, converting, num_lines)
-        ends = [batch[columns.src], batch[columns.dst]] if ids == "int" else []
+        ends = [batch[columns.src], batch[columns.dst]] if schema.ids == "int" else []
         if any((column.to_numpy(zero_copy_only=False) < 0).any() for column in ends):
             raise pa.ArrowInvalid("a negative id, such as -007")
         if ends and may_have_other_spellings(lines, delimiter):
@@ -374,11 +368,15 @@ def csv_parser(
     def texts(lines: Text, num_lines: int) -> pa.RecordBatch:
         return table(checked(lines, num_lines), as_text, num_lines)
 
-    def explain(line: Text) -> Fault | None:
-        return _fault(tidy(line), names, delimiter, quotes)
+    def row(line: bytes) -> tuple[list[str], Fault | None]:
+        line = bytes(tidy(line))
+        values = split_values(line, delimiter, "surrogateescape")
+        found = [values[i] for i in places] if len(values) == len(names) else []
+        is_row = found and is_unicode("".join(found)) and not line.startswith(BOM)
+        is_row = is_row and not line.endswith(b"\r")
+        return found, None if is_row else _fault(line, names, delimiter, quotes)
 
-    schema = pa.schema(dict.fromkeys(types, pa.string()))
-    return Parser(typed, texts, explain, schema, listed(list(types)))
+    return Parser((typed, texts), row, pa.schema(dict.fromkeys(types, pa.string())))
 
 
 def check_quotes(lines: Text, quotes: Quotes) -> None:
@@ -391,10 +389,10 @@ def check_quotes(lines: Text, quotes: Quotes) -> None:
         raise pa.ArrowInvalid(r"a \r that ends no line; end lines with \n or \r\n")
 
 
-def split_values(row: Text, delimiter: str) -> list[str]:
+def split_values(row: Text, delimiter: str, errors: str = "strict") -> list[str]:
     """Split a row into values; empty if it is blank, not UTF-8, or wrongly quoted."""
     try:
-        text = row.decode().removesuffix("\n").removesuffix("\r")
+        text = row.decode(errors=errors).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         return []
     if '"' not in text:
@@ -455,18 +453,6 @@ def _fault(line: Text, names: Sequence[str], delimiter: str, quotes: Quotes) -> 
             return "schema", f"{text}; {way_out}"
         return "schema", f"{text}; fix or remove the line"
     return None
-
-
-def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
-    types = dict.fromkeys(columns.categorical, pa.string())
-    types |= dict.fromkeys(columns.numbers, pa.float32())
-    types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
-    types |= dict.fromkeys(columns.times, time_type(time))
-    for name in columns.single(int):
-        types[name] = pa.string() if name in columns.texts else time_type(UNSCALED)
-    if columns.event_id:
-        types.setdefault(columns.event_id, pa.string())
-    return types
 
 
 def _strict(types: Mapping[str, pa.DataType], missing: Sequence[str] = ()) -> pa.csv.ConvertOptions:

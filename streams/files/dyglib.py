@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.csv import CsvDecoder, as_integer, csv_parser, split_values, typed_id
-from tgflow.streams.files.quotes import Text
 from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, Parser
 from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault
@@ -49,50 +48,48 @@ class DyglibDecoder(CsvDecoder):
         return _NAMES if self._rows_of_x is None else (*_NAMES, FEATURES)
 
     def default_features(self) -> Sequence[str]:
-        """Return x, if there are features."""
         return () if self._rows_of_x is None else (FEATURES,)
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return the values of some of the first lines, with their features."""
-        found = []
+        found, rows = [], self._rows_of_x
         for line in self.head()[1:]:
             values = split_values(line, ",")
-            ends = [as_integer(value) for value in values[1:3]]
-            if len(values) == len(_NAMES) and None not in ends:
-                row: dict[str, Any] = dict(zip(_NAMES, values, strict=True))
-                row |= {"src": typed_id(values[1]), "dst": typed_id(values[2])}
-                rows = self._rows_of_x
-                if rows is not None and (number := _row_number(row[INDEX], len(rows))) is not None:
-                    row[FEATURES] = rows[number].tolist()
-                found.append(row)
+            if len(values) != len(_NAMES) or None in map(as_integer, values[1:3]):
+                continue
+            row: dict[str, Any] = dict(zip(_NAMES, values, strict=True))
+            row |= {"src": typed_id(values[1]), "dst": typed_id(values[2])}
+            if rows is not None and (number := _row_number(row[INDEX], len(rows))) is not None:
+                row[FEATURES] = rows[number].tolist()
+            found.append(row)
         return found
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return the parser of lines, features included."""
         rows, columns = self._rows_of_x, schema.columns
         if rows is None or FEATURES not in columns.features:
-            return csv_parser(_NAMES, ",", columns, schema.ids, schema.time, self.quotes)
+            return csv_parser(_NAMES, ",", schema, self.quotes)
         if columns.event_id not in (None, INDEX):
             text = f"event_id={columns.event_id!r}: beside features only {INDEX!r} can be one"
             raise StreamError(self.name, "schema", text)
         others = tuple(name for name in columns.features if name != FEATURES)
-        inner = csv_parser(
-            _NAMES,
-            ",",
-            replace(columns, features=others, event_id=INDEX),
-            schema.ids,
-            schema.time,
-            self.quotes,
-        )
-        keeps_index = columns.event_id is not None
-        no_rows = pa.RecordBatch.from_pylist([], inner.schema)
-        return replace(
-            inner,
-            typed=lambda *lines: _with_features(inner.typed(*lines), rows, keeps_index),
-            texts=lambda *lines: _with_features(inner.texts(*lines), rows, keeps_index),
-            explain=lambda line: inner.explain(line) or _index_fault(line, len(rows)),
-            schema=_with_features(no_rows, rows, keeps_index).schema,
-        )
+        own = replace(columns, features=others, event_id=INDEX)
+        inner = csv_parser(_NAMES, ",", replace(schema, columns=own), self.quotes)
+        place = inner.schema.get_field_index(INDEX)
+
+        def row(line: bytes) -> tuple[list[str], Fault | None]:
+            values, fault = inner.row(line)
+            if fault is not None:
+                return values, fault
+            if (number := _row_number(index := values[place], len(rows))) is None:
+                text = f"idx is {index.strip()!r:.40}, expected 0 to {len(rows) - 1}"
+                return values, ("range", text)
+            values[place] = str(number)
+            return values, None
+
+        def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
+            return _with_features(batch, rows, columns.event_id is not None)
+
+        ways = [lambda *lines, way=way: finish(way(*lines)) for way in inner.ways]
+        return replace(inner, ways=ways, row=row, finish=finish)
 
 
 def _features(path: FilePath) -> Rows | None:
@@ -127,13 +124,6 @@ def _with_features(batch: pa.RecordBatch, rows: Rows, keeps_index: bool) -> pa.R
     if not keeps_index:
         del named[INDEX]
     return pa.RecordBatch.from_pydict(named)
-
-
-def _index_fault(line: Text, num_rows: int) -> Fault | None:
-    index = split_values(line, ",")[-1].strip()
-    if _row_number(index, num_rows) is not None:
-        return None
-    return "range", f"idx is {index!r:.40}, expected 0 to {num_rows - 1}"
 
 
 def _row_number(index: str, num_rows: int) -> int | None:

@@ -39,8 +39,7 @@ from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.dyglib import HEADER as DYGLIB
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
-from tgflow.streams.files.quotes import Quotes, Text
-from tgflow.streams.files.text import BLOCK_BYTES, BOM, COMPRESSION, TextFile, head_of
+from tgflow.streams.files.text import BLOCK_BYTES, BOM, COMPRESSION, Quotes, Text, TextFile, head_of
 from tgflow.streams.files.urls import FilePath, file_path
 from tgflow.streams.options import TextLayout
 
@@ -200,10 +199,7 @@ def _read_file(path: FilePath, texts: Sequence[str], layout: TextLayout) -> pa.T
 def _delimited(
     text: Text, delimiter: str, names: Sequence[str] | None, texts: Sequence[str]
 ) -> pa.Table:
-    """Return delimited text, its columns `texts` and hexadecimal numbers as text.
-
-    Without `names` it has a header.
-    """
+    """Return delimited text, its columns `texts` and hexadecimal numbers as text."""
     text = text.removeprefix(BOM)
     check_quotes(text, Quotes(delimiter.encode(), ()))
 

@@ -15,19 +15,21 @@ import pyarrow as pa
 import pyarrow.json
 
 from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.files.quotes import Text
 from tgflow.streams.files.text import (
     Parser,
+    Text,
     TextDecoder,
     head_of,
+    is_unicode,
     parser_block,
     refuse_tiny,
     undecodable,
 )
 from tgflow.streams.rows.row_batch import Fault
-from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
+from tgflow.streams.rows.schema import UNSCALED, Columns
 from tgflow.streams.rows.validate import (
     RowSchema,
+    column_types,
     has_too_many_decimals,
     text_of,
     time_type,
@@ -48,7 +50,6 @@ class JsonlDecoder(TextDecoder):
     """
 
     def names(self) -> Sequence[str] | None:
-        """Return the keys in at least half of the first objects, or None without a line."""
         head = self.head()
         if not head:
             return None
@@ -59,34 +60,31 @@ class JsonlDecoder(TextDecoder):
         return [name for name, count in counts.items() if 2 * count >= len(self._objects)]
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return the objects among the first lines."""
         return self._objects
 
     def read_head(self) -> list[bytes]:
-        """Read the lines that determine the keys and their types."""
         num_lines = 1 if self.is_growing else HEAD_LINES
         return head_of(self._path, num_lines, HEAD_BYTES, self._max_bytes)
 
     def parser(self, schema: RowSchema) -> Parser:
-        """Return the parser of lines."""
-        rows, columns = self._objects, schema.columns
-        usual = {name: usual_value(row.get(name) for row in rows) for name in columns.names}
-        return json_parser(columns, schema.ids, schema.time, usual)
+        rows, names = self._objects, schema.columns.names
+        usual = {name: usual_value(row.get(name) for row in rows) for name in names}
+        return json_parser(schema, usual)
 
     @cached_property
     def _objects(self) -> list[dict[str, Any]]:
         return [value for value, fault in map(parse_object, self.head()) if fault is None]
 
 
-def json_parser(columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]) -> Parser:
+def json_parser(schema: RowSchema, usual: Mapping[str, Any]) -> Parser:
     """Return the parser of lines with `usual` values; times are decimals, never floats.
 
     Where the values have other types, those of the first line are tried, and then texts.
     """
-    types = json_types(columns, ids, time, usual)
+    types = json_types(schema, usual)
     lists = {name for name, kind in types.items() if pa.types.is_list(kind)}
     text = {name: pa.list_(pa.string()) if name in lists else pa.string() for name in types}
-    schema, current = pa.schema(text), types
+    current = types
 
     def table(lines: Text, num_lines: int, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
         decimals = [name for name, kind in types.items() if pa.types.is_decimal(kind)]
@@ -116,25 +114,18 @@ def json_parser(columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, 
             return table(lines, num_lines, current)
         except pa.ArrowInvalid:
             first, fault = parse_object(lines.lstrip(b" \t").partition(b"\n")[0])
-            found = json_types(columns, ids, time, {n: [] for n in lists} | first)
+            found = json_types(schema, {n: [] for n in lists} | first)
             if fault or found == current or {n for n in found if found[n] in _LISTS} != lists:
                 raise
             batch = table(lines, num_lines, found)
             current = found
             return batch
 
-    def texts(lines: Text, num_lines: int) -> pa.RecordBatch:
-        rows = [parse_object(line) for line in lines.split(b"\n")[:num_lines]]
-        if len(rows) != num_lines or any(fault or _misfit(row, types) for row, fault in rows):
-            raise pa.ArrowInvalid("not one object a line, or values that are no plain ones")
-        values = {name: [text_of(row.get(name)) for row, _ in rows] for name in types}
-        return pa.RecordBatch.from_pydict(values, schema)
+    def row(line: bytes) -> tuple[list[Any], Fault | None]:
+        found, fault = parse_object(line)
+        return [text_of(found.get(name)) for name in types], fault or _misfit(found, types)
 
-    def explain(line: Text) -> Fault | None:
-        row, fault = parse_object(line)
-        return fault or _misfit(row, types)
-
-    return Parser(typed, texts, explain, schema, listed(schema.names))
+    return Parser((typed,), row, pa.schema(text))
 
 
 _LISTS = [pa.list_(pa.float32())]
@@ -153,20 +144,10 @@ def _misfit(row: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> Fault |
     return None
 
 
-def json_types(
-    columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]
-) -> dict[str, pa.DataType]:
+def json_types(schema: RowSchema, usual: Mapping[str, Any]) -> dict[str, pa.DataType]:
     """Return the column types: as in `usual`, or those of numbers that the columns hold."""
-    number = time_type(UNSCALED)
-    types: dict[str, pa.DataType] = dict.fromkeys(columns.categorical, pa.string())
-    types |= dict.fromkeys(columns.numbers, pa.float32())
+    types, columns = column_types(schema), schema.columns
     ends = columns.src, columns.dst
-    types |= dict.fromkeys(ends, pa.int64() if ids == "int" else pa.string())
-    types |= dict.fromkeys(columns.times, time_type(time))
-    for name in columns.single(int):
-        types[name] = pa.string() if name in columns.texts else number
-    if columns.event_id:
-        types.setdefault(columns.event_id, pa.string())
     for name in types:
         value = usual.get(name)
         if isinstance(value, str):
@@ -175,7 +156,7 @@ def json_types(
             types[name] = types[name] if name in (*ends, *columns.times) else pa.bool_()
         elif isinstance(value, int) and types[name] == pa.string():
             exact = *columns.times, *columns.single(int)
-            types[name] = number if name in exact else pa.int64()
+            types[name] = time_type(UNSCALED) if name in exact else pa.int64()
         elif isinstance(value, list) and name in columns.numbers:
             types[name] = _LISTS[0]
     return types
@@ -185,11 +166,8 @@ _AFTER_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n{},\]]")
 
 
 def _refuse_other_lines(lines: Text, num_lines: int) -> None:
-    """Raise `pa.ArrowInvalid` unless each line is, or may be, exactly one object.
-
-    Arrow accepts whitespace between objects and line ends within them; any other text between
-    objects, such as `null`, makes it read out of bounds.
-    """
+    """Raise `pa.ArrowInvalid` unless each line is, or may be, exactly one object."""
+    # any text but whitespace between objects, such as `null`, makes Arrow read out of bounds
     if not lines.lstrip(b" \t").startswith(b"{"):
         raise pa.ArrowInvalid("no object")
     if num_lines > 1 and lines.count(b"}\n{") + lines.count(b"}\r\n{") != num_lines - 1:
@@ -216,18 +194,9 @@ def parse_object(line: Text) -> tuple[dict[str, Any], Fault | None]:
         return {}, ("syntax", f"{text}; write one flat object per event")
     if not isinstance(value, dict):
         return {}, ("syntax", f"{shown(value)} is not an object; write one object per event")
-    if b"\\u" in line and not _is_whole(value):
+    if b"\\u" in line and not is_unicode(json.dumps(value, ensure_ascii=False, default=str)):
         return {}, ("encoding", "a string has half of a character; write whole ones")
     return value, None
-
-
-def _is_whole(value: object) -> bool:
-    """Return whether no string contains an unpaired surrogate."""
-    try:
-        json.dumps(value, ensure_ascii=False, default=str).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

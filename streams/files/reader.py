@@ -52,10 +52,10 @@ from tgflow.streams.rows.validate import (
     LabelCoding,
     RowSchema,
     TextClasses,
+    exact_ticks,
     first_classes,
     first_id_kind,
     saved_classes,
-    time_fault,
     usual_value,
 )
 
@@ -139,12 +139,10 @@ class Spool(FileTail):
         return self.ended.is_set()
 
     def wait(self, stop: Event) -> bool:
-        """Wait briefly for the end of the pipe; return False if `stop` is set."""
         self.ended.wait(POLL_SECONDS / 4)
         return not stop.is_set()
 
     def fill(self, size: int) -> None:
-        """Wait until the file holds `size` bytes, or the pipe has ended."""
         while self.path.stat().st_size < size and not self.ended.wait(POLL_SECONDS / 4):
             pass
 
@@ -191,8 +189,10 @@ class Files:
         `is_complete` was taken before the read; if the read was idle, this waits until `stop`.
         """
         while True:
-            if current + 1 == len(self.decoders):
-                self._look_for_files()
+            if current + 1 == len(self.decoders) and self._folder is not None and self._open_file:
+                for path in _paths_in(self._folder, after=self.names[-1]):
+                    self.decoders.append(self._open_file(path))
+                    self.names.append(path.name)
             if current + 1 < len(self.decoders):
                 return current + 1
             if is_complete or self.growth is None:
@@ -231,14 +231,6 @@ class Files:
         done += round(self.decoders[current].size * self.decoders[current].progress())
         return done / total if total else 1.0
 
-    def _look_for_files(self) -> None:
-        """Add new files in the folder that sort after the last one."""
-        if self._folder is None or self._open_file is None:
-            return
-        for path in _paths_in(self._folder, after=self.names[-1]):
-            self.decoders.append(self._open_file(path))
-            self.names.append(path.name)
-
 
 def paths_of(source: str) -> list[FilePath]:
     """Return the file at a path or URL, or the files of the folder there, in their order."""
@@ -270,25 +262,32 @@ def find_files(
     most = None if limit is None else parse_bytes(limit)
     open_file = partial(decoder_for, layout=options, max_bytes=most, block_bytes=block_bytes)
     comments = SNAP.comments + ((options.comment.encode(),) if options.comment else ())
-    growth = FileTail() if follow else None
-    if _is_path(source) and str(source) == STDIN:
-        return _of_pipe(sys.stdin.buffer, "stdin", open_file, options.format, comments)
-    if _is_path(source):
-        path = file_path(source)
-        if isinstance(path, Path) and is_pipe(path):
-            return _of_pipe(path, path.name, open_file, options.format, comments)
-        if not path.exists():
-            raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
-        if growth is not None and isinstance(path, UrlPath):
-            growth = FileTail(URL_POLL_SECONDS)
-        if not path.is_dir():
-            return _of_paths([path], open_file, growth, comments)
-        paths = _paths_in(path)
-        if not paths:
-            raise StreamError(str(path), "schema", "the folder holds no files")
-        return Files([*map(open_file, paths)], [p.name for p in paths], growth, path, open_file)
-    if isinstance(source, Sequence) and source and all(map(_is_path, source)):
-        return _of_paths([file_path(path) for path in source], open_file, growth, comments)
+    is_path = _is_path(source)
+    if _is_path(source) and is_pipe(source):
+        return _of_pipe(str(source), open_file, options.format, comments)
+    if is_path or (isinstance(source, Sequence) and source and all(map(_is_path, source))):
+        paths = [*map(file_path, [source] if is_path else source)]
+        last, folder = paths[-1], None
+        if is_path and not last.exists():
+            raise FileNotFoundError(f"there is no file or folder {str(last)!r}")
+        growth = FileTail(URL_POLL_SECONDS if isinstance(last, UrlPath) else POLL_SECONDS)
+        if is_path and last.is_dir():
+            folder, paths = last, _paths_in(last)
+            if not paths:
+                raise StreamError(str(folder), "schema", "the folder holds no files")
+        elif follow:
+            kind = format_of(last)
+            is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
+            if isinstance(last, UrlPath) or not is_text:
+                raise ValueError(
+                    "follow=True is for local text files that are not compressed, and for folders "
+                    f"that files are moved to; {last} is neither"
+                )
+            _wait_for_rows(last, growth, comments, open_file)
+        decoders, names = [*map(open_file, paths)], [path.name for path in paths]
+        if follow and folder is None and isinstance(decoders[-1], TextDecoder):
+            decoders[-1].let_grow()
+        return Files(decoders, names, growth if follow else None, folder, open_file)
     table = as_table(source)
     if table is None:
         raise TypeError(
@@ -311,38 +310,15 @@ def _is_path(source: object) -> TypeGuard[str | os.PathLike[str]]:
     return isinstance(source, str | os.PathLike)
 
 
-def _of_paths(
-    paths: Sequence[FilePath],
-    open_file: OpenFile,
-    growth: FileTail | None,
-    comments: tuple[bytes, ...],
-) -> Files:
-    last = paths[-1]
-    if growth is not None:
-        kind = format_of(last)
-        is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
-        if isinstance(last, UrlPath) or not is_text:
-            raise ValueError(
-                "follow=True is for local text files that are not compressed, and for folders that "
-                f"files are moved to; {last} is neither"
-            )
-        _wait_for_rows(last, growth, comments, open_file)
-    decoders = [open_file(path) for path in paths]
-    if growth is not None and isinstance(decoders[-1], TextDecoder):
-        decoders[-1].let_grow()
-    return Files(decoders, [path.name for path in paths], growth)
-
-
 def _of_pipe(
-    pipe: IO[bytes] | Path,
-    name: str,
-    open_file: OpenFile,
-    format: str | None,
-    comments: tuple[bytes, ...],
+    source: str, open_file: OpenFile, format: str | None, comments: tuple[bytes, ...]
 ) -> Files:
     """Return the files for stdin or a named pipe, as CSV if neither format nor name is known."""
+    is_stdin = source == STDIN
+    name = "stdin" if is_stdin else Path(source).name
     ending = next((end for end, kind in EXTENSIONS.items() if kind == format), ".csv")
     known = format_of(Path(name))
+    pipe = sys.stdin.buffer if is_stdin else Path(source)
     spool = Spool(pipe, name if known else name + ending)
     format = format or known
     if format in FORMATS and not FORMATS[format].is_text:
@@ -353,7 +329,7 @@ def _of_pipe(
     decoder.name = name
     if isinstance(decoder, TextDecoder):
         decoder.let_grow()
-    return Files([decoder], [name if isinstance(pipe, Path) else STDIN], spool)
+    return Files([decoder], [STDIN if is_stdin else name], spool)
 
 
 def _wait_for_rows(
@@ -366,100 +342,103 @@ def _wait_for_rows(
             lines = (line for line in file if line.endswith(b"\n"))
             rows = (line for line in lines if not line.startswith(comments))
             has_lines = sum(1 for _ in islice(rows, ENOUGH_LINES)) == ENOUGH_LINES
-        if has_lines and _has_rows(path, comments, open_file):
+        try:
+            decoder = open_file(path) if has_lines else None
+            if isinstance(decoder, TextDecoder):  # below its header, if any
+                decoder.let_grow()
+                below = decoder.head()[decoder.num_header_lines :]
+                has_lines = any(not row.startswith(comments) for row in below)
+        except OpenQuote:
+            if path.stat().st_size > BLOCK_BYTES:
+                raise
+            has_lines = False
+        if has_lines:
             return
         if time.monotonic() > notice:
             notice = math.inf
             _log.warning("%s: waiting for a writer, a header and a row", path.name)
 
 
-def _has_rows(path: Path, comments: tuple[bytes, ...], open_file: OpenFile) -> bool:
-    """Return whether a file has a whole row below its header, if any, and no open quote."""
-    try:
-        decoder = open_file(path)
-        if not isinstance(decoder, TextDecoder):
-            return True
-        decoder.let_grow()
-        rows = decoder.head()[decoder.num_header_lines :]
-        return any(not row.startswith(comments) for row in rows)
-    except OpenQuote:
-        if path.stat().st_size > BLOCK_BYTES:
-            raise
-        return False
-
-
 class Reader:
-    """Reads files in order, from any position."""
+    """The events of files or of a table, in sequence, from any position.
+
+    The arguments are those of `open_files`, with its options as one, and the map of ids.
+    """
 
     def __init__(
         self,
-        files: Files,
+        source: Any,
         options: StreamOptions,
-        checks: Checks,
+        *,
+        ids: NodeIds | None = None,
+        bipartite: bool | None = None,
+        checks: Checks | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        follow: bool = False,
         event_id: str | None = None,
         label_time: str | None = None,
         labels_later: bool = False,
+        part: int = 0,
     ) -> None:
-        self._files, self.growth = files, files.growth
-        self.is_pipe = isinstance(files.growth, Spool)
+        self._files = files = find_files(source, options, block_bytes, follow=follow)
         self._event_id, self._label_time, self._labels_later = event_id, label_time, labels_later
-        self._options, self.columns = _with_usual_names(files, options, event_id)
-        self._checks = checks
+        self.name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
+        self._options, found = _with_usual_names(files, options, event_id)
+        self.columns: Mapping[str, str] = found
+        """Columns that were found by their usual names, by role: "src", "dst", "t"."""
+        self._checks, self._part = checks or Checks(), part
         times = Times(options.time_unit, options.tick_unit, options.time_format)
         self.id_kind: IdKind = options.id_kind or "int"
         self.id_note = f"ids are {ID_KINDS[self.id_kind]}"
         """The kind of the ids, and why: that of the first `SAMPLES` rows, or as given."""
-        self.widths: tuple[int, ...] = ()
-        """Numbers in each feature column that is not categorical."""
+        self._widths: tuple[int, ...] = ()
         self.x_dim = 0
         """Width of the edge features."""
-        self.features: dict[str, int] = {}
+        self.features: Mapping[str, int] = {}
         """Widths of the feature columns by name, in order, categorical ones last."""
-        self.time, _ = times.scale(())
+        self._time, _ = times.scale(())
         self.notes: list[str] = []
         """Settings detected from the first rows, one sentence each."""
         if self.columns:
-            found = ", ".join(f"{role}={name!r}" for role, name in self.columns.items())
-            self.notes.append(f"columns by their usual names: {found}")
+            usual = ", ".join(f"{role}={name!r}" for role, name in self.columns.items())
+            self.notes.append(f"columns by their usual names: {usual}")
         self.refusal: StreamError | None = None
         """Error of the first row, if none of the first rows can be read."""
-        self.classes: dict[str, TextClasses] = {}
-        """Classes of the columns of texts, up to the position of the latest read."""
+        self._classes: dict[str, TextClasses] = {}
         self._first_classes: dict[str, list[str]] = {}
-        self.label_names = options.label_names if options.label else ()
-        """Texts of the labels 0, 1, ..., where they are given by `label_values`."""
         self._coding = LabelCoding(options) if options.has_coded_labels else None
         self._look_ahead(times)
         counts = [decoder.num_events for decoder in files.decoders]
         known = [count for count in counts if count is not None]
         self.num_events = sum(known) if len(known) == len(counts) else None
-        self.part = 0
-        """Number of sources that were read before, whose classes are continued."""
+        self.unit, self.time_unit = self._time.tick, self._time.unit
+        """Unit of a tick, and of numeric times in the files."""
+        if bipartite is None:
+            bipartite = any(decoder.bipartite for decoder in files.decoders)
+        self.ids = NodeIds(bipartite) if ids is None else ids
+        self._has_checked_time = not isinstance(files.growth, Spool)
 
-    def read(
+    def _read(
         self, start: Position | None = None, stop: Event | None = None
     ) -> Generator[tuple[RowBatch, float]]:
-        """Return the rows of all files from `start` on; growing files are read until `stop` is set.
-
-        Each batch comes with the share of all files read so far.
-        """
+        """Return the rows of all files from `start` on, each with the share of all read so far."""
         saved = {} if start is None else saved_classes(start)
         if start is not None:  # columns of texts are those of the sources before
             both, known = [*BOOLEANS], self._first_classes
-            self._first_classes = {} if self.part else known
+            self._first_classes = {} if self._part else known
             for role in MOST.keys() & saved.keys():
                 first = known.get(role, both if saved[role][:2] == both else [])
                 self._first_classes |= {role: first}
-        if start is not None and (start.get("part", 0) != self.part or "name" not in start):
+        if start is not None and (start.get("part", 0) != self._part or "name" not in start):
             start = None  # it is in the source before
         current = 0 if start is None else self._files.find(start)
-        self.classes = {
+        self._classes = {
             role: TextClasses(role, first, saved.get(role))
             for role, first in self._first_classes.items()
         }
         for name in self._categorical:
             most = self._options.max_categories
-            self.classes[name] = TextClasses(name, (), saved.get(name), most)
+            self._classes[name] = TextClasses(name, (), saved.get(name), most)
         if start is not None and self._files.growth is not None:
             self._files.growth.fill(int(start["size"] or 0))
         is_complete = self._files.is_complete()
@@ -470,11 +449,14 @@ class Reader:
         """Return the number of rows with each known label, as text, in order of appearance.
 
         Reads everything; `unknown_label` must be set, if only to nothing.
+
+        Raises:
+            StreamError: If a file cannot be read.
         """
         own, places, counts = self._coding, dict[str, int](), np.zeros(0, dtype=np.int64)
         self._coding = LabelCoding(self._options, places)
         try:
-            for rows, _ in self.read():
+            for rows, _ in self._read():
                 assert rows.events.label is not None
                 found = np.bincount(rows.events.label[rows.events.label >= 0])
                 if len(found) > len(counts):
@@ -497,12 +479,14 @@ class Reader:
             is_idle = True
             for batch in rows:
                 position = {"file": current, "name": self._files.names[current], **batch.position}
-                if self.part:
-                    position["part"] = self.part
-                if self.classes:
-                    names = {role: found.names for role, found in self.classes.items()}
+                if self._part:
+                    position["part"] = self._part
+                if self._classes:
+                    names = {role: found.names for role, found in self._classes.items()}
                     position["classes"] = json.dumps(names, ensure_ascii=False)
                 is_idle = False
+                if not self._has_checked_time:
+                    self._has_checked_time = warn_of_first_time(_log, [batch], self.unit)
                 yield replace(batch, position=position), self._files.progress(current)
             found = self._files.following(current, is_complete, is_idle, stop)
             if found is None:
@@ -520,7 +504,13 @@ class Reader:
         texts = columns.texts | {getattr(columns, role) for role in self._first_classes}
         columns = replace(columns, texts=texts)
         schema = RowSchema(
-            columns, self.id_kind, self.time, self.widths, self._checks, self.classes, self._coding
+            columns,
+            self.id_kind,
+            self._time,
+            self._widths,
+            self._checks,
+            self._classes,
+            self._coding,
         )
         return decoder.read(schema, start)
 
@@ -535,9 +525,8 @@ class Reader:
         is_text = isinstance(decoder, CsvDecoder)
         _require(where, names, wanted, is_text)
         features = options.features
-        match features:
-            case [prefix] if prefix.endswith("*"):
-                features = prefix
+        if isinstance(features, Sequence) and len(features) == 1 and features[0].endswith("*"):
+            features = features[0]
         if features is None:
             features = decoder.default_features()
         if isinstance(features, str):
@@ -578,16 +567,16 @@ class Reader:
             columns = self._columns(decoder, names)
             samples = decoder.samples(columns)
             values = [usual_value(each.get(name) for each in samples) for name in columns.features]
-            self.widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
+            self._widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
             num_slots = self._options.max_categories + 1
-            widths = [*self.widths, *(num_slots for _ in columns.categorical)]
+            widths = [*self._widths, *(num_slots for _ in columns.categorical)]
             self.x_dim, names = sum(widths), [*columns.features, *columns.categorical]
             self.features = dict(zip(names, widths, strict=True))
             if not samples:
                 continue
             self.refusal = _text_feature(decoder, columns, samples)
             found = [*decoder.notes()]
-            self.time, note = times.scale(row.get(columns.t) for row in samples)
+            self._time, note = times.scale(row.get(columns.t) for row in samples)
             needed = [columns.src, columns.dst, columns.t]
             needed += columns.features if columns.fill_missing is None else ()
             whole = [
@@ -629,7 +618,8 @@ class Reader:
 
     def _time_fault(self, name: str, value: object) -> Fault | None:
         is_moment = isinstance(value, date | timedelta)
-        return None if is_moment else time_fault(name, value, self.time)
+        found = 0 if is_moment else exact_ticks(name, value, self._time)
+        return None if isinstance(found, int) else found
 
     def _no_time(
         self, decoder: Decoder, columns: Columns, samples: Sequence[Mapping[str, Any]]
@@ -637,7 +627,7 @@ class Reader:
         """Return an error of the first row if the samples' times are texts that cannot be read."""
         values = [row.get(columns.t) for row in samples]
         there = [value for value in values if value is not None and value != ""]
-        if self.time.format is not None:
+        if self._time.format is not None:
             there = [str(value) if isinstance(value, int) else value for value in there]
         texts = [value for value in there if isinstance(value, str)]
         faults = (self._time_fault(columns.t, value) for value in there)
@@ -647,7 +637,7 @@ class Reader:
         code, text = first[0]
         if formats := formats_of(texts)[:2]:
             text += f"; pass {' or '.join(f'time_format={each!r}' for each in formats)}"
-        elif self.time.format is None:
+        elif self._time.format is None:
             text += "; name its format, such as time_format='%m/%d/%Y', or another column: t=..."
         return StreamError(decoder.first_place, code, text)
 
@@ -698,9 +688,9 @@ def _require(where: str, names: Sequence[str], wanted: Mapping[str, str], is_tex
         separator = max(_SEPARATORS, key=names[0].count)
         if names[0].count(separator) >= 2:
             values = names[0].split(separator)
-            text += "; or is there another separator? "
-            text += f"sep={_SEPARATORS[separator]!r}"
-    if not count and any(map(_is_value, values)):
+            text += f"; or is there another separator? sep={_SEPARATORS[separator]!r}"
+    is_row = any(exact_decimal(x) is not None or iso_seconds(x) is not None for x in values)
+    if not count and is_row:
         text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"
     raise StreamError(where, "schema", text)
 
@@ -708,10 +698,7 @@ def _require(where: str, names: Sequence[str], wanted: Mapping[str, str], is_tex
 def _with_usual_names(
     files: Files, options: StreamOptions, event_id: str | None
 ) -> tuple[StreamOptions, dict[str, str]]:
-    """Return the options with the columns that have usual names, and these columns by role.
-
-    A role takes one if its default is missing and a single unused column has one of its names.
-    """
+    """Return the options with the columns that have usual names, and these columns by role."""
     found: dict[str, str] = {}
     for names in (decoder.names() for decoder in files.decoders):
         if names is None:
@@ -734,56 +721,26 @@ def _meant(names: Sequence[str], role: str, name: str) -> str | None:
     return next(iter([*get_close_matches(name, names, 1, 0.8), *usual]), None)
 
 
-def _is_value(name: str) -> bool:
-    """Return whether a column name looks like a row value: a number, or a time."""
-    try:
-        float(name)
-    except ValueError:
-        return iso_seconds(name) is not None
-    return True
-
-
-class FileSource(PartitionedSource):
+class FileSource(Reader, PartitionedSource):
     """Source of files in sequence, or of a table, as a single partition 0.
 
     Files are read in a background thread, at most three blocks ahead.
     A position holds the file and the byte (or row) in it, with an anchor: the file's size and a
     digest of the data before it. Resume also works after lines were appended, or after files that
     sort after the last one were added to a folder.
-
-    Args:
-        part: Number of sources that a run has read before this one.
     """
 
-    def __init__(self, name: str, reader: Reader, ids: NodeIds, part: int = 0) -> None:
-        reader.part = part
-        self.name = name
-        self.unit = reader.time.tick
-        self.time_unit = reader.time.unit
-        """Unit of numeric times in the files."""
-        self.notes: Sequence[str] = reader.notes
-        """Settings detected from the first rows, one sentence each."""
-        self.columns: Mapping[str, str] = reader.columns
-        """Columns that were found by their usual names, by role: "src", "dst", "t"."""
-        self.refusal = reader.refusal
-        """Error of the first row, if none of the first rows can be read."""
-        self.x_dim, self.features = reader.x_dim, reader.features
-        self.id_kind, self.id_note = reader.id_kind, reader.id_note
-        self.ids = ids
-        self.num_events = reader.num_events
-        self._reader = reader
-        self._ahead: Prefetcher[tuple[RowBatch, float]] | None = None
-        self._progress = 0.0
-        self._stop = Event()
-        self._has_ended = False
-        self._has_checked_time = True
+    _ahead: Prefetcher[tuple[RowBatch, float]] | None = None
+    _progress = 0.0
+    _has_ended = False
+    _stop = Event()
 
     def start(self, positions: Mapping[int, Position]) -> None:
         """Start or resume at `positions[0]`; without it, read from the beginning."""
         self.close()
         self._stop = Event()
-        self._has_checked_time = bool(positions) or not self._reader.is_pipe
-        rows = self._reader.read(positions.get(PARTITION), self._stop)
+        self._has_checked_time |= bool(positions)
+        rows = self._read(positions.get(PARTITION), self._stop)
         self._progress, self._has_ended = 0.0, False
         self._ahead = Prefetcher(rows, DEPTH)
 
@@ -803,25 +760,15 @@ class FileSource(PartitionedSource):
         if read is None:
             return []
         rows, self._progress = read
-        if not self._has_checked_time:
-            self._has_checked_time = warn_of_first_time(_log, [rows], self.unit)
         return [rows]
 
     def ended(self) -> Set[int]:
         """Return partition 0 once all files have been read completely."""
         return {PARTITION} if self._has_ended else set()
 
-    def count_labels(self) -> dict[str, int]:
-        """Return the number of rows with each known label, as text; reads everything.
-
-        Raises:
-            StreamError: If a file cannot be read.
-        """
-        return self._reader.count_labels()
-
     def caught_up(self) -> Set[int]:
         """Return partition 0 if all that a followed file or folder has now was polled."""
-        growth, ahead = self._reader.growth, self._ahead
+        growth, ahead = self._files.growth, self._ahead
         is_waiting = growth is not None and growth.is_waiting
         return {PARTITION} if is_waiting and ahead and ahead.is_empty else frozenset()
 

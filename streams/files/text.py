@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from gzip import GzipFile
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tgflow.streams.errors import (
@@ -21,7 +23,6 @@ from tgflow.streams.errors import (
     SourceMismatch,
     SourceTruncated,
     StreamError,
-    shown,
 )
 from tgflow.streams.files.decoder import (
     ANCHOR_BYTES,
@@ -33,7 +34,6 @@ from tgflow.streams.files.decoder import (
     most_unpacked,
     too_much,
 )
-from tgflow.streams.files.quotes import Quotes, Text
 from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, Position, RowBatch
 from tgflow.streams.rows.validate import RowSchema, may_be_tiny, validate
@@ -43,10 +43,121 @@ COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 BOM = b"\xef\xbb\xbf"
 _PARSER_BYTES = 1 << 18
 _FEW_LINES = 16
-_NUM_PIECES = 16
+_PIECE_BYTES = 1 << 16
 BLANK_LINE = "blank_line"
 """Name of skipped lines among `RowBatch.counts`."""
 _IS_SPACE = np.isin(np.arange(256), [*b" \t\n\r\v\f"])
+
+
+Text: TypeAlias = bytes | bytearray
+QUOTE = ord('"')
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedValues:
+    """Offsets of quoted values; a doubled quote may divide a value in two."""
+
+    starts: Int64s
+    ends: Int64s
+    is_sound: bool
+    """Whether a separator, a line end or the end of the text follows each value."""
+    is_open: bool
+    """Whether the last value is not closed; it ends with the text."""
+
+    def hold(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
+        """Return which offsets are within a quoted value."""
+        number = np.searchsorted(self.starts, offsets, side="right")
+        return (number > 0) & (offsets < np.append(0, self.ends)[number])
+
+
+class Quotes:
+    """Finds quoted values as Python's `csv` does.
+
+    A quote at the start of a value opens it, and the next one that is not doubled closes it;
+    other quotes are ordinary characters. Texts must begin with a row. Comment lines have no values.
+
+    Args:
+        separators: Characters that separate values.
+        comments: Prefixes of comment lines.
+    """
+
+    def __init__(self, separators: bytes, comments: Sequence[bytes] = ()) -> None:
+        self.comments = (*comments,)
+        self._borders = b'\r\n"' + separators
+        value = rb'"(?<![^%b\r\n]")((?:[^"]++|"")*+)("?)' % re.escape(separators)
+        comment = b"|".join(map(re.escape, comments))
+        none = np.empty(0, np.int64)
+        self._latest: tuple[Text | None, QuotedValues] = None, QuotedValues(none, none, True, False)
+        self._value = re.compile(value)
+        self._value_or_comment = re.compile(rb"(?m)^(?:%b)[^\n]*+|%b" % (comment, value))
+
+    def find(self, text: Text) -> QuotedValues:
+        """Return the quoted values of a text, or of what was not cut off since `row_ends`."""
+        known, found = self._latest
+        if known is text:
+            num = int(np.searchsorted(found.starts, len(text)))
+            is_open = found.is_open and num == len(found.starts)
+            return QuotedValues(found.starts[:num], found.ends[:num], True, is_open)
+        data = np.frombuffer(text, dtype=np.uint8)
+        quotes = np.flatnonzero(data == QUOTE)
+        if self._has_comments(text):
+            return self.find_each(text)
+        opening, closing = quotes[::2], quotes[1::2]  # a doubled quote closes and opens
+        ends = closing + 1
+        opens = self._are_borders(data[opening - 1])
+        opens[:1] |= opening[:1] == 0
+        if not (opens.all() and self._are_borders(data.take(ends, mode="clip")).all()):
+            return self.find_each(text)
+        is_open = len(opening) > len(closing)
+        ends = np.append(ends, len(data)) if is_open else ends
+        return QuotedValues(opening, ends, True, is_open)
+
+    def find_each(self, text: Text, start: int = 0) -> QuotedValues:
+        """Return the quoted values from `start` on, without exceptions; slower than `find`."""
+        pattern = self._value_or_comment if self._has_comments(text) else self._value
+        found = [each for each in pattern.finditer(text, start) if each[1] is not None]
+        starts, ends = np.array([each.span() for each in found], np.int64).reshape(-1, 2).T
+        is_open = bool(found) and not found[-1][2]
+        after = ends[ends < len(text)]
+        is_sound = bool(self._are_borders(np.frombuffer(text, dtype=np.uint8)[after]).all())
+        return QuotedValues(starts, ends, is_sound, is_open)
+
+    def _are_borders(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = data == self._borders[0]
+        for border in self._borders[1:]:  # 5x faster than a table
+            found |= data == border
+        return found
+
+    def _has_comments(self, text: Text) -> bool:
+        return any(text.startswith(each) or b"\n" + each in text for each in self.comments)
+
+    def row_ends(self, text: Text, *, is_whole: bool = True) -> Int64s:
+        """Return the offset after each row, including a last one without end if `is_whole`."""
+        data = np.frombuffer(text, dtype=np.uint8)
+        is_end = data == ord("\n")
+        if b'"' in text:
+            values = self.find(text)
+            self._latest = (text if values.is_sound else None, values)
+            ends = values.ends[data.take(values.ends, mode="clip") == ord("\n")]
+            if values.is_open or len(ends) < np.count_nonzero(is_end):  # not all end in a quote
+                ends = np.flatnonzero(is_end)
+                ends = ends[~values.hold(ends)]
+        else:
+            ends = np.flatnonzero(is_end)
+        ends += 1
+        is_short = is_whole and len(text) > (ends[-1] if len(ends) else 0)
+        return np.append(ends, len(text)) if is_short else ends
+
+    def endless(self, text: Text, longest: int, is_last: bool, start: int = 0) -> int | None:
+        """Return the offset of the first quote that is not closed within `longest` bytes.
+
+        If the text `is_last` in its file, also of one that opens before its last line.
+        """
+        found = self.find_each(text, start)
+        is_endless = found.ends - found.starts > longest
+        if is_last and found.is_open:
+            is_endless[-1] |= b"\n" in text[found.starts[-1] : -1]
+        return int(found.starts[is_endless][0]) if is_endless.any() else None
 
 
 def _line_ends(lines: Text) -> Int64s:
@@ -345,32 +456,38 @@ def head_of(
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """Parser of lines of one format, to one row per line.
-
-    Both ways raise `pa.ArrowInvalid` unless all lines are rows, and `validate` reads the same
-    values from both.
+    """Parser of lines of one format, to one row per line; `validate` reads the same from all ways.
 
     Args:
-        typed: Parses lines whose values have the usual types; fast.
-        texts: Parses any rows to columns of texts, or of lists of texts.
-        explain: Returns the fault of a line that is not a row, None if there is none.
-        schema: The columns of `texts`.
-        columns: Their names in messages.
+        ways: Parse lines fast, the first one lines whose values have the usual types; raise
+            `pa.ArrowInvalid` unless all lines are such rows.
+        row: Returns the values of any line as texts, or lists of texts, and its fault, if any.
+        schema: The columns of these values.
+        finish: Completes a batch of them.
     """
 
-    typed: Callable[[Text, int], pa.RecordBatch]
-    texts: Callable[[Text, int], pa.RecordBatch]
-    explain: Callable[[Text], Fault | None]
+    ways: Sequence[Callable[[Text, int], pa.RecordBatch]]
+    row: Callable[[bytes], tuple[list[Any], Fault | None]]
     schema: pa.Schema
-    columns: str
+    finish: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch
+
+    def batch(self, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        """Return rows of texts as a batch."""
+        columns = zip(*rows, strict=True) if rows else [()] * len(self.schema)
+        arrays = map(pa.array, columns, self.schema.types)
+        return self.finish(pa.RecordBatch.from_arrays([*arrays], schema=self.schema))
+
+    def parsed(self, lines: Text, num_lines: int) -> pa.RecordBatch | None:
+        """Return the rows of lines; None if no fast way parses all."""
+        for way in self.ways if num_lines else ():
+            with suppress(pa.ArrowInvalid):
+                return way(lines, num_lines)
+        return None
 
 
 def parser_block(lines: Text, num_lines: int) -> int:
-    """Return the block size for parsing lines: several blocks where Arrow may use threads.
-
-    Arrow rejects a line that spans three of its blocks, so a small number of lines is parsed in a
-    single block.
-    """
+    """Return the block size for parsing lines: several blocks where Arrow may use threads."""
+    # Arrow rejects a line that spans three blocks: a few lines are parsed in a single one
     return _PARSER_BYTES if num_lines > _FEW_LINES else len(lines) + 1
 
 
@@ -389,76 +506,35 @@ def refuse_tiny(
 def parse_rows(
     lines: Text, ends: Int64s, parser: Parser, longest: int, left_out: int = 0
 ) -> tuple[list[pa.RecordBatch], Int64s | None, list[RowFault]]:
-    """Return the rows, the number of each (None if all are rows), and the faults.
+    """Return the rows, the number of each (None if all are rows), and the faults of the others.
 
-    Rows are parsed in 16 chunks: as typed values, or else as texts. Of a chunk with lines that are
-    no rows, suspicious ones are parsed individually, and the others together.
+    Rows are parsed in pieces, or else line by line.
     """
-    batches = [pa.RecordBatch.from_pylist([], parser.schema)]
-    if not len(ends):
-        return batches, None, []
-    starts = np.append(0, ends[:-1])
+    starts = np.append(0, ends)[: len(ends)]
     sizes = ends - starts + left_out
-    fits = sizes <= longest
-    faults: dict[int, Fault] = {}
-    for row in np.flatnonzero(~fits).tolist():
-        text = f"the line has {sizes[row]:,} bytes, more than max_record_bytes={longest}"
-        faults[row] = "too_large", text
-    index = [np.empty(0, dtype=np.int64)]
-    for piece in filter(len, np.array_split(np.flatnonzero(fits), _NUM_PIECES)):
-        batch, rows = _parsed(_selected(lines, starts, ends, piece), len(piece), parser), piece
+    text = f"the line has {{:,}} bytes, more than max_record_bytes={longest}"
+    too_large = np.flatnonzero(sizes > longest).tolist()
+    faults = [RowFault(row, "too_large", text.format(sizes[row])) for row in too_large]
+    batches, index = [], [np.empty(0, dtype=np.int64)]
+    num_pieces = 1 + len(lines) // _PIECE_BYTES
+    for piece in filter(len, np.array_split(np.flatnonzero(sizes <= longest), num_pieces)):
+        batch, rows = parser.parsed(_selected(lines, ends, piece), len(piece)), piece
         if batch is None:
-            found = {row: bytes(lines[starts[row] : ends[row]]) for row in piece.tolist()}
-            batch, rows = _apart(found, parser, faults)
+            there = ((row, bytes(lines[starts[row] : ends[row]])) for row in piece.tolist())
+            found = {row: parser.row(line) for row, line in there}
+            faults += [RowFault(row, *fault) for row, (_, fault) in found.items() if fault]
+            good = {row: values for row, (values, fault) in found.items() if not fault}
+            batch, rows = parser.batch([*good.values()]), np.array([*good], np.int64)
         batches.append(batch)
         index.append(rows)
-    bad = [RowFault(row, *faults[row]) for row in sorted(faults)]
-    return batches, np.concatenate(index) if faults else None, bad
+    return batches or [parser.batch([])], np.concatenate(index) if faults else None, faults
 
 
-def _apart(
-    lines: Mapping[int, bytes], parser: Parser, faults: dict[int, Fault]
-) -> tuple[pa.RecordBatch, Int64s]:
-    """Return the rows among some lines and their numbers; add the faults of the others."""
-    explained = {row: parser.explain(line) for row, line in lines.items()}
-    taken = [(pa.RecordBatch.from_pylist([], parser.schema), np.empty(0, dtype=np.int64))]
-    waiting = [np.array([row for row, fault in explained.items() if fault is None], np.int64)]
-    waiting += [np.array([row]) for row, fault in explained.items() if fault is not None]
-    while waiting:
-        rows = waiting.pop()
-        batch = _parse(parser.texts, b"".join(lines[row] for row in rows.tolist()), len(rows))
-        if batch is not None:
-            taken.append((batch, rows))
-        elif len(rows) > 1:  # no line looks wrong, yet together they fail
-            waiting += np.array_split(rows, 2)
-        elif len(rows):
-            text = shown(lines[row := int(rows[0])].decode(errors="replace").rstrip("\r\n"))
-            other = "syntax", f"the line is not a row of {parser.columns}: {text}"
-            faults[row] = explained[row] or other
-    index = np.concatenate([rows for _, rows in taken])
-    order = np.argsort(index)
-    return pa.concat_batches([batch for batch, _ in taken]).take(pa.array(order)), index[order]
-
-
-def _parsed(lines: Text, num_lines: int, parser: Parser) -> pa.RecordBatch | None:
-    """Return the rows of lines as typed values, or else as texts; None if a line is not a row."""
-    typed = _parse(parser.typed, lines, num_lines)
-    return _parse(parser.texts, lines, num_lines) if typed is None else typed
-
-
-def _parse(
-    parse: Callable[[Text, int], pa.RecordBatch], lines: Text, num_lines: int
-) -> pa.RecordBatch | None:
-    try:
-        return parse(lines, num_lines) if num_lines else None
-    except pa.ArrowInvalid:
-        return None
-
-
-def _selected(lines: Text, starts: Int64s, ends: Int64s, rows: Int64s) -> Text:
+def _selected(lines: Text, ends: Int64s, rows: Int64s) -> Text:
     """Return the lines `rows`, in increasing order."""
     if not len(rows):
         return b""
+    starts = np.append(0, ends[:-1])
     if rows[-1] - rows[0] == len(rows) - 1:
         return lines[starts[rows[0]] : ends[rows[-1]]]
     is_taken = np.zeros(len(ends), dtype=np.bool_)
@@ -524,11 +600,9 @@ class TextDecoder(Decoder):
         self.is_growing = self.whole_lines = True
 
     def progress(self) -> float:
-        """Return the share of the file's bytes that the latest `read` has consumed."""
         return 0.0 if self._file is None else self._file.progress()
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
-        """Return the rows, block after block, from line `start` on."""
         self._file = TextFile(self._path, self._max_bytes, start)
         self._first_line = self.first_line()
         blocks = self._file.blocks(
@@ -539,34 +613,25 @@ class TextDecoder(Decoder):
     def _rows(
         self, blocks: Iterator[TextBlock], parser: Parser, schema: RowSchema
     ) -> Iterator[RowBatch]:
-        """Yield the rows of each block together, or piece by piece if a line is blank or bad.
-
-        A reader that stops at the first bad rows thus does not wait for all of them.
-        """
+        """Yield the rows of each block together, or piece by piece if a line is blank or bad."""
+        longest = schema.checks.max_bytes
         for block in blocks:
-            whole = self._whole(block, parser, schema)
-            if whole is not None:
-                yield whole
+            rows, lines, num_rows = self._rows_among(block), block.data, block.num_rows
+            largest = len(lines) + block.left_out
+            if rows is not None or largest > longest:
+                sizes = np.diff(block.ends(), prepend=0) + block.left_out
+                if rows is not None:
+                    lines, num_rows = _selected(lines, block.ends(), rows), len(rows)
+                    sizes = sizes[rows]
+                largest = sizes.max(initial=0)
+            is_fine = largest <= longest and lines.strip()
+            batch = parser.parsed(lines, num_rows) if is_fine else None
+            if batch is not None:
+                locate = self._locator(block, rows, longest)
+                yield validate(batch, schema, locate=locate, position=block.position)
                 continue
-            for piece in block.pieces(_NUM_PIECES if block.data.strip() else 1):
+            for piece in block.pieces(1 + len(block.data.strip()) // _PIECE_BYTES):
                 yield self._in_part(piece, parser, schema)
-
-    def _whole(self, block: TextBlock, parser: Parser, schema: RowSchema) -> RowBatch | None:
-        """Return the rows of a block; None if it has none, or a line that is not one."""
-        lines, num_rows, longest = block.data, block.num_rows, schema.checks.max_bytes
-        rows = self._rows_among(block)
-        sizes = None
-        if rows is not None or len(lines) + block.left_out > longest:
-            sizes = np.diff(block.ends(), prepend=0)
-        if rows is not None and sizes is not None:
-            ends, num_rows, sizes = block.ends(), len(rows), sizes[rows]
-            lines = _selected(lines, np.append(0, ends[:-1]), ends, rows)
-        is_long = block.left_out or (sizes is not None and sizes.max(initial=0) > longest)
-        batch = None if is_long or not lines.strip() else _parsed(lines, num_rows, parser)
-        if batch is None:
-            return None
-        locate = self._locator(block, rows, longest)
-        return validate(batch, schema, locate=locate, position=block.position)
 
     def _in_part(self, block: TextBlock, parser: Parser, schema: RowSchema) -> RowBatch:
         """Return the rows of a block apart from its blank lines, which are counted."""
@@ -578,12 +643,11 @@ class TextDecoder(Decoder):
             is_space = _IS_SPACE[np.frombuffer(block.data, dtype=np.uint8)]
             is_blank = np.logical_and.reduceat(is_space, starts)[rows]
             rows, blank = rows[~is_blank], int(np.count_nonzero(is_blank))
-        lines = _selected(block.data, starts, ends, rows)
-        ends = np.cumsum((ends - starts)[rows])
-        batches, index, faults = parse_rows(lines, ends, parser, longest, block.left_out)
-        locate = self._locator(block, rows, longest)
+        lines, own_ends = _selected(block.data, ends, rows), np.cumsum((ends - starts)[rows])
+        batches, index, faults = parse_rows(lines, own_ends, parser, longest, block.left_out)
+        locate, position = self._locator(block, rows, longest), block.position
         found = validate(
-            batches, schema, index=index, faults=faults, locate=locate, position=block.position
+            batches, schema, index=index, faults=faults, locate=locate, position=position
         )
         return replace(found, counts={**found.counts, BLANK_LINE: blank}) if blank else found
 
@@ -623,6 +687,15 @@ class TextDecoder(Decoder):
             return Origin({"file": self.name, **place}, raw.removesuffix(b"\n").removesuffix(b"\r"))
 
         return locate
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no half of a character: it can be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def undecodable(line: Text) -> Fault | None:

@@ -50,23 +50,11 @@ class UrlPath:
         self._system, self._path = system, path
         self._scheme = url.partition("://")[0]
         self._url = f"{self._scheme}://{path}"  # without options such as the endpoint
+        found = PurePosixPath(path)
+        self.name, self.suffix, self.suffixes = found.name, found.suffix, found.suffixes
+        """Last part of the path, its ending with the dot, and all endings."""
         self._info: fs.FileInfo | None = None
         self._tag: bytes | None = None
-
-    @property
-    def name(self) -> str:
-        """Last part of the path."""
-        return PurePosixPath(self._path).name
-
-    @property
-    def suffix(self) -> str:
-        """Ending of the name, with its dot."""
-        return PurePosixPath(self._path).suffix
-
-    @property
-    def suffixes(self) -> list[str]:
-        """All endings of the name."""
-        return PurePosixPath(self._path).suffixes
 
     def __str__(self) -> str:
         return self._url
@@ -97,7 +85,7 @@ class UrlPath:
     def iterdir(self) -> Iterator[UrlPath]:
         """Return the files and folders in this folder; a list may be older than its files."""
         selector = fs.FileSelector(self._path)
-        for info in self._retried(lambda: self._system.get_file_info(selector)):
+        for info in retried(self._url, lambda: self._system.get_file_info(selector)):
             yield self._at(info.path)
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
@@ -113,7 +101,7 @@ class UrlPath:
     def open_native(self) -> Any:
         """Return the file as opened by pyarrow; raises as `open`."""
         first, now = self._found(), self._look()
-        file = self._retried(lambda: self._system.open_input_file(self._path))
+        file = retried(self._url, lambda: self._system.open_input_file(self._path))
         tag = (file.metadata() or {}).get("ETag")  # times of S3 have whole seconds
         self._tag = self._tag or tag
         if (now.size, now.mtime_ns, tag) != (first.size, first.mtime_ns, self._tag):
@@ -139,19 +127,7 @@ class UrlPath:
         return self._info
 
     def _look(self) -> fs.FileInfo:
-        return self._retried(lambda: self._system.get_file_info(self._path))
-
-    def _retried(self, request: Callable[[], _Result]) -> _Result:
-        for pause in (*PAUSES, None):
-            try:
-                return request()
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                if pause is None:
-                    raise unavailable(self._url, error) from error
-                time.sleep(pause)
-        raise AssertionError
+        return retried(self._url, lambda: self._system.get_file_info(self._path))
 
     def _at(self, path: str) -> UrlPath:
         return UrlPath(f"{self._scheme}://", self._system, path)
@@ -183,25 +159,25 @@ class _UrlFile(io.RawIOBase):
         size = min(len(buffer), self._size - self._at)
         if size <= 0:
             return 0
-        for pause in (*PAUSES, None):
-            try:
-                if self._file is None:
-                    self._file = self._path.open_native()
-                self._file.seek(self._at)
-                data = self._file.read(size)
-                if len(data) < size:
-                    raise OSError(f"{len(data)} bytes came of {size} asked for")
-                break
-            except OSError as error:
-                self._drop()
-                if pause is None:
-                    raise unavailable(str(self._path), error) from error
-                time.sleep(pause)
+        data = retried(str(self._path), lambda: self._read(size))
         buffer[: len(data)] = data
         self._at += len(data)
         if self._at == self._size:
             self._path.open_native().close()  # raises SourceMismatch if it has changed
         return len(data)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            if self._file is None:
+                self._file = self._path.open_native()
+            self._file.seek(self._at)
+            data: bytes = self._file.read(size)
+            if len(data) < size:
+                raise OSError(f"{len(data)} bytes came of {size} asked for")
+        except OSError as error:
+            self._drop()
+            raise OSError(str(error)) from error  # a missing file is looked for again, too
+        return data
 
     def close(self) -> None:
         self._drop()
@@ -219,10 +195,19 @@ class _UrlFile(io.RawIOBase):
 FilePath: TypeAlias = Path | UrlPath
 
 
-def unavailable(url: str, error: OSError) -> SourceUnavailable:
-    """Return the error of a store whose requests fail repeatedly."""
-    first = str(error).partition("\n")[0]
-    return SourceUnavailable(url, "schema", f"the store cannot be read: {first:.300}")
+def retried(url: str, request: Callable[[], _Result]) -> _Result:
+    """Return the result of a request to a store, which is repeated after `PAUSES` if it fails."""
+    for pause in (*PAUSES, None):
+        try:
+            return request()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if pause is None:
+                first = f"the store cannot be read: {str(error).partition(chr(10))[0]:.300}"
+                raise SourceUnavailable(url, "schema", first) from error
+            time.sleep(pause)
+    raise AssertionError
 
 
 def file_path(source: Any) -> FilePath:

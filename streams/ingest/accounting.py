@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tgflow.base.text import printable
@@ -60,7 +60,15 @@ class RowAccounting:
         counts["other"] = dict(Counter(counts["other"]) + Counter(polled.counts))
         counts["gaps"] = [*counts["gaps"], *map(list, polled.gaps)]
         for row in admitted.rejected:
-            seen = _with_one_more(counts["refused"].get(row.code), row)
+            place = {
+                key: printable(value, MAX_MESSAGE) if isinstance(value, str) else value
+                for key, value in row.origin.place.items()
+            }
+            seen = counts["refused"].get(row.code, {"count": 0, "first": place, "examples": []})
+            examples = seen["examples"]
+            if len(examples) < NUM_EXAMPLES:
+                examples = [*examples, printable(row.text, MAX_MESSAGE)]
+            seen = {**seen, "count": seen["count"] + 1, "last": place, "examples": examples}
             counts["refused"] = {**counts["refused"], row.code: seen}
 
     def accept(self, rank: Int64s) -> None:
@@ -145,20 +153,6 @@ def _usual(bad: Sequence[BadRow]) -> tuple[str, str]:
 def _none() -> dict[str, Any]:
     numbers = dict.fromkeys(("read", "accepted", "duplicate", "forced"), 0)
     return {**numbers, "refused": {}, "other": {}, "gaps": [], "recent_bad": []}
-
-
-def _with_one_more(seen: Mapping[str, Any] | None, row: BadRow) -> dict[str, Any]:
-    """Add a row to the statistics of its error code; all text is escaped."""
-    place = {
-        key: printable(v, MAX_MESSAGE) if isinstance(v, str) else v
-        for key, v in row.origin.place.items()
-    }
-    seen = seen or {"count": 0, "first": place, "examples": []}
-    examples = seen["examples"]
-    if len(examples) < NUM_EXAMPLES:
-        examples = [*examples, printable(row.text, MAX_MESSAGE)]
-    count = seen["count"] + 1
-    return {"count": count, "first": seen["first"], "last": place, "examples": examples}
 
 
 def sums(counts: Counts, num_buffered: int) -> dict[str, Any]:

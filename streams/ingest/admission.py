@@ -116,9 +116,9 @@ class BoundedWindow:
         self._enter(t, size)
         self._leave(watermark)
         forced = None
-        while (self._num_rows > self.most_rows or self.num_bytes > self.most_bytes) and self._ticks[
-            0
-        ] < self._latest:
+        while self._num_rows > self.most_rows or self.num_bytes > self.most_bytes:
+            if self._ticks[0] == self._latest:
+                break
             forced = self._ticks[0] + 1
             self._leave(forced)
         return forced
@@ -313,8 +313,7 @@ class Admission:
         """Add partitions."""
         for partition in new:
             if not 0 <= partition <= MAX_PARTITION:
-                text = f"partitions are numbered 0 to {MAX_PARTITION}, got {partition}"
-                raise ValueError(text)
+                raise ValueError(f"partitions are numbered 0 to {MAX_PARTITION}, got {partition}")
             self._change(partition, PartitionState())
 
     def end(self, ended: Set[int]) -> bool:
@@ -492,10 +491,7 @@ class Admission:
         return self._combined(stop_of)
 
     def _combined(self, time_of: Callable[[int], int]) -> int:
-        """Return the minimum over the partitions that have not ended; infinite without any.
-
-        Idle ones are ignored; if all are idle, it is the maximum.
-        """
+        """Return the minimum over the partitions that have not ended; infinite without any."""
         active = [time_of(p) for p in self.live if not self._partitions[p].is_idle]
         return min(active) if active else max(map(time_of, self.live), default=AFTER_ALL)
 
@@ -515,10 +511,7 @@ class Admission:
         return most * ratio.numerator // ratio.denominator
 
     def _window_for(self, partition: int, num_rows: int, num_bytes: int) -> BoundedWindow | None:
-        """Return the window of a partition that could exceed its bounds, else None.
-
-        An existing window is kept until twice as many events would fit.
-        """
+        """Return the window of a partition that could exceed its bounds, else None."""
         num_partitions, config, buffer = len(self._partitions), self._config, self._buffer
         most_rows = max(1, config.buffer_events // num_partitions)
         most_bytes = max(1, config.max_bytes // num_partitions)

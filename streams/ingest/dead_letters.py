@@ -121,22 +121,20 @@ class DeadLetterFiles:
                 self._fs.unlink(self._path(later))
         found = [*self._crc32, *[0] * (segment - self._segment)][:segment]
         found.append(self._checksum(segment, byte))
-        if size > byte and found[-1] == expected[-1]:  # otherwise it is damaged, or another file
-            self._fs.truncate(path, byte)
+        is_same = size >= byte and found[-1] == expected[-1]  # not damaged, nor another file
         for number, (is_, was) in enumerate(zip(found, expected, strict=True)):
             if is_ != was and self._path(number).exists() and (number < segment or size >= byte):
                 text = "%s is damaged: its dead letters are not those that were written"
                 _log.warning(text, self._path(number))
-        if size >= byte and found[-1] != expected[-1]:
-            found[-1] = self._checksum(segment)
-            segment, byte = segment + 1, 0
-        elif size < byte:
+        whole = byte if is_same else size
+        if size < byte:
             text = "%s holds %d bytes, but %d had been written: dead letters are missing"
             _log.warning(text, path, size, byte)
             whole = path.read_bytes().rfind(b"\n") + 1 if size else 0
-            if whole < size:
-                self._fs.truncate(path, whole)
-                found[-1] = self._checksum(segment)
+        if whole < size:
+            self._fs.truncate(path, whole)
+        if not is_same:
+            found[-1] = self._checksum(segment)
             segment, byte = segment + 1, 0
         self._fs.sync_directory(self._directory)
         found += [0] * (segment - len(found) + 1)

@@ -24,12 +24,11 @@ import pyarrow as pa
 from tgflow.checkpoint.durable.errors import DiskFull
 from tgflow.checkpoint.durable.log import DurableLog, LogPosition
 from tgflow.graph.events import MICRO_BATCH_END, EventBatch, LateLabels
-from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import LateEvent, SourceExpired, TooManyBadRecords
 from tgflow.streams.ingest.accounting import RowAccounting, Unbalanced, check_balance, sums
 from tgflow.streams.ingest.admission import Admission
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles
+from tgflow.streams.ingest.dead_letters import NO_LETTERS, DeadLetterFiles, Length
 from tgflow.streams.ingest.ingest_state import NO_ROWS, IngestState, LabelRows
 from tgflow.streams.ingest.late_labels import COUNTS, LateLabelReader
 from tgflow.streams.ingest.ordering import no_rows, to_arrow
@@ -115,6 +114,8 @@ class Ingest:
         self.source = source
         self.unit, self.x_dim = source.unit, source.x_dim
         """Unit of a tick; width of the edge features."""
+        self.ids = source.ids
+        """The map to dense ids, including those of all yielded events."""
         self.first = first
         self.accounting = RowAccounting(source.name, max_bad_ratio)
         self._config = config
@@ -220,21 +221,13 @@ class Ingest:
         with self._id_lock:
             while parts and parts[0][0] + len(parts[0][1]) <= start:
                 parts.popleft()
-            found = [
-                ids.slice(max(start - first, 0), stop - max(start, first))
-                for first, ids in parts
-                if first < stop
-            ]
+            there = [(max(start, first), first, ids) for first, ids in parts if first < stop]
+            found = [ids.slice(at - first, stop - at) for at, first, ids in there]
         return pa.concat_arrays(found) if found else pa.nulls(0, pa.string())
 
     def committed(self, state: IngestState) -> None:
         """Record that a checkpoint holds `state`; the next poll notifies the source."""
         self._committed = state
-
-    @property
-    def ids(self) -> NodeIds:
-        """The map to dense ids, including those of all yielded events."""
-        return self.source.ids
 
     @property
     def num_events(self) -> int | None:
@@ -343,24 +336,24 @@ class Ingest:
         try:
             yield from self._replay()
             self._start()
-            while not self._stop() and not self._is_read:
+            labels, admission = self._labels, self._admission
+            while not self._stop() and not (admission.is_over and (not labels or labels.is_over)):
                 yield from self._cycle()
             with self._stepping:
                 self._has_ended = True
-                if self._admission.is_over and self._labels is not None:
-                    self._keep_rest(self._labels)
+                if admission.is_over and labels and (found := labels.rest(self.num_released)):
+                    # behind the last event, and before those that follow
+                    self._write_labels(found, sync=False)
+                    state, pending = labels.state(), labels.pending
+                    self._record(replace(self._state, labels=state, pending=pending))
             yield from self._placed(self._taken())
-            check_balance(self.accounting.counts, self._admission.num_buffered)
+            check_balance(self.accounting.counts, admission.num_buffered)
         finally:
             self._has_ended = True
             self._writer.shutdown()
             self.source.close()
             if self._labels is not None:
                 self._labels.close()
-
-    @property
-    def _is_read(self) -> bool:
-        return self._admission.is_over and (self._labels is None or self._labels.is_over)
 
     def _cycle(self) -> Iterator[EventBatch | LateLabels]:
         """Poll once and yield the events that it releases, and labels."""
@@ -391,11 +384,7 @@ class Ingest:
             yield from self._step(silent)
 
     def _look_around(self) -> Set[int]:
-        """Handle requests of other threads; return the partitions that join.
-
-        Partitions missing from the state join only after the events yielded before: the order of
-        these does not include them.
-        """
+        """Handle requests of other threads; return the partitions that join."""
         if self._committed is not None:
             state, self._committed = self._committed, None
             self.source.committed(state.positions)
@@ -403,7 +392,7 @@ class Ingest:
             self._looks_for_partitions = False
             self.source.look_for_partitions()
         known = self._admission.partitions
-        if known and self.num_released < self._skip_to:
+        if known and self.num_released < self._skip_to:  # the order of these lacks new ones
             return set()
         return set(self.source.partitions()) - known
 
@@ -442,12 +431,8 @@ class Ingest:
             self._letters.sync()
 
     def _silent(self, seconds: float, active: Set[int]) -> Set[int]:
-        """Mark idle partitions; return those without rows for `order_timeout`.
-
-        The clock of a partition stands still while events are learned, and while it is not known to
-        have no more: in outages and under back-pressure. None is silent while any partition is
-        behind its end.
-        """
+        """Mark idle partitions; return those without rows for `order_timeout`."""
+        # their clocks stand still while events are learned, in outages and under back-pressure
         caught_up = self.source.caught_up()
         for partition in active:
             self._silence[partition] = 0.0
@@ -459,10 +444,7 @@ class Ingest:
         return {p for p in caught_up if self._silence[p] >= self._order_timeout}
 
     def _note_waits(self, seconds: float, active: Set[int]) -> None:
-        """Note the partitions that events wait for; warn of each that is silent for long.
-
-        Partitions in `active` have delivered rows, or were not polled, in the last `seconds`.
-        """
+        """Note the partitions that events wait for; warn of each that is silent for long."""
         for partition in self._admission.partitions:
             self._without_rows[partition] += seconds
         self._without_rows.update(dict.fromkeys(active, 0.0))
@@ -471,23 +453,14 @@ class Ingest:
         for partition, waited in self._waits_for.items():
             if waited >= WARN_SECONDS and partition not in self._warned:
                 self._warned.add(partition)
-                _log.warning(
-                    "%s: partition %d has been silent for %.0f s and delays the others; %s",
-                    self.source.name,
-                    partition,
-                    waited,
-                    "set idle_timeout to continue without it"
-                    if self._idle_timeout == inf
-                    else "the source does not confirm that it was read to its end",
-                )
+                text = "%s: partition %d has been silent for %.0f s and delays the others; %s"
+                why = "the source does not confirm that it was read to its end"
+                if self._idle_timeout == inf:
+                    why = "set idle_timeout to continue without it"
+                _log.warning(text, self.source.name, partition, waited, why)
 
     def _step(self, silent: Set[int] = frozenset()) -> Iterator[EventBatch | LateLabels]:
-        """Release events that nothing can precede, log the step, and yield the events.
-
-        They are yielded once everything before them is in the log, on disk if timing determined the
-        step; dense ids are assigned while it is written. Labels placed among the events are logged
-        before these: a crash in between leaves them for events that are released again.
-        """
+        """Release events that nothing can precede, and yield them once the step is in the log."""
         with self._stepping:
             first = self.num_released
             admitted, released, footer = self._admission.release(silent)
@@ -497,10 +470,11 @@ class Ingest:
                 labels.keep(keys := labels.keys_of(released), released.t)
                 self._write_labels(labels.due(released.t, first), sync=False)
                 placed.append(labels.placed(keys, first))
+                # before the events: a crash in between leaves the labels for these, released again
             footer |= {
                 "num_released": first + len(released),
                 "counts": self.accounting.changes(),
-                "letters": NO_LETTERS if self._letters is None else self._letters.length,
+                "letters": self._length,
             }
             batches = self._batches(released, first, placed)
             if self._log is None:
@@ -525,11 +499,9 @@ class Ingest:
             placed = self._taken()
         yield from self._placed(placed)
 
-    def _keep_rest(self, labels: LateLabelReader) -> None:
-        """Log labels of files behind the last event, which the next events follow."""
-        if found := labels.rest(self.num_released):
-            self._write_labels(found, sync=False)
-            self._record(replace(self._state, labels=labels.state(), pending=labels.pending))
+    @property
+    def _length(self) -> Length:
+        return NO_LETTERS if self._letters is None else self._letters.length
 
     def _taken(self) -> list[LabelRows]:
         """Return the labels to yield next, and forget them."""
@@ -540,15 +512,8 @@ class Ingest:
         """Log rows of labels, which are on disk on return where timing determined their place."""
         if self._labels is None or not found:
             return
-        rows, footer = (
-            LabelRows.joined(found),
-            {
-                "kind": "labels",
-                "is_timed": sync,
-                "letters": NO_LETTERS if self._letters is None else self._letters.length,
-                "labels": self._labels.state(),
-            },
-        )
+        rows, state = LabelRows.joined(found), self._labels.state()
+        footer = {"kind": "labels", "is_timed": sync, "letters": self._length, "labels": state}
         log = None if self._log is None else self._append(rows.to_arrow(), footer, sync=sync)
         self._note_labels(rows, footer, log)
 
@@ -563,10 +528,7 @@ class Ingest:
     def _append(
         self, frame: pa.RecordBatch, footer: Mapping[str, Any], *, sync: bool = False
     ) -> LogPosition:
-        """Append a frame to the log and return the position after it; wait while disk is full.
-
-        One whose step timing determined is synced too: it could not be repeated.
-        """
+        """Append a frame to the log and return the position after it; wait while disk is full."""
         assert self._log is not None
         seconds, end = 0.0, None
         while True:
@@ -585,11 +547,7 @@ class Ingest:
     def _advance(
         self, footer: Mapping[str, Any], released: EventColumns, log: LogPosition | None
     ) -> None:
-        """Store the state after a frame (or after the step, without a log).
-
-        Old states are thinned out; the price is that a checkpoint resumes from further back, before
-        the trainer's position.
-        """
+        """Store the state after a frame (or after the step, without a log)."""
         old = self._state
         new = IngestState(
             num_released=footer["num_released"],
@@ -612,16 +570,13 @@ class Ingest:
             if self._states[-1].num_released == self._state.num_released:
                 self._states.pop()
             self._states.append(self._state)
-            if len(self._states) > MAX_STATES:
+            if len(self._states) > MAX_STATES:  # then checkpoints resume from further back
                 del self._states[1:-1:2]
 
     def _batches(
         self, released: EventColumns, first: int, placed: Sequence[LabelRows] = ()
     ) -> Iterator[EventBatch | LateLabels]:
-        """Yield events, the first of which has number `first`, except those yielded before.
-
-        Labels in `placed` stand between them.
-        """
+        """Yield events, the first of which has number `first`, except those yielded before."""
         labels = LabelRows.joined(placed) if placed else NO_ROWS
         for at in range(max(0, self._skip_to - first), len(released), MAX_BATCH):
             events = released.take(slice(at, at + MAX_BATCH))
@@ -658,11 +613,9 @@ class Ingest:
                 placed = [labels.placed(keys, first)]
             found = first + len(released), admission.num_buffered
             if found != (footer["num_released"], footer["num_buffered"]):
-                raise Unbalanced(
-                    f"after the log's frame that ends at {end} {found[0]} events were released and "
-                    f"{found[1]} held back, but the log recorded {footer['num_released']} and "
-                    f"{footer['num_buffered']}"
-                )
+                text = f"after the log's frame that ends at {end} {found[0]} events were released "
+                text += f"and {found[1]} held back, but the log recorded {footer['num_released']} "
+                raise Unbalanced(f"{text}and {footer['num_buffered']}")
             self._advance(footer, released, end)
             yield from self._batches(released, first, placed)
             if admission.is_over:  # so did the last micro-batch of the source that ended here
@@ -673,12 +626,8 @@ class Ingest:
     ) -> Iterator[LateLabels]:
         """Repeat a frame of labels."""
         if (labels := self._labels) is None:
-            raise SourceExpired(
-                self.source.name,
-                "schema",
-                "the log has labels that came after their events; resume with --label-stream or "
-                "--label-token, as before",
-            )
+            text = "the log has labels that came after their events; resume with --label-stream or "
+            raise SourceExpired(self.source.name, "schema", f"{text}--label-token, as before")
         now = self.num_released
         labels.repeat(footer["labels"])
         labels.queue(rows)
@@ -690,12 +639,9 @@ class Ingest:
         """Restore dead letters and accounting to the state, and start the source."""
         state = self._state
         if state.num_released < self.first:
-            raise SourceExpired(
-                self.source.name,
-                "schema",
-                f"it follows event {self.first:,}, and log and checkpoints hold only "
-                f"{state.num_released:,} events; start over with another --out",
-            )
+            text = f"it follows event {self.first:,}, and log and checkpoints hold only "
+            text += f"{state.num_released:,} events; start over with another --out"
+            raise SourceExpired(self.source.name, "schema", text)
         self.accounting.restore(state.counts)
         if self._letters is not None:
             self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)

@@ -152,8 +152,11 @@ class Registry:
         """Return a schema; raise as `AvroReader.read`."""
         until, found = self._kept.pop(number, (0.0, None))
         if until < time.monotonic():
-            found, seconds = self._fetched(number)
-            until = time.monotonic() + seconds
+            name, until = f"the schema of id {number}", math.inf
+            try:
+                found = self._resolved(f"schemas/ids/{number}", name, ({}, {}), set())
+            except BadRecord as error:
+                found, until = error, time.monotonic() + UNKNOWN_SECONDS
         self._kept[number] = until, found  # at the end, as the last one used
         if len(self._kept) > MAX_SCHEMAS:
             del self._kept[next(iter(self._kept))]
@@ -163,14 +166,6 @@ class Registry:
 
     def _given(self) -> dict[str, Any]:
         return {name: resolve(name, value) for name, value in self._options.items()}
-
-    def _fetched(self, number: int) -> tuple[Any, float]:
-        """Return a schema, or why there is none, and for how long that holds."""
-        name = f"the schema of id {number}"
-        try:
-            return self._resolved(f"schemas/ids/{number}", name, ({}, {}), set()), math.inf
-        except BadRecord as error:
-            return error, UNKNOWN_SECONDS
 
     def _resolved(self, path: str, name: str, types: _Types, seen: set[str]) -> Any:
         """Return a schema, parsed after those it refers to, whose `types` are added."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain, groupby
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +17,14 @@ from tgflow.streams.errors import RowFault
 from tgflow.streams.files.csv import csv_parser, typed_id
 from tgflow.streams.files.decoder import SAMPLES
 from tgflow.streams.files.jsonl import json_parser, parse_object
-from tgflow.streams.files.quotes import Quotes
-from tgflow.streams.files.text import Parser, parse_rows
+from tgflow.streams.files.text import Parser, Quotes, parse_rows
 from tgflow.streams.ingest.ordering import no_rows
 from tgflow.streams.kafka.avro import AvroReader, BadRecord, frame_of, unframed
 from tgflow.streams.kafka.config import CodecName, KafkaConfig
 from tgflow.streams.kafka.consumer import Chunk
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, RowBatch
 from tgflow.streams.rows.schema import listed
-from tgflow.streams.rows.validate import RowSchema, validate
+from tgflow.streams.rows.validate import RowSchema, feature_names, validate
 
 MAX_RECORD_ROWS = 1 << 20
 """Maximum rows of an Arrow record."""
@@ -47,7 +46,26 @@ class Decoded:
     faults: Mapping[int, Fault]
 
 
-class CsvCodec:
+class Codec:
+    """Decodes the values of records.
+
+    Args:
+        schema: Schema that the rows satisfy.
+    """
+
+    def __init__(self, schema: RowSchema) -> None:
+        self.schema = schema
+
+    def decode(self, values: Sequence[bytes]) -> Decoded:
+        """Return the rows of each record, which do not depend on other records."""
+        raise NotImplementedError
+
+    def raw(self, value: bytes, row: int) -> bytes:
+        """Return a row of a record unchanged, or as JSON if the record is binary."""
+        return value
+
+
+class CsvCodec(Codec):
     """Lines of src, dst, t, relation, label, weight, features and event id, without absent columns.
 
     A list feature takes as many columns as it has numbers, `x[0]`, `x[1]`, ...
@@ -55,13 +73,12 @@ class CsvCodec:
 
     def __init__(self, schema: RowSchema) -> None:
         columns = schema.columns
-        widths = zip(columns.features, schema.widths, strict=True)
-        features = [n if w == 1 else f"{n}[{i}]" for n, w in widths for i in range(w)]
+        features = feature_names(columns.features, schema.widths)
         columns = replace(columns, features=tuple(features))
         self.schema = replace(schema, columns=columns, widths=(1,) * len(features))
         first = [columns.src, columns.dst, *columns.times, *columns.single(int, float), *features]
         names = list(dict.fromkeys([*first, columns.event_id] if columns.event_id else first))
-        self._parser = csv_parser(names, ",", columns, schema.ids, schema.time, _QUOTES)
+        self._parser = csv_parser(names, ",", self.schema, _QUOTES)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
         """Return one row for each line, or quoted lines; a record has at least one."""
@@ -83,19 +100,18 @@ class CsvCodec:
         return replace(decoded, faults={**decoded.faults, **faults})
 
     def raw(self, value: bytes, row: int) -> bytes:
-        """Return the row."""
         ends = _QUOTES.row_ends(value)
         return value[ends[row - 1] if row else 0 : ends[row]].removesuffix(b"\n")
 
 
-class JsonCodec:
+class JsonCodec(Codec):
     """JSON objects with the fields of an event, one per record."""
 
     def __init__(self, schema: RowSchema) -> None:
-        self.schema = schema
+        super().__init__(schema)
         widths = zip(schema.columns.features, schema.widths, strict=True)
         lists: dict[str, Any] = {name: [] for name, width in widths if width > 1}
-        self._parser = json_parser(schema.columns, schema.ids, schema.time, lists)
+        self._parser = json_parser(schema, lists)
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
         """Return one row for each record; the frame of a registry before it is skipped."""
@@ -109,10 +125,6 @@ class JsonCodec:
                 text = f"no JSON object behind the frame of schema id {frames[i]}: {faults[i][1]}"
                 faults[i] = faults[i][0], f"{text}; Avro is read by --codec avro --registry URL"
         return replace(decoded, faults=faults)
-
-    def raw(self, value: bytes, row: int) -> bytes:
-        """Return the record itself."""
-        return value
 
 
 def _parsed(
@@ -151,15 +163,7 @@ def _make_plain(records: list[bytes]) -> dict[int, Fault]:
 _UNREADABLE = (pa.ArrowException, ValueError, OSError, EOFError, StopIteration, struct.error)
 
 
-class _FaultError(Exception):
-    """Raised for an invalid record."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.fault: Fault = (code, text)
-
-
-class ArrowCodec:
+class ArrowCodec(Codec):
     """Arrow IPC: one stream per record, with any number of rows; the fastest codec.
 
     External data is bounded before it is read: no compression (topics have their own), no
@@ -167,13 +171,12 @@ class ArrowCodec:
     """
 
     def __init__(self, schema: RowSchema) -> None:
-        self.schema = schema
+        super().__init__(schema)
         self._names = schema.columns.names
         self._schema_bytes = b""
         self._schema: pa.Schema | None = None
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
-        """Return the rows of all batches of each record."""
         batches: list[pa.RecordBatch] = []
         num_rows = np.ones(len(values), dtype=np.int64)
         faults: dict[int, Fault] = {}
@@ -181,7 +184,7 @@ class ArrowCodec:
         for i, value in enumerate(values):
             try:
                 found = self._batches(value)
-            except _FaultError as error:
+            except BadRecord as error:
                 faults[done] = error.fault
             else:
                 num_rows[i] = sum(map(len, found))
@@ -190,10 +193,9 @@ class ArrowCodec:
         return Decoded(_joined([batch for batch in batches if len(batch)]), num_rows, faults)
 
     def raw(self, value: bytes, row: int) -> bytes:
-        """Return the row as JSON, or an unreadable record unchanged."""
         try:
             [batch] = _joined(self._batches(value))
-        except (_FaultError, ValueError):
+        except (BadRecord, ValueError):
             return value
         [fields] = batch.slice(row, 1).to_pylist()
         return json.dumps(fields, default=str).encode()
@@ -208,11 +210,11 @@ class ArrowCodec:
                 batches.append(self._read_batch(message, schema))
                 if (num_rows := sum(map(len, batches))) > MAX_RECORD_ROWS:
                     text = f"the record has {num_rows} rows, more than {MAX_RECORD_ROWS}"
-                    raise _FaultError("too_large", text)
+                    raise BadRecord("too_large", text)
             return batches
         except _UNREADABLE as error:
             text = f"not a complete Arrow stream: {str(error) or 'it is empty'}"
-            raise _FaultError("syntax", text) from error
+            raise BadRecord("syntax", text) from error
 
     def _read_schema(self, message: pa.ipc.Message) -> pa.Schema:
         """Return the stream's schema if it is one of events; repeated schemas are cached."""
@@ -227,9 +229,9 @@ class ArrowCodec:
     def _read_batch(self, message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
         if message.type != "record batch":
             text = f"it holds {message.type}; write columns without dictionaries"
-            raise _FaultError("schema", text)
+            raise BadRecord("schema", text)
         if _is_compressed(message.metadata):
-            raise _FaultError("schema", "its buffers are compressed; compress the topic instead")
+            raise BadRecord("schema", "its buffers are compressed; compress the topic instead")
         batch = pa.ipc.read_record_batch(message, schema).select(self._names)
         batch.validate(full=True)
         return batch
@@ -239,10 +241,13 @@ class ArrowCodec:
         for name in names:
             if schema.names.count(name) != 1:
                 text = f"there must be one column {name!r}; the columns are {listed(schema.names)}"
-                raise _FaultError("schema", text)
-            if not _is_plain_type(schema.field(name).type):
-                text = f"{name} is of type {schema.field(name).type}; write plain numbers or text"
-                raise _FaultError("schema", text)
+                raise BadRecord("schema", text)
+            kind = schema.field(name).type
+            is_list = any(test(kind) for test in _LISTS)
+            tests = _PLAIN[:4] if is_list else _PLAIN
+            if not any(test(kind.value_type if is_list else kind) for test in tests):
+                text = f"{name} is of type {kind}; write plain numbers or text"
+                raise BadRecord("schema", text)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -251,17 +256,12 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return [group[0] if len(group) == 1 else pa.concat_batches(group) for group in groups]
 
 
-def _is_plain_type(kind: pa.DataType) -> bool:
-    """Return whether each value of a type has bytes of its own."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _is_number(kind.value_type)
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return is_text or _is_number(kind) or pa.types.is_temporal(kind)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    is_exact = pa.types.is_integer(kind) or pa.types.is_decimal128(kind)
-    return bool(is_exact or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+_PLAIN = (
+    *(pa.types.is_integer, pa.types.is_decimal128, pa.types.is_floating, pa.types.is_boolean),
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_temporal),
+)
+"""Types whose values have bytes of their own; likewise lists of the numbers, the first four."""
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 _HEADER, _COMPRESSION = 2, 3
@@ -269,21 +269,15 @@ _HEADER, _COMPRESSION = 2, 3
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Return whether the header of a record batch declares compressed buffers.
-
-    It is a little-endian FlatBuffers table. Raises `struct.error` if an offset is out of bounds.
-    """
+    """Return whether a record batch's header, a FlatBuffers table, declares compressed buffers."""
     data = memoryview(metadata)
     header = _field(data, _unpack("<I", data, 0), _HEADER)
     return bool(_field(data, header + _unpack("<I", data, header), _COMPRESSION))
 
 
 def _field(data: memoryview, table: int, index: int) -> int:
-    """Return the offset of a table's field, 0 if it is absent.
-
-    The first 4 bytes of a table hold the distance back to its vtable; after its own size and the
-    table's, the vtable holds the offset of each field within the table, 0 if absent.
-    """
+    """Return the offset of a table's field, 0 if it is absent."""
+    # a table begins with the distance back to its vtable: two sizes, then offsets of the fields
     fields, place = table - _unpack("<i", data, table), 4 + 2 * index
     is_listed = place < _unpack("<H", data, fields)
     offset = _unpack("<H", data, fields + place) if is_listed else 0
@@ -297,15 +291,14 @@ def _unpack(form: str, data: memoryview, at: int) -> int:
     return value
 
 
-class AvroCodec:
+class AvroCodec(Codec):
     """Avro records, one per event, by their own schemas; values are read as Arrow's are."""
 
     def __init__(self, schema: RowSchema, config: KafkaConfig) -> None:
-        self.schema = schema
+        super().__init__(schema)
         self._reader, self._names = AvroReader(config), schema.columns.names
 
     def decode(self, values: Sequence[bytes]) -> Decoded:
-        """Return one row for each record."""
         rows: dict[int, dict[str, Any]] = {}
         faults: dict[int, Fault] = {}
         for i, value in enumerate(values):
@@ -340,12 +333,7 @@ class AvroCodec:
             raise BadRecord("schema", text)
         return {name: record[name] for name in self._names}
 
-    def raw(self, value: bytes, row: int) -> bytes:
-        """Return the record itself."""
-        return value
 
-
-Codec: TypeAlias = JsonCodec | CsvCodec | ArrowCodec | AvroCodec
 _CODECS: Mapping[CodecName, Callable[[RowSchema], Codec]] = {
     "json": JsonCodec,
     "csv": CsvCodec,
@@ -363,7 +351,8 @@ class RecordOrigins:
     num_rows: Int64s
     """Number of rows of each record."""
     values: Sequence[bytes]
-    decoder: RecordDecoder
+    decoder: RecordDecoder | None
+    """Has decoded them; None on the way from another process."""
 
     @cached_property
     def _ends(self) -> Int64s:
@@ -371,41 +360,34 @@ class RecordOrigins:
 
     def __call__(self, row: int) -> Origin:
         """Return the origin of a row."""
+        assert self.decoder is not None
         number = int(np.searchsorted(self._ends, row, side="right"))
         num_rows = int(self.num_rows[number])
         within = row - int(self._ends[number]) + num_rows
         where: dict[str, int | str] = {"topic": self.decoder.topic, "partition": self.partition}
         where |= {"offset": int(self.offsets[number]), "row": within}
         value = self.values[number]
-        return Origin(where, value if num_rows == 1 else self.decoder.raw(value, within))
+        return Origin(where, value if num_rows == 1 else self.decoder.codec.raw(value, within))
 
 
 class RecordDecoder:
-    """Decodes the records of a topic.
-
-    A codec has a `schema` that its rows must satisfy, `decode(values)`, in which the rows of a
-    record do not depend on other records, and `raw`.
-    """
+    """Decodes the records of a topic."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self.topic, self._limit = config.topic, config.checks.max_bytes
         is_avro, schema = config.codec == "avro", config.schema
-        self._codec = AvroCodec(schema, config) if is_avro else _CODECS[config.codec](schema)
-
-    def raw(self, value: bytes, row: int) -> bytes:
-        """Return one row of a record unchanged, or as JSON if the record is binary."""
-        return self._codec.raw(value, row)
+        self.codec = AvroCodec(schema, config) if is_avro else _CODECS[config.codec](schema)
 
     def first_ids(self, values: Sequence[bytes]) -> list[tuple[str, object]]:
         """Return the ids in some records, as numbers or texts, each with its column."""
-        ends = [self._codec.schema.columns.src, self._codec.schema.columns.dst]
-        if isinstance(self._codec, JsonCodec):
+        ends = [self.codec.schema.columns.src, self.codec.schema.columns.dst]
+        if isinstance(self.codec, JsonCodec):
             rows = [parse_object(unframed(value))[0] for value in values]
         else:
-            batches = self._codec.decode(values).batches
+            batches = self.codec.decode(values).batches
             rows = [row for batch in batches for row in batch.select(ends).to_pylist()]
         found = [(name, row.get(name)) for row in rows[:SAMPLES] for name in ends]
-        is_csv = isinstance(self._codec, CsvCodec)
+        is_csv = isinstance(self.codec, CsvCodec)
         return [(name, typed_id(str(value)) if is_csv else value) for name, value in found]
 
     def decode(self, chunk: Chunk) -> RowBatch:
@@ -418,7 +400,7 @@ class RecordDecoder:
         large = [i for i, value in enumerate(values) if len(value) > limit]
         for i in large:  # not parsed; an empty record is one bad row
             values[i] = b""
-        decoded = self._codec.decode(values)
+        decoded = self.codec.decode(values)
         if empty := len(values) - int(np.count_nonzero(decoded.num_rows)):
             counts["empty"] = empty
         ends, faults = np.cumsum(decoded.num_rows), dict(decoded.faults)
@@ -430,7 +412,14 @@ class RecordDecoder:
         whole = [record.value for record in records]
         times = (-1 if record.timestamp is None else record.timestamp for record in records)
         written = np.repeat(np.fromiter(times, np.int64, len(records)), decoded.num_rows)
-        rows = self._validated(decoded.batches, int(decoded.num_rows.sum()), faults)
+        schema, num_rows = self.codec.schema, int(decoded.num_rows.sum())
+        numbers = np.delete(np.arange(num_rows), list(faults)) if faults else None
+        found = [RowFault(row, *fault) for row, fault in faults.items()]
+        if decoded.batches:
+            rows = validate(decoded.batches, schema, index=numbers, faults=found)
+        else:
+            none = no_rows(schema.ids, sum(schema.widths))
+            rows = RowBatch(none, numbers, found, num_rows)
         origins = RecordOrigins(chunk.partition, offsets, decoded.num_rows, whole, self)
         return replace(
             rows,
@@ -441,15 +430,3 @@ class RecordDecoder:
             gaps=chunk.gaps,
             written=written if rows.index is None else written[rows.index],
         )
-
-    def _validated(
-        self, batches: Sequence[pa.RecordBatch], num_rows: int, found: Mapping[int, Fault]
-    ) -> RowBatch:
-        """Return all rows with the decodable ones validated, numbered over all rows."""
-        schema = self._codec.schema
-        numbers = np.delete(np.arange(num_rows), list(found)) if found else None
-        faults = [RowFault(row, *fault) for row, fault in found.items()]
-        if batches:
-            return validate(batches, schema, index=numbers, faults=faults)
-        none = no_rows(schema.ids, sum(schema.widths))
-        return RowBatch(none, numbers, faults, num_rows)

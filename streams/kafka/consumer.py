@@ -69,7 +69,10 @@ class Cursor:
     def after(self, record: Any) -> Cursor:
         """Return the cursor after a record."""
         t = -1 if record.timestamp is None else record.timestamp
-        return Cursor(record.offset + 1, record.offset, _crc(record), t, self.end)
+        from crc32c import crc32c
+
+        crc = crc32c(record.value or b"", crc32c(record.key or b""))
+        return Cursor(record.offset + 1, record.offset, crc, t, self.end)
 
     @classmethod
     def from_position(cls, position: Position) -> Cursor:
@@ -84,13 +87,6 @@ class Cursor:
         ):
             raise ValueError(f"{position!r} is not a position in a Kafka partition")
         return cls(**values)  # type: ignore[arg-type]
-
-
-def _crc(record: Any) -> int:
-    from crc32c import crc32c
-
-    crc: int = crc32c(record.value or b"", crc32c(record.key or b""))
-    return crc
 
 
 @dataclass(frozen=True)
@@ -182,18 +178,14 @@ class ConsumerConnection:
         cursor, counts, gaps = before or Cursor(begin), {}, []
         self.ends[partition] = end
         if cursor.offset > end:
-            text = (
-                f"partition {partition} ends at offset {end}, before {cursor.offset}, which comes"
-            )
-            raise SourceTruncated(self._name, "truncated", f"{text} next; {_RECREATED}")
+            text = f"partition {partition} ends at offset {end}, before {cursor.offset}, which "
+            raise SourceTruncated(self._name, "truncated", f"{text}comes next; {_RECREATED}")
         if cursor.offset < begin:
-            lost = f"offsets {cursor.offset} to {begin - 1} of partition {partition}"
-            lost += " are no longer kept"
+            lost = f"offsets {cursor.offset} to {begin - 1} of partition {partition} are "
+            lost += "no longer kept"
             if self._config.on_expired == "fail":
-                text = (
-                    f"{lost}; pass on_expired='skip' to continue without them, or start a new run"
-                )
-                raise SourceExpired(self._name, "expired", text)
+                text = f"{lost}; pass on_expired='skip' to continue without them, or start a "
+                raise SourceExpired(self._name, "expired", f"{text}new run")
             _log.warning("%s: %s; continuing without them", self._name, lost)
             counts, gaps = {"gap": begin - cursor.offset}, [(cursor.offset, begin)]
             cursor = Cursor(begin, end=cursor.end)
@@ -391,16 +383,11 @@ class Poller:
                 lambda: self._error or any(chunk.partition in wanted for chunk in self._queue),
                 timeout,
             )
-            taken: list[Chunk] = []
-            left: list[Chunk] = []
-            num_bytes = 0
-            for chunk in self._queue:
-                if chunk.partition in wanted and num_bytes < MAX_BYTES:
-                    taken.append(chunk)
-                    num_bytes += chunk.num_bytes
-                else:
-                    left.append(chunk)
-            self._queue = left
+            taken, num_bytes, queued, self._queue = list[Chunk](), 0, self._queue, []
+            for chunk in queued:
+                is_taken = chunk.partition in wanted and num_bytes < MAX_BYTES
+                (taken if is_taken else self._queue).append(chunk)
+                num_bytes += chunk.num_bytes if is_taken else 0
             if not taken and self._error is not None:
                 raise self._error
             return taken
@@ -432,11 +419,9 @@ class Poller:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                answer_ms = int(1000 * self._policy.answer)
+                answer_ms, beat = int(1000 * self._policy.answer), self._heartbeat
                 with closing(
-                    ConsumerConnection(
-                        self._config, self._cursors, answer_ms, self._heartbeat, self._number
-                    )
+                    ConsumerConnection(self._config, self._cursors, answer_ms, beat, self._number)
                 ) as connection:
                     self.watch = connection.watch
                     self._open(connection)

@@ -18,9 +18,8 @@ from tgflow.streams.kafka.avro import RegistryDown
 from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
 from tgflow.streams.kafka.consumer import Cursor, Poller
-from tgflow.streams.kafka.processes import ReaderProcesses
 from tgflow.streams.kafka.publish import Publisher, Topic
-from tgflow.streams.kafka.reader import PartitionReader
+from tgflow.streams.kafka.readers import PartitionReader, ReaderProcesses, Status
 from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy, RetryState
 from tgflow.streams.rows.row_batch import Position, RowBatch, warn_of_first_time
 from tgflow.streams.rows.schema import IdKind
@@ -103,9 +102,10 @@ class KafkaSource:
         join: Set[int] | None = frozenset() if fixed else None
         kind = PartitionReader if self._config.decoders == 1 else ReaderProcesses
         self._reader = kind(self._config, given, join, self._policy)
-        if not _await_start(self._reader, self._config, self.stop):
+        wait, reader = self._reader.wait_started, self._reader
+        if not _await_start(wait, lambda: reader.status().reason, self._config, self.stop):
             return
-        self._cursors = dict(self._reader.started)
+        self._cursors = dict(reader.status().started or {})
         self._starts = {p: cursor.offset for p, cursor in self._cursors.items()}
         self._unreported = {p for p, cursor in self._cursors.items() if given.get(p) != cursor}
 
@@ -120,7 +120,7 @@ class KafkaSource:
         there are none, as the end was fixed at the start; this is logged once.
         """
         reader = self._live()
-        new = frozenset(reader.known) - frozenset(self._cursors)
+        new = frozenset(reader.status().known) - frozenset(self._cursors)
         if new and self._config.until_end:
             if not self._has_warned:
                 text = "%s: partitions %s are new, and are skipped: the end was fixed at the start"
@@ -164,11 +164,11 @@ class KafkaSource:
 
     def caught_up(self) -> Set[int]:
         """Return the partitions polled to an end that the broker has reported lately."""
-        return self._reader.caught_up() if self._reader else frozenset()
+        return self._status.caught_up
 
     def lag(self) -> Mapping[int, int]:
         """Return the number of offsets between the last poll and the end of each partition."""
-        ends, cursors = self._reader.ends if self._reader else {}, dict(self._cursors)
+        ends, cursors = self._status.ends, dict(self._cursors)
         return {p: max(0, ends[p] - cursor.offset) for p, cursor in cursors.items() if p in ends}
 
     def progress(self) -> float:
@@ -184,7 +184,7 @@ class KafkaSource:
     def counters(self) -> Mapping[str, float]:
         """Return counters such as rebuilds and seconds of outage and back-pressure."""
         found = self._past.copy()
-        found.update(self._reader.counters() if self._reader else {})
+        found.update(self._status.counters)
         return {
             **found,
             "group_commits": self._num_commits,
@@ -232,8 +232,12 @@ class KafkaSource:
     def _halt(self) -> None:
         if self._reader is not None:
             self._reader.close()
-            self._past.update(self._reader.counters())
+            self._past.update(self._reader.status().counters)
             self._reader = None
+
+    @property
+    def _status(self) -> Status:
+        return self._reader.status() if self._reader else Status()
 
     def _live(self) -> PartitionReader | ReaderProcesses:
         if self._reader is None:
@@ -242,18 +246,19 @@ class KafkaSource:
 
 
 def _await_start(
-    reader: Poller | PartitionReader | ReaderProcesses,
+    wait_started: Callable[[float], bool],
+    reason: Callable[[], str],
     config: KafkaConfig,
     stop: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Wait for the broker up to `connect_timeout` seconds; return False if `stop` returned True."""
     notices = ConnectionNotices(config.topic, config.servers, config.connect_timeout)
-    while not reader.wait_started(STOP_CHECK_SECONDS):
+    while not wait_started(STOP_CHECK_SECONDS):
         if stop():
             return False
         notices.check()
         if not notices.left:
-            text = notices.failure(reader.reason)
+            text = notices.failure(reason())
             raise SourceUnavailable(f"topic {config.topic}", "unavailable", text)
     return True
 
@@ -274,7 +279,7 @@ def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
     found: dict[int, list[bytes]] = {}
     poller = Poller(replace(config, until_end=True), {}, None, retry)
     try:
-        _await_start(poller, config)
+        _await_start(poller.wait_started, lambda: poller.reason, config)
         waiting = {p for p, cursor in (poller.started or {}).items() if not cursor.ended}
         deadline = time.monotonic() + FIRST_SECONDS
         while waiting and time.monotonic() < deadline:

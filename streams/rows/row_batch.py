@@ -77,7 +77,11 @@ class EventColumns:
         if len(parts) == 1:
             return parts[0]
         columns = [part.columns() for part in parts]
-        return replace(parts[0], **{n: joined([c[n] for c in columns]) for n in columns[0]})
+        joined = {}
+        for name, first in columns[0].items():
+            join = np.concatenate if isinstance(first, np.ndarray) else pa.concat_arrays
+            joined[name] = join([each[name] for each in columns])
+        return replace(parts[0], **joined)
 
 
 def _taken(column: Any, rows: slice | Int64s) -> Any:
@@ -86,13 +90,6 @@ def _taken(column: Any, rows: slice | Int64s) -> Any:
     if pa.types.is_integer(column.type):  # Arrow releases the GIL: 1 ms beside a parsing thread
         return pa.array(column.to_numpy()[rows])
     return column.take(pa.array(rows))
-
-
-def joined(parts: Sequence[Any]) -> Any:
-    """Return Arrow or NumPy columns of one type as one column."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    return pa.concat_arrays(parts)
 
 
 def to_batch(events: EventColumns, ids: NodeIds) -> EventBatch:

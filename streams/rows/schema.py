@@ -127,16 +127,16 @@ class Times:
 
     def _finest(self, values: Sequence[datetime | str]) -> str:
         """Return the coarsest unit, from seconds down, in which all times are whole."""
-        parts = [self._part_of_second(value) for value in values]
+        parts = [
+            (self._seconds(x) or Fraction(0)) % 1
+            if isinstance(x, str)
+            else Fraction(1000 * x.microsecond + getattr(x, "nanosecond", 0), 10**9)
+            for x in values
+        ]
         for unit in ("s", "ms", "us"):
             if all((part * ticks_per_unit("s", unit)).denominator == 1 for part in parts):
                 return unit
         return "ns"
-
-    def _part_of_second(self, value: datetime | str) -> Fraction:
-        if isinstance(value, str):
-            return (self._seconds(value) or Fraction(0)) % 1
-        return Fraction(1000 * value.microsecond + getattr(value, "nanosecond", 0), 10**9)
 
 
 def _unit_of(values: Sequence[object]) -> str | None:

@@ -110,21 +110,16 @@ def validate(
         whole = replace(whole, event_id_hash=hashes_of(whole.event_id))
     found.sort(key=lambda fault: fault.row)
     good = np.concatenate(kept) if found or index is not None else None
-    counts = {SPACED: spaced} if (spaced := _num_spaced(whole)) else {}
-    num_rows += len(faults)
+    num_rows, spaced = num_rows + len(faults), 0
+    for ids in (whole.src, whole.dst) if pa.types.is_string(whole.src.type) else ():
+        if (np.frombuffer(ids.buffers()[2] or b"", dtype=np.uint8) == ord(" ")).any():
+            spaced += pc.sum(pc.or_(pc.starts_with(ids, " "), pc.ends_with(ids, " "))).as_py() or 0
+    counts = {SPACED: spaced} if spaced else {}
     return RowBatch(whole, good, found, num_rows, locate, position or {}, counts=counts)
 
 
 SPACED = "id_with_spaces_around"
 """Name of the number of ids that begin or end with a space, among `RowBatch.counts`."""
-
-
-def _num_spaced(events: EventColumns) -> int:
-    found = 0
-    for ids in (events.src, events.dst) if pa.types.is_string(events.src.type) else ():
-        if (np.frombuffer(ids.buffers()[2] or b"", dtype=np.uint8) == ord(" ")).any():
-            found += pc.sum(pc.or_(pc.starts_with(ids, " "), pc.ends_with(ids, " "))).as_py() or 0
-    return found
 
 
 class BadRows(Exception):
@@ -195,19 +190,17 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     if columns.categorical:
         slots = [schema.classes[name].one_hot(batch[name]) for name in columns.categorical]
         x = np.concatenate([*([] if x is None else [x]), *slots], axis=1)
-    weight = None if columns.weight is None else _weights(batch, columns.weight)
+    weight = None
+    if columns.weight is not None:
+        x_weight = feature_columns(batch, [columns.weight], [1], None, what="weights")
+        weight = values = x_weight.reshape(-1)
+        text = f"{columns.weight} is {{}}; weights must be at least 0"
+        _refuse(values < 0, lambda row: ("range", text.format(values[row])))
     name = columns.event_id
     event_id = None if name is None else _event_ids(batch[name], name)
     name = columns.label_time
     label_time = None if name is None else _tick_column(batch[name], name, schema.time)
     return EventColumns(src, dst, t, label, x, event_id, weight, relation, label_time=label_time)
-
-
-def _weights(batch: pa.RecordBatch, name: str) -> Float32s:
-    values: Float32s = feature_columns(batch, [name], [1], None, what="weights").reshape(-1)
-    text = f"{name} is {{}}; weights must be at least 0"
-    _refuse(values < 0, lambda row: ("range", text.format(values[row])))
-    return values
 
 
 def _whole_numbers(
@@ -234,9 +227,8 @@ def _whole_numbers(
 def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
     invalid = {}
     for name in names:
-        if _is_invalid(batch[name]):
-            invalid[name] = np.zeros(len(batch), dtype=np.bool_)
-            _mark_invalid(batch[name], invalid[name])
+        if _is_invalid(column := batch[name]):
+            invalid[name] = np.array([_is_invalid(column[i : i + 1]) for i in range(len(batch))])
     if not invalid:
         return
 
@@ -247,17 +239,6 @@ def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
         return "encoding", f"{name} is no valid {batch[name].type}: the data is damaged"
 
     _refuse(np.logical_or.reduce(list(invalid.values())), fault)
-
-
-def _mark_invalid(array: pa.Array, rows: Bools) -> None:
-    """Mark the invalid rows of an array that contains some, by bisection."""
-    if len(array) == 1:
-        rows[0] = True
-        return
-    middle = len(array) // 2
-    for half, marks in ((array[:middle], rows[:middle]), (array[middle:], rows[middle:])):
-        if _is_invalid(half):
-            _mark_invalid(half, marks)
 
 
 def _is_invalid(array: pa.Array) -> bool:
@@ -382,6 +363,7 @@ def hashes_of(texts: pa.Array) -> Int64s:
 # Times, relations and labels: exact conversion of numbers of any type to int64 ticks.
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
+_ANY_INT = re.compile(r"\s*[+-]?\d+(?:_\d+)*\s*")  # what int() reads
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})")  # int() refuses thousands of digits
 BOOLEANS = ("false", "true")
 MISSING = ("", "NA", "N/A", "null", "NULL", "None")
@@ -416,13 +398,22 @@ def time_type(scale: Scale) -> pa.DataType:
     return pa.string() if scale.is_text else pa.decimal128(PRECISION, scale.digits)
 
 
-def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
-    """Return times (or relations, or labels) as int64 ticks `[B]`.
+def column_types(schema: RowSchema) -> dict[str, pa.DataType]:
+    """Return the Arrow types to parse the columns of a file to."""
+    columns, id_type = schema.columns, pa.int64() if schema.ids == "int" else pa.string()
+    types = dict.fromkeys(columns.categorical, pa.string())
+    types |= dict.fromkeys(columns.numbers, pa.float32())
+    types |= dict.fromkeys([columns.src, columns.dst], id_type)
+    types |= dict.fromkeys(columns.times, time_type(schema.time))
+    for name in columns.single(int):
+        types[name] = pa.string() if name in columns.texts else time_type(UNSCALED)
+    if columns.event_id:
+        types.setdefault(columns.event_id, pa.string())
+    return types
 
-    Integers, decimals and floats are in `scale.unit`; timestamps, durations and dates have their
-    own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers. Columns are converted as a
-    whole; values that this may not convert exactly are converted one by one.
-    """
+
+def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
+    """Return times (or relations, or labels) as int64 ticks `[B]`."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     _refuse_nulls(array, name)
@@ -456,12 +447,14 @@ def _tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
         if pa.types.is_floating(kind):
             held = array.to_numpy(zero_copy_only=False)[row]
             text = f"{name} is {held}, which {held.dtype} cannot hold to the tick; store integers"
-            fault = number_fault(name, Decimal(str(held)), scale)
-            faults[row] = fault or (scale.code("precision"), text)
-        elif fault := time_fault(name, value, scale):
-            faults[row] = fault
+            exact = exact_ticks(name, Decimal(str(held)), scale)
+            exact = (scale.code("precision"), text) if isinstance(exact, int) else exact
         else:
-            ticks[row] = int(_exact(value, scale))
+            exact = exact_ticks(name, value, scale)
+        if isinstance(exact, int):
+            ticks[row] = exact
+        else:
+            faults[row] = exact
     bad = np.zeros(len(ticks), dtype=np.bool_)
     bad[list(faults)] = True
     _refuse(bad, faults.__getitem__)
@@ -565,63 +558,45 @@ def plain_ticks(array: pa.Array, tick: str) -> Int64s | None:
     return ticks if is_sure.all() else None
 
 
-def _exact(value: Decimal | str, scale: Scale) -> Fraction:
-    """Return the ticks of a number, or of a text that is a time or a number."""
-    text = str(value)
-    seconds = time_seconds(text, scale.format)
-    if seconds is None:
-        return Fraction(text.strip()) * scale.per_unit
-    return seconds * ticks_per_unit("s", scale.tick)
-
-
-def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
-    """Return the fault of a time, None if it is valid: a text of a time, or a number."""
-    if not scale.is_time or not isinstance(value, str):
-        return number_fault(name, value, scale)
-    seconds = time_seconds(value, scale.format)
-    if seconds is None:
-        if value and scale.format is not None:
-            text = f"{name} is {shown(value)}, expected a time of time_format={scale.format!r}"
-            return scale.code("type"), text
-        return number_fault(name, value, scale)
-    if scale.tick == "tick":
-        text = f"{name} is {value}, and ticks have no known length; pass time_unit='s'"
-        return scale.code("type"), text
-    ticks = _exact(value, scale)
-    if ticks.denominator != 1:
-        return scale.code("precision"), _too_fine(name, value, seconds, "s", scale)
-    if abs(ticks) > INT64_MAX:
-        return scale.code("range"), f"{name} is {value}, beyond int64 ticks of 1 {scale.tick}"
-    return None
-
-
-def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
-    """Return the code and message of an invalid time, relation or label; None if it is valid."""
-    if isinstance(value, str) and _WHOLE.fullmatch(value):  # 20 times faster than the code below
+def exact_ticks(name: str, value: object, scale: Scale) -> int | Fault:
+    """Return the ticks of a number, or of a text that is a time or a number; or its fault."""
+    has_format = scale.is_time and scale.format is not None and isinstance(value, str)
+    if isinstance(value, str) and not has_format and _WHOLE.fullmatch(value):  # 20 times faster
         ticks = int(value) * scale.per_unit
         if abs(ticks) <= INT64_MAX:
-            return None
-    expected = f"a number of {scale.unit}" if scale.is_time else "a whole number"
-    expected += f", or a time such as {EXAMPLE}" if scale.is_text else ""
-    if value is None or value == "":
-        return "null", f"{name} is empty, expected {expected}"
-    number = exact_decimal(str(value))
-    if number is None or isinstance(value, bool):
-        what = str(value).lower() if isinstance(value, Decimal) else shown(value)
-        return scale.code("type"), f"{name} is {what}, expected {expected}"
-    if number and number.adjusted() > PRECISION:  # before anything expands it
-        too_large = f"{name} is {shown(value)}, beyond int64 ticks of 1 {scale.tick}"
-        return scale.code("range"), too_large
-    is_tiny = bool(number) and number.adjusted() < -PRECISION
-    exact = Fraction(0) if is_tiny else Fraction(number)
-    if is_tiny or (exact * scale.per_unit) % 1:
+            return ticks
+    is_time = scale.is_time and isinstance(value, str)
+    seconds, is_tiny = time_seconds(str(value), scale.format) if is_time else None, False
+    if seconds is not None:
+        if scale.tick == "tick":
+            text = f"{name} is {value}, and ticks have no known length; pass time_unit='s'"
+            return scale.code("type"), text
+        exact, unit, per_unit = seconds, "s", ticks_per_unit("s", scale.tick)
+    else:
+        if value and has_format:
+            text = f"{name} is {shown(value)}, expected a time of time_format={scale.format!r}"
+            return scale.code("type"), text
+        expected = f"a number of {scale.unit}" if scale.is_time else "a whole number"
+        expected += f", or a time such as {EXAMPLE}" if scale.is_text else ""
+        if value is None or value == "":
+            return "null", f"{name} is empty, expected {expected}"
+        number = exact_decimal(str(value))
+        if number is None or isinstance(value, bool):
+            what = str(value).lower() if isinstance(value, Decimal) else shown(value)
+            return scale.code("type"), f"{name} is {what}, expected {expected}"
+        if number and number.adjusted() > PRECISION:  # before anything expands it
+            text = f"{name} is {shown(value)}, beyond int64 ticks of 1 {scale.tick}"
+            return scale.code("range"), text
+        is_tiny = bool(number) and number.adjusted() < -PRECISION
+        exact, per_unit = Fraction(0 if is_tiny else number), Fraction(scale.per_unit)
+        unit = "" if is_tiny else scale.unit
+    if is_tiny or (exact * per_unit).denominator != 1:
         if not scale.is_time:
             return scale.code("precision"), f"{name} is {value}, expected a whole number"
-        unit = "" if is_tiny else scale.unit
         return scale.code("precision"), _too_fine(name, value, exact, unit, scale)
-    if abs(exact * scale.per_unit) > INT64_MAX:
+    if abs(exact * per_unit) > INT64_MAX:
         return scale.code("range"), f"{name} is {value}, beyond int64 ticks of 1 {scale.tick}"
-    return None
+    return int(exact * per_unit)
 
 
 def _too_fine(name: str, value: object, number: Fraction, unit: str, scale: Scale) -> str:
@@ -697,12 +672,13 @@ class LabelCoding:
             return self._numbers.get(text)
         if self._positive is not None:
             return int(text == self._positive)
-        return int(text) if number_fault("", text, UNSCALED) is None else None
+        found = exact_ticks("", text, UNSCALED)
+        return found if isinstance(found, int) else None
 
     def _fault(self, name: str, value: object) -> Fault:
         if self._numbers is None:
-            fault = number_fault(name, text_of(value), UNSCALED)
-            assert fault is not None
+            fault = exact_ticks(name, text_of(value), UNSCALED)
+            assert not isinstance(fault, int)
             return fault
         text = f"{name} is {shown(value)}, which is none of the labels {listed([*self._numbers])}"
         way_out = f"; if it means not known, pass unknown_label={text_of(value)!r}, and if it is "
@@ -837,18 +813,10 @@ def saved_classes(position: Position) -> dict[str, list[str]]:
 def first_classes(values: Iterable[object]) -> list[str] | None:
     """Return the initial classes if most values are texts, None if not."""
     there = [value for value in values if value not in (None, "")]
-    texts = [value for value in there if isinstance(value, str) and not _is_whole(value)]
+    texts = [value for value in there if isinstance(value, str) and not _ANY_INT.fullmatch(value)]
     if 2 * len(texts) <= len(there):
         return None
     return [*BOOLEANS] if all(text.lower() in BOOLEANS for text in texts) else []
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
 
 
 # Edge features: columns of numbers, or of lists of numbers, to one finite float32 matrix.
@@ -882,7 +850,7 @@ def feature_columns(
     return x
 
 
-def feature_names(names: Sequence[str], widths: Sequence[int]) -> list[str]:
+def feature_names(names: Iterable[str], widths: Iterable[int]) -> list[str]:
     """Return the names of the columns of a feature matrix: `f0`, or `x[1]` in a list."""
     named = zip(names, widths, strict=True)
     return [n if width == 1 else f"{n}[{i}]" for n, width in named for i in range(width)]
