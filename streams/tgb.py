@@ -94,7 +94,7 @@ def convert_tgb(
         dst = np.concatenate(found or [start[:0]])
         about = {
             "data_set": name,
-            "kind": "tgb/1",
+            "kind": "tgbl/1",
             "part": part,
             "edges_sha256": _sha256(edges),
             "negatives_sha256": _sha256(pickles[part]),

@@ -60,18 +60,18 @@ def test_converted_data_set_is_trained_under_its_protocol(tgflow, tmp_path):
     assert f"{len(events)} events, " in ran.out
     assert "negatives of val, " in ran.out
     ran = tgflow(
-        "train", "--data", "data/tgbl-made.parquet", "--features", "f*", "--protocol", "tgb/1",
+        "train", "--data", "data/tgbl-made.parquet", "--features", "f*", "--protocol", "tgbl/1",
         "--fixed-negatives", "data/tgbl-made", "--epochs", 1, "-o", "out", *SMALL,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["protocol"] == "tgb/1"
+    assert metrics["protocol"] == "tgbl/1"
     assert 0 < metrics["test.mrr"] <= 1
     assert "fixed negatives of tgbl-made" in metrics["protocol_line"]
-    assert "tgb/1: 70/15/15" in ran.out
+    assert "tgbl/1: 70/15/15" in ran.out
     assert "val MRR 0." in ran.err
     assert ran.out.index(" MRR ") < ran.out.index(" AP ")
-    assert "tgb/1: 70/15/15" in (tmp_path / "out" / "report.html").read_text()
+    assert "tgbl/1: 70/15/15" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.slow

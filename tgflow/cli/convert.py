@@ -25,7 +25,7 @@ def convert(
     [bold]Examples[/bold]
 
       tgflow convert tgb datasets/tgbl_wiki --out data
-      tgflow train --data data/tgbl-wiki.parquet --features f* --protocol tgb/1
+      tgflow train --data data/tgbl-wiki.parquet --features f* --protocol tgbl/1
           --fixed-negatives data/tgbl-wiki
     """
     from tgflow.cli.errors import USAGE, CliError

@@ -222,8 +222,8 @@ class EvaluationDraws:
 _DRAWS: Mapping[str, EvaluationDraws] = MappingProxyType(
     {
         "dyglib/1": EvaluationDraws(collide=True, replace=False, inductive_since="part"),
-        "tgb/1": EvaluationDraws(collide=True, destinations="all"),
-        "tkg/1": EvaluationDraws(destinations="all"),
+        "tgbl/1": EvaluationDraws(collide=True, destinations="all"),
+        "tkgl/1": EvaluationDraws(destinations="all"),
     }
 )
 

@@ -25,8 +25,8 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "learning_rate": 1e-4,
             "select": "ap+auc",
         },
-        "tgb/1": {**_SPLIT, "new_node_ratio": 0.0, "learning_rate": 1e-4, "select": "mrr"},
-        "tkg/1": {
+        "tgbl/1": {**_SPLIT, "new_node_ratio": 0.0, "learning_rate": 1e-4, "select": "mrr"},
+        "tkgl/1": {
             "val_ratio": 0.1,
             "test_ratio": 0.1,
             "batch_size": 200,
