@@ -145,7 +145,10 @@ def fixed_of(tmp_path, counts):
         first, second = (each.repeat(100)[: len(own)] for each in (names, names.roll(-1)))
         # no event is its own negative: rounding would break that tie
         columns = {"start": F.pad(num.cumsum(0), (1, 0)), "dst": first.where(first != own, second)}
-        save_file(columns, tmp_path / f"x.{part}.negatives.safetensors")
+        about = {"val_start": spans["val"][0], "test_start": spans["test"][0], "num_events": 300}
+        about |= {"negatives": "val,test"}
+        about = {key: str(value) for key, value in about.items()}
+        save_file(columns, tmp_path / f"x.{part}.negatives.safetensors", about)
     src, dst = ids.encode(events.src.tolist(), events.dst.tolist())
     return EventBatch(src, dst, events.t, events.x), ids
 
@@ -224,10 +227,10 @@ def test_negatives_of_another_split_or_without_ids_are_refused(tmp_path):
     events, ids = fixed_of(tmp_path, [2])
     config = OfflineConfig(fixed_negatives=str(tmp_path / "x"))
     graph = TemporalGraph.from_events(events[:290])
-    with pytest.raises(ValueError, match=r"negatives of \d+ events where this split has"):
+    with pytest.raises(ValueError, match=r"x has the split of 300 events, and .* has 290"):
         OfflineTrainer(small_tgn(), graph, config, ids=ids)
     with pytest.raises(ValueError, match=r"pass ids=stream\.ids"):
-        OfflineTrainer(small_tgn(), graph, config)
+        OfflineTrainer(small_tgn(), TemporalGraph.from_events(events), config)
     with pytest.raises(ValueError, match="replace test_negatives"):
         OfflineConfig(fixed_negatives="x", inductive="apart")
 

@@ -130,6 +130,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
     from tgflow.run import features
     from tgflow.run.checkpoints import SavedRecords
     from tgflow.run.restore import current_build, open_results
+    from tgflow.streams.tgb import read_about
     from tgflow.train.observe import Callback
     from tgflow.train.progress_bar import ProgressBar
 
@@ -171,6 +172,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
                     result = fit(directory, opened, peers, results, epochs, folder)
                     results.add(Trained(str(epochs.seed), np.empty((0, 3)), result))
         # report
+        about = read_about(config.stream.path or "")
         metrics = {
             "command": COMMAND,
             "stream": config.stream.path,
@@ -179,6 +181,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
             **_node_label_facts(opened.labels),
             **average([each.result for each in results.trained]),
             **({"features": opened.about_features} if opened.about_features else {}),
+            **({"data_set": about} if about else {}),
             "tables": features.table_figures(graph),
             **inputs.machine_figures(opened.threads, opened.device),
         }
