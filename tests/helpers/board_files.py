@@ -77,6 +77,27 @@ def write_board(folder: Path, name: str) -> dict[str, list[tuple[int, int, int, 
     return out
 
 
+def write_nodes(folder: Path, name: str) -> list[tuple[int, str, str, float]]:
+    """Write a data set of node properties; return time, node, label and share of each row."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(7)
+    t = np.sort(rng.integers(0, 160, SIZE))
+    src, dst = rng.integers(0, 8, SIZE), rng.integers(0, 6, SIZE)
+    header = "time,user_id,genre,weight"
+    if name == "tgbn-trade":
+        header = "year,nation,trading nation,weight"
+    rows = [(c, f"x{a}", f"x{b}", 0.5 + c) for a, b, c in zip(src, dst, t, strict=True)]
+    write_rows(folder / f"{name}_edgelist.csv", header, rows)
+    labels = []
+    for end in range(20, 200, 20):  # 160 and 180 are after the last event
+        for node in range(8):
+            found = [row[2] for row in rows if row[1] == f"x{node}" and end - 40 <= row[0] < end]
+            for label in sorted(set(found)):
+                labels.append((end, f"x{node}", label, found.count(label) / len(found)))
+    write_rows(folder / f"{name}_node_labels.csv", "ts,src,dst,w", labels)
+    return labels
+
+
 def _write_seq(folder, name, src, dst, t, rng):
     split = np.repeat([0, 1, 2], (160, 40, 40))  # equal times lie in two parts
     assert t[159] == t[160] or t[199] == t[200]

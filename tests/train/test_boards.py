@@ -8,13 +8,15 @@ import torch
 from pyarrow.parquet import read_schema, read_table
 
 import tgflow as tg
-from helpers.board_files import KINDS, SIZE, write_board
-from helpers.made_streams import small_counts
+from helpers.board_files import KINDS, SIZE, write_board, write_nodes
+from helpers.made_streams import small_counts, small_tgn
 from tgflow.graph.events import concat, with_inverses
 from tgflow.streams import StreamError
 from tgflow.streams.tgb import convert_tgb, convert_tgbseq, read_about
+from tgflow.train.node_property import PropertyLabels, asked_at_times
 from tgflow.train.observe import Callback
 from tgflow.train.protocols import protocol_settings
+from tgflow.train.split import chronological_split
 
 
 class Scores(Callback):
@@ -132,3 +134,29 @@ def test_invalid_files_of_tgbseq_are_refused(tmp_path):
     np.save(tmp_path / "raw" / "ML-made_test_ns.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(StreamError, match="it is no array"):
         convert_tgbseq(tmp_path / "raw", tmp_path / "out", sort=True)
+
+
+@pytest.mark.parametrize("name", ["tgbn-trade", "tgbn-genre"])
+def test_converted_properties_are_asked_in_the_parts_of_the_board(tmp_path, name):
+    rows = write_nodes(tmp_path / "raw", name)
+    done = convert(tmp_path, name)
+    stream = tg.open_stream(done.files[0], time_unit="s", features="f*")
+    events = concat(list(stream))
+    are_shared = bool(set(events.src.tolist()) & set(events.dst.tolist()))
+    assert are_shared == (name == "tgbn-trade"), "users and genres of one name are two nodes"
+    graph = tg.TemporalGraph.from_events(events)
+    labels = PropertyLabels.of(read_table(done.files[1]), stream.ids, 1, "x")
+    config = tg.OfflineConfig(**protocol_settings("tgbn/1"))
+    split = chronological_split(events, new_node_ratio=0)
+    asked = list(asked_at_times(small_tgn(edge_x_dim=1), graph, config, split, labels))
+    ends = [int(events.t[: split.val_start].max()), int(events.t[: split.test_start].max())]
+    last = int(events.t[-1])
+    expected = {end: sum(end >= each for each in ends) for end, *_ in rows if end < last}
+    parts = {each.of.t: ("train", "val", "test").index(each.part) for each in asked}
+    assert parts == expected
+    assert set(parts.values()) == {0, 1, 2}
+    for each in asked:
+        own = [row for row in rows if row[0] == each.of.t]
+        assert len(each.of.nodes) == len({node for _, node, _, _ in own})
+        y = each.of.dense(labels.num_items)
+        assert sorted(y[y > 0].tolist()) == pytest.approx(sorted(row[3] for row in own))
