@@ -63,6 +63,8 @@ class _Data:
     x: npt.NDArray[np.float32] | None
     files: list[Path]
     ids: NodeIds | None = None
+    version: str = ""
+    """Of the files, such as "-v2", as boards name it."""
     relations: Sequence[str] = ()
     """Texts of the relations 0, 1, ...; none if they are numbers."""
     held: float = 0.15
@@ -118,19 +120,18 @@ def convert_tgb(
     """
     folder = Path(folder)
     if is_relbench := (folder / "manifest.yaml").exists():
-        name, edges = (
-            _relbench_name(folder / "manifest.yaml"),
-            _only(folder / "db", "events.parquet"),
-        )
+        name, version = _relbench_name(folder / "manifest.yaml"), ""
+        edges = _only(folder / "db", "events.parquet")
         pickles = {part: _only(folder / "negatives", f"{part}_ns*.pkl") for part in PARTS}
     else:
         edges = _only(folder, "*_edgelist*.csv", but="_static_edgelist")
-        name = edges.name.partition("_edgelist")[0]
+        name, _, version = edges.stem.partition("_edgelist")
         is_nodes = name.startswith("tgbn-")  # has labels instead
         pickles = {} if is_nodes else {part: _only(folder, f"*_{part}_ns*.pkl") for part in PARTS}
     kind = name[:4] if name[:5] in ("thgl-", "tkgl-", "tgbn-") else "tgbl"
     data = _read(edges, kind, time_unit=time_unit, sort=sort)
     data.name, data.directions = name, 1 + (kind == "tkgl")
+    data.version = version.replace("_", "-")
     data.files += pickles.values()
     data.held = held = 0.1 if "yago" in name else 0.15
     t = np.repeat(data.events["t"], data.directions)
@@ -189,10 +190,11 @@ def convert_tgbseq(
         text = f"expected whole numbers [{len(t) - second}, k], got {negatives.dtype} "
         raise StreamError(str(given), "schema", f"{text}{list(negatives.shape)}")
     place = np.cumsum(split == 2) - 1  # row of a test event in the file
-    name = given.name.partition("_test_ns")[0]
+    name, _, version = given.stem.partition("_test_ns")
     events = {"src": src[order], "dst": dst[order], "t": t[order]}
     found = [*negatives.astype(np.int64)[place[order[second:]]]]
     data = _Data(name, "tgbseq/1", events, None, [path, given], starts=(first, second))
+    data.version = version.replace("_", "-")
     data.negatives["test"] = found
     for what in ("edge", "node"):
         for feat in sorted(folder.glob(f"*_{what}_feat*.npy"))[:1]:
@@ -221,6 +223,7 @@ def _write(data: _Data, folder: Path, target: Path) -> Converted:
     first, second = (data.directions * start for start in data.starts)
     about = {
         "data_set": data.name,
+        "board": data.name + data.version,
         "protocol": data.protocol,
         "val_start": str(first),
         "test_start": str(second),
@@ -322,7 +325,7 @@ def _read(path: Path, kind: str, **options: Any) -> _Data:
         events["relation"] = batch.relation.numpy()
     x = None if batch.x is None else batch.x.numpy()
     relations = stream.classes.get("relation", ())
-    return _Data("", f"{kind}/1", events, x, [path], stream.ids, relations)
+    return _Data("", f"{kind}/1", events, x, [path], stream.ids, relations=relations)
 
 
 def _add_negatives(data: _Data, pickles: Mapping[str, Path]) -> None:

@@ -81,13 +81,16 @@ def test_printed_command_trains_under_the_protocol_of_the_board(tgflow, tmp_path
     printed = tgflow("convert", "tgbseq" if name == "ML-made" else "tgb", "raw", "-o", "data").out
     words = [word.strip("'") for word in printed.splitlines()[-1].split()[1:]]
     words[words.index("--seeds") + 1] = 2
-    ran = tgflow(*words, "-m", "counts", "--epochs", 1, "--json", "-o", "out")
+    ran = tgflow(*words, "-m", "counts", "--epochs", 1, "-o", "out")
     assert ran.code == 0, ran.err
+    assert f"row of {name}: counts (tgflow), test 0." in ran.out
+    assert f"The board of {name}" in (tmp_path / "out" / "report.html").read_text()
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     protocol = "tgbseq/1" if name == "ML-made" else f"{name[:4]}/1"
-    assert ran.json["protocol"] == ran.json["data_set"]["protocol"] == protocol
-    assert 0 < ran.json["test.mrr"] < 1
+    assert metrics["protocol"] == metrics["data_set"]["protocol"] == protocol
+    assert 0 < metrics["test.mrr"] < 1
     num = (1 + (protocol == "tkgl/1")) * 240
-    assert ran.json["num_events"] == num == int(ran.json["data_set"]["num_events"])
+    assert metrics["num_events"] == num == int(metrics["data_set"]["num_events"])
 
 
 @pytest.mark.slow

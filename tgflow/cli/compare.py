@@ -85,7 +85,8 @@ def compare(
     settings that are given explicitly take precedence.
 
     With a --protocol such as dyglib/1, tgbl/1 or tkgl/1 each model is trained offline, in epochs,
-    and compared on the test split; --resume keeps finished models and continues from the latest saved epoch.
+    and compared on the test split; --resume keeps finished models and continues from the latest
+    saved epoch.
 
     [bold]Examples[/bold]
 

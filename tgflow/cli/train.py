@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import nan
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -26,6 +27,7 @@ from tgflow.cli.options import (
     Resume,
     with_config,
 )
+from tgflow.report.board import board_row
 from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import task_of
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
@@ -169,7 +171,9 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
                 epochs.seed = config.offline.seed + number
                 if results.find(number, str(epochs.seed)) is None:
                     folder = Path(str(epochs.seed) if seeds.num > 1 else "")
+                    begin = perf_counter()
                     result = fit(directory, opened, peers, results, epochs, folder)
+                    result["wall_seconds"] = perf_counter() - begin
                     results.add(Trained(str(epochs.seed), np.empty((0, 3)), result))
         # report
         about = read_about(config.stream.path or "")
@@ -230,6 +234,7 @@ def _print(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> Non
     ]
     seeds = metrics.get("seeds") or [metrics["seed"]]
     reuses = "reuse.reused" in metrics
+    board = board_row(metrics)
     print_labels(metrics)
     print_summary(
         ("links" if task_of(metrics) else "", "validation", "test", "test, new nodes"),
@@ -239,7 +244,9 @@ def _print(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> Non
         f"{duration(metrics['epoch_seconds'])} an epoch, "
         f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
         f"tested with {metrics['test_negatives']} negatives, seeds {', '.join(map(str, seeds))}\n"
-        f"{metrics['protocol_line']}" + (f"\n{reuse_line(metrics)}" if reuses else ""),
+        f"{metrics['protocol_line']}"
+        + (f"\n{reuse_line(metrics)}" if reuses else "")
+        + ("" if board is None else f"\nrow of {metrics['data_set']['board']}: {board[1]}"),
         path,
     )
     for line in metrics.get("features", {}).values():
