@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -330,69 +329,69 @@ def _read(path: Path, kind: str, **options: Any) -> _Data:
 
 def _add_negatives(data: _Data, pickles: Mapping[str, Path]) -> None:
     """Find the negatives of each event, and of its inverse in a knowledge graph."""
-    events, relation = data.events, data.events.get("relation")
-    src, dst, t = events["src"], events["dst"], events["t"]
-    if relation is None:
-        columns, own = (src, dst, t), dst
-    elif data.directions == 1:
-        columns, own = (t, src, relation), dst
-    else:
-        inverse = relation + len(np.unique(relation))
-        both = [(t, t), (src, dst), (relation, inverse)]
-        first, second, third = (np.stack(pair, axis=1).ravel() for pair in both)
-        columns = first, second, third
-        own = np.stack([dst, src], axis=1).ravel()
+    events, begin = data.events, data.starts[0]
+    src, dst, t = (events[name][begin:] for name in ("src", "dst", "t"))
+    columns = [src, dst, t]
+    if "relation" in events:
+        relation = events["relation"][begin:]
+        columns = [t, src, relation]
+    if is_graph := data.directions == 2:
+        inverse = relation + len(np.unique(events["relation"]))
+        both = [(t, t), (src, dst), (relation, inverse), (dst, src)]
+        *columns, dst = (np.stack(pair, axis=1).ravel() for pair in both)
     keys: list[Key] = [*zip(*(column.tolist() for column in columns), strict=True)]
-    own = own.tolist()
-    ends = [data.directions * end for end in (*data.starts, len(t))]
-    are_conflicts = data.directions == 2
-    for part, (begin, end) in zip(PARTS, pairwise(ends), strict=True):
-        path = pickles[part]
+    truth: dict[Key, set[int]] = {}  # destinations of each key
+    for key, own in zip(keys, dst.tolist(), strict=True):
+        truth.setdefault(key, set()).add(own)
+    second = data.directions * (data.starts[1] - begin)
+    keys_of = dict(zip(PARTS, (keys[:second], keys[second:]), strict=True))
+    for part, path in pickles.items():
         known = read_pickled_arrays(path)
-        for row in range(begin, end):
-            if keys[row] not in known:
-                i = row // data.directions
-                text = f"it has no negatives of event {i}, {src[i]} -> {dst[i]} at {t[i]}; {_CAUSE}"
-                raise StreamError(str(path), "schema", text)
-        found = [known[key] for key in keys[begin:end]]
-        are_conflicts &= all(np.isin(own[begin + i], each) for i, each in enumerate(found))
-        data.negatives[part] = found
-    if not are_conflicts:
-        return
-    truth: dict[Key, set[int]] = {}
-    for key, each in zip(keys[ends[0] :], own[ends[0] :], strict=True):
-        truth.setdefault(key, set()).add(each)
-    rest = iter(keys[ends[0] :])
-    for part in PARTS:
-        for each, key in zip(data.negatives[part], rest, strict=False):
-            if set(each.tolist()) != truth[key]:
-                text = (
-                    f"it excludes {each.tolist()!s:.60} for (t, src, relation) = {key}, where the "
+        for i, key in enumerate(keys_of[part]):
+            if key not in known:
+                row = (i + second * (part == "test")) // data.directions
+                ends = (events[name][begin + row] for name in ("src", "dst", "t"))
+                text = "it has no negatives of event {}, {} -> {} at {}; ".format(
+                    begin + row, *ends
                 )
-                text += f"events have {sorted(truth[key])!s:.60}; {_CAUSE}"
-                raise StreamError(str(pickles[part]), "schema", text)
+                raise StreamError(str(path), "schema", text + _CAUSE)
+        data.negatives[part] = [known[key] for key in keys_of[part]]
+    found = [(part, key) for part in PARTS for key in keys_of[part]]
+    given = [each for part in PARTS for each in data.negatives[part]]
+    if not is_graph or not all(map(np.isin, dst, given)):
+        return
+    for (part, key), each in zip(found, given, strict=True):
+        if set(each.tolist()) != truth[key]:
+            text = f"it excludes {each.tolist()!s:.60} for (t, src, relation) = {key}, where the "
+            text += f"events have {sorted(truth[key])!s:.60}; {_CAUSE}"
+            raise StreamError(str(pickles[part]), "schema", text)
     data.negatives = {}
 
 
-def _columns_of(data: _Data, path: Path) -> tuple[list[list[str]], Int64s]:
-    """Return the columns of a CSV file as texts, and the nodes of each, -1 if unknown."""
+def _columns_of(data: _Data, path: Path) -> list[list[str]]:
+    """Return the columns of a CSV file as texts."""
     names = list(decoder_for(path).names() or ())
     table = read_table(path, names)[1]
     data.files.append(path)
+    return [table[name].to_pylist() for name in names]
+
+
+def _nodes(data: _Data, column: list[str]) -> Int64s:
+    """Return the nodes of a column, -1 if they have no event."""
     assert data.ids is not None
-    columns = [table[name].to_pylist() for name in names]
-    return columns, np.stack([data.ids.find(column).numpy() for column in columns])
+    nodes: Int64s = data.ids.find(column).numpy()
+    return nodes
 
 
 def _add_types(data: _Data, path: Path) -> None:
-    (_, kinds, *_), (nodes, *_) = _columns_of(data, path)
-    known = nodes >= 0
+    names, kinds, *_ = _columns_of(data, path)
+    known = (nodes := _nodes(data, names)) >= 0
     data.tables["types"] = pa.table({"id": nodes[known], "type": np.array(kinds)[known]})
 
 
 def _add_static(data: _Data, path: Path) -> None:
     """Add edges without a time; their nodes and relations may be new, and get the next numbers."""
-    (heads, tails, kinds, *_), _ = _columns_of(data, path)
+    heads, tails, kinds, *_ = _columns_of(data, path)
     assert data.ids is not None
     ends = [each.numpy() for each in data.ids.encode(heads, tails)]
     known = {text: i for i, text in enumerate([*dict.fromkeys([*data.relations, *kinds])])}
@@ -401,8 +400,8 @@ def _add_static(data: _Data, path: Path) -> None:
 
 
 def _add_labels(data: _Data, path: Path) -> None:
-    (t, _, labels, weight, *_), (_, nodes, *_) = _columns_of(data, path)
-    known = nodes >= 0
+    t, names, labels, weight, *_ = _columns_of(data, path)
+    known = (nodes := _nodes(data, names)) >= 0
     texts = {"t": t, "label": labels, "weight": weight}
     columns = {name: pa.array(each).filter(pa.array(known)) for name, each in texts.items()}
     columns["t"] = pa.array(_whole(path, columns["t"]))

@@ -720,7 +720,7 @@ class OfflineTrainer:
     def _summary(self, best: BestEpoch) -> dict[str, Any]:
         c, totals, graph = self.config, self._progress.totals, self.graph
         tied = graph.log.tied_share(graph.num_events)
-        is_published = (c.val_ratio, c.test_ratio) == (0.15, 0.15)
+        is_published = (c.val_ratio, c.test_ratio, self._fixed) == (0.15, 0.15, None)
         learned = negatives_learned(self.model, c) if self._learner.learns else None
         if learned is not None and self._own_negatives is not None:
             learned = f"own:{self._own_negatives.num}"

@@ -86,6 +86,7 @@ def offline_line(
         "/".join(f"{100 * share:.3g}" for share in shares)
         if c.fixed_negatives is None
         else f"split of {PurePath(c.fixed_negatives).name}",
+        *(["NDCG@10 of properties"] if c.protocol == "tgbn/1" else []),
         f"new nodes {c.new_node_ratio:.0%} in {apart}",
         *_common(c, learned),
     ]
