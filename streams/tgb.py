@@ -211,7 +211,7 @@ def convert_tgbseq(
 
 def read_about(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the description of a converted data set in its Parquet file, {} of other files."""
-    if Path(path).suffix != ".parquet":
+    if Path(path).suffix != ".parquet" or not Path(path).is_file():  # such as a folder, or a URL
         return {}
     found = (pq.read_schema(path).metadata or {}).get(ABOUT)
     return {} if found is None else json.loads(found)

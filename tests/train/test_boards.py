@@ -79,6 +79,7 @@ def test_converted_board_is_ranked_as_by_its_evaluator(tmp_path, name):
         assert ids.decode(fixed.dst) == [each for row in expected["test"] for each in row[3]]
     about = read_about(done.files[0])
     assert about == done.about
+    assert read_about("s3://bucket/x.parquet") == read_about(tmp_path / "raw") == {}
     assert f'"{name}' in about["sha256"]
     assert about["licence"] == ("CC BY 4.0" if name == "ML-made" else "not stated in its folder")
 
