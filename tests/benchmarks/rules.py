@@ -59,7 +59,7 @@ def prequential_rows(events: EventBatch, params: Params, options: Options) -> It
 
 def pass_rows(events: EventBatch, params: Params, options: Options) -> Iterator[Row]:
     """Yield the seconds of a validation pass that ranks each event among 999 negatives."""
-    config = OfflineConfig(**protocol_settings("tgb/1") | {"mrr_negatives": 999, "epochs": 1})
+    config = OfflineConfig(**protocol_settings("tgbl/1") | {"mrr_negatives": 999, "epochs": 1})
     for model, (make, target) in MANY.items():
         options.say(f"rules: {model}, one against 999")
         timer = _PassTimer()

@@ -101,7 +101,7 @@ def test_offline_protocol_compares_on_the_test_split(compared, tgflow):
 def test_metric_that_selects_is_shown_first(compared, tgflow):
     path = compared.parent / "made.csv"
     flags = ("--models", "recency,edgebank", "--mrr-negatives", 5, *SMALL)
-    for protocol, name in (("tgb/1", "MRR"), ("dyglib/1", "AP")):
+    for protocol, name in (("tgbl/1", "MRR"), ("dyglib/1", "AP")):
         ran = tgflow("compare", "-s", path, *flags, "--protocol", protocol, "-o", name)
         assert ran.code == 0, ran.err
         assert f"recency/0  test {name} 0." in ran.err

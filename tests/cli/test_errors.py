@@ -50,7 +50,7 @@ USAGE = [
     ("bench samples", f"there is no benchmark 'samples'; choose from {', '.join(BENCHMARKS)}"),
     ("bench store --entries 1e6,big", "must be numbers such as 1e6"),
     ("bench store --entries 10", "must be at least 10,000"),
-    ("convert ogb . --out data", "convert supports tgb, got 'ogb'"),
+    ("convert ogb . --out data", "convert supports tgb and tgbseq, got 'ogb'"),
     # Layout of files
     (f"{PLAIN[:-1]} ab", "sep must be one character"),
     ("run plain.log --sep ; --columns src,src,t", "'src' is there twice"),

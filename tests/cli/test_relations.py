@@ -47,14 +47,14 @@ def test_knowledge_graph_is_ranked_among_all_entities_in_both_directions(tmp_pat
     stream, found = write(tmp_path / "a.csv"), []
     for pairs in (100_000, 10):
         monkeypatch.setattr(TrainingConfig, "max_pairs", pairs)
-        out, flags = tmp_path / str(pairs), ("--protocol", "tkg/1", "--epochs", 2, *COUNTS)
+        out, flags = tmp_path / str(pairs), ("--protocol", "tkgl/1", "--epochs", 2, *COUNTS)
         data = ("--data", stream, "--time-unit", "s", "--relation", "kind")
         tgflow("train", *data, "-o", out, *flags)
         found.append(json.loads((out / "metrics.json").read_text()))
     whole, in_parts = found
-    assert whole["protocol_line"].startswith("tkg/1: events and inverses, 80/10/10")
+    assert whole["protocol_line"].startswith("tkgl/1: events and inverses, 70/15/15")
     assert "destinations but other true ones of the time" in whole["protocol_line"]
-    assert whole["test.num_events"] == 48, "24 events and their inverses"
+    assert whole["test.num_events"] == 72, "36 events and their inverses"
     assert in_parts["test.mrr"] == whole["test.mrr"] > 0.3
 
 
@@ -155,7 +155,7 @@ def test_embedded_relations_of_trained_and_of_knowledge_graph_runs(tmp_path):
     data = ("--data", write(tmp_path / "a.csv"), "--time-unit", "s", "--relation", "kind")
     model_set = ("memory_dim=8", "num_relations=4")
     tgn = ("--model", "tgn", "--epochs", 1, *(f"--model-set={each}" for each in model_set))
-    for name, flags in (("tgn", tgn), ("tkg", ("--protocol", "tkg/1", "--epochs", 2, *COUNTS))):
+    for name, flags in (("tgn", tgn), ("tkg", ("--protocol", "tkgl/1", "--epochs", 2, *COUNTS))):
         tgflow("train", *data, "-o", tmp_path / name, *flags)
         opened = tg.open_run(tmp_path / name)
         visit, buy = (opened.score(3, 10, relation=each).logit for each in ("visit", "buy"))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from helpers.board_files import write_board
 from helpers.files import write_tgb
 from helpers.live_runs import SMALL
 from helpers.rank_runs import codes, open_nothing, run_ranks
@@ -60,18 +61,36 @@ def test_converted_data_set_is_trained_under_its_protocol(tgflow, tmp_path):
     assert f"{len(events)} events, " in ran.out
     assert "negatives of val, " in ran.out
     ran = tgflow(
-        "train", "--data", "data/tgbl-made.parquet", "--features", "f*", "--protocol", "tgb/1",
+        "train", "--data", "data/tgbl-made.parquet", "--features", "f*", "--protocol", "tgbl/1",
         "--fixed-negatives", "data/tgbl-made", "--epochs", 1, "-o", "out", *SMALL,
     )  # fmt: skip
     assert ran.code == 0, ran.err
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
-    assert metrics["protocol"] == "tgb/1"
+    assert metrics["protocol"] == "tgbl/1"
     assert 0 < metrics["test.mrr"] <= 1
     assert "fixed negatives of tgbl-made" in metrics["protocol_line"]
-    assert "tgb/1: 70/15/15" in ran.out
+    assert "tgbl/1: split of tgbl-made" in ran.out
     assert "val MRR 0." in ran.err
     assert ran.out.index(" MRR ") < ran.out.index(" AP ")
-    assert "tgb/1: 70/15/15" in (tmp_path / "out" / "report.html").read_text()
+    assert "tgbl/1: split of tgbl-made" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["thgl-made", "tkgl-yago", "tkgl-wikidata", "ML-made"])
+def test_printed_command_trains_under_the_protocol_of_the_board(tgflow, tmp_path, name):
+    write_board(tmp_path / "raw", name)
+    printed = tgflow("convert", "tgbseq" if name == "ML-made" else "tgb", "raw", "-o", "data").out
+    words = [word.strip("'") for word in printed.splitlines()[-1].split()[1:]]
+    words[words.index("--seeds") + 1] = 2
+    ran = tgflow(*words, "-m", "counts", "--epochs", 1, "-o", "out")
+    assert ran.code == 0, ran.err
+    assert f"row of {name}: counts (tgflow), test 0." in ran.out
+    assert f"The board of {name}" in (tmp_path / "out" / "report.html").read_text()
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    protocol = "tgbseq/1" if name == "ML-made" else f"{name[:4]}/1"
+    assert metrics["protocol"] == metrics["data_set"]["protocol"] == protocol
+    assert 0 < metrics["test.mrr"] < 1
+    num = (1 + (protocol == "tkgl/1")) * 240
+    assert metrics["num_events"] == num == int(metrics["data_set"]["num_events"])
 
 
 @pytest.mark.slow

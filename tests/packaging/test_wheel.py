@@ -72,7 +72,8 @@ def test_wheel_contains_nothing_else(names):
     )
     kinds = {Path(name).suffix for name in names if name.startswith("tgflow/")}
     sources = {".py", ".typed", ".json", ".hpp", ".cu", ".html", ".css", ".js"}
-    assert kinds <= sources | {".so", ".pyd", ".gz"}, kinds
+    assert kinds <= sources | {".so", ".pyd", ".gz", ".csv"}, kinds
+    assert {n for n in names if n.endswith(".csv")} == {"tgflow/report/boards.csv"}
     assert {n for n in names if n.endswith(".gz")} == {"tgflow/datasets/collegemsg.csv.gz"}
 
 

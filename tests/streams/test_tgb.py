@@ -32,7 +32,11 @@ def test_convert_tgb_writes_events_and_negatives(tmp_path):
         known = negatives_of(own, events)
         assert {each.dtype.kind for each in known.values()} == {"i", "f"}
         assert found == [known[row].tolist() for row in own]
-        assert (about["data_set"], about["kind"], about["part"]) == ("tgbl-made", "tgb/1", part)
+        assert (about["data_set"], about["protocol"], about["part"]) == (
+            "tgbl-made",
+            "tgbl/1",
+            part,
+        )
         assert done.num_negatives[part] == sum(map(len, found))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
         path.name for path in done.files

@@ -165,11 +165,7 @@ def test_offline_ranks_are_among_all_destinations(model, select, monkeypatch):
 
 
 def test_all_destinations_exclude_other_negatives():
-    for changes in (
-        {"test_negatives": ("historical",)},
-        {"fixed_negatives": "x"},
-        {"inductive": "apart"},
-    ):
+    for changes in ({"test_negatives": ("historical",)}, {"inductive": "apart"}):
         with pytest.raises(ValueError, match='mrr_negatives="all" ranks among all destinations'):
             OfflineConfig(mrr_negatives="all", **changes)
     with pytest.raises(ValueError, match="among_all is for random negatives"):

@@ -151,7 +151,7 @@ def test_training_from_lists_resumes_with_the_same_bits(model):
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("protocol", [None, "tkg/1"])
+@pytest.mark.parametrize("protocol", [None, "tkgl/1"])
 def test_offline_training_from_lists(model, protocol):
     graph = TemporalGraph.from_events(made_events(300))
     config = OfflineConfig(

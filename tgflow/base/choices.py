@@ -68,7 +68,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 Injection = Literal["structural", "temporal"]
 """Kind of injected anomalies: another destination, or another time."""
 ContinualProtocol = Literal["prequential/1"]
-OfflineProtocol = Literal["dyglib/1", "tgb/1", "tkg/1"]
+OfflineProtocol = Literal["dyglib/1", "tgbl/1", "tgbn/1", "thgl/1", "tkgl/1", "tgbseq/1"]
 """Names of protocols of a continual and of an offline training; see `tgflow.train.protocols`."""
 Preset = Literal["auto", "none", "repeat", "recommendation", "discrete", "sparse"]
 """Settings that a comparison adds to the given ones, by the kind of its stream."""

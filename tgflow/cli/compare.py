@@ -84,8 +84,9 @@ def compare(
     Presets (--preset) choose some settings by the kind of stream, which is measured and printed;
     settings that are given explicitly take precedence.
 
-    With --protocol dyglib/1, tgb/1 or tkg/1 each model is trained offline, in epochs, and compared
-    on the test split; --resume keeps finished models and continues from the latest saved epoch.
+    With a --protocol such as dyglib/1, tgbl/1 or tkgl/1 each model is trained offline, in epochs,
+    and compared on the test split; --resume keeps finished models and continues from the latest
+    saved epoch.
 
     [bold]Examples[/bold]
 

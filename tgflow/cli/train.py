@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import nan
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -26,6 +27,7 @@ from tgflow.cli.options import (
     Resume,
     with_config,
 )
+from tgflow.report.board import board_row
 from tgflow.report.formatting import compact, reuse_line, score
 from tgflow.report.label_figures import task_of
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
@@ -130,6 +132,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
     from tgflow.run import features
     from tgflow.run.checkpoints import SavedRecords
     from tgflow.run.restore import current_build, open_results
+    from tgflow.streams.tgb import read_about
     from tgflow.train.observe import Callback
     from tgflow.train.progress_bar import ProgressBar
 
@@ -168,9 +171,12 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
                 epochs.seed = config.offline.seed + number
                 if results.find(number, str(epochs.seed)) is None:
                     folder = Path(str(epochs.seed) if seeds.num > 1 else "")
+                    begin = perf_counter()
                     result = fit(directory, opened, peers, results, epochs, folder)
+                    result["wall_seconds"] = perf_counter() - begin
                     results.add(Trained(str(epochs.seed), np.empty((0, 3)), result))
         # report
+        about = read_about(config.stream.path or "")
         metrics = {
             "command": COMMAND,
             "stream": config.stream.path,
@@ -179,6 +185,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
             **_node_label_facts(opened.labels),
             **average([each.result for each in results.trained]),
             **({"features": opened.about_features} if opened.about_features else {}),
+            **({"data_set": about} if about else {}),
             "tables": features.table_figures(graph),
             **inputs.machine_figures(opened.threads, opened.device),
         }
@@ -227,6 +234,7 @@ def _print(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> Non
     ]
     seeds = metrics.get("seeds") or [metrics["seed"]]
     reuses = "reuse.reused" in metrics
+    board = board_row(metrics)
     print_labels(metrics)
     print_summary(
         ("links" if task_of(metrics) else "", "validation", "test", "test, new nodes"),
@@ -236,7 +244,9 @@ def _print(metrics: Mapping[str, Any], path: Path, config: OfflineConfig) -> Non
         f"{duration(metrics['epoch_seconds'])} an epoch, "
         f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
         f"tested with {metrics['test_negatives']} negatives, seeds {', '.join(map(str, seeds))}\n"
-        f"{metrics['protocol_line']}" + (f"\n{reuse_line(metrics)}" if reuses else ""),
+        f"{metrics['protocol_line']}"
+        + (f"\n{reuse_line(metrics)}" if reuses else "")
+        + ("" if board is None else f"\nrow of {metrics['data_set']['board']}: {board[1]}"),
         path,
     )
     for line in metrics.get("features", {}).values():

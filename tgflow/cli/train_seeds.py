@@ -282,7 +282,10 @@ def _node_figures(
     elif labels is not None:
         figures = node_label_figures(trainer.model, trainer.graph, labels, c.data_seed)
         figures["node.num_unknown"] = labels.num_unknown
-    return {f"test.{name}": value for name, value in figures.items()}
+    out = {f"test.{name}": value for name, value in figures.items()}
+    if "test.property.val_ndcg" in out:
+        out["val.property.ndcg"] = out.pop("test.property.val_ndcg")
+    return out
 
 
 class SavedSeeds(Component):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -501,6 +502,40 @@ def _joined(found: list[Negatives]) -> Negatives:
 _CAUSE = "check that the data set has the same version, and was read without a limit or sorting"
 
 
+class FixedSplit(NamedTuple):
+    """Split that a file of negatives was written with."""
+
+    val_start: int
+    """Log position of the first validation event."""
+    test_start: int
+    num_events: int
+    parts: tuple[str, ...]
+    """Parts that have negatives, of "val" and "test"."""
+
+    @classmethod
+    def load(cls, name: str) -> FixedSplit:
+        """Load the split of NAME.test.negatives.safetensors; raises as `FixedNegatives.load`."""
+        path = f"{name}.test.negatives.safetensors"
+        with _opened(path) as file:
+            about = file.metadata() or {}
+        try:
+            first, second, num = (int(about[key]) for key in cls._fields[:3])
+            return cls(first, second, num, tuple(about["negatives"].split(",")))
+        except (KeyError, ValueError):
+            raise ValueError(
+                f"{path} does not state its split; write it with `tgflow convert`"
+            ) from None
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="np") as file:
+            yield file
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a file of negatives: {error!s:.100}") from None
+
+
 class FixedNegatives:
     """Fixed negatives per event: the event's source with given destinations.
 
@@ -537,7 +572,7 @@ class FixedNegatives:
 
     @classmethod
     def load(cls, path: Path, ids: NodeIds, first_eid: int) -> FixedNegatives:
-        """Load the file that `tgflow convert tgb` wrote.
+        """Load a file that `tgflow convert` wrote.
 
         Args:
             path: The file, NAME.val.negatives.safetensors or NAME.test.negatives.safetensors.
@@ -548,11 +583,8 @@ class FixedNegatives:
             OSError: If the file cannot be read.
             ValueError: If the file has another format, or a node that the stream does not have.
         """
-        try:
-            with safe_open(path, framework="np") as file:
-                start, dst = (_column(file, name) for name in ("start", "dst"))
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a file of negatives: {error!s:.100}") from None
+        with _opened(path) as file:
+            start, dst = (_column(file, name) for name in ("start", "dst"))
         found = ids.find(dst, "dst")
         if bool((found < 0).any()):
             unknown = int(dst[int((found < 0).nonzero()[0])])

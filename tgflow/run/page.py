@@ -9,6 +9,7 @@ from typing import Any
 
 from tgflow.base.choices import METRIC_TITLES
 from tgflow.base.units import duration, seconds_per_tick
+from tgflow.report.board import board_card
 from tgflow.report.chart import Chart, Line, calibration_chart, round_ticks_inside
 from tgflow.report.formatting import (
     compact,
@@ -72,6 +73,7 @@ def offline_report(
         f"reported. Test figures are of the epoch with the best validation {best}."
     )
     more = _label_cards(flat, model)
+    more += [] if (card := board_card(metrics)) is None else [card]
     shown = _settings(settings, {"compare"}, OfflineConfig)
     return _page("offline training", title, lead, tiles, charts, flat, c, shown, more)
 

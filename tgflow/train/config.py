@@ -222,8 +222,11 @@ class EvaluationDraws:
 _DRAWS: Mapping[str, EvaluationDraws] = MappingProxyType(
     {
         "dyglib/1": EvaluationDraws(collide=True, replace=False, inductive_since="part"),
-        "tgb/1": EvaluationDraws(collide=True, destinations="all"),
-        "tkg/1": EvaluationDraws(destinations="all"),
+        "tgbl/1": EvaluationDraws(collide=True, destinations="all"),
+        "tgbn/1": EvaluationDraws(collide=True, destinations="all"),
+        "thgl/1": EvaluationDraws(collide=True, destinations="all"),
+        "tkgl/1": EvaluationDraws(destinations="all"),
+        "tgbseq/1": EvaluationDraws(destinations="all"),
     }
 )
 
@@ -295,7 +298,8 @@ class OfflineConfig(TrainingConfig):
     inductive: Literal["same_pass", "apart"] = "same_pass"
     """New nodes' events: measured in the pass over all, or apart, as DyGLib does."""
     fixed_negatives: str | None = None
-    """Negatives of TGB as `tgflow convert tgb` wrote them: OUT/NAME."""
+    """Split and negatives as `tgflow convert` wrote them, OUT/NAME; they replace mrr_negatives and
+    the ratios."""
     reuse: Reuse = Reuse()
     """Reuse of rows of lower layers from earlier batches in training."""
 
@@ -330,12 +334,11 @@ class OfflineConfig(TrainingConfig):
                 "filtered leaves true destinations out of all others: it requires "
                 f'mrr_negatives="all", got {self.mrr_negatives}'
             )
-        are_many = self.fixed_negatives is not None or len(self.test_negatives) > 1
         is_random = self.test_negatives == ("random",) and self.inductive != "apart"
-        if self.mrr_negatives == "all" and (are_many or not is_random):
+        if self.mrr_negatives == "all" and not is_random:
             raise ValueError(
                 'mrr_negatives="all" ranks among all destinations in one pass: leave '
-                'fixed_negatives, test_negatives and inductive="apart" out, or give a number'
+                'test_negatives and inductive="apart" out, or give a number'
             )
 
 

@@ -123,16 +123,21 @@ def asked_at_times(
     """Yield node embeddings at the times of their properties, in one pass over the log.
 
     A query at time T sees only events before T, in memory too: the state starts empty, and events
-    are stored up to T, in batches that end there; it is restored afterwards.
+    are stored up to T, in batches that end there; it is restored afterwards. A time is of the
+    test if it is not before the first test event; under `tgbn/1`, as in TGB, if there is no later
+    event of validation, and it is left out if there is none at all.
     """
     engine, position = Inference(model, graph), 0
     t = graph.log.read(0, graph.num_events).t
-    val_t, test_t = int(t[split.val_start]), int(t[split.test_start])
+    is_tgb = config.protocol == "tgbn/1"
+    val_t, test_t = (int(t[each - is_tgb]) for each in (split.val_start, split.test_start))
     before = None if model.state is None else model.state.state_dict()
     if model.state is not None:
         model.state.reset()
     try:
         for each in labels.times:
+            if is_tgb and each.t >= int(t[-1]):
+                return
             stop = graph.log.position(each.t)
             if model.state is not None and stop > position:
                 plan = make_plan(
@@ -181,6 +186,8 @@ def node_property_figures(
     interval = Interval.of(mean, Resampling(ndcgs.shape[1], 1, seed=seed).means(ndcgs))
     return {
         "property.ndcg": mean,
+        "property.val_ndcg": best[0],
+        "property.num_parameters": float(sum(x.numel() for x in head.parameters())),
         "property.ndcg_low": interval.low,
         "property.ndcg_high": interval.high,
         "property.last.ndcg": _mean(test["last"]),

@@ -36,7 +36,13 @@ from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.draws import BatchPart
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import BatchSource, Loader, joined_shares, sliced_tasks
-from tgflow.plan.negatives import FixedNegatives, NegativeSampler, NegativeSource, PairHistory
+from tgflow.plan.negatives import (
+    FixedNegatives,
+    FixedSplit,
+    NegativeSampler,
+    NegativeSource,
+    PairHistory,
+)
 from tgflow.plan.plan import Plan
 from tgflow.ranks.control import RankControl
 from tgflow.train.caches import first_rows, isolate_evaluation
@@ -212,12 +218,20 @@ class OfflineTrainer:
         model.choose_by = c.select_metric
         self._observer = Callbacks(observer)
         self._metrics = find_metrics(c.metrics)
+        self._fixed = None if c.fixed_negatives is None else FixedSplit.load(c.fixed_negatives)
+        if self._fixed is not None and self._fixed.num_events != graph.num_events:
+            raise ValueError(
+                f"{c.fixed_negatives} has the split of {self._fixed.num_events:,} events, and the "
+                f"stream has {graph.num_events:,}{' with inverses' * c.inverse}; train on the file "
+                "that was written with it, whole and under its protocol"
+            )
         self.split = chronological_split(
             graph.log.read(0, graph.num_events),
             val_ratio=c.val_ratio,
             test_ratio=c.test_ratio,
             new_node_ratio=c.new_node_ratio,
             seed=c.data_seed,
+            starts=None if self._fixed is None else self._fixed[:2],
         )
         self._learner = learner_of(
             model,
@@ -300,7 +314,7 @@ class OfflineTrainer:
             collide=c.draws.collide and kind == "random" and num != "all",
             replace=c.draws.replace or kind == "random",
         )
-        if c.fixed_negatives is not None:
+        if c.fixed_negatives is not None and self._fixed and stage in self._fixed.parts:
             negatives = self._fixed_negatives(stage, c.fixed_negatives)
         return self._plan_of_all(negatives, seed=c.data_seed, start=start, stop=stop)
 
@@ -340,9 +354,8 @@ class OfflineTrainer:
         found = FixedNegatives.load(path, self._ids, start)
         if len(found) != stop - start:
             raise ValueError(
-                f"{path} has negatives of {len(found)} events where this split has {stop - start}: "
-                "train on the file that was written with it, whole and with val_ratio and "
-                "test_ratio of 0.15"
+                f"{path} has negatives of {len(found)} events where its split has {stop - start}; "
+                "convert the data set again"
             )
         return found
 
@@ -663,7 +676,7 @@ class OfflineTrainer:
         negatives = plan.draws.negatives
         is_among_all = isinstance(negatives, NegativeSampler) and negatives.among_all
         num_pairs = plan.batch_size * (1 + negatives.num)
-        is_many = c.fixed_negatives is not None and num_pairs > c.max_pairs
+        is_many = isinstance(negatives, FixedNegatives) and num_pairs > c.max_pairs
         if not is_whole and (is_many or is_among_all):
             with_state = self.model.state is not None
             parts = every = plan.parts(c.max_pairs, with_storing=with_state)
@@ -707,12 +720,12 @@ class OfflineTrainer:
     def _summary(self, best: BestEpoch) -> dict[str, Any]:
         c, totals, graph = self.config, self._progress.totals, self.graph
         tied = graph.log.tied_share(graph.num_events)
-        is_published = (c.val_ratio, c.test_ratio) == (0.15, 0.15)
+        is_published = (c.val_ratio, c.test_ratio, self._fixed) == (0.15, 0.15, None)
         learned = negatives_learned(self.model, c) if self._learner.learns else None
         if learned is not None and self._own_negatives is not None:
             learned = f"own:{self._own_negatives.num}"
         num_destinations = None
-        if c.mrr_negatives == "all":
+        if c.mrr_negatives == "all" and c.fixed_negatives is None:
             pairs = self._val_plan.draws.pairs_at(graph.num_events).upto(graph.num_events)
             num_destinations = pairs.num_destinations(graph.num_events)
         summary: dict[str, Any] = {

@@ -14,6 +14,7 @@ from typing import Any
 from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
 
 _SPLIT = {"val_ratio": 0.15, "test_ratio": 0.15, "batch_size": 200, "visibility": "event"}
+_TGB = {**_SPLIT, "new_node_ratio": 0.0, "learning_rate": 1e-4, "select": "mrr"}
 
 PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -25,15 +26,13 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "learning_rate": 1e-4,
             "select": "ap+auc",
         },
-        "tgb/1": {**_SPLIT, "new_node_ratio": 0.0, "learning_rate": 1e-4, "select": "mrr"},
-        "tkg/1": {
-            "val_ratio": 0.1,
-            "test_ratio": 0.1,
-            "batch_size": 200,
-            "visibility": "event",
-            "new_node_ratio": 0.0,
+        "tgbl/1": _TGB,
+        "tgbn/1": _TGB,
+        "thgl/1": _TGB,
+        "tgbseq/1": {**_TGB, "mrr_negatives": 100},
+        "tkgl/1": {
+            **_TGB,
             "learning_rate": 1e-3,
-            "select": "mrr",
             "mrr_negatives": "all",
             "filtered": True,
             "inverse": True,
@@ -84,7 +83,10 @@ def offline_line(
     apart = {"same_pass": "the same pass", "apart": "a pass of their own"}[c.inductive]
     parts = [
         *(["events and inverses"] if c.inverse else []),
-        "/".join(f"{100 * share:.3g}" for share in shares),
+        "/".join(f"{100 * share:.3g}" for share in shares)
+        if c.fixed_negatives is None
+        else f"split of {PurePath(c.fixed_negatives).name}",
+        *(["NDCG@10 of properties"] if c.protocol == "tgbn/1" else []),
         f"new nodes {c.new_node_ratio:.0%} in {apart}",
         *_common(c, learned),
     ]

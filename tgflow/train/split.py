@@ -33,11 +33,13 @@ def chronological_split(
     test_ratio: float = 0.15,
     new_node_ratio: float = 0.1,
     seed: int = 0,
+    starts: tuple[int, int] | None = None,
 ) -> Split:
     """Split events by quantiles of time, as DyGLib does, so that equal times stay together.
 
     Some nodes that appear after the training part are drawn to be new: training sees none of their
-    events. Their number is a share of all nodes.
+    events. Their number is a share of all nodes. `starts`, the positions of the first validation
+    and test events, replace the ratios.
     """
     if not (val_ratio > 0 and test_ratio > 0 and val_ratio + test_ratio < 1):
         raise ValueError(
@@ -48,6 +50,8 @@ def chronological_split(
         raise ValueError(f"new_node_ratio must be in [0, 1), got {new_node_ratio}")
     val_start = training_end(events.t, val_ratio, test_ratio)
     test_start = _after_quantile(events.t, 1 - test_ratio)
+    if starts is not None:
+        val_start, test_start = starts
     nodes, num_events = torch.cat([events.src, events.dst]), len(events)
     num_nodes = int(nodes.max()) + 1 if num_events else 0
     late = torch.cat([events.src[val_start:], events.dst[val_start:]]).unique().tolist()  # type: ignore[no-untyped-call]

@@ -128,7 +128,7 @@ class GraphConfig(Checked):
     """Direction of edges; bipartite: sources and destinations are separate name spaces."""
     feature_scale: ScaleKind = "auto"
     """Scale features by the events so far: standard, log (signed logarithm), auto (log for skewed
-    columns) or none, which dyglib/1, tgb/1 and tkg/1 set."""
+    columns) or none, which dyglib/1, tgbl/1 and tkgl/1 set."""
     node_features: Annotated[str | None, Setting(resume="any_time")] = None
     """File of node features, one row per node, keyed by the stream's ids: CSV, TSV, JSON lines,
     Parquet or Arrow. Nodes without a row get --fill-missing, or are an error."""
@@ -202,7 +202,7 @@ class LearningConfig(OfflineConfig, ContinualConfig):
 
     protocol: _Protocol | None = None  # type: ignore[assignment]
     """Named protocol, which sets defaults, and deviations are printed: prequential/1 for run;
-    dyglib/1, tgb/1 or tkg/1, which train offline, in epochs, for train; any for compare."""
+    dyglib/1, tgbl/1 or tkgl/1, which train offline, in epochs, for train; any for compare."""
     learning_rate: _Rate = None  # type: ignore[assignment]
     """Learning rate of the optimizer; unset: 0.001, in offline training 0.0001."""
     data_seed: _Seed = None  # type: ignore[assignment]
