@@ -76,6 +76,8 @@ def state_of(trainer):
     found = trainer.checkpoint()
     sections = {name: make() for name, make in found.sealed.items()} | found.sections
     notes = {k: v for k, v in found.meta.items() if k not in ("progress", "config")}
+    if "edge_x" in sections:  # features of forgotten events are kept or not
+        sections["edge_x"] = {"x": sections["edge_x"]["x"][found.meta["first"] :]}
     return {(s, n): x for s, parts in sections.items() for n, x in parts.items()}, notes
 
 
