@@ -62,7 +62,7 @@ class EventLog:
         """Position that a stream resumes at, if before the events that were learned: checkpoints
         have what is within the horizon as of there."""
         log = proxy(self)  # a cycle would keep the memory of a log that is dropped
-        self.late = LateEntries(native, lambda position: log.since(position), lambda: log.piece)
+        self.late = LateEntries(native, lambda position: log.since(position), lambda: log.piece)  # noqa: PLW0108
         """Labels that came after their events."""
         self.before = native.first, 0
         """A position up to which events may be forgotten, and the largest node id of the events

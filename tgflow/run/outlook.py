@@ -10,12 +10,14 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tgflow.base.units import duration
-from tgflow.ranks.control import RankControl, RankFigures
 from tgflow.report.formatting import compact, num_bytes
 from tgflow.run.machine import anonymous_bytes, free_memory, memory_maps
+
+if TYPE_CHECKING:
+    from tgflow.ranks.control import RankControl
 
 EVERY = 30.0
 """Seconds between two samples."""
@@ -99,11 +101,10 @@ def levels_of(
         return fullest.used, fullest.free
 
     def memory_of(rank: int) -> tuple[float, float]:
-        assert control is not None
-        found = control.figures[rank] if rank < len(control.figures) else RankFigures()
-        if not found.free_bytes:
+        found = [] if control is None else control.figures[rank : rank + 1]
+        if not found or not found[0].free_bytes:
             raise OSError(f"rank {rank} has not sent its memory")
-        return found.memory_bytes, found.free_bytes
+        return found[0].memory_bytes, found[0].free_bytes
 
     others = range(1, 1 if control is None else control.world)
     return {

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.base.units import parse_bytes
 from tgflow.checkpoint import Checkpoint, Component
-from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.checkpoint.typed import read_as
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, KeptTargets, StepBatch
 from tgflow.nn.label_decoder import NUM_PASTS, LabelDecoder
@@ -172,7 +172,8 @@ class LateLearning(Component):
             self._write(everything=True)
             writer.note(self.name, [*self._after])
             learned, late = self._after
-            is_forgotten = self._log.since(read_natural(writer.meta, "position")) > 0
+            at = writer.meta.get("position", 0)  # none in a part of a comparison, without a horizon
+            is_forgotten = self._log.since(at) > 0
             has_learned = late or is_forgotten or self._history.num_labeled(learned)
             self._rows.save(writer, volatile=not has_learned)
 
