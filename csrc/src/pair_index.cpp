@@ -133,6 +133,12 @@ std::vector<node_t> PairIndex::destinations_of(node_t src, eid_t before) {
   return found;
 }
 
+void PairIndex::first_meetings(eid_t begin, eid_t end, bool* out) const {
+  if (shard_.num_other_parts > 0) throw std::invalid_argument("a shard has no pairs of other sources");
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  for (eid_t eid = begin; eid < end; ++eid) *out++ = first_meetings_.at(eid);
+}
+
 int64_t PairIndex::num_pairs(eid_t before) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   return pairs_.num_before(before);
@@ -150,10 +156,7 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
     if (has_types_) see_type(dst[i], type[i]);
     // without a second destination, negatives are of the sources of pairs
     const bool is_needed = destinations_.node.size() == 1 && num_pair_events_ == size_;
-    if (is_needed && log_ != nullptr && size_ < log_->size()) {
-      pairs_.append(see_pair(num_pair_events_));
-      ++num_pair_events_;
-    }
+    if (is_needed && log_ != nullptr && size_ < log_->size()) read_pair();
   }
 }
 
@@ -168,7 +171,7 @@ void PairIndex::read_pairs(int64_t end) {
   }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  for (; num_pair_events_ < end; ++num_pair_events_) pairs_.append(see_pair(num_pair_events_));
+  while (num_pair_events_ < end) read_pair();
 }
 
 void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
@@ -199,6 +202,18 @@ void PairIndex::check_end(int64_t end) const {
 /// Whether an event is the first of its pair, which is known from then on.
 bool PairIndex::see_pair(eid_t eid) {
   return known_pairs_.insert(pair_key(log_->src()[eid], log_->dst()[eid]));
+}
+
+void PairIndex::read_pair() {
+  const eid_t eid = num_pair_events_;
+  const tick_t* clocks = log_->clocks();
+  if (eid > pairs_.first() && clocks[eid] != clocks[eid - 1]) new_pairs_.clear();
+  const bool is_first = see_pair(eid);
+  const uint64_t key = pair_key(log_->src()[eid], log_->dst()[eid]);
+  if (is_first) new_pairs_.insert(key);
+  pairs_.append(is_first);
+  first_meetings_.append(is_first || new_pairs_.count(key) > 0);
+  ++num_pair_events_;
 }
 
 void PairIndex::see_type(node_t v, int64_t type) {

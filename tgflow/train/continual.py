@@ -130,7 +130,7 @@ class ContinualTrainer(StreamTrainer):
         if scores:
             from tgflow.train.event_scores import EventScorer
 
-            self.scorer = EventScorer(config.hist_negatives, self.labels)
+            self.scorer = EventScorer(self.labels, sum(config.further.values()), config.mrr_every)
         self._figures: EventFigures | None = None
         if self.labels is not None:
             self._figures = self.labels.figures(pooled=False, scratch=self.execution.scratch)

@@ -238,7 +238,7 @@ def micro_batch_plans(
 
     is_all = c.mrr_negatives == "all"
     num = 1 if c.mrr_negatives == "all" else c.mrr_negatives
-    ranked = NegativeSampler(num, historical=c.hist_negatives, every=c.mrr_every, among_all=is_all)
+    ranked = NegativeSampler(num, **c.further, apart=True, every=c.mrr_every, among_all=is_all)
     return MicroBatchPlans(
         make(ranked, slabs=slabs[0]),
         make(

@@ -43,7 +43,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "visibility": "event",
             "mrr_negatives": 20,
             "mrr_every": 1,
-            "hist_negatives": 20,
+            "mrr_further": "historical:20",
             "warmup": 0,
         },
     }
@@ -116,8 +116,7 @@ def continual_line(
     """Return the settings that results of continual learning depend on; see `offline_line`."""
     is_all = config.mrr_negatives == "all"
     kinds = [_all(num_destinations) if is_all else f"random:{config.mrr_negatives}"]
-    if config.hist_negatives:
-        kinds.append(f"historical:{config.hist_negatives}")
+    kinds += [f"{kind}:{num}" for kind, num in config.further.items()]
     of = f" for 1 event of {config.mrr_every}" if config.mrr_every > 1 else ""
     return _line(
         config,
