@@ -116,6 +116,79 @@ def test_poptrack_counts_with_decay_at_every_event():
                 assert score == pytest.approx(sum(0.3 ** (age / 200) for age in ages))
 
 
+@pytest.mark.parametrize("window", [20.0, 70.0, 1e9])
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+def test_popularity_within_a_window_counts_its_events(window, visibility):
+    model, found = made_model("poptrack", window=window), set()
+    for batch in batches_of(plan_for(model, STREAM, visibility=visibility)):
+        seen = STREAM if visibility == "event" else STREAM[: int(batch.host.begin)]
+        for (t, pairs), scores in zip(pairs_of(batch), model(batch).negative.tolist(), strict=True):
+            past = [row for row in before(seen, t) if t - row[2] <= window]
+            expected = [sum(row[1] == v for row in past) for _, v in pairs[1:]]
+            assert scores == expected
+            found |= {*expected}
+    assert len(found) > 1
+    with pytest.raises(ValueError, match="give decay or window, got both"):
+        made_model("poptrack", window=window, decay=0.5)
+
+
+def with_relations(events, num=3):
+    return changed(events, relation=torch.arange(len(events)) * 7 % 5 % num)
+
+
+def recurrency(past, s, r, o, t, decay, alpha, step):
+    """Return the score of the paper's equations, with all past steps in the denominator."""
+    of_pair = [row for row in past if row[:2] == (s, o) and row[3] == r]
+    of_relation = [row for row in past if row[3] == r]
+    psi = sum(2 ** (decay * (row[2] - t) / step) for row in of_pair) * (2**decay - 1)
+    xi = sum(row[1] == o for row in of_relation) / max(1, len(of_relation))
+    return alpha * psi + (1 - alpha) * xi
+
+
+@pytest.mark.parametrize(("decay", "alpha"), [(0.1, 0.0), (0.5, 0.9), (1.0, 1.0)])
+def test_recurrency_baseline_matches_the_equations(decay, alpha):
+    events = with_relations(STREAM)
+    model = made_model("recurrency", decay=decay, alpha=alpha, step=5.0)
+    columns = events.src, events.dst, events.t, events.relation
+    rows, found = [*zip(*(each.tolist() for each in columns), strict=True)], set()
+    for batch in batches_of(plan_for(model, events)):
+        scores = model(batch)
+        got = torch.cat([scores.positive[:, None], scores.negative], dim=1).tolist()
+        for (t, pairs), relation, each in zip(
+            pairs_of(batch), batch.relation.tolist(), got, strict=True
+        ):
+            past = [row for row in rows if row[2] < t]
+            wanted = [recurrency(past, u, relation, v, t, decay, alpha, 5.0) for u, v in pairs]
+            assert each == pytest.approx(wanted)  # float64 in another order
+            found |= {*wanted}
+    assert len(found) > 3
+
+
+def test_recurrency_baseline_is_fitted_per_relation_on_validation():
+    """Relation 0 repeats pairs, relation 1 has popular destinations and no repeated pair."""
+    size, i = 1200, torch.arange(1200)
+    repeats, turn = i % 2 == 0, i // 2
+    src = torch.where(repeats, turn % 40, 1000 + turn)
+    dst = torch.where(repeats, 100 + turn % 40, 100 + turn % 3)
+    events = changed(made_events(size), src=src, dst=dst, relation=(~repeats).long())
+    model = made_model("recurrency", step=1.0)
+    graph = TemporalGraph.from_events(events)
+    config = OfflineConfig(batch_size=20, select="mrr", mrr_negatives=20, new_node_ratio=0.0)
+    result = OfflineTrainer(model, graph, config).fit()
+    alphas = {r: model.candidates[c.lead][1] for r, c in model.state.by_relation.items()}
+    assert alphas[0] > 0 == alphas[1]
+    copy = made_model("recurrency", step=1.0)
+    copy.state.load_state_dict(model.state.state_dict())
+    assert {r: c.lead for r, c in copy.state.by_relation.items()} == {
+        r: c.lead for r, c in model.state.by_relation.items()
+    }
+    alone = [
+        OfflineTrainer(made_model("recurrency", step=1.0, decay=d, alpha=a), graph, config).fit()
+        for d, a in ((1.0, 0.0), (1.0, 1.0))
+    ]
+    assert result["test.mrr"] > max(each["test.mrr"] for each in alone)
+
+
 def popular(size):
     """A stream without repeated pairs, most with one of two destinations."""
     src = torch.arange(size) % 50
