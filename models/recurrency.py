@@ -72,6 +72,7 @@ class Recurrency(Heuristic):
     """
 
     config_type = RecurrencyConfig
+    weights: Tensor
 
     def __init__(self, config: RecurrencyConfig | None = None, **settings: Any) -> None:
         c = make_config(RecurrencyConfig, config, settings)
@@ -135,14 +136,14 @@ class _ChoiceByRelation(Choice):
         if self._is_settled:
             return
         self.add(worth.sum(0), position)
-        for each in relation.unique().tolist():
+        for each in torch.unique(relation).tolist():
             own = self.by_relation.setdefault(each, Choice(self.num))
             own.add(worth[relation == each].sum(0), position)
 
     def of_batch(self, batch: Batch) -> Tensor:
         leads = super().of_batch(batch).expand(len(batch)).clone()
         relation = _relations(batch)
-        for each in relation.unique().tolist():
+        for each in torch.unique(relation).tolist():
             if (own := self.by_relation.get(each)) is not None:
                 rows = relation == each
                 leads[rows] = Choice.of_batch(own, batch).expand(len(batch))[rows]

@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
 
 from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
+from tgflow.base.metrics import ranks
 from tgflow.graph import TemporalGraph
 from tgflow.models import EdgeBankTW, EdgeBankTWConfig, Recency, RecencyConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig
@@ -75,6 +77,27 @@ def test_recency_rule_orders_pairs_lexicographically(rule, direction):
                 scored.append((keys, score))
     for (a, x), (b, y) in itertools.pairwise(sorted(scored)):
         assert x < y if a < b else x == y
+
+
+@pytest.mark.parametrize("rule", ["LR>GR", "LR>GP"])
+def test_local_and_global_rule_has_the_ranks_of_one_that_scores_then_stores(rule):
+    """LocalGlobal as published: the pair's last time, then that of its destination, in order."""
+    model, worths, plain = made_model("recency", rule=rule, direction="forward"), [], []
+    pair, last, num = {}, {}, Counter()
+    for batch in batches_of(plan_for(model, STREAM, visibility="batch", num_negatives=20)):
+        scores = model(batch)
+        worths += ranks(scores.positive, scores.negative).reciprocal().tolist()
+        for _, pairs in pairs_of(batch):
+            second = num if rule == "LR>GP" else last
+            # a pair's time leads; others are in the order of the destination's number or time
+            keys = [(pair.get(each, -1), second.get(each[1], -1)) for each in pairs]
+            above = sum(key > keys[0] for key in keys[1:])
+            plain.append(1 / (1 + above + keys[1:].count(keys[0]) / 2))
+        for u, v, t in zip(batch.src.tolist(), batch.dst.tolist(), batch.t.tolist(), strict=True):
+            pair[u, v] = last[v] = t
+            num[v] += 1
+    assert worths == pytest.approx(plain, abs=1e-12)  # float64, of small integers
+    assert 0.05 < sum(plain) / len(plain) < 1
 
 
 class PlainEdgeBank:
@@ -214,10 +237,10 @@ def test_best_heuristic_so_far_scores_and_is_named():
     assert (merits / 20).tolist() == pytest.approx(list(means.values()))
 
 
-@pytest.mark.parametrize("select", ["ap", "mrr"])
-def test_offline_trainer_chooses_the_rule_by_its_selecting_metric(select):
+@pytest.mark.parametrize(("select", "num"), [("ap", 20), ("mrr", 20), ("mrr", "all")])
+def test_offline_trainer_chooses_the_rule_by_its_selecting_metric(select, num):
     graph = TemporalGraph.from_events(popular(600))
-    config = OfflineConfig(batch_size=20, select=select, mrr_negatives=20, new_node_ratio=0.0)
+    config = OfflineConfig(batch_size=20, select=select, mrr_negatives=num, new_node_ratio=0.0)
 
     def trained(model):
         return OfflineTrainer(model, graph, config).fit()
