@@ -198,13 +198,12 @@ def test_recurrency_baseline_is_fitted_per_relation_on_validation():
     graph = TemporalGraph.from_events(events)
     config = OfflineConfig(batch_size=20, select="mrr", mrr_negatives=20, new_node_ratio=0.0)
     result = OfflineTrainer(model, graph, config).fit()
-    alphas = {r: model.candidates[c.lead][1] for r, c in model.state.by_relation.items()}
+    leads = {r: own.lead for r, own in model.state.by_relation.items()}
+    alphas = {r: model.candidates[lead][1] for r, lead in leads.items()}
     assert alphas[0] > 0 == alphas[1]
     copy = made_model("recurrency", step=1.0)
     copy.state.load_state_dict(model.state.state_dict())
-    assert {r: c.lead for r, c in copy.state.by_relation.items()} == {
-        r: c.lead for r, c in model.state.by_relation.items()
-    }
+    assert {r: own.lead for r, own in copy.state.by_relation.items()} == leads
     alone = [
         OfflineTrainer(made_model("recurrency", step=1.0, decay=d, alpha=a), graph, config).fit()
         for d, a in ((1.0, 0.0), (1.0, 1.0))

@@ -23,7 +23,13 @@ from tgflow.report.label_figures import RULES, figure_name, label_table, late_te
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
-from tgflow.train.config import FURTHER, ContinualConfig, OfflineConfig, TrainingConfig
+from tgflow.train.config import (
+    FURTHER,
+    ContinualConfig,
+    OfflineConfig,
+    TrainingConfig,
+    parse_further,
+)
 
 Record = Mapping[str, Any]
 
@@ -121,7 +127,10 @@ def _against(flat: Mapping[str, Any], c: TrainingConfig) -> str:
 def _of_some(flat: Mapping[str, Any], c: ContinualConfig, key: str) -> str:
     """Return which events an MRR of some is of, and what they are ranked among."""
     num = flat.get(f"prequential.{key}_events")
-    among = {FURTHER[kind]: f"1 against {num} {kind}" for kind, num in c.further.items()}
+    among = {
+        FURTHER[kind]: f"1 against {num} {kind}"
+        for kind, num in parse_further(c.mrr_further).items()
+    }
     return ", ".join(filter(None, (among.get(key), num and f"{num:,.0f} events")))
 
 

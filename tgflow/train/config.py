@@ -77,9 +77,9 @@ def _parse_kinds(text: str, kinds: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
-def parse_further(text: str) -> dict[str, int]:
+def parse_further(text: str | None) -> dict[str, Any]:
     """Return the numbers of further negatives to rank among, in the order of their columns."""
-    numbers = _parse_kinds(text, [*FURTHER])
+    numbers = {} if text is None else _parse_kinds(text, [*FURTHER])
     return {kind: numbers[kind] for kind in FURTHER if kind in numbers}
 
 
@@ -220,11 +220,6 @@ class ContinualConfig(TrainingConfig):
     """Half-life of the probability that an event is replayed, in events."""
     test_share: ClassVar[float] = 0.15
     """Share of the events, the last ones, that the result's `test.*` are computed over."""
-
-    @property
-    def further(self) -> dict[str, Any]:
-        """Kinds and numbers of `mrr_further`."""
-        return {} if self.mrr_further is None else parse_further(self.mrr_further)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

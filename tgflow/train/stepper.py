@@ -27,7 +27,7 @@ from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import Scores, TemporalModel
 from tgflow.plan.negatives import NegativeSource, chosen_events
 from tgflow.plan.plan import Plan
-from tgflow.train.config import FURTHER, ContinualConfig, TrainingConfig
+from tgflow.train.config import FURTHER, ContinualConfig, TrainingConfig, parse_further
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
 from tgflow.train.plans import negatives_learned
@@ -134,7 +134,8 @@ class Stepper:
             self.late = LateLearning.of(self.learner, labels, graph)
         self.progress = Progress(RunningMean(half_life=20.0))
         self.on_scores = on_scores
-        self._scorer, self._figures, self._further = scorer, figures, config.further
+        self._scorer, self._figures = scorer, figures
+        self._further = parse_further(config.mrr_further)
         self._metrics = find_metrics(config.metrics)
         self._results: Results[_Learned] = self.learner.new_results()
         self.records = deque[StepRecord]()
