@@ -262,7 +262,7 @@ def _write(files: RunFiles, outcome: Outcome) -> Analysis:
 def _print(analysis: Analysis, stream: Mapping[str, Any] | None, path: Path) -> None:
     """Print the leaderboard, the models that dropped out, and the report of the stream."""
     summary = analysis.outcome.summary
-    rows, own, meetings = [], analysis.own_metrics, analysis.meetings
+    rows, own = [], analysis.own_metrics
     if (table := analysis.label_table()) is not None:
         print_table(*table)
     if analysis.num_events:
@@ -273,21 +273,19 @@ def _print(analysis: Analysis, stream: Mapping[str, Any] | None, path: Path) -> 
                 score(interval.mean),
                 f"{interval.low:.4f} to {interval.high:.4f}",
                 "best" if (p := analysis.mrr.p_of_best(label)) is None else f"{p:.4f}",
-                *analysis.of_meetings(label),
                 score(ap[label].mean),
                 *(score(analysis.own_metric(label, name)) for name in own),
                 compact(analysis.cost(label)),
             )
             for label, interval in analysis.mrr.means.items()
         ]
-    first = "model" if table is None else "links"
+        found = ((label, *analysis.of_meetings(label)) for label in analysis.mrr.means)
+        print_table(("MRR", *analysis.meetings), [*found])
     print_summary(
-        (first, "MRR", "95 %", "p", *meetings, "AP", *own, "µs an event"),
+        ("model" if table is None else "links", "MRR", "95 %", "p", "AP", *own, "µs an event"),
         rows,
         f"{analysis.num_events:,} events compared, of {summary['num_events']:,} among "
         f"{summary['num_nodes']:,} nodes; p: no difference from the best, all pairs\n"
-        f"returns: {meetings['returns'].sum():,} events whose pair was seen before; "
-        "first: the others\n"
         f"{summary['protocol_line']}",
         path,
         FILES,

@@ -304,9 +304,10 @@ class Analysis:
 
     @cached_property
     def meetings(self) -> dict[str, Mask]:
-        """Which events have a pair seen before, and which are the first of their pair."""
+        """Which events have a pair seen before, and which have not, by name and number."""
         seen = self.facts["num_pair"] > 0
-        return {"returns": seen, "first": ~seen}
+        both = {"returns": seen, "first meetings": ~seen}
+        return {f"{name}, {mask.sum():,}": mask for name, mask in both.items()}
 
     def of_meetings(self, label: str) -> list[str]:
         """Return the MRR of each of `meetings`, the mean over seeds, as text."""
