@@ -134,7 +134,6 @@ std::vector<node_t> PairIndex::destinations_of(node_t src, eid_t before) {
 }
 
 void PairIndex::first_meetings(eid_t begin, eid_t end, bool* out) const {
-  if (shard_.num_other_parts > 0) throw std::invalid_argument("a shard has no pairs of other sources");
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   for (eid_t eid = begin; eid < end; ++eid) *out++ = first_meetings_.at(eid);
 }
@@ -156,7 +155,7 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
     if (has_types_) see_type(dst[i], type[i]);
     // without a second destination, negatives are of the sources of pairs
     const bool is_needed = destinations_.node.size() == 1 && num_pair_events_ == size_;
-    if (is_needed && log_ != nullptr && size_ < log_->size()) read_pair();
+    if (is_needed && log_ != nullptr && size_ < log_->size()) mark_pair(see_pair(num_pair_events_));
   }
 }
 
@@ -166,12 +165,12 @@ int64_t PairIndex::num_pair_events() const {
 }
 
 void PairIndex::read_pairs(int64_t end) {
-  if (shard_.num_other_parts > 0) {
+  if (shard_.num_other_parts > 0 && end > num_pair_events()) {
     throw std::invalid_argument("the pairs of a shard are read in steps, by all ranks together");
   }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  while (num_pair_events_ < end) read_pair();
+  while (num_pair_events_ < end) mark_pair(see_pair(num_pair_events_));
 }
 
 void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
@@ -185,10 +184,7 @@ void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
 void PairIndex::mark_pairs(int64_t end, const uint8_t* is_first) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  while (num_pair_events_ < end) {
-    pairs_.append(*is_first++ != 0);
-    ++num_pair_events_;
-  }
+  while (num_pair_events_ < end) mark_pair(*is_first++ != 0);
 }
 
 void PairIndex::check_end(int64_t end) const {
@@ -204,11 +200,10 @@ bool PairIndex::see_pair(eid_t eid) {
   return known_pairs_.insert(pair_key(log_->src()[eid], log_->dst()[eid]));
 }
 
-void PairIndex::read_pair() {
+void PairIndex::mark_pair(bool is_first) {
   const eid_t eid = num_pair_events_;
   const tick_t* clocks = log_->clocks();
   if (eid > pairs_.first() && clocks[eid] != clocks[eid - 1]) new_pairs_.clear();
-  const bool is_first = see_pair(eid);
   const uint64_t key = pair_key(log_->src()[eid], log_->dst()[eid]);
   if (is_first) new_pairs_.insert(key);
   pairs_.append(is_first);

@@ -187,7 +187,7 @@ class Stepper:
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = self._ranked = self._first_meetings = None
         begin, end = batch.host.begin, batch.host.end
-        if self.learner.leads and plan.draws.graph.shard.world == 1:
+        if self.learner.leads:
             self._first_meetings = plan.draws.pairs_at(begin).first_meetings(begin, end)
         ranks_all = self.config.mrr_negatives == "all" and self.learner.leads
         if self._beside is not None:

@@ -102,8 +102,7 @@ class PairIndex {
   /// Destinations of `src`, in the order of their first events with it. The first call scans
   /// all pairs once, later calls only new ones.
   std::vector<node_t> destinations_of(node_t src, eid_t before);
-  /// Writes which of the events [begin, end) have a pair without an event at an earlier time. Not for a
-  /// shard.
+  /// Writes which of the events [begin, end) have a pair without an event at an earlier time.
   void first_meetings(eid_t begin, eid_t end, bool* out) const;
   /// Distinct pairs among the first `before` events.
   int64_t num_pairs(eid_t before) const;
@@ -156,7 +155,7 @@ class PairIndex {
   }
   void see_type(node_t v, int64_t type);
   bool see_pair(eid_t eid);
-  void read_pair();
+  void mark_pair(bool is_first);
   void check_end(int64_t end) const;
   Pool everyone() const { return {&destinations_.node, &destinations_.first, -1}; }
   /// The destinations that are drawn for a positive: those of its type, if there are types.
