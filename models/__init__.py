@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tgflow.models.poptrack import PopTrackConfig as PopTrackConfig
     from tgflow.models.recency import Recency as Recency
     from tgflow.models.recency import RecencyConfig as RecencyConfig
+    from tgflow.models.recurrency import Recurrency as Recurrency
+    from tgflow.models.recurrency import RecurrencyConfig as RecurrencyConfig
     from tgflow.models.tgat import TGAT as TGAT
     from tgflow.models.tgat import TGATConfig as TGATConfig
     from tgflow.models.tgn import TGN as TGN
@@ -72,6 +74,7 @@ MODELS = {
     "jodie+pairs": ModelEntry("jodie", "JODIE"),
     "poptrack": ModelEntry("poptrack", "PopTrack"),
     "recency": ModelEntry("recency", "Recency"),
+    "recurrency": ModelEntry("recurrency", "Recurrency"),
     "tgat": ModelEntry("tgat", "TGAT", _WITHOUT_PAIRS),
     "tgat+pairs": ModelEntry("tgat", "TGAT"),
     "tgn": ModelEntry("tgn", "TGN", _WITHOUT_PAIRS),

@@ -5,6 +5,7 @@ Daniluk, Dąbrowski.
 Differs from the paper:
     * Counts decay with every event before the query, at the same rate as the paper's, which decay
       after every batch of 200; with `visibility="batch"` they are those of the batch's start.
+    * With `window`, popularity is the number of events within it, without decay.
     * By default, the best decay so far is used (see `Heuristic`); before a test, over validation.
 """
 
@@ -33,13 +34,17 @@ class PopTrackConfig:
 
     decay: Annotated[float, Gt(0), Lt(1)] | None = None
     """Remaining share of a count after 200 events; unset: the best one of 0.3 to 0.999."""
+    window: Annotated[float, Gt(0)] | None = None
+    """Seconds: count the events of a window before the query instead, without decay."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.decay is not None and self.window is not None:
+            raise ValueError("popularity decays or has a window: give decay or window, got both")
 
 
 class PopTrack(Heuristic):
-    """Popularity of the destination, with exponential decay by events.
+    """Popularity of the destination, with exponential decay by events, or within a time window.
 
     Args:
         config: Settings; None: the defaults.
@@ -54,6 +59,10 @@ class PopTrack(Heuristic):
 
     def __init__(self, config: PopTrackConfig | None = None, **settings: Any) -> None:
         c = make_config(PopTrackConfig, config, settings)
+        self.kind = "decay" if c.window is None else "window"
+        if c.window is not None:
+            super().__init__([c.window], [Count("dst").within(c.window)])
+            return
         decays = DECAYS if c.decay is None else [c.decay]
         events = [200 * math.log(2) / -math.log(decay) for decay in decays]
         super().__init__(
@@ -61,5 +70,5 @@ class PopTrack(Heuristic):
         )
 
     def figures(self) -> dict[str, Any]:
-        """Return the `decay` in use, per 200 events."""
-        return {"decay": super().figures()["rule"]}
+        """Return the `decay` in use, per 200 events, or the `window` in seconds."""
+        return {self.kind: super().figures()["rule"]}

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from tgflow.models import GraphMixer as GraphMixer
     from tgflow.models import PopTrack as PopTrack
     from tgflow.models import Recency as Recency
+    from tgflow.models import Recurrency as Recurrency
     from tgflow.models import SmoothedCounts as SmoothedCounts
     from tgflow.models import TPNet as TPNet
     from tgflow.nn import messages as messages

@@ -222,6 +222,7 @@ void bind_event_counts(py::module_& m) {
       .value("decayed", Op::kDecayed)
       .value("rank", Op::kRank)
       .value("since", Op::kSince)
+      .value("within", Op::kWithin)
       .value("loop", Op::kLoop)
       .value("constant", Op::kConstant)
       .value("add", Op::kAdd)

@@ -59,6 +59,12 @@ void destinations(const PairIndex& index, int64_t before, const TensorArg& out) 
   index.destinations(before, out.data<tgflow::node_t>("out", {index.num_destinations(before)}));
 }
 
+void first_meetings(const PairIndex& index, int64_t begin, int64_t end, const TensorArg& out) {
+  check_number("begin", begin, index.first(), end);
+  check_number("end", end, begin, index.num_pair_events());
+  index.first_meetings(begin, end, out.data<bool>("out", {end - begin}));
+}
+
 std::vector<tgflow::node_t> destinations_of(PairIndex& index, int64_t src, int64_t before) {
   check_number("src", src, 0, tgflow::kMaxNode);
   check_number("before", before, 0, index.num_pair_events());
@@ -193,6 +199,7 @@ void bind_pair_index(py::module_& m) {
       .def("read_pairs", &read_pairs, py::arg("end"), no_gil())
       .def("find_pairs", &find_pairs, py::arg("end"), py::arg("is_first"), no_gil())
       .def("mark_pairs", &mark_pairs, py::arg("end"), py::arg("is_first"), no_gil())
+      .def("first_meetings", &first_meetings, py::arg("begin"), py::arg("end"), py::arg("out"), no_gil())
       .def_property_readonly("num_pair_events", &PairIndex::num_pair_events)
       .def("types", &types, py::arg("nodes"), py::arg("out"), no_gil())
       .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))

@@ -118,6 +118,9 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
     if (step.op == Op::kDecayed && !count.decays()) {
       throw std::invalid_argument("a step is of the decayed sum of a count without half-life");
     }
+    if (step.op == Op::kWithin && !(step.constant > 0)) {
+      throw std::invalid_argument("a step is of the events within no time");
+    }
     if (step.op == Op::kSince) {
       if (!kind_of(count.of).is_of_source()) {
         throw std::invalid_argument("a step is of the source's events since those of a count of others");

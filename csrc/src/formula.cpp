@@ -52,6 +52,7 @@ void Formula::evaluate(int64_t num, double* columns, double* out) const {
       case Op::kDecayed:
       case Op::kRank:
       case Op::kSince:
+      case Op::kWithin:
       case Op::kLoop:
       case Op::kConstant:
         break;

@@ -133,6 +133,11 @@ std::vector<node_t> PairIndex::destinations_of(node_t src, eid_t before) {
   return found;
 }
 
+void PairIndex::first_meetings(eid_t begin, eid_t end, bool* out) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  for (eid_t eid = begin; eid < end; ++eid) *out++ = first_meetings_.at(eid);
+}
+
 int64_t PairIndex::num_pairs(eid_t before) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   return pairs_.num_before(before);
@@ -150,10 +155,7 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
     if (has_types_) see_type(dst[i], type[i]);
     // without a second destination, negatives are of the sources of pairs
     const bool is_needed = destinations_.node.size() == 1 && num_pair_events_ == size_;
-    if (is_needed && log_ != nullptr && size_ < log_->size()) {
-      pairs_.append(see_pair(num_pair_events_));
-      ++num_pair_events_;
-    }
+    if (is_needed && log_ != nullptr && size_ < log_->size()) mark_pair(see_pair(num_pair_events_));
   }
 }
 
@@ -163,12 +165,12 @@ int64_t PairIndex::num_pair_events() const {
 }
 
 void PairIndex::read_pairs(int64_t end) {
-  if (shard_.num_other_parts > 0) {
+  if (shard_.num_other_parts > 0 && end > num_pair_events()) {
     throw std::invalid_argument("the pairs of a shard are read in steps, by all ranks together");
   }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  for (; num_pair_events_ < end; ++num_pair_events_) pairs_.append(see_pair(num_pair_events_));
+  while (num_pair_events_ < end) mark_pair(see_pair(num_pair_events_));
 }
 
 void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
@@ -182,10 +184,7 @@ void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
 void PairIndex::mark_pairs(int64_t end, const uint8_t* is_first) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  while (num_pair_events_ < end) {
-    pairs_.append(*is_first++ != 0);
-    ++num_pair_events_;
-  }
+  while (num_pair_events_ < end) mark_pair(*is_first++ != 0);
 }
 
 void PairIndex::check_end(int64_t end) const {
@@ -199,6 +198,17 @@ void PairIndex::check_end(int64_t end) const {
 /// Whether an event is the first of its pair, which is known from then on.
 bool PairIndex::see_pair(eid_t eid) {
   return known_pairs_.insert(pair_key(log_->src()[eid], log_->dst()[eid]));
+}
+
+void PairIndex::mark_pair(bool is_first) {
+  const eid_t eid = num_pair_events_;
+  const tick_t* clocks = log_->clocks();
+  if (eid > pairs_.first() && clocks[eid] != clocks[eid - 1]) new_pairs_.clear();
+  const uint64_t key = pair_key(log_->src()[eid], log_->dst()[eid]);
+  if (is_first) new_pairs_.insert(key);
+  pairs_.append(is_first);
+  first_meetings_.append(is_first || new_pairs_.count(key) > 0);
+  ++num_pair_events_;
 }
 
 void PairIndex::see_type(node_t v, int64_t type) {

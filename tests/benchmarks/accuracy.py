@@ -28,7 +28,7 @@ COMMAND = "tgflow train --data STREAM (or run --stream STREAM) --model MODEL --t
 TEST, PREQUENTIAL = "test AP", "prequential AP"
 HISTORICAL, INDUCTIVE = f"{TEST}, historical", f"{TEST}, inductive"
 BEST = ", best of all"
-RULES = frozenset({"edgebank", "edgebank-tw", "poptrack", "recency"})
+RULES = frozenset({"edgebank", "edgebank-tw", "poptrack", "recency", "recurrency"})
 """Models without parameters."""
 DEFAULT = "tgn+pairs"
 """The default model of `tgflow run`."""

@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
 
 from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
+from tgflow.base.metrics import ranks
 from tgflow.graph import TemporalGraph
 from tgflow.models import EdgeBankTW, EdgeBankTWConfig, Recency, RecencyConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig
@@ -77,6 +79,27 @@ def test_recency_rule_orders_pairs_lexicographically(rule, direction):
         assert x < y if a < b else x == y
 
 
+@pytest.mark.parametrize("rule", ["LR>GR", "LR>GP"])
+def test_local_and_global_rule_has_the_ranks_of_one_that_scores_then_stores(rule):
+    """LocalGlobal as published: the pair's last time, then that of its destination, in order."""
+    model, worths, plain = made_model("recency", rule=rule, direction="forward"), [], []
+    pair, last, num = {}, {}, Counter()
+    for batch in batches_of(plan_for(model, STREAM, visibility="batch", num_negatives=20)):
+        scores = model(batch)
+        worths += ranks(scores.positive, scores.negative).reciprocal().tolist()
+        for _, pairs in pairs_of(batch):
+            second = num if rule == "LR>GP" else last
+            # a pair's time leads; others are in the order of the destination's number or time
+            keys = [(pair.get(each, -1), second.get(each[1], -1)) for each in pairs]
+            above = sum(key > keys[0] for key in keys[1:])
+            plain.append(1 / (1 + above + keys[1:].count(keys[0]) / 2))
+        for u, v, t in zip(batch.src.tolist(), batch.dst.tolist(), batch.t.tolist(), strict=True):
+            pair[u, v] = last[v] = t
+            num[v] += 1
+    assert worths == pytest.approx(plain, abs=1e-12)  # float64, of small integers
+    assert 0.05 < sum(plain) / len(plain) < 1
+
+
 class PlainEdgeBank:
     """EdgeBank as TGB defines it: scores a batch, then stores it."""
 
@@ -116,6 +139,78 @@ def test_poptrack_counts_with_decay_at_every_event():
                 assert score == pytest.approx(sum(0.3 ** (age / 200) for age in ages))
 
 
+@pytest.mark.parametrize("window", [20.0, 70.0, 1e9])
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+def test_popularity_within_a_window_counts_its_events(window, visibility):
+    model, found = made_model("poptrack", window=window), set()
+    for batch in batches_of(plan_for(model, STREAM, visibility=visibility)):
+        seen = STREAM if visibility == "event" else STREAM[: int(batch.host.begin)]
+        for (t, pairs), scores in zip(pairs_of(batch), model(batch).negative.tolist(), strict=True):
+            past = [row for row in before(seen, t) if t - row[2] <= window]
+            expected = [sum(row[1] == v for row in past) for _, v in pairs[1:]]
+            assert scores == expected
+            found |= {*expected}
+    assert len(found) > 1
+    with pytest.raises(ValueError, match="give decay or window, got both"):
+        made_model("poptrack", window=window, decay=0.5)
+
+
+def with_relations(events, num=3):
+    return changed(events, relation=torch.arange(len(events)) * 7 % 5 % num)
+
+
+def recurrency(past, s, r, o, t, decay, alpha, step):
+    """Return the score of the paper's equations, with all past steps in the denominator."""
+    of_pair = [row for row in past if row[:2] == (s, o) and row[3] == r]
+    of_relation = [row for row in past if row[3] == r]
+    psi = sum(2 ** (decay * (row[2] - t) / step) for row in of_pair) * (2**decay - 1)
+    xi = sum(row[1] == o for row in of_relation) / max(1, len(of_relation))
+    return alpha * psi + (1 - alpha) * xi
+
+
+@pytest.mark.parametrize(("decay", "alpha"), [(0.1, 0.0), (0.5, 0.9), (1.0, 1.0)])
+def test_recurrency_baseline_matches_the_equations(decay, alpha):
+    events = with_relations(STREAM)
+    model = made_model("recurrency", decay=decay, alpha=alpha, step=5.0)
+    columns = events.src, events.dst, events.t, events.relation
+    rows, found = [*zip(*(each.tolist() for each in columns), strict=True)], set()
+    for batch in batches_of(plan_for(model, events)):
+        scores = model(batch)
+        got = torch.cat([scores.positive[:, None], scores.negative], dim=1).tolist()
+        for (t, pairs), relation, each in zip(
+            pairs_of(batch), batch.relation.tolist(), got, strict=True
+        ):
+            past = [row for row in rows if row[2] < t]
+            wanted = [recurrency(past, u, relation, v, t, decay, alpha, 5.0) for u, v in pairs]
+            assert each == pytest.approx(wanted)  # float64 in another order
+            found |= {*wanted}
+    assert len(found) > 3
+
+
+def test_recurrency_baseline_is_fitted_per_relation_on_validation():
+    """Relation 0 repeats pairs, relation 1 has popular destinations and no repeated pair."""
+    size, i = 1200, torch.arange(1200)
+    repeats, turn = i % 2 == 0, i // 2
+    src = torch.where(repeats, turn % 40, 1000 + turn)
+    dst = torch.where(repeats, 100 + turn % 40, 100 + turn % 3)
+    events = changed(made_events(size), src=src, dst=dst, relation=(~repeats).long())
+    model = made_model("recurrency", step=1.0)
+    graph = TemporalGraph.from_events(events)
+    config = OfflineConfig(batch_size=20, select="mrr", mrr_negatives=20, new_node_ratio=0.0)
+    result = OfflineTrainer(model, graph, config).fit()
+    leads = {r: own.lead for r, own in model.state.by_relation.items()}
+    alphas = {r: model.candidates[lead][1] for r, lead in leads.items()}
+    assert alphas[0] > 0 == alphas[1]
+    copy = made_model("recurrency", step=1.0)
+    copy.state.load_state_dict(model.state.state_dict())
+    assert {r: own.lead for r, own in copy.state.by_relation.items()} == leads
+    alone = [
+        OfflineTrainer(made_model("recurrency", step=1.0, decay=d, alpha=a), graph, config).fit()
+        for d, a in ((1.0, 0.0), (1.0, 1.0))
+    ]
+    assert result["test.mrr"] > max(each["test.mrr"] for each in alone)
+
+
 def popular(size):
     """A stream without repeated pairs, most with one of two destinations."""
     src = torch.arange(size) % 50
@@ -141,10 +236,10 @@ def test_best_heuristic_so_far_scores_and_is_named():
     assert (merits / 20).tolist() == pytest.approx(list(means.values()))
 
 
-@pytest.mark.parametrize("select", ["ap", "mrr"])
-def test_offline_trainer_chooses_the_rule_by_its_selecting_metric(select):
+@pytest.mark.parametrize(("select", "num"), [("ap", 20), ("mrr", 20), ("mrr", "all")])
+def test_offline_trainer_chooses_the_rule_by_its_selecting_metric(select, num):
     graph = TemporalGraph.from_events(popular(600))
-    config = OfflineConfig(batch_size=20, select=select, mrr_negatives=20, new_node_ratio=0.0)
+    config = OfflineConfig(batch_size=20, select=select, mrr_negatives=num, new_node_ratio=0.0)
 
     def trained(model):
         return OfflineTrainer(model, graph, config).fit()

@@ -242,7 +242,10 @@ def test_latest_destinations_at_a_cutoff_match_a_scan(events, data) -> None:
 def test_ranks_and_events_since_match_a_scan(events, data) -> None:
     graph = TemporalGraph.from_events(events)
     since: tuple[CountOf, ...] = ("pair", "src", "src_new", "src_switch", "own_transition")
+    within: tuple[CountOf, ...] = ("pair", "dst", "all", "src_new")
+    width = data.draw(st.integers(1, 40))
     asked = [Count("pair").rank, Count("dst").rank, *(Count(of).since for of in since)]
+    asked += [Count(of).within(width) for of in within]
     limit = data.draw(st.integers(0, len(events)))
     t = data.draw(st.sampled_from(sorted({int(each) for each in events.t} | {0})))
     cut = int((events.t[:limit] < t).sum())
@@ -261,6 +264,9 @@ def test_ranks_and_events_since_match_a_scan(events, data) -> None:
         for of in since:
             eids = list(_counted(past, Count(of), u, v, 1, 1, 0))
             expected.append(sum(s == u for s, *_ in past[eids[-1] + 1 :]) if eids else -1)
+        for of in within:
+            eids = list(_counted(past, Count(of), u, v, 1, 1, 0))
+            expected.append(sum(t - past[eid][2] <= width for eid in eids))
         assert answer == expected, (u, v)
 
 

@@ -115,7 +115,7 @@ def test_n_ranks_match_one_process(world, name, updates, sharded):
     ("name", "changes", "sharded"),
     [
         ("tgn+pairs", {"mrr_negatives": "all", "mrr_every": 2}, ()),
-        ("tgn", {"hist_negatives": 2}, ("graph", "memory")),
+        ("tgn", {"mrr_further": "historical:2"}, ("graph", "memory")),
     ],
 )
 def test_ranks_learn_from_lists_and_rank_among_all_as_one_process(name, changes, sharded):

@@ -132,7 +132,7 @@ def test_sliced_training_ranks_alike():
 def test_sample_and_historical_negatives_beside_all():
     found = []
     for every in (5, 1):
-        config = replace(CONFIG, updates=0, mrr_every=every, hist_negatives=4)
+        config = replace(CONFIG, updates=0, mrr_every=every, mrr_further="historical:4")
         trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), config, scores=True)
         records = [*trainer.steps(pieces(made_events(100), 50))]
         found.append(torch.cat([record.scores.rank for record in records]))

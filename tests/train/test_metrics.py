@@ -211,7 +211,11 @@ def test_sample_of_events_has_the_ranks_of_the_whole(hist, num):
     ranks = []
     for every in (1, 5):
         config = tg.ContinualConfig(
-            batch_size=20, mrr_negatives=num, hist_negatives=hist, mrr_every=every, updates=0
+            batch_size=20,
+            mrr_negatives=num,
+            mrr_further=f"historical:{hist}" if hist else None,
+            mrr_every=every,
+            updates=0,
         )
         graph = tg.TemporalGraph(edge_x_dim=2)
         trainer = tg.ContinualTrainer(small_tgn(), graph, config, scores=True)

@@ -1,5 +1,7 @@
 """Named protocols: plain settings, and the line that reports differences."""
 
+import math
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -7,11 +9,13 @@ from torch.nn import functional as F
 
 from helpers.made_models import made_model
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.plans import tied_events
 from tgflow.base.keys import derive_key
 from tgflow.base.metrics import ranks
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch
 from tgflow.graph.ids import NodeIds
+from tgflow.nn.model import Scores, TemporalModel
 from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.plan.plan import Plan
 from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
@@ -108,15 +112,65 @@ def test_pooled_negatives_come_from_the_pool_and_exclude_the_event_unless_allowe
 
 def test_mrr_among_past_pairs_is_a_separate_metric():
     results = {}
-    for num in (0, 4):
-        config = ContinualConfig(batch_size=20, mrr_negatives=5, hist_negatives=num)
+    for num in (None, 4):
+        config = ContinualConfig(batch_size=20, mrr_negatives=5, mrr_further=num and "historical:4")
         trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), config)
         results[num] = trainer.run(pieces(made_events(200), 50))
     assert 0 < results[4]["test.mrr_hist"] <= 1
     assert results[4]["test.mrr_hist"] != results[4]["test.mrr"]
-    assert "test.mrr_hist" not in results[0]
+    assert "test.mrr_hist" not in results[None]
     for metric in ("prequential.ap", "prequential.mrr", "running.loss"):
-        assert results[4][metric] == pytest.approx(results[0][metric], abs=1e-5)
+        assert results[4][metric] == pytest.approx(results[None][metric], abs=1e-5)
+
+
+@pytest.mark.parametrize(("every", "visibility"), [(1, "event"), (3, "batch")])
+def test_mrr_of_returns_first_meetings_and_last_destinations_matches_a_scan(every, visibility):
+    events = tied_events(150, num_nodes=6)
+    config = ContinualConfig(
+        batch_size=20,
+        mrr_negatives=5,
+        mrr_every=every,
+        mrr_further="recent:3,source:2",
+        visibility=visibility,
+    )
+    trainer = ContinualTrainer(Fixed(), TemporalGraph(edge_x_dim=3), config, scores=True)
+    rows = [*zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)]
+    found: dict[str, list[float]] = {}
+    for record in trainer.steps(pieces(events, 50)):
+        for eid, rank in zip(record.eid.tolist(), record.scores.rank.tolist(), strict=True):
+            if math.isnan(rank):
+                continue
+            src, dst, t = rows[eid]
+            is_return = any(row[:2] == (src, dst) and row[2] < t for row in rows[:eid])
+            found.setdefault("mrr_returns" if is_return else "mrr_first", []).append(1 / rank)
+            past = rows[: record.start]
+            for name, most, nodes in (
+                ("mrr_source", 2, [v for u, v, _ in past if u == src]),
+                ("mrr_recent", 3, [v for _, v, _ in past]),
+            ):
+                last = [*dict.fromkeys(nodes[: -8 * most - 1 : -1])][:most]
+                if others := [v for v in last if v != dst]:
+                    above = sum(Fixed.of(v) > Fixed.of(dst) for v in others)
+                    found.setdefault(name, []).append(1 / (1 + above))
+    result = trainer.result()
+    assert len(found) == 4
+    for name, worths in found.items():
+        assert result[f"prequential.{name}_events"] == len(worths)
+        mean = sum(worths) / len(worths)
+        assert result[f"prequential.{name}"] == pytest.approx(mean)  # float64, summed by batch
+
+
+class Fixed(TemporalModel):
+    """Scores each destination by a number of its own."""
+
+    strategy, fanouts, reads_nodes = "recent", (), False
+
+    @staticmethod
+    def of(node):
+        return node * 37 % 101 / 101
+
+    def forward(self, batch):
+        return Scores(self.of(batch.dst), self.of(batch.negative_dst))
 
 
 def test_first_events_are_learned_but_not_measured():

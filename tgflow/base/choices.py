@@ -61,7 +61,19 @@ PairGroup = Literal[
 """Groups of numbers of a pair's past; see `tgflow.nn.groups`."""
 Loss = Literal["bce", "softmax", "softmax+bce", "bpr"]
 """Training losses; see `tgflow.train.losses`."""
-METRIC_TITLES = {"ap": "AP", "auc": "AUC", "mrr": "MRR", "mrr_hist": "MRR, historical"}
+MRR_OF_SOME = {
+    "mrr_returns": "MRR, pair seen before",
+    "mrr_first": "MRR, first meetings",
+    "mrr_source": "MRR, source's last",
+    "mrr_recent": "MRR, last of all",
+}
+"""Titles of the mean reciprocal ranks of some events, or among further negatives of some."""
+METRIC_TITLES = {
+    "ap": "AP",
+    "auc": "AUC",
+    "mrr": "MRR",
+    "mrr_hist": "MRR, historical",
+} | MRR_OF_SOME
 """Titles of the built-in metrics that summaries show, by their names in results."""
 Precision = Literal["fp32", "tf32", "bf16"]
 """Precision of float32 matrix products."""

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from tgflow.base import _native
-from tgflow.base.choices import METRIC_TITLES
+from tgflow.base.choices import METRIC_TITLES, MRR_OF_SOME
 
 HITS = (1, 10)
 """The `k` of each Hits@k."""
@@ -44,6 +44,7 @@ RESERVED = (
     "mrr_events",
     "mrr_error",
     "mrr_squares",
+    *(f"{name}_events" for name in MRR_OF_SOME),
 )
 """Names in results that no registered metric may have."""
 

@@ -335,7 +335,7 @@ def _print(metrics: Mapping[str, Any], result: RunResult, directory: RunDirector
     rows = [
         (name, *(score(metrics.get(f"{part}.{key}", nan)) for part in ("prequential", "test")))
         for key, name in (METRIC_TITLES | {own: own for own in own_metrics}).items()
-        if key != "mrr_hist" or "prequential.mrr_hist" in metrics
+        if not key.startswith("mrr_") or f"prequential.{key}" in metrics
     ]
     print_labels(metrics)
     print_summary(

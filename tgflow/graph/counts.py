@@ -118,6 +118,12 @@ class Count:
             raise ValueError(f"the weights of {self.of} do not decay: give a half_life")
         return Number("decayed", count=self)
 
+    def within(self, seconds: float) -> Number:
+        """Return the number of events at most so many seconds before the pair's time."""
+        if not 0 < seconds <= 1e18:
+            raise ValueError(f"seconds must be above 0, and at most 1e18, got {seconds}")
+        return Number("within", count=self, constant=float(seconds))
+
     @property
     def rank(self) -> Number:
         """Distinct destinations with a later event than the last counted one.
@@ -141,8 +147,8 @@ class Count:
 class Number:
     """A number of each scored pair, computed natively in float64 from counts of its past.
 
-    `Count.num`, `Count.age`, `Count.decayed`, `Count.rank` and `Count.since`, `LOOP`, and what
-    `+ - * / >= <=`, the methods and `where` make of these and of constants. Comparisons are 1 or 0.
+    The numbers of a `Count`, such as `Count.num`, `LOOP`, and what `+ - * / >= <=`, the methods and
+    `where` make of these and of constants. Comparisons are 1 or 0.
     Models list the numbers that they read as `counts`; equal parts of several numbers are computed
     once.
 

@@ -152,6 +152,16 @@ class PairHistory:
         """
         return torch.tensor(self.native.destinations_of(src, before), dtype=torch.int64)
 
+    def first_meetings(self, begin: int, end: int) -> Tensor:
+        """Return which events of `[begin, end)` are the first of their pair, bool `[N]`.
+
+        None of the pair is earlier, of those that count. Reads pairs on.
+        """
+        out = torch.empty(end - begin, dtype=torch.bool)
+        self.native.read_pairs(end)
+        self.native.first_meetings(begin, end, out)
+        return out
+
     def latest_destinations(
         self, src: Tensor, cut: Tensor, num_source: int, num_recent: int
     ) -> tuple[Tensor, Tensor]:
@@ -276,6 +286,8 @@ class NegativeSampler:
             the log.
         since: Position from which on inductive pairs were first seen: where training ended, or what
             was evaluated before. Needed for `inductive`, unused otherwise.
+        apart: Whether `source` and `recent` are the last columns, as of the batch's start, beside
+            negatives of the other kinds, instead of in a list with random ones.
         collide: Whether a random negative may be the event itself, as with DyGLib's.
         replace: `historical` and `inductive`: whether the n-th negatives of two events of a batch
             may be the same pair. Without, they are random ones once the pairs are used up.
@@ -311,6 +323,7 @@ class NegativeSampler:
     cut: int | None = None
     pool: PairHistory | None = None
     since: int | None = None
+    apart: bool = False
     collide: bool = False
     replace: bool = True
     every: int = 1
@@ -338,6 +351,8 @@ class NegativeSampler:
             raise ValueError(
                 "inductive negatives need since, the position from which on pairs count as new"
             )
+        if self.apart and (self.distinct or not self.random):
+            raise ValueError("apart is for lists beside random negatives that are none themselves")
         if self.is_list and (self.draws_pairs or self.every > 1):
             raise ValueError("lists have negatives of the event's own source, for every event")
         if self.collide and (self.is_list or not self.random):
@@ -357,7 +372,7 @@ class NegativeSampler:
     @property
     def is_list(self) -> bool:
         """Whether each event has a list of distinct destinations, as of what the event sees."""
-        return self.distinct or self.source > 0 or self.recent > 0
+        return not self.apart and (self.distinct or self.source > 0 or self.recent > 0)
 
     @property
     def draws_pairs(self) -> bool:
@@ -368,7 +383,8 @@ class NegativeSampler:
     def single_kind(self) -> NegativeKind | None:
         """The kind of all negatives, drawn independently from the log; None: it is another mix."""
         kinds = [kind for kind, _ in self._kinds()]
-        return None if self.is_list or self.pool is not None or len(kinds) > 1 else kinds[0]
+        is_mix = self.source + self.recent > 0 or self.distinct or len(kinds) > 1
+        return None if is_mix or self.pool is not None else kinds[0]
 
     def _kinds(self) -> list[tuple[NegativeKind, int]]:
         """Return the kinds drawn independently of each other, and their numbers."""
@@ -421,7 +437,25 @@ class NegativeSampler:
                     out_dst = out_dst.where(mask, dst.unsqueeze(1))
             drawn = Negatives(out_src, out_dst, fallbacks, own_sources=is_random, mask=mask)
             found.append(drawn)
+        if self.apart and self.source + self.recent:
+            found += self._latest(history, key, src, dst, start, stop)
         return found[0] if len(found) == 1 else _joined(found)
+
+    def _latest(
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, start: Tensor, stop: int
+    ) -> list[Negatives]:
+        """Return the last destinations of the sources, and of all, that are negatives."""
+        own = dst.unsqueeze(1)
+        is_chosen = chosen_events(stop - len(src), stop, self.every).unsqueeze(1)
+        index, cut, limit = self._known(history, start, stop)
+        found = []
+        for hard in history.latest_destinations(src, start, self.source, self.recent):
+            out, log_q = torch.empty_like(hard), torch.empty(hard.shape)
+            index.native.draw_lists(key, src, dst, cut, limit, hard, out, log_q)
+            mask = (log_q > -torch.inf) & is_chosen
+            sources = src.unsqueeze(1).expand_as(out)
+            found.append(Negatives(sources, out.where(mask, own), 0, own_sources=True, mask=mask))
+        return found
 
     def _lists(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, start: Tensor, stop: int
@@ -494,7 +528,7 @@ def _joined(found: list[Negatives]) -> Negatives:
         torch.cat([each.src for each in found], dim=1),
         torch.cat([each.dst for each in found], dim=1),
         sum(each.num_fallbacks for each in found),
-        own_sources=False,
+        own_sources=all(each.own_sources for each in found),
         mask=mask,
     )
 

@@ -24,7 +24,13 @@ from tgflow.report.label_figures import RULES, figure_name, label_table, late_te
 from tgflow.report.page import Card, Rows, Tile, render_page, stream_name
 from tgflow.run.config import Config, is_unset, plain
 from tgflow.run.rejections import rejections
-from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
+from tgflow.train.config import (
+    FURTHER,
+    ContinualConfig,
+    OfflineConfig,
+    TrainingConfig,
+    parse_further,
+)
 
 Record = Mapping[str, Any]
 
@@ -120,6 +126,16 @@ def _against(flat: Mapping[str, Any], c: TrainingConfig) -> str:
     return "among all destinations" if num is None else f"among all {num:,} destinations"
 
 
+def _of_some(flat: Mapping[str, Any], c: ContinualConfig, key: str) -> str:
+    """Return which events an MRR of some is of, and what they are ranked among."""
+    num = flat.get(f"prequential.{key}_events")
+    among = {
+        FURTHER[kind]: f"1 against {num} {kind}"
+        for kind, num in parse_further(c.mrr_further).items()
+    }
+    return ", ".join(filter(None, (among.get(key), num and f"{num:,.0f} events")))
+
+
 def _continual_tiles(flat: Mapping[str, Any], c: ContinualConfig) -> list[Tile]:
     own: list[Spec] = [
         (f"prequential.{name}", name, score, "mean over events") for name in c.metric_names
@@ -130,8 +146,8 @@ def _continual_tiles(flat: Mapping[str, Any], c: ContinualConfig) -> list[Tile]:
         ("prequential.ap", f"Average precision{links}", score, "prequential, over all events"),
         ("prequential.mrr", f"MRR{links}", score, ", ".join(filter(None, (
             _against(flat, c), sample_note(flat, "prequential"))))),
-        ("prequential.mrr_hist", "MRR, historical", score,
-         f"1 against {c.hist_negatives} pairs of the past"),
+        *((f"prequential.{key}", name, score, _of_some(flat, c, key))
+          for key, name in METRIC_TITLES.items() if key.startswith("mrr_")),
         ("prequential.auc", f"AUC{links}", score, ""),
         *own,
         ("events_per_second", "Events per second", compact, "predict + learn + store"),

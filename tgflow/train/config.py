@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -40,6 +40,10 @@ LR_SCHEDULERS: Mapping[str, str] = MappingProxyType(
 """Named learning rate schedules: classes of `torch.optim.lr_scheduler`."""
 
 
+FURTHER = {"historical": "mrr_hist", "source": "mrr_source", "recent": "mrr_recent"}
+"""Further kinds of negatives to rank among, in the order of their columns, and their metrics."""
+
+
 def parse_named(
     field: str, given: str | Mapping[str, Any], names: Mapping[str, str]
 ) -> tuple[str, dict[str, Any]]:
@@ -55,22 +59,33 @@ def parse_named(
     return name, settings
 
 
-def parse_negatives(text: str) -> dict[str, int]:
-    """Return the numbers of negatives of a list by kind, of "random:64,source:24,recent:32"."""
+def _parse_kinds(text: str, kinds: Sequence[str]) -> dict[str, int]:
     numbers: dict[str, int] = {}
     for part in text.split(","):
         kind, _, number = (word.strip() for word in part.partition(":"))
-        if kind not in get_args(ListKind) or not number.isdecimal() or not int(number):
+        if kind not in kinds or not number.isdecimal() or not 0 < int(number) <= 1_000_000:
             raise ValueError(
-                f"a list of negatives has {', '.join(get_args(ListKind))} with numbers of at least "
-                f'1, such as "random:64,source:24", got {part.strip()!r}; the kinds to test with '
-                "are test_negatives"
+                f"a list of negatives has {', '.join(kinds)} with numbers of at least 1, such as "
+                f'"{kinds[0]}:64,{kinds[1]}:24", got {part.strip()!r}; the kinds to test with are '
+                "test_negatives"
             )
         if kind in numbers:
             raise ValueError(
                 f"a list of negatives has each kind once, got {kind} twice in {text!r}"
             )
         numbers[kind] = int(number)
+    return numbers
+
+
+def parse_further(text: str | None) -> dict[str, Any]:
+    """Return the numbers of further negatives to rank among, in the order of their columns."""
+    numbers = {} if text is None else _parse_kinds(text, [*FURTHER])
+    return {kind: numbers[kind] for kind in FURTHER if kind in numbers}
+
+
+def parse_negatives(text: str) -> dict[str, int]:
+    """Return the numbers of negatives of a list by kind, of "random:64,source:24,recent:32"."""
+    numbers = _parse_kinds(text, get_args(ListKind))
     others = {kind: number for kind, number in numbers.items() if kind != "historical"}
     if len(others) < len(numbers) and others not in ({}, {"random": 1}):
         raise ValueError(
@@ -186,8 +201,10 @@ class ContinualConfig(TrainingConfig):
     """A named protocol: it sets the defaults, and deviations are printed."""
     data_seed: Annotated[int, Ge(0), EXPERT] | None = None
     """Seed of negatives, replay and sampled neighbors, shared by compared runs; unset: the seed."""
-    hist_negatives: Annotated[int, Ge(0), Le(1_000_000), EXPERT] = 0
-    """Past pairs to also rank each event among, as mrr_hist."""
+    mrr_further: Annotated[str, Parsed(parse_further), EXPERT] | None = None
+    """Further negatives to rank each event among, by kind, such as source:20,historical:20: the
+    source's last destinations as of the batch's start (mrr_source), the last ones of all (recent:
+    mrr_recent), past pairs (mrr_hist)."""
     mrr_every: Annotated[int, Ge(1), EXPERT] = 5
     """Rank one event of each this many among mrr_negatives, and estimate the MRR of all by these;
     AP and AUC are of all events; 1: rank all, as comparisons do."""

@@ -22,7 +22,7 @@ from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.loader import BatchSource
 from tgflow.plan.negatives import NegativeSource
 from tgflow.ranks.control import RankControl
-from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.config import ContinualConfig, ExecutionConfig, parse_further
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.losses import LossLike
 from tgflow.train.optimizers import OptimizerLike, SchedulerLike
@@ -130,7 +130,9 @@ class ContinualTrainer(StreamTrainer):
         if scores:
             from tgflow.train.event_scores import EventScorer
 
-            self.scorer = EventScorer(config.hist_negatives, self.labels)
+            self.scorer = EventScorer(
+                self.labels, sum(parse_further(config.mrr_further).values()), config.mrr_every
+            )
         self._figures: EventFigures | None = None
         if self.labels is not None:
             self._figures = self.labels.figures(pooled=False, scratch=self.execution.scratch)

@@ -11,6 +11,7 @@ from torch import Tensor
 from tgflow.base.describe import described
 from tgflow.base.metrics import ranks
 from tgflow.graph.batch import HostEvents
+from tgflow.plan.negatives import chosen_events
 from tgflow.train.alerts import AlertBudget
 from tgflow.train.calibration import Calibration
 from tgflow.train.tasks.labels import EventLabels
@@ -51,7 +52,9 @@ OnEventScores = Callable[[HostEvents, EventScores], None]
 class EventScorer:
     """Computes event scores from predictions, and calibrates them online."""
 
-    def __init__(self, num_hist: int = 0, labels: EventLabels | None = None) -> None:
+    def __init__(
+        self, labels: EventLabels | None = None, num_further: int = 0, every: int = 1
+    ) -> None:
         self.calibration = Calibration()
         """Calibration by the micro-batches learned so far."""
         self.on_scores: OnEventScores = lambda events, scores: None
@@ -60,7 +63,7 @@ class EventScorer:
         """Labels of more than two whose probabilities scores include; set by a runner."""
         self.alerts: AlertBudget | None = None
         """Chooses alerts by `label_probability`; set by a runner."""
-        self._num_hist = num_hist
+        self._num_further, self._every = num_further, every
         self._labels = labels if labels is not None and labels.are_predicted else None
         self._latest: tuple[Tensor, Tensor] | None = None
 
@@ -84,11 +87,12 @@ class EventScorer:
         if not values:
             return None
         positive, negative = values["positive"], values["negative"]
-        negative = negative[:, : negative.shape[1] - self._num_hist]
+        negative = negative[:, : negative.shape[1] - self._num_further]
         mask = events.negative_mask
         if rank is None:
             rank = ranks(positive, negative)
-            rank = rank if mask is None else rank.where(mask.all(1), torch.nan)
+            if mask is not None:
+                rank = rank.where(chosen_events(events.begin, events.end, self._every), torch.nan)
         if mask is not None:
             negative = negative[:, :1]
         self._latest = positive, negative

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -677,9 +678,10 @@ class OfflineTrainer:
         is_among_all = isinstance(negatives, NegativeSampler) and negatives.among_all
         num_pairs = plan.batch_size * (1 + negatives.num)
         is_many = isinstance(negatives, FixedNegatives) and num_pairs > c.max_pairs
-        if not is_whole and (is_many or is_among_all):
-            with_state = self.model.state is not None
-            parts = every = plan.parts(c.max_pairs, with_storing=with_state)
+        if is_among_all or (is_many and not is_whole):
+            with_state = self.model.state is not None and not is_whole
+            most = sys.maxsize if is_whole else c.max_pairs
+            parts = every = plan.parts(most, with_storing=with_state)
             made = self._loaded(plan, ((0, part.index, part) for part in every))
         results: Results[tuple[BatchPlace, bool]] = learner.new_results()
         found: list[Scored] = []
@@ -704,7 +706,7 @@ class OfflineTrainer:
                     learner.commit(batch, None)
                     continue
                 scores = learner.predict(batch)
-                if part is None:
+                if part is None or is_whole:
                     learner.commit(batch, scores)
             values = scores.named()
             if values:

@@ -26,7 +26,7 @@ from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.train.config import ContinualConfig, TrainingConfig, parse_negatives
+from tgflow.train.config import ContinualConfig, TrainingConfig, parse_further, parse_negatives
 
 PREDICT = 0
 """Epoch of the batches to predict; update `u` of a micro-batch, from 1, is epoch `u`."""
@@ -238,7 +238,9 @@ def micro_batch_plans(
 
     is_all = c.mrr_negatives == "all"
     num = 1 if c.mrr_negatives == "all" else c.mrr_negatives
-    ranked = NegativeSampler(num, historical=c.hist_negatives, every=c.mrr_every, among_all=is_all)
+    ranked = NegativeSampler(
+        num, **parse_further(c.mrr_further), apart=True, every=c.mrr_every, among_all=is_all
+    )
     return MicroBatchPlans(
         make(ranked, slabs=slabs[0]),
         make(

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from tgflow.base.choices import MRR_OF_SOME
 from tgflow.base.metrics import MEAN_OVER_BATCHES
 
 
@@ -62,11 +63,14 @@ class Measured:
     """and of those ranked among many negatives."""
     rank: Tensor | None = None
     """Ranks of these, float64 `[R]`."""
+    of_some: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """Metrics of some of these, and how many."""
 
     @property
     def values(self) -> dict[str, float]:
         """All metrics by name."""
-        return {**self.of_events, **self.of_ranked}
+        of_some = {name: value for name, (value, _) in self.of_some.items()}
+        return {**self.of_events, **self.of_ranked, **of_some}
 
 
 _SQUARES = "mrr_squares"
@@ -92,6 +96,10 @@ class Timeline:
         if measured.rank is not None:
             num_ranked = float(len(measured.rank))
             sums |= {n: (value * num_ranked, num_ranked) for n, value in measured.of_ranked.items()}
+            sums |= {
+                n: (value * num_of, float(num_of))
+                for n, (value, num_of) in measured.of_some.items()
+            }
             sums[_SQUARES] = (float(measured.rank.pow(-2).sum()), num)
         self.total.join(Segment(start, stop, sums))
         if self.segments and self.last_batches < self.batches_per_segment:
@@ -110,7 +118,7 @@ class Timeline:
         """Return the mean of each metric over the segments that start at event `since` or later.
 
         If a sample of the events was ranked, also `mrr_events`, how many, and `mrr_error`, the
-        standard error of `mrr` as an estimate of that of all events.
+        standard error of `mrr` as an estimate of that of all events. Of `MRR_OF_SOME`, how many.
         """
         total = self.total
         if since is not None:
@@ -121,6 +129,7 @@ class Timeline:
         sums = dict(total.sums)
         squares, num = sums.pop(_SQUARES, (0.0, 0.0))
         out = {name: value / weight for name, (value, weight) in sums.items()}
+        out |= {f"{name}_events": sums[name][1] for name in MRR_OF_SOME if name in sums}
         num_ranked = sums.get("mrr", (0.0, 0.0))[1]
         if num > num_ranked > 0:
             variance = max(0.0, squares / num_ranked - out["mrr"] ** 2)

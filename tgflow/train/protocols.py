@@ -11,7 +11,7 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
-from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
+from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig, parse_further
 
 _SPLIT = {"val_ratio": 0.15, "test_ratio": 0.15, "batch_size": 200, "visibility": "event"}
 _TGB = {**_SPLIT, "new_node_ratio": 0.0, "learning_rate": 1e-4, "select": "mrr"}
@@ -42,7 +42,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "visibility": "event",
             "mrr_negatives": 20,
             "mrr_every": 1,
-            "hist_negatives": 20,
+            "mrr_further": "historical:20",
             "warmup": 0,
         },
     }
@@ -118,8 +118,7 @@ def continual_line(
     """Return the settings that results of continual learning depend on; see `offline_line`."""
     is_all = config.mrr_negatives == "all"
     kinds = [_all(num_destinations) if is_all else f"random:{config.mrr_negatives}"]
-    if config.hist_negatives:
-        kinds.append(f"historical:{config.hist_negatives}")
+    kinds += [f"{kind}:{num}" for kind, num in parse_further(config.mrr_further).items()]
     of = f" for 1 event of {config.mrr_every}" if config.mrr_every > 1 else ""
     return _line(
         config,

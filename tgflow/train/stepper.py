@@ -16,7 +16,6 @@ from tgflow.base.metrics import (
     average_precision,
     find_metrics,
     measure,
-    mrr,
     pair_metrics,
     rank_metrics,
     ranks,
@@ -28,7 +27,7 @@ from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import Scores, TemporalModel
 from tgflow.plan.negatives import NegativeSource, chosen_events
 from tgflow.plan.plan import Plan
-from tgflow.train.config import ContinualConfig, TrainingConfig
+from tgflow.train.config import FURTHER, ContinualConfig, TrainingConfig, parse_further
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
 from tgflow.train.plans import negatives_learned
@@ -84,6 +83,8 @@ class _Learned:
     ended: float
     scores: EventScores | None
     ranked: Ranked | None
+    first_meetings: Tensor | None
+    """bool `[B]`: whether an event is the first of its pair; None: not known."""
 
 
 OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor, Tensor, Tensor | None], None]
@@ -134,12 +135,14 @@ class Stepper:
         self.progress = Progress(RunningMean(half_life=20.0))
         self.on_scores = on_scores
         self._scorer, self._figures = scorer, figures
+        self._further = parse_further(config.mrr_further)
         self._metrics = find_metrics(config.metrics)
         self._results: Results[_Learned] = self.learner.new_results()
         self.records = deque[StepRecord]()
         """Records made by `collect`."""
         self._event_scores: EventScores | None = None
         self._ranked: Ranked | None = None
+        self._first_meetings: Tensor | None = None
         self._on_host: dict[str, Tensor] = {}
         self._places: list[BatchPlace] = []
         self._num_fallbacks = 0
@@ -182,7 +185,10 @@ class Stepper:
     def predict(self, batch: StepBatch, plan: Plan) -> None:
         """Predict a micro-batch of `plan`, and rank its events among all destinations if asked."""
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
-        self._learned = self._ranked = None
+        self._learned = self._ranked = self._first_meetings = None
+        begin, end = batch.host.begin, batch.host.end
+        if self.learner.leads:
+            self._first_meetings = plan.draws.pairs_at(begin).first_meetings(begin, end)
         ranks_all = self.config.mrr_negatives == "all" and self.learner.leads
         if self._beside is not None:
             assert isinstance(batch, Batch)
@@ -269,7 +275,13 @@ class Stepper:
             self._scorer.calibrate()
         ended = time.perf_counter()
         step = _Learned(
-            of, self._places, self._num_fallbacks, ended, self._event_scores, self._ranked
+            of,
+            self._places,
+            self._num_fallbacks,
+            ended,
+            self._event_scores,
+            self._ranked,
+            self._first_meetings,
         )
         values: dict[tuple[int, str], Tensor] = {}
         for update, scores, loss in self._scored:
@@ -304,27 +316,40 @@ class Stepper:
         if "positive" not in values or step.of.start < self.config.warmup:
             return Measured({})
         positive, negative = values["positive"], values["negative"]
-        num_hist, host = self.config.hist_negatives, step.places[0].host
-        num_random = negative.shape[1] - num_hist
+        further, host = self._further, step.places[0].host
+        num_random = negative.shape[1] - sum(further.values())
         of_events = pair_metrics(positive, negative[:, 0]) if negative.numel() else {}
         if self._figures is not None:
             of_events |= self._figures.add(host, positive, values.get("classes"))
-        mask, ranked = host.negative_mask, step.ranked
-        is_ranked = None if mask is None else mask.all(1)
+        mask, ranked, first = host.negative_mask, step.ranked, step.first_meetings
+        is_ranked = None
+        if mask is not None:
+            is_ranked = chosen_events(host.begin, host.end, self.config.mrr_every)
+            negative = negative.where(mask, -torch.inf)
         if ranked is not None:
             is_ranked = ~ranked.rank.isnan()
         if is_ranked is not None:  # some events are ranked among all negatives
             positive, negative = positive[is_ranked], negative[is_ranked]
+            first = None if first is None else first[is_ranked]
         random = negative[:, :num_random]
         rank = ranks(positive, random) if ranked is None else ranked.rank[is_ranked]
         if self.on_scores is not None:
             self.on_scores(step.of, positive, random, rank, values.get("classes"))
         are_many = num_random > 1 or ranked is not None
         of_ranked = rank_metrics(rank) if len(rank) and are_many else {}
-        if num_hist and len(positive):
-            of_ranked["mrr_hist"] = mrr(positive, negative[:, num_random:])
         of_ranked |= measure(self._metrics, positive, random) if ranked is None else ranked.metrics
-        return Measured(of_events, of_ranked, rank)
+        of_some: dict[str, tuple[float, int]] = {}
+        if first is not None and of_ranked:
+            parts = (("mrr_returns", rank[~first]), ("mrr_first", rank[first]))
+            of_some = {name: (float((1 / x).mean()), len(x)) for name, x in parts if len(x)}
+        if further:
+            columns = torch.split(negative[:, num_random:], [*further.values()], dim=1)
+            for kind, others in zip(further, columns, strict=True):
+                has_any = (others > -torch.inf).any(1)
+                found = ranks(positive[has_any], others[has_any])
+                if len(found):
+                    of_some[FURTHER[kind]] = float((1 / found).mean()), len(found)
+        return Measured(of_events, of_ranked, rank, of_some)
 
     def _record(
         self, step: _Learned, predicted: Mapping[str, Tensor], learned: Mapping[str, Tensor]

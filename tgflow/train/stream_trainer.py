@@ -38,7 +38,7 @@ from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.device_preparer import Slabs
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
-from tgflow.plan.negatives import NegativeSampler, PairHistory
+from tgflow.plan.negatives import PairHistory
 from tgflow.ranks.control import Order, RankControl
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.observe import Callback, Callbacks, StepRecord
@@ -432,13 +432,9 @@ class StreamTrainer(ABC):
         if graph.shard.world > 1:
             walk = ShardedSampler(graph, self._peers, sampler).walk
             count = ShardedCounts(plans.predict.draws.counts, self._peers).counted
-            if any(
-                isinstance(negatives, NegativeSampler) and negatives.draws_pairs
-                for negatives in (plans.predict.draws.negatives, plans.learn.draws.negatives)
-            ):
 
-                def read(since: int, stop: int) -> None:
-                    read_pairs(self._pairs.at(since), self._peers, stop)
+            def read(since: int, stop: int) -> None:
+                read_pairs(self._pairs.at(since), self._peers, stop)
 
         most = SliceSchedule(c.slices, self._peers.world).most
         ask = None if state is None else state.ask

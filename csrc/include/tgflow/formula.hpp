@@ -15,7 +15,8 @@ enum class Op : uint8_t {
   kDecayed,
   kRank,
   kSince,
-  kLoop,  // of a pair
+  kWithin,  // the constant: a width in seconds
+  kLoop,    // of a pair
   kConstant,
   kAdd,  // of other steps
   kSubtract,
@@ -36,7 +37,7 @@ struct Step {
   std::array<int64_t, 3> of{};  ///< Indices of earlier steps; that of a count.
   double constant = 0;
 
-  bool is_of_count() const { return op <= Op::kSince; }
+  bool is_of_count() const { return op <= Op::kWithin; }
 };
 
 /// Steps over columns of up to `kBlock` pairs, some of which are the numbers wanted. Each pair has the same

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <shared_mutex>
 #include <vector>
 
@@ -32,11 +33,17 @@ class EventMarks {
  public:
   explicit EventMarks(eid_t first) : first_(first) {}
 
+  eid_t first() const { return first_; }
   void append(bool is_marked);
   /// Marked events.
   int64_t num() const { return num_; }
   /// Those before a position.
   int64_t num_before(eid_t before) const;
+  /// Whether the event at a position is.
+  bool at(eid_t position) const {
+    const eid_t i = position - first_;
+    return words_[static_cast<std::size_t>(i / 64)] >> i % 64 & 1;
+  }
   /// The position of the i-th one.
   eid_t nth(int64_t i) const;
 
@@ -68,6 +75,7 @@ class PairIndex {
         size_(first),
         num_pair_events_(first),
         pairs_(first),
+        first_meetings_(first),
         known_pairs_(0, log == nullptr ? nullptr : log->disk()) {}
 
   /// The position after the last event seen.
@@ -75,6 +83,8 @@ class PairIndex {
   /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode]. `type` has the types of the
   /// destinations, each in [0, kNumTypes) and always the same for a node; null without, for all events.
   void append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
+  /// The position of the first event that counts.
+  eid_t first() const { return pairs_.first(); }
   /// The position up to which pairs were added: without `read_pairs`, that of the second destination.
   int64_t num_pair_events() const;
   /// Adds the pairs of the events before `end` of the log. Throws std::invalid_argument for a shard, whose
@@ -92,6 +102,8 @@ class PairIndex {
   /// Destinations of `src`, in the order of their first events with it. The first call scans
   /// all pairs once, later calls only new ones.
   std::vector<node_t> destinations_of(node_t src, eid_t before);
+  /// Writes which of the events [begin, end) have a pair without an event at an earlier time.
+  void first_meetings(eid_t begin, eid_t end, bool* out) const;
   /// Distinct pairs among the first `before` events.
   int64_t num_pairs(eid_t before) const;
 
@@ -143,6 +155,7 @@ class PairIndex {
   }
   void see_type(node_t v, int64_t type);
   bool see_pair(eid_t eid);
+  void mark_pair(bool is_first);
   void check_end(int64_t end) const;
   Pool everyone() const { return {&destinations_.node, &destinations_.first, -1}; }
   /// The destinations that are drawn for a positive: those of its type, if there are types.
@@ -185,6 +198,8 @@ class PairIndex {
   std::vector<std::vector<node_t>> node_of_type_;
   std::vector<std::vector<eid_t>> first_of_type_;
   EventMarks pairs_;
+  EventMarks first_meetings_;
+  std::set<uint64_t> new_pairs_;      ///< First seen at the time of the last event read.
   std::vector<int64_t> pair_before_;  ///< By pair, as far as queried: its source's previous one, or -1.
   std::vector<int64_t> latest_pair_;  ///< By source: its last one so far, or -1.
   KeySet known_pairs_;

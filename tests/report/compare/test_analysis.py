@@ -168,6 +168,9 @@ def test_comparison_page_has_all_sections(analysis):
     board = page[page.index("Leaderboard") : page.index("Accuracy against cost")]
     for label, interval in analysis.mrr.means.items():
         assert f"<td>{label}</td><td>{interval.mean:.4f}" in board
+    seen = analysis.facts["num_pair"] > 0
+    assert f"returns, {seen.sum():,}" in board
+    assert f"{analysis.reciprocal_ranks['good'][:, ~seen].mean():.4f}" in board
     assert page.count('class="dot c') == 3
     [worth] = analysis.worths
     assert (worth.origin, worth.num_events) == ("good", SIZE // 2)

@@ -57,7 +57,10 @@ def assert_same_scores(left, right):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"hist_negatives": 3, "updates": 2}, {"updates": 0, "mrr_negatives": "all", "mrr_every": 1}],
+    [
+        {"mrr_further": "historical:3", "updates": 2},
+        {"updates": 0, "mrr_negatives": "all", "mrr_every": 1},
+    ],
 )
 def test_each_model_matches_a_separate_run(changes):
     config = replace(CONFIG, **changes)

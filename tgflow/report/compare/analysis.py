@@ -302,6 +302,19 @@ class Analysis:
                 out.append(label)
         return out
 
+    @cached_property
+    def meetings(self) -> dict[str, Mask]:
+        """Which events have a pair seen before, and which have not, by name and number."""
+        seen = self.facts["num_pair"] > 0
+        both = {"returns": seen, "first meetings": ~seen}
+        return {f"{name}, {mask.sum():,}": mask for name, mask in both.items()}
+
+    def of_meetings(self, label: str) -> list[str]:
+        """Return the MRR of each of `meetings`, the mean over seeds, as text."""
+        ranks = self.reciprocal_ranks[label]
+        masks = self.meetings.values()
+        return [score(ranks[:, mask].mean() if mask.any() else np.nan) for mask in masks]
+
     def failures(self) -> dict[str, Mapping[str, Any]]:
         """Return the models that dropped out, and why."""
         every = self._participants.items()

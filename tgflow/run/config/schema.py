@@ -170,8 +170,8 @@ class ModelConfig:
     name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn+pairs"
     """tgn, tgat, jodie, graphmixer, or these with +pairs (tgn+pairs, tgat+pairs, jodie+pairs,
     graphmixer+pairs) to read pair history; dygformer, tpnet, craft, counts; baselines recency,
-    poptrack, edgebank, edgebank-tw; or your own, only by this flag: path/to/file.py:Class or
-    package.module:Class."""
+    recurrency, poptrack, edgebank, edgebank-tw; or your own, only by this flag:
+    path/to/file.py:Class or package.module:Class."""
     dim: Annotated[int, Ge(1)] | None = None
     """Width of memory, embedding and time encoding; unset: the model's default (100)."""
     neighbors: Annotated[int, Ge(1)] | None = None
