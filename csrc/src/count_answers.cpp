@@ -385,7 +385,8 @@ void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) cons
           const auto at = std::lower_bound(order.begin(), order.end(), events.last, std::greater<>());
           if (at != order.end() && *at == events.last) out = static_cast<double>(at - order.begin());
         } else if (load.op == Op::kWithin) {
-          const double ticks = std::floor(formula_.steps()[load.step].constant / seconds_per_tick_ * (1 + 1e-15));  // 20 s are 2e10 ns
+          const double ticks = std::floor(formula_.steps()[load.step].constant / seconds_per_tick_ *
+                                          (1 + 1e-15));  // 20 s are 2e10 ns
           const double reach = static_cast<double>(pair.t) - static_cast<double>(log_.clocks()[first_]);
           const eid_t from = ticks >= reach ? first_ : cut_off(pair.t - static_cast<tick_t>(ticks), pair.cut);
           out = static_cast<double>(
