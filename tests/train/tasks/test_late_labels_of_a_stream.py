@@ -120,9 +120,9 @@ def with_features(stream, start=0):
 
 CASES = [
     (None, {}),
-    ("20m", {"label_memory": 1 << 15}),
+    slow("20m", {"label_memory": 1 << 15}),
     slow("20m", {"updates": 2}),
-    (None, {"horizon": Horizon(96)}),
+    slow(None, {"horizon": Horizon(96)}),
     ("20m", {"horizon": Horizon(ticks=3000)}),
     slow("2h", {"horizon": Horizon(64), "label_memory": 1 << 15}),
 ]
