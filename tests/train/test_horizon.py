@@ -99,7 +99,8 @@ def test_checkpoint_within_a_horizon_goes_on_with_the_same_bits(
 
     monkeypatch.setattr(trainer_state, "PIECE_BYTES", 320)  # 40 rows
     whole = trainer_of(Horizon(160))
-    whole.run(EVENTS)
+    for part in (EVENTS[:stop], EVENTS[stop:]):  # a micro-batch ends at the checkpoint
+        whole.run(part)
     begun = trainer_of(Horizon(160), table())
     begun.run(EVENTS[:stop])
     tg.save(tmp_path / "saved", begun.checkpoint())
