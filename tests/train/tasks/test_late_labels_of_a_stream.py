@@ -124,7 +124,7 @@ CASES = [
     slow("20m", {"updates": 2}),
     slow(None, {"horizon": Horizon(96)}),
     ("20m", {"horizon": Horizon(ticks=3000)}),
-    slow("2h", {"horizon": Horizon(64), "label_memory": 1 << 15}),
+    slow("20m", {"horizon": Horizon(96), "label_memory": 1 << 15}),
 ]
 
 
