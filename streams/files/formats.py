@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
+from tgflow.base.secret import check_url
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.columnar import (
     BATCH_ROWS,
@@ -40,7 +41,6 @@ from tgflow.streams.files.dyglib import HEADER as DYGLIB
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
 from tgflow.streams.files.text import BLOCK_BYTES, BOM, COMPRESSION, Quotes, Text, TextFile, head_of
-from tgflow.streams.files.urls import FilePath, file_path
 from tgflow.streams.options import TextLayout
 
 
@@ -82,7 +82,17 @@ EXTENSIONS = {ending: name for name, each in FORMATS.items() for ending in each.
 """Format of each file name ending; text formats may also end in .gz, .zst or .bz2."""
 
 
-def format_of(path: FilePath) -> str | None:
+def file_path(source: str | os.PathLike[str]) -> Path:
+    """Return the path of a file or folder; ValueError if it is a URL."""
+    check_url(str(source))
+    if "://" in str(source):
+        raise ValueError(
+            f"{str(source)!r} is not a path; mount an object store, or copy its files here first"
+        )
+    return Path(source)
+
+
+def format_of(path: Path) -> str | None:
     """Return the format by the ending of `path`, or None."""
     endings = [suffix.lower() for suffix in path.suffixes]
     is_compressed = bool(endings) and endings[-1] in COMPRESSION
@@ -94,7 +104,7 @@ def format_of(path: FilePath) -> str | None:
 
 
 def decoder_for(
-    path: FilePath,
+    path: Path,
     layout: TextLayout | None = None,
     max_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
@@ -165,7 +175,7 @@ def read_table(
     return name, table.combine_chunks()
 
 
-def _read_file(path: FilePath, texts: Sequence[str], layout: TextLayout) -> pa.Table:
+def _read_file(path: Path, texts: Sequence[str], layout: TextLayout) -> pa.Table:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     if isinstance(path, Path) and path.is_fifo():
