@@ -60,7 +60,6 @@ NEED = {
     "sampling.to_dgl": "dgl",
     "sampling.to_pyg": "torch_geometric",
     "callbacks.TensorBoard": "tensorboard",
-    "callbacks.WandB": "wandb",
 }
 """Names whose examples need optional packages."""
 LONG = {"OfflineTrainer", "run.Run", "open_run", *NEED}

@@ -37,7 +37,7 @@ from tgflow.run.ingestion import (
     order_of,
 )
 from tgflow.run.log import library_messages
-from tgflow.run.loggers import RunLoggers
+from tgflow.run.loggers import RunLogger
 from tgflow.run.machine import rss_bytes
 from tgflow.run.metrics import RunCollector, RunMetrics, lag_figures, open_exporter, rank_report
 from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
@@ -298,7 +298,7 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
     _settings,
     lambda run: SavedRecords(run.directory.files, run.newest, run.run_log),
     SavedIngest,
-    lambda run: RunLoggers(
+    lambda run: RunLogger(
         run.config.operate.log_to, run.path, run.trainer.position, run.config.label_facts
     ),
     _shown,

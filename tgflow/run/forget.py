@@ -157,7 +157,6 @@ def unreachable(path: Path) -> list[str]:
         found.append(f"dead letters in the topic {topic}")
     if c.start.init_from is not None:
         found.append(f"the run that it began with: tgflow forget {c.start.init_from}")
-    found += [f"what {each} was sent" for each in c.operate.log_to or () if each == "wandb"]
     return [
         *found,
         "what was learned: parameters, optimizer, figures, and the memory of other nodes",

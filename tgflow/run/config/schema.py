@@ -327,9 +327,6 @@ class ScoresConfig(Checked):
         return self.to is not None or self.alert_budget is not None
 
 
-LogTo = Literal["tensorboard", "wandb", "csv"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class OperateConfig(Checked):
     """Monitoring and limits of a run."""
@@ -340,9 +337,8 @@ class OperateConfig(Checked):
     """Address to serve metrics on; 0.0.0.0 for all interfaces."""
     log_format: Literal["text", "json"] = "text"
     """Messages on stderr: text, or one JSON object per line."""
-    log_to: tuple[LogTo, ...] | None = None
-    """Also log the figures of each step or epoch in the run directory: tensorboard, wandb (offline)
-    or csv; may be given several times."""
+    log_to: Literal["tensorboard"] | None = None
+    """Also log the figures of each step or epoch in the run directory: tensorboard."""
     keep_dead_letters: Annotated[int, Ge(2), EXPERT] | None = None
     """Latest files of dead letters to keep, 64 MiB each; unset: all."""
     memory_limit: Size | None = None
