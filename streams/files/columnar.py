@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -271,32 +270,6 @@ def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > info.file_size:
         raise ValueError(f"{info.filename} is shorter than its header declares")
     return tuple(shape)
-
-
-def tensors_decoder(path: Path) -> ColumnarDecoder:
-    """Open a dict of tensors written by `torch.save`, such as `TemporalData.to_dict()`.
-
-    The file is read with `weights_only=True`, so nothing in it is executed; a pickled
-    `TemporalData` object is rejected.
-    """
-    way_out = "save a dict of tensors: torch.save(data.to_dict(), path), or pass the object itself"
-    with path.open("rb") as file:
-        try:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-        except StreamError:
-            raise
-        except (*_DAMAGE, pickle.UnpicklingError, RuntimeError, LookupError, TypeError) as error:
-            first = str(error).strip().partition("\n")[0]
-            text = f"torch cannot load it safely ({first:.100}); {way_out}"
-            raise StreamError(str(path), "syntax", text) from None
-    if not isinstance(found, dict):
-        text = f"it holds {type(found).__name__}, not dict; {way_out}"
-        raise StreamError(str(path), "syntax", text)
-    tensors = {str(name): x for name, x in found.items() if isinstance(x, torch.Tensor)}
-    shapes = {name: x.shape for name, x in tensors.items()}
-    return _arrays_decoder(
-        path, shapes, lambda names: {name: tensors[name].numpy() for name in names}
-    )
 
 
 def as_table(data: Any) -> pa.Table | None:

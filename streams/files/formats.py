@@ -22,7 +22,6 @@ from tgflow.streams.files.columnar import (
     as_table,
     npz_decoder,
     parquet_decoder,
-    tensors_decoder,
 )
 from tgflow.streams.files.csv import (
     EDGES,
@@ -75,7 +74,6 @@ FORMATS = {
     "edges": Format(CsvDecoder, (".edges",), EDGES),
     "konect": Format(CsvDecoder, (), KONECT),
     "npz": Format(npz_decoder, (".npz",), is_text=False, unpacks=True),
-    "pt": Format(tensors_decoder, (".pt",), is_text=False),
 }
 WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
 EXTENSIONS = {ending: name for name, each in FORMATS.items() for ending in each.endings}
@@ -152,7 +150,7 @@ def read_table(
 
     Args:
         source: Path of a CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet, Arrow,
-            `.npz` or `.pt` file; or an in-memory table, as for `open_stream`.
+            `.npz` file; or an in-memory table, as for `open_stream`.
         texts: Columns of CSV and TSV read as text, such as ids: "007" is not 7.
         layout: Layout of delimited text; None: with a header, commas or tabs.
 
@@ -200,7 +198,7 @@ def _read_file(path: Path, texts: Sequence[str], layout: TextLayout) -> pa.Table
     except (pa.ArrowException, OSError) as error:
         raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
     if not isinstance(decoder, ColumnarDecoder):
-        known = "CSV, TSV, JSON lines, Parquet, Arrow, .npz or .pt"
+        known = "CSV, TSV, JSON lines, Parquet, Arrow or .npz"
         raise StreamError(str(path), "schema", f"a table of nodes is {known}, got {kind}")
     batches = [*decoder.batches(decoder.names(), BATCH_ROWS)]
     return pa.Table.from_batches(batches) if batches else pa.table({})

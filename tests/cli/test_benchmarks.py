@@ -24,7 +24,7 @@ from benchmarks.results import Result
 from helpers.devices import opened, place_of
 from helpers.live_runs import SMALL, write_events
 from helpers.made_streams import made_events
-from tgflow.cli.benchmarks import graph, log, train
+from tgflow.cli.benchmarks import graph, train
 from tgflow.cli.benchmarks.row import Row
 from tgflow.cli.benchmarks.setup import Options, PowerLaw, restored_threads
 from tgflow.graph.events import EventBatch
@@ -171,12 +171,6 @@ step.main(["host", "0"])
     return json.loads(made.stdout).values()
 
 
-def log_rows(monkeypatch, tmp_path):
-    rows = log.log(Options(quick=True))
-    assert rows[-1].value < rows[-1].baseline, "a mapped log takes less memory"
-    return rows
-
-
 def ranks_values(monkeypatch, tmp_path):
     return ranks.start(ranks.Work("tgn", batch=20, warm_up=1, batches=2, dim=4, world=2))
 
@@ -216,7 +210,7 @@ RUNS = [
     *(reuse_rows, rules_rows, step_values, accuracy_rows, reliability_rows),
     *(
         pytest.param(run, marks=pytest.mark.slow)
-        for run in (device_rows, host_values, log_rows, ranks_values, serve_rows)
+        for run in (device_rows, host_values, ranks_values, serve_rows)
     ),
 ]
 
