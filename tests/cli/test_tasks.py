@@ -56,6 +56,7 @@ def test_training_learns_labels_and_compares_them_with_heuristics(tgflow, paymen
     assert 'target = "is_fraud"' in Path("out/config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_comparison_leads_with_the_figure_of_labels(tgflow, payments):
     flags = (*FRAUD, *SMALL[:2], *SMALL[4:])
     models = ("-m", "jodie", "-m", "recency,tgn", "--seeds", 1, "--preset", "none")

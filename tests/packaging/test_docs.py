@@ -62,7 +62,7 @@ NEED = {
     "callbacks.TensorBoard": "tensorboard",
 }
 """Names whose examples need optional packages."""
-LONG = {"OfflineTrainer", "run.Run", "open_run", *NEED}
+LONG = {"OfflineTrainer", "train.OfflineTrainer", "run.Run", "open_run", "run.open_run", *NEED}
 """Names whose examples take a second."""
 OPENING = ("run.Run", "open_run", "run.open_run")
 """Names whose examples use the run in runs/pay."""
