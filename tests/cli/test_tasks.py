@@ -198,14 +198,15 @@ def as_json(path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("texts", "of_files", "of_others"),
     [
         (("-1", "1", ""), (), ()),
-        slow(("ok", "fraud", "?"), ("--positive-label", "fraud", "--unknown-label", "?"),
+        (("ok", "fraud", "?"), ("--positive-label", "fraud", "--unknown-label", "?"),
              ("--positive-label", "fraud", "--unknown-label", "?")),
-        slow(("0", "1", "2"), (), ("--classes", 3)),
-        slow(("a", "b", "c"), (), [word for each in "cab" for word in ("--label-values", each)]),
+        (("0", "1", "2"), (), ("--classes", 3)),
+        (("a", "b", "c"), (), [word for each in "cab" for word in ("--label-values", each)]),
     ],
 )  # fmt: skip
 def test_labels_of_topics_and_stdin_give_the_answers_of_files(
