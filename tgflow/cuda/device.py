@@ -108,6 +108,11 @@ class Device:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory") from error
 
     @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of the device's memory, free or not."""
+        return torch.cuda.get_device_properties(self.device).total_memory
+
+    @cached_property
     def multiprocessors(self) -> int:
         """Number of multiprocessors of the device."""
         count: int = torch.cuda.get_device_properties(self.device).multi_processor_count

@@ -141,6 +141,7 @@ class EmulatedDevice:
     kernels: Emulator = field(default_factory=Emulator)
     device_bytes: int = 1 << 40
     """Free bytes of the device."""
+    total_bytes: int = 1 << 40
     host_bytes: int = 1 << 40
     busy: set[int] = field(default_factory=set)
     """CUDA streams with unfinished work."""
