@@ -109,15 +109,18 @@ docs: installed $(VENV)/docs build/types
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .docs/mkdocs.yml
 	$(call say,search needs a server: $(BIN)/python -m http.server --directory build/site)
 
-# build, smoke, tests, bench, train, long, sanitize; a machine that ends commands early takes them one by one.
+# build, smoke, first, train, tests, sanitize, bench, long; a machine that ends commands early takes some within SECONDS.
 STAGES ?=
 WHEELS ?=
 DATA ?=
+SECONDS ?=
+BASE ?=
 
 gpu:
 	@$(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null || { \
 	  echo "make gpu: $(PYTHON) has no torch that finds a CUDA device; set PYTHON to one that does" >&2; exit 1; }
-	@$(PYTHON) tests/helpers/gpu_stages.py $(STAGES) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(DATA),--data $(DATA))
+	@$(PYTHON) tests/helpers/gpu_stages.py $(STAGES) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(DATA),--data $(DATA)) \
+	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(BASE),--base $(BASE))
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

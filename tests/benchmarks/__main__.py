@@ -15,6 +15,7 @@ kafka        kafka:run          reading a topic into the durable log
 table        table:run          rows of features by id, from every placement that a table can be in
 disk         disk:run           * a 4 GB table under 1 GB: planned cache, LRU and the page cache
 train        train:run          * training TGN and TGAT, beside the peers that are installed
+first        first_gpu:run      * what decides the speed on a GPU, in a minute or two
 libraries    train:libraries    * the README's table: training, sampling and inserting, beside peers
 held-out     train:held_out     * held-out AP of TGN beside the peers, and its causes
 train-models train:models       * training the other models, beside a peer where one is installed

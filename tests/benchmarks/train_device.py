@@ -10,18 +10,17 @@ from functools import partial
 from itertools import islice
 
 from benchmarks import peers
-from benchmarks.own import Own, Task, own_tgat, own_tgn, tgn_of
+from benchmarks.own import Own, Task, own_tgat, own_tgn
 from benchmarks.race import OWN, contenders, race, rows_beside, speed_rows
-from tgflow import ContinualConfig, ContinualTrainer, EventBatch, TemporalGraph
+from tgflow import EventBatch, TemporalGraph
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, seconds_of
-from tgflow.cli.benchmarks.train import TURN, graph_on
+from tgflow.cli.benchmarks.train import TURN
 from tgflow.cuda.device import Device
 
 BATCHES = (200, 600, 4000)
 WARM_UP, LEAST_SECONDS = 10, 3.0
 """Batches of a pass that are not timed, because they compile and capture; least timed seconds."""
-LIVE_WARM_UP, LIVE_PIECE = 40, 10_000
 BESIDE_BATCH = 600
 PEER_EVENTS, PEER_TURN = 40_000, 5
 """Events trained beside peers, and batches of a turn of TGAT's, which are far slower."""
@@ -33,7 +32,6 @@ def device_rows(
     task: Task, params: Params, device: str | Device, options: Options
 ) -> Iterator[Row]:
     """Measure TGN and TGAT with everything on a GPU; `benchmarks.gpu_goals` has the goals."""
-    yield live_row(task, params, device, options)
     for model, make in (("TGN", own_tgn), ("TGAT", own_tgat)):
         for batch_size in BATCHES:
             options.say(f"train: {model}, batches of {batch_size:,} on a device")
@@ -86,31 +84,6 @@ def device_speed(own: Own, options: Options, waits: bool = False) -> float:
         spent += seconds_of(partial(deque, timed, 0), kind)
         done += stop - warm_up
     return done * own.task.batch_size / spent
-
-
-def live_row(task: Task, params: Params, device: str | Device, options: Options) -> Row:
-    """Return the speed of a continual trainer with default settings and everything on a GPU.
-
-    Each micro-batch is ranked among 20 negatives, learned with replay, and recorded.
-    """
-    options.say("train: TGN learns a stream on a device")
-    config = ContinualConfig(batch_size=task.batch_size, learning_rate=task.lr)
-    graph = graph_on(device, task.events.x_dim)
-    trainer = ContinualTrainer(tgn_of(task).to(graph.device), graph, config)
-    events = task.events
-    pieces = [events[at : at + LIVE_PIECE] for at in range(0, len(events), LIVE_PIECE)]
-    records = (step.to_json() for step in trainer.steps(pieces))
-    deque(islice(records, min(LIVE_WARM_UP, len(events) // task.batch_size // 2)), maxlen=0)
-    before = trainer.position
-    seconds = seconds_of(lambda: deque(records, maxlen=0), graph.device.type)
-    given = params | {
-        "batch": config.batch_size,
-        "negatives": config.mrr_negatives,
-        "replay": config.replay_ratio,
-        "device": "cuda",
-    }
-    speed = (trainer.position - before) / seconds
-    return Row("TGN continual learning", speed, "events/s", given)
 
 
 def beside_row(task: Task, params: Params, device: str | Device, options: Options) -> Row:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,19 @@ import torch
 import benchmarks.graph
 import benchmarks.kafka
 import benchmarks.train
-from benchmarks import disk, peers, ranks, reuse, rules, serve, step, stream, table, train_device
+from benchmarks import (
+    disk,
+    first_gpu,
+    peers,
+    ranks,
+    reuse,
+    rules,
+    serve,
+    step,
+    stream,
+    table,
+    train_device,
+)
 from benchmarks.accuracy import rows_of_run
 from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.own import Task, own_tgn
@@ -129,6 +142,21 @@ def device_rows(monkeypatch, tmp_path):
         return list(train_device.device_rows(made_task(), {}, device, options))
 
 
+def first_rows(monkeypatch, tmp_path):
+    for name, value in {"BATCHES": (10, 20), "DEFAULT_EVENTS": 40, "PAUSES": 4}.items():
+        monkeypatch.setattr(first_gpu, name, value)
+    gpu, small = emulated(monkeypatch), ["--limit=400", "--model-set=memory_dim=4"]
+    task = replace(made_task(), events=made_task().events[:70])
+    with torch.autograd.set_multithreading_enabled(False):
+        rows = list(first_gpu.rows_on(gpu, task, {}))
+    [pauses] = [row for row in rows if row.name == "memory after pauses"]
+    assert pauses.params["captures"] > 0
+    *others, device_wide = [row for row in rows if row.name == "capture beside a call"]
+    assert {row.params.get("error") for row in others} == {None}
+    assert "not permitted beside a capture" in device_wide.params["error"]
+    return [*rows, first_gpu.command_row(step.DATA, "cpu", *small)]
+
+
 def threads_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmarks.train, "num_cores", lambda: 2)
     return benchmarks.train.training_rows(
@@ -209,7 +237,8 @@ RUNS = [
     *(sample_rows, table_rows, disk_values, stream_rows, libraries_rows, threads_rows),
     *(accuracy_rows, reliability_rows),
     *map(slow, (gpu_graph_rows, kafka_rows, train_rows, models_rows, held_out_rows, reuse_rows)),
-    *map(slow, (rules_rows, step_values, device_rows, host_values, ranks_values, serve_rows)),
+    *map(slow, (rules_rows, step_values, device_rows, first_rows, host_values, ranks_values)),
+    slow(serve_rows),
 ]
 
 

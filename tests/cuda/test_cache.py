@@ -131,7 +131,7 @@ def test_cache_is_not_freed_during_a_gather_on_another_stream():
         table = cache.table  # outlives it
         gpu.current = 7
         cache.gather(some_ids(0, 20))
-        gpu.current, gpu.busy, waited = 0, busy, gpu.synchronized
+        gpu.current, gpu.busy, waited = 0, {*busy}, gpu.synchronized
         del cache
         assert gpu.synchronized == waited + len(busy)
         gpu.busy = set()
@@ -178,6 +178,7 @@ def test_captured_gathers_pass_the_same_arguments(placement):
         if is_captured:
             calls.append([*gpu.kernels.calls])
         gather_and_check(cache, some_ids(seed, 9))
+    gpu.of_thread.captures = False
     assert all(each == calls[0] for each in calls)
     assert gpu.waits == []
 

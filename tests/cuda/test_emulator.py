@@ -116,6 +116,30 @@ def test_capture_runs_nothing_and_permits_no_host_wait(lazy_gpu):
             gpu.capture(work)
 
 
+def test_wait_for_a_device_begins_after_the_captures_of_other_threads(lazy_gpu):
+    gpu, refused = lazy_gpu, []
+    waiting = threading.Thread(target=gpu.synchronize)
+
+    def try_at_once():
+        with pytest.raises(RuntimeError, match="not permitted beside a capture"):
+            gpu._synchronize()
+        refused.append(True)
+
+    def work():
+        other = threading.Thread(target=try_at_once)
+        for thread in (other, waiting):
+            thread.start()
+        other.join()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+        return [torch.ones(1, device=gpu.device)]
+
+    gpu.capture(work)
+    waiting.join()
+    assert refused == [True]
+    assert gpu.synchronized == 1
+
+
 def pooled(gpu):
     """Streams as of PyTorch's pool: the next of a few at each call, here of one."""
     return lambda role: 1000

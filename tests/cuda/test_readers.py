@@ -2,6 +2,7 @@
 
 import gc
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tgflow.cuda.readers import Readers
 from tgflow.cuda.store import DeviceStore
 from tgflow.graph import TemporalGraph
 from tgflow.graph.sampling import Sampler, sample_neighbors
+from tgflow.graph.tables import FeatureTable
 
 WRITER, TRAINER = 1000, 7
 
@@ -98,15 +100,24 @@ def test_cuda_stream_waits_once_per_publication(gpu):
 
 
 @pytest.mark.parametrize("busy", [TRAINER, WRITER])
-def test_dropping_a_graph_waits_for_its_readers_and_for_its_writer(gpu, busy):
+@pytest.mark.parametrize("is_captured", [False, True])
+@pytest.mark.filterwarnings("error")  # of finalizers
+def test_dropping_a_graph_waits_for_its_readers_and_for_its_writer(gpu, busy, is_captured):
     """Memory is reused at once on its own CUDA stream, and pinned memory on all."""
-    graph = TemporalGraph(device=gpu)
-    graph.append(graph_events((0, 1, 10)))
-    latest(graph, 0)
+    edge_x = FeatureTable(2, placement="uva", device=gpu)
+    graphs = [TemporalGraph(device=gpu, edge_x=edge_x)]
+    del edge_x
+    graphs[0].append(replace(graph_events((0, 1, 10)), x=torch.ones(1, 2)))
+    latest(graphs[0], 0)
     gpu.busy, gpu.synchronized = {busy}, 0
-    del graph
-    gc.collect()
-    assert gpu.synchronized == 1
+
+    def drop():
+        graphs.clear()
+        gc.collect()
+        return []
+
+    gpu.capture(drop) if is_captured else drop()
+    assert (gpu.busy, gpu.registered) == (set(), {})
 
 
 def test_pinned_memory_is_kept_until_the_writer_is_done_with_it(gpu):

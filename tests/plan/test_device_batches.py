@@ -1,5 +1,6 @@
 """GPU batches equal CPU batches bit for bit, on their own CUDA stream, in reused memory."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -124,6 +125,25 @@ def test_batch_stays_valid_until_freed(gpu: str) -> None:
     assert again.eid is kept[1].batch.eid
     assert_same_but_for_padding(copy_of(again), expected.batch(0, 20))
     assert_same_but_for_padding(copy_of(kept[4].batch), expected.batch(0, 4))
+
+
+@for_each_gpu
+@pytest.mark.parametrize(("part", "num"), [(64, 4), (32, 2), (3, 1)])
+def test_large_slabs_are_fewer(
+    gpu: str, part: int, num: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, here = graph_on(device_of(gpu)), graph_here()
+    for g in (graph, here):
+        g.append(EVENTS)
+    size = sum(tensor.nbytes for tensor in plan_of(graph).batch(0, 0).tensors())
+    monkeypatch.setattr(graph.gpu, "total_bytes", part * size)
+    make = of_plan(plan_of(graph), 4)
+    shown = nullcontext() if num == 4 else pytest.warns(RuntimeWarning, match=f"^{num} of 4 .* M")
+    with shown:
+        kept = [make(0, index) for index in range(4)]
+    assert sum(lent.cuts is not None for lent in kept) == num
+    for index, lent in enumerate(kept):
+        assert_same_but_for_padding(copy_of(lent.batch), plan_of(here).batch(0, index))
 
 
 def test_slab_is_rewritten_after_all_readers_of_its_last_batch() -> None:

@@ -2,6 +2,8 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +16,9 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.ranks import in_threads
 from helpers.worlds import in_world
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
-from tgflow.base.peers import Peers
+from tgflow.base.peers import PeerLost, Peers
 from tgflow.cuda.device import device_of as device_at
+from tgflow.ranks import group
 from tgflow.ranks.control import Order
 from tgflow.ranks.group import Ranks
 from tgflow.ranks.parcel import exchange_parcels, specs_of
@@ -99,6 +102,41 @@ def test_only_tensors_on_a_device_are_sent_from_it(monkeypatch):
     by_both = "cpu:gloo,cuda:nccl"
     assert sent.found == [("cpu", by_both), (tensors.TYPE, by_both)]
     assert watch.waits == []
+
+
+class StubGroup:
+    """A process group of a world whose other rank is lost."""
+
+    def __init__(self, name, done):
+        self.name, self.abort = name, partial(done.append, f"abort {name}")
+
+
+@pytest.mark.parametrize("nccl", [False, True])
+def test_transfers_of_devices_are_aborted_once_before_a_lost_rank_is_reported(nccl, monkeypatch):
+    done = []
+
+    def lose(tensor, group, **options):
+        done.append(group.name)
+        raise RuntimeError("Connection closed by peer")
+
+    def opened(ranks, *, backend, **options):
+        return StubGroup(backend, done)
+
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: None)
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=StubGroup("world", done)))
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1])
+    monkeypatch.setattr(dist, "new_group", opened)
+    monkeypatch.setattr(dist, "broadcast", lose)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: done.append("destroy"))
+    monkeypatch.setattr(group, "_abort_process_group", lambda: done.append("abort all"))
+    monkeypatch.setattr(Ranks, "_why", lambda self, first: done.append("ask why") or first)
+    peers = Ranks(dist.HashStore(), 0, 2, timeout=9, nccl=nccl)
+    for _ in range(2):
+        with pytest.raises(PeerLost, match="Connection closed"):
+            peers.broadcast(torch.ones(1), kind="feed", group="feed")
+    peers.close()
+    aborts = (["abort world"], ["abort all"]) if nccl else ([], ["destroy"])
+    assert done == ["gloo", *aborts[0], "ask why", *aborts[1]]
 
 
 CONFIG = ContinualConfig(

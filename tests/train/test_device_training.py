@@ -156,14 +156,21 @@ def test_non_finite_value_in_a_captured_step_is_named(device):
     assert trainer.position == 240
 
 
+MAY_WAIT = {
+    "loader.py _cut",  # for a batch that is asked for before it is prepared
+    "store.py reserve",  # for totals of inserts that are late, to know what room there is
+}
+
+
 @contextmanager
 def counted_host_waits():
-    """Count waits for events, streams and devices, by the file that calls them."""
+    """Count waits for events, streams and devices, by the file and function that call them."""
     found = Counter()
 
     def counted(wait):
         def call(*arguments, **options):
-            found[Path(sys._getframe(1).f_code.co_filename).name] += 1
+            code = sys._getframe(1).f_code
+            found[f"{Path(code.co_filename).name} {code.co_name}"] += 1
             return wait(*arguments, **options)
 
         return call
@@ -182,7 +189,8 @@ def test_host_waits_for_events_streams_and_devices_are_counted(monkeypatch):
         torch.cuda.synchronize("cuda:1")
         torch.cuda.Event.synchronize("event")
         torch.cuda.Stream.synchronize("stream")
-    assert waits == {Path(__file__).name: 3}
+    here = test_host_waits_for_events_streams_and_devices_are_counted.__name__
+    assert waits == {f"{Path(__file__).name} {here}": 3}
     assert waited == [("cuda:1",), ("event",), ("stream",)]
 
 
@@ -203,6 +211,5 @@ def test_gpu_training_does_not_synchronize_and_has_flat_peak_memory(device, make
                 next(steps)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    # for a batch that is asked for before it is prepared
-    assert {file: num for file, num in waits.items() if file != "loader.py"} == {}
+    assert waits.keys() <= MAY_WAIT, waits
     assert torch.cuda.max_memory_allocated() < before + (8 << 20)  # the stream's own features

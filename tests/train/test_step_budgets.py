@@ -15,6 +15,7 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow import ContinualConfig, ContinualTrainer, Plan, TemporalGraph
 from tgflow.cuda.device import register_device
 from tgflow.graph.tables import FeatureTable
+from tgflow.nn import decoder
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.step import TrainStep
 
@@ -35,7 +36,8 @@ BUDGETS = {
 
 
 @pytest.mark.parametrize("make", [small_tgn, small_tgat])
-def test_parts_of_a_step_stay_within_their_budgets(make):
+def test_parts_of_a_step_stay_within_their_budgets(make, monkeypatch):
+    monkeypatch.setattr(decoder, "_AT_ONCE", 7)  # no matter how many pairs
     gpu = EmulatedDevice.apart()
     register_device(gpu)
     events, model = made_events(120), make().to(gpu.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, wraps
@@ -18,7 +19,9 @@ from tgflow.cuda.requirements import require_cupy, require_device
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_capturing = threading.Lock()
+_capturing = threading.RLock()
+"""Held by a capture, and around what no thread may do beside one."""
+_postponed: deque[Callable[[], None]] = deque()
 _devices: dict[torch.device, Device] = {}
 
 CapturedWork: TypeAlias = torch.cuda.CUDAGraph
@@ -105,6 +108,11 @@ class Device:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory") from error
 
     @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of the device's memory, free or not."""
+        return torch.cuda.get_device_properties(self.device).total_memory
+
+    @cached_property
     def multiprocessors(self) -> int:
         """Number of multiprocessors of the device."""
         count: int = torch.cuda.get_device_properties(self.device).multi_processor_count
@@ -128,7 +136,11 @@ class Device:
             require_cupy(self.device).cuda.runtime.hostUnregister(address)
 
     def synchronize(self) -> None:
-        """Wait for all streams of the device."""
+        """Wait for all streams of the device, which another thread's capture has to end for."""
+        with _capturing:
+            self._synchronize()
+
+    def _synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
 
     def current_stream(self) -> int:
@@ -174,8 +186,8 @@ class Device:
     ) -> CapturedWork:
         """Capture the work that `work` queues on the current stream, without running it.
 
-        Waits for nobody. Other threads may launch, allocate and copy concurrently. All captures
-        are on one stream, as cuBLAS keeps a workspace of tens of MiB for each stream.
+        Waits for another capture at most. Other threads may launch, allocate and copy concurrently.
+        All captures are on one stream, as cuBLAS keeps tens of MiB of workspace for each stream.
 
         Args:
             work: Returns the tensors that it makes. Inputs and outputs must keep their addresses;
@@ -184,7 +196,7 @@ class Device:
                 outputs of graphs captured later from it. None: memory of its own.
         """
         graph, handle = torch.cuda.CUDAGraph(), cast(Any, pool)
-        with _capturing, torch.cuda.device(self.device), self.on(self.stream("capture")), _no_gc():
+        with exclusively(), torch.cuda.device(self.device), self.on(self.stream("capture")):
             # "thread_local": other threads' work does not abort the capture; two at once might
             graph.capture_begin(handle, capture_error_mode="thread_local")
             try:
@@ -222,15 +234,33 @@ class Device:
 
 
 @contextmanager
-def _no_gc() -> Iterator[None]:
-    """Disable garbage collection: a finalizer that queries an event aborts a capture."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def exclusively() -> Iterator[None]:
+    """Enclose a capture: one at a time, without garbage collection, as finalizers may wait."""
+    with _capturing:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
+    _finalize()
+
+
+def after_captures(gpu: Device, work: Callable[[], None]) -> None:
+    """Call `work`, a finalizer that waits for a device, once no thread captures; never waits."""
+    _postponed.append(work)
+    if not gpu.is_capturing():
+        _finalize()
+
+
+def _finalize() -> None:
+    if _capturing.acquire(blocking=False):
+        try:
+            for _ in range(len(_postponed)):
+                _postponed.popleft()()
+        finally:
+            _capturing.release()
 
 
 def device_of(device: torch.device) -> Device:

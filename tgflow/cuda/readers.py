@@ -7,8 +7,9 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from tgflow.cuda.device import Device, StreamEvent
+from tgflow.cuda.device import Device, StreamEvent, after_captures
 
 
 class Readers:
@@ -62,11 +63,15 @@ class Readers:
         finalizer.atexit = False  # the system frees all at exit
 
     def _wait_for_all(self, in_host: bool) -> None:
+        if self._gpu.is_capturing():  # where asking an event would abort the capture
+            after_captures(self._gpu, partial(self._wait_for_all, in_host))
+            return
         events = [*self._reading.values(), *(e for _, waited in self._retired for e in waited)]
         if in_host and self._published is not None:
             events.append(self._published)
-        if not all(event.query() for event in events):
-            self._gpu.synchronize()
+        for event in events:
+            if not event.query():
+                event.synchronize()
 
     def writing(self) -> None:
         """Begin a write on the current stream, ordered after writes on others."""

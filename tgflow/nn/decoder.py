@@ -118,9 +118,9 @@ class LinkDecoder(nn.Module):
             row = (batch.relation % self.relations.num_embeddings).unsqueeze(1)
             row = pairs.column(row.expand(-1, 1 + of_negatives.shape[1]))
             of_relation = _mapped(lambda rows: rows, self.relations.weight, row)
-        logits = []
-        for start in range(0, max(pairs.num_pairs, 1), _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
+        logits, at_once = [], _AT_ONCE if own.is_cpu else max(pairs.num_pairs, 1)
+        for start in range(0, max(pairs.num_pairs, 1), at_once):
+            part = slice(start, start + at_once)
             hidden = of_src(part).add_(of_dst(part))
             if of_relation is not None:
                 hidden = hidden.add_(of_relation(part))
@@ -133,14 +133,13 @@ class LinkDecoder(nn.Module):
 
 
 _AT_ONCE = 16_384
-"""Pairs whose rows stay in cache from one operation to the next."""
+"""Pairs whose rows stay in a CPU's cache from one operation to the next."""
 
 
 def _mapped(
     linear: Callable[[Tensor], Tensor], z: Tensor, row: Tensor, lists: RowLists | None = None
 ) -> Callable[[slice], Tensor]:
-    """Return a function of the products of some of the given rows of `z`, with all their lists."""
-    lists = lists if len(row) <= _AT_ONCE else None
+    """Return a function of the products of some of the given rows of `z`: all if with `lists`."""
     if len(row) < len(z):
         return lambda part: linear(gather_rows(z, row[part], lists))
     mapped = linear(z)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -60,6 +61,8 @@ class LentBatch(NamedTuple):
 MakeBatch = Callable[..., LentBatch]
 """Makes batch (epoch, index), or a slice or part of it; thread-safe."""
 
+_SLAB_SHARE = 64
+"""Slabs that are larger than this part of the GPU's memory are fewer than those asked for."""
 _PARAMS = 5
 """Parameters of a hop: cut-off of all queries, key of its draws, number of queries in use."""
 _TWO_TO_63 = 1 << 63
@@ -158,19 +161,21 @@ class DevicePreparer:
     def batches(self, num_slabs: int) -> MakeBatch:
         """Return a function that makes batches for one pass, with `num_slabs` slabs.
 
-        All are captured before the first batch of full size.
+        All are captured before the first batch of full size: fewer, and at least one, where
+        together they would take more than that number of 64ths of the GPU's memory.
         """
         draws, lock, num_used = self._draws, threading.Lock(), 0
 
         def make(*task: Any) -> LentBatch:
-            nonlocal num_used
+            nonlocal num_used, num_slabs
             roots = draws.roots(*task)
             is_full = len(task) == 2 and len(roots.host.eid) == draws.full_size
             with lock:
                 slab = None
                 if is_full and num_used < num_slabs:
                     if num_used + len(self._free) < num_slabs:  # the first of all
-                        self._batch(roots)  # compiles kernels, and allocates memory
+                        # compiles kernels, and allocates memory
+                        num_slabs = self._that_fit(num_slabs, self._batch(roots))
                         while num_used + len(self._free) < num_slabs:
                             self._free.append(self._captured(roots))
                     slab = self._free.popleft()
@@ -189,6 +194,22 @@ class DevicePreparer:
             return LentBatch(replayed.batch, free, replayed.cuts)
 
         return make
+
+    def _that_fit(self, num_slabs: int, batch: Batch) -> int:
+        """Return how many slabs of batches like this one, at most `num_slabs`, have room."""
+        size, total = sum(tensor.nbytes for tensor in batch.tensors()), self._gpu.total_bytes
+        fitting = max(1, num_slabs * total // (_SLAB_SHARE * max(size, 1)))
+        if fitting >= num_slabs:
+            return num_slabs
+        warnings.warn(
+            f"{fitting} of {num_slabs} batches are prepared in memory that is kept, and the others "
+            f"more slowly: each takes {size / 2**20:,.0f} MiB of {self._gpu.device}'s "
+            f"{total / 2**20:,.0f} MiB; a smaller batch_size (--batch-size), or fewer negatives or "
+            "neighbors, need less",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return fitting
 
     def _batch(self, roots: Roots) -> Batch:
         """Return the batch of drawn roots; waits only for features that the host reads."""

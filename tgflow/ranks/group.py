@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _abort_process_group
 
 from tgflow.base.describe import described
 from tgflow.base.peers import Group, PeerLost, Peers, Shard, check_buffers, check_chunks
@@ -159,11 +160,12 @@ class Ranks(Peers):
     def close(self) -> None:
         """Leave the world. See `Peers.close`."""
         if self._groups:
-            self._groups = {}
+            self._groups, is_aborted = {}, self._nccl and self.failure is not None
             if self.failure is None:
                 self.failure = PeerLost("this rank has left the world")
             if self._is_owner:  # otherwise they end with the group: torch would reuse their names
-                dist.destroy_process_group()
+                # destroying flushes the transfers of groups that are not aborted
+                (_abort_process_group if is_aborted else dist.destroy_process_group)()
 
     def _why(self, first: str) -> str:
         """Return the reasons of ranks that ended, or which ranks do not respond within 2 s."""
@@ -228,6 +230,8 @@ class Ranks(Peers):
         except PeerLost:
             raise
         except RuntimeError as error:
+            if self._nccl and self.failure is None and (train := self._groups.get("train")):
+                train.abort()  # a kernel that waits for the lost rank would hold up all later ones
             first = str(error).partition("\n")[0]
             text = f"rank {self.rank} lost another one: {self._why(first)}"
             if self.failure is None:

@@ -18,9 +18,7 @@ from torch import Tensor
 from helpers.emulator import Emulator
 from helpers.emulator.streams import LateStreams, Point, Work, overwrite
 from helpers.emulator.tensors import EmulatedTensor, Late, emulated_device, pin, watching
-from tgflow.cuda.device import _no_gc, register_device
-
-_capturing = threading.Lock()
+from tgflow.cuda.device import Device, exclusively, register_device
 
 
 @dataclass(eq=False)
@@ -143,6 +141,7 @@ class EmulatedDevice:
     kernels: Emulator = field(default_factory=Emulator)
     device_bytes: int = 1 << 40
     """Free bytes of the device."""
+    total_bytes: int = 1 << 40
     host_bytes: int = 1 << 40
     busy: set[int] = field(default_factory=set)
     """CUDA streams with unfinished work."""
@@ -239,8 +238,12 @@ class EmulatedDevice:
     def unregister(self, address: int) -> None:
         self.host_bytes += self.registered.pop(address)
 
-    def synchronize(self) -> None:
+    synchronize = Device.synchronize
+
+    def _synchronize(self) -> None:
         self.refuse_in_capture("synchronizing")
+        if self.capturing:
+            raise RuntimeError("synchronizing a device is not permitted beside a capture")
         self.synchronized += 1
         if self.late is not None:
             self.late.settle_all()
@@ -273,7 +276,7 @@ class EmulatedDevice:
         pool: list[weakref.ref[EmulatedGraph]] | None = None,
     ) -> EmulatedGraph:
         stream = self.stream("capture")
-        with _capturing, _no_gc(), self.on(stream):
+        with exclusively(), self.on(stream):
             self.capturing[stream] = threading.get_ident()
             try:
                 return EmulatedGraph(self, work, [] if pool is None else pool)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 import weakref
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from tgflow.cuda.device import after_captures
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.rows import LINE, TableView
 from tgflow.graph.tables.host import HostRows
@@ -169,8 +171,9 @@ class UvaRows(RowStorage):
         """Addresses of the host memory regions registered with the GPU, in order."""
         self._pinned = self._unpinned = 0
         """Bytes registered so far, and those of them that were released with their rows."""
-        self._release = weakref.finalize(self, _release, gpu, self._host, self._pieces)
-        self._release.atexit = False  # at exit the system frees all, and the driver may be gone
+        release = partial(_release, gpu, self._host, self._pieces)
+        finalizer = weakref.finalize(self, after_captures, gpu, release)
+        finalizer.atexit = False  # at exit the system frees all, and the driver may be gone
         self._view = TableView(gpu, row_bytes)
         self._view.readers.wait_when_dropped(self)
         self._written: StreamEvent | None = None
@@ -284,7 +287,7 @@ class UvaRows(RowStorage):
     def close(self) -> None:
         """Unpin and release the memory, once the GPU has done its work."""
         self._view.publish(0, 0)
-        self._release()
+        _release(self._gpu, self._host, self._pieces)
         self._pinned = 0
         self._view.check()
         self._host.close()
