@@ -92,7 +92,7 @@ void bind_metrics(py::module_& m) {
   m.def("compare_scores", &compare_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
         no_gil());
   m.def("link_figures", &link_figures, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
-        py::arg("mask"), py::arg("ranks"), py::arg("is_first"), py::arg("begin"), py::arg("every"),
-        py::arg("further"), no_gil());
+        py::arg("mask") = py::none(), py::arg("ranks") = py::none(), py::arg("is_first") = py::none(),
+        py::arg("begin") = 0, py::arg("every") = 1, py::arg("further") = Further(), no_gil());
   m.def("are_finite", &are_finite, py::arg("values"), no_gil());
 }

@@ -150,8 +150,6 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
     Raises:
         ValueError: If a score is NaN.
     """
-    if not positive.numel() or not negative.numel():
-        return UNDEFINED
     return _compared(positive, negative)[0]
 
 
@@ -160,8 +158,6 @@ def roc_auc(positive: Tensor, negative: Tensor) -> float:
 
     Arguments, result and errors are those of `average_precision`; the value lies in [0, 1].
     """
-    if not positive.numel() or not negative.numel():
-        return UNDEFINED
     return _compared(positive, negative)[1]
 
 
@@ -306,27 +302,17 @@ class LinkMetrics:
 
 
 def link_figures(
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    mask: Tensor | None = None,
-    ranks: Tensor | None = None,
-    is_first: Tensor | None = None,
-    begin: int = 0,
-    every: int = 1,
-    further: Sequence[tuple[str, int]] = (),
+    positive: Tensor, negative: Tensor, **given: Any
 ) -> tuple[Figures, Figures, Figures, float | None]:
-    """Return the figures of a batch. Those of no event are omitted. Synchronizes.
+    """Return the figures of a batch, without those of no event. Synchronizes.
 
     Args:
         positive: Scores, float `[B]`.
         negative: Scores, float `[B, m]`: random negatives, then further ones.
-        mask: bool `[B, m]`, which negatives there are; None: all, of every event.
-        ranks: float64 `[B]`, NaN for events that are not ranked; None: those among random ones.
-        is_first: bool `[B]`, which events are the first ones of their pair; None: not known.
-        begin: Log position of the first event.
-        every: With a mask one event of each `every` is ranked.
-        further: Names of the figures of further negatives, and their numbers.
+        given: `mask`, bool `[B, m]`: which negatives there are, all of them of one event in `every`
+            from log position `begin` on. `ranks`, float64 `[B]` with NaN for events that are not
+            ranked, instead of those among random negatives. `is_first`, bool `[B]`: which events
+            are the first ones of their pair. `further`: names and numbers of further negatives.
 
     Returns:
         `ap` and `auc` with the first negatives; `mrr` and `hits@k` of ranks among several;
@@ -336,8 +322,10 @@ def link_figures(
     Raises:
         ValueError: If a score is NaN.
     """
-    scores = _on_host(positive), _on_host(negative), _tolerance(positive, negative)
-    *found, squares = _native.link_figures(*scores, mask, ranks, is_first, begin, every, further)
+    tolerance = _tolerance(positive, negative)
+    *found, squares = _native.link_figures(
+        _on_host(positive), _on_host(negative), tolerance, **given
+    )
     return dict(found[0]), dict(found[1]), dict(found[2]), squares
 
 
@@ -347,7 +335,9 @@ def are_finite(values: Sequence[Tensor]) -> bool:
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
-    """Return the average precision and the ROC AUC of scores of any shape, neither empty."""
+    """Return the average precision and the ROC AUC of scores of any shape."""
+    if not positive.numel() or not negative.numel():
+        return UNDEFINED, UNDEFINED
     scores = _on_host(positive).flatten(), _on_host(negative).flatten()
     return _native.compare_scores(*scores, _tolerance(positive, negative))
 

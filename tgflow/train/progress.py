@@ -108,12 +108,17 @@ class Timeline:
             for segment in self.segments:
                 if segment.start >= since:
                     total.join(segment)
-        sums = dict(total.sums)
-        squares, num = sums.pop(_SQUARES, (0.0, 0.0))
-        out = {name: value / weight for name, (value, weight) in sums.items()}
-        out |= {f"{name}_events": sums[name][1] for name in MRR_OF_SOME if name in sums}
-        num_ranked = sums.get("mrr", (0.0, 0.0))[1]
-        if num > num_ranked > 0:
+        sums, out = total.sums, dict[str, float]()
+        for name, (value, weight) in sums.items():
+            if name != _SQUARES:
+                out[name] = value / weight
+        for name in MRR_OF_SOME:
+            if name in sums:
+                out[f"{name}_events"] = sums[name][1]
+        if "mrr" not in sums or _SQUARES not in sums:
+            return out
+        num_ranked, (squares, num) = sums["mrr"][1], sums[_SQUARES]
+        if num > num_ranked:
             variance = max(0.0, squares / num_ranked - out["mrr"] ** 2)
             out["mrr_events"] = num_ranked
             out["mrr_error"] = math.sqrt(variance / num_ranked * (1 - num_ranked / num))
