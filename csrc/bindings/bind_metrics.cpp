@@ -2,10 +2,12 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bindings.hpp"
+#include "tgflow/event_log.hpp"
 #include "tgflow/link_metrics.hpp"
 
 namespace bindings::metrics {
@@ -46,6 +48,41 @@ std::pair<double, double> compare_scores(const TensorArg& positive, const Tensor
   return {found.precision, found.area};
 }
 
+using Further = std::vector<std::pair<std::string, int64_t>>;
+
+auto link_figures(const TensorArg& positive, const TensorArg& negative, double tolerance,
+                  const OptionalTensor& mask, const OptionalTensor& ranks, const OptionalTensor& is_first,
+                  int64_t begin, int64_t every, const Further& further) {
+  auto own = scores_of("positive", positive, {"B"});
+  const auto rows = static_cast<int64_t>(own.size());
+  auto others = scores_of("negative", negative, {rows, "m"});
+  const int64_t width = negative.length(1);
+  const auto* is_there = data_or_null<const bool>(mask, "mask", {rows, width});
+  const auto* given = data_or_null<const double>(ranks, "ranks", {rows});
+  const auto* are_first = data_or_null<const bool>(is_first, "is_first", {rows});
+  check_number("begin", begin, 0, tgflow::kMaxEvents);
+  check_number("every", every, 1);
+  int64_t left = width;
+  for (const auto& [name, num] : further) {
+    check_number("further", num, 1, left);
+    left -= num;
+  }
+  auto found = tgflow::link_figures({std::move(own), std::move(others), width, further, is_there, given,
+                                     are_first, begin, every, tolerance});
+  return std::tuple(std::move(found.of_events), std::move(found.of_ranked), std::move(found.of_some),
+                    found.squares);
+}
+
+bool are_finite(const std::vector<TensorArg>& values) {
+  const auto check = [](auto x) {
+    return std::all_of(x.data, x.data + x.size, [](auto value) { return std::isfinite(value); });
+  };
+  return std::all_of(values.begin(), values.end(), [&](const TensorArg& x) {
+    return x.has_type<float>() ? check(x.elements<const float>("values"))
+                               : check(x.elements<const double>("values"));
+  });
+}
+
 }  // namespace bindings::metrics
 
 void bind_metrics(py::module_& m) {
@@ -54,4 +91,8 @@ void bind_metrics(py::module_& m) {
         py::arg("out"), no_gil());
   m.def("compare_scores", &compare_scores, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
         no_gil());
+  m.def("link_figures", &link_figures, py::arg("positive"), py::arg("negative"), py::arg("tolerance"),
+        py::arg("mask") = py::none(), py::arg("ranks") = py::none(), py::arg("is_first") = py::none(),
+        py::arg("begin") = 0, py::arg("every") = 1, py::arg("further") = Further(), no_gil());
+  m.def("are_finite", &are_finite, py::arg("values"), no_gil());
 }

@@ -366,6 +366,10 @@ attend_projected query_row=i64(3)|in:0,5 query=f32(2,5,2) time_query=f32(2,5,2)
   time=f32(3,4) value=f32(3,3)
 choose_positions begin=3|not:-1,MAX every=5|not:0,-1 out=bools(3)|any_length
 rank_scores positive=f64(3)|any_float negative=f64(3,2)|any_width|any_float tolerance=0.0 out=f64(3)
+link_figures positive=f64(3)|any_float negative=f64(3,2)|any_float tolerance=0.0
+  mask=bools(3,2)|optional ranks=f64(3)|optional is_first=bools(3)|optional
+  begin=3|not:-1,MAX every=5|not:0,-1 further=[("mrr_hist",1)]|not:[("x",3)],[("x",0)],["x"],[(1,1)]
+are_finite values=[f64(3)]|not:[i64(3)],[f64(3,4).T],[None],["x"]
 compare_scores positive=f64(3)|any_length|any_float negative=f64(5)|any_length|any_float
   tolerance=0.0
 gather_rows rows=rows_of(5)|any_type|any_length row_bytes=16|not:-1,0,1,15,2**40,MAX

@@ -1,6 +1,7 @@
 """Metrics against scikit-learn, counting and hand-computed values; user metrics."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import tgflow as tg
 from helpers.live_runs import untimed
 from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow.base import metrics
+from tgflow.plan.negatives import chosen_events
 from tgflow.train.observe import Callback
 
 scores = st.lists(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 0.5, 3.0, math.inf]), min_size=1)
@@ -119,6 +121,102 @@ def test_link_metrics_keep_the_mean_over_batches_and_the_pool():
     assert total.num_events == 19
 
 
+def figures_by_hand(positive, negative, mask, ranks, is_first, begin, every, further):
+    """Slow reference of `link_figures` for lists of scores of which none are nearly tied."""
+
+    def rank_of(score, others):
+        return 1 + sum((x > score) + (x == score) / 2 for x in others)
+
+    def mean(values):
+        return sum(values) / len(values), len(values)
+
+    width = len(negative[0])
+    num_random = width - sum(num for _, num in further)
+    of_events, of_ranked, of_some, found = {}, {}, {}, {"returns": [], "first": [], "all": []}
+    if width:
+        pairs = torch.tensor(positive), torch.tensor([row[0] for row in negative])
+        of_events["ap"] = metrics.average_precision(*pairs), 1
+        of_events["auc"] = metrics.roc_auc(*pairs), 1
+    among = {name: [] for name, _ in further}
+    for i, score in enumerate(positive):
+        row = list(negative[i])
+        if ranks is not None:
+            if math.isnan(ranks[i]):
+                continue
+        elif mask is not None and not chosen_events(begin + i, begin + i + 1, every)[0]:
+            continue
+        if mask is not None:
+            row = [x if there else -math.inf for x, there in zip(row, mask[i], strict=True)]
+        rank = rank_of(score, row[:num_random]) if ranks is None else ranks[i]
+        found["all"].append(rank)
+        if is_first is not None:
+            found["first" if is_first[i] else "returns"].append(rank)
+        at = num_random
+        for name, num in further:
+            others, at = row[at : at + num], at + num
+            if max(others) > -math.inf:
+                among[name].append(1 / rank_of(score, others))
+    squares = None
+    if num_random > 1 or ranks is not None:
+        squares = sum(1 / rank**2 for rank in found["all"])
+        if every_rank := found["all"]:
+            of_ranked["mrr"] = mean([1 / rank for rank in every_rank])
+            of_ranked |= {f"hits@{k}": mean([x <= k for x in every_rank]) for k in (1, 10)}
+        parts = {f"mrr_{name}": found[name] for name in ("returns", "first") if found[name]}
+        of_some |= {name: mean([1 / rank for rank in part]) for name, part in parts.items()}
+    of_some |= {name: mean(values) for name, values in among.items() if values}
+    return of_events, of_ranked, of_some, squares
+
+
+@given(data=st.data(), num=st.integers(0, 40), m=st.integers(0, 13), dtype=st.booleans())
+def test_figures_of_a_batch_match_counting_event_by_event(data, num, m, dtype):
+    """Ties, masks, given ranks, further negatives, none of them; and scores of any strides."""
+    draw, dtype = data.draw, torch.float64 if dtype else torch.float32
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    scores = torch.randint(-4, 5, (m + 1, num), generator=generator).to(dtype).T
+    flags = torch.rand(num, m + 2, generator=generator) < draw(st.sampled_from([0.0, 0.5, 1.0]))
+    sizes = draw(st.sampled_from([(), (1,), (2, 3)]))
+    further = [(f"among_{i}", size) for i, size in enumerate(sizes if m > sum(sizes) else ())]
+    ranks = torch.randint(2, 20, (num,), generator=generator).double() / 2
+    given = {
+        "mask": draw(st.sampled_from([None, flags[:, :m].contiguous()])),
+        "ranks": draw(st.sampled_from([None, ranks.where(flags[:, -1], torch.nan)])),
+        "is_first": draw(st.sampled_from([None, flags[:, m].contiguous()])),
+    }
+    place = {"begin": draw(st.integers(0, 50)), "every": draw(st.integers(1, 5))}
+    found = metrics.link_figures(scores[:, 0], scores[:, 1:], **given, **place, further=further)
+    lists = {name: None if x is None else x.tolist() for name, x in given.items()}
+    columns = scores[:, 0].tolist(), scores[:, 1:].tolist() or [[]]
+    expected = figures_by_hand(*columns, **lists, **place, further=further)
+    assert [list(each) for each in found[:3]] == [list(each) for each in expected[:3]]
+    for ours, theirs in zip(found[:3], expected[:3], strict=True):
+        for name, both in ours.items():
+            assert both == pytest.approx(theirs[name], rel=1e-12), name  # sums of another order
+    assert found[3] == (None if expected[3] is None else pytest.approx(expected[3], rel=1e-12))
+
+
+@given(num=st.integers(1, 5000))
+def test_means_of_ranks_are_summed_as_torch_sums(num):
+    """Records keep their digits; on a CPU without AVX torch's order may be another one."""
+    has_avx = torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    ranks = torch.randint(2, 43, (num,), generator=torch.Generator().manual_seed(num)).double() / 2
+    _, found, _, squares = metrics.link_figures(torch.zeros(num), torch.zeros(num, 1), ranks=ranks)
+    same = partial(pytest.approx, rel=0 if has_avx else 1e-12, abs=0)
+    assert found["mrr"] == (same(float(ranks.reciprocal().mean())), num)
+    assert squares == same(float(ranks.pow(-2).sum()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_found_in_any_shape(dtype, bad):
+    values = torch.ones(3, 4, dtype=dtype)
+    views = values[1, 2], values[:, 2], values.T
+    assert metrics.are_finite([*views, values[:0]])
+    values[1, 2] = bad
+    assert not any(metrics.are_finite([values[:0], view]) for view in views)
+    assert metrics.are_finite([values[0], values[:, 1], values[2:].T])
+
+
 def test_scores_that_differ_beyond_float32_are_not_tied():
     """Heuristics rank by float64 numbers that are equal in float32."""
     positive = torch.tensor([1.0 + 2**-40], dtype=torch.float64)
@@ -165,7 +263,8 @@ def assert_as_mrr(flat, *, num):
     keys = [key for key in flat if key == "mrr" or key.endswith(".mrr")]
     assert len(keys) >= num
     for key in keys:
-        assert flat[key.removesuffix("mrr") + "Reciprocal"] == flat[key], key
+        own = flat[key.removesuffix("mrr") + "Reciprocal"]
+        assert own == pytest.approx(flat[key], rel=1e-12), key  # sums of another order
 
 
 def trainer_of(**changes):

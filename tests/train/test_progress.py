@@ -14,7 +14,7 @@ from helpers.made_streams import made_events, pieces
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph import TemporalGraph
 from tgflow.train.plans import MicroBatcher
-from tgflow.train.progress import Measured, Progress, RunningMean, Timeline
+from tgflow.train.progress import Progress, RunningMean, Timeline
 
 
 @given(
@@ -76,8 +76,8 @@ def test_turns_contain_the_batches_each_input_completes(sizes, batch_size, most)
 def test_timeline_means_match_recounting(batches, share):
     timeline, position, spans = Timeline(capacity=4), 100, []
     for size, value in batches:
-        measured = Measured({"ap": value / 8, "loss": value / 8})
-        timeline.add(position, position + size, measured)
+        figures = {"ap": (value / 8, 1.0), "loss": (value / 8, float(size))}
+        timeline.add(position, position + size, figures)
         spans.append((position, size, value / 8))
         position += size
     assert len(timeline.segments) <= 4
@@ -103,8 +103,8 @@ def test_mrr_of_a_sample_has_its_number_of_events_and_its_standard_error(batches
     for unranked, rank in batches:
         size = unranked + len(rank)
         ranks = torch.tensor(rank, dtype=torch.float64)
-        metrics = {"mrr": float(ranks.reciprocal().mean())} if rank else {}
-        timeline.add(position, position + size, Measured({}, metrics, ranks))
+        figures = {"mrr": (float(ranks.reciprocal().mean()), float(len(rank)))} if rank else {}
+        timeline.add(position, position + size, figures, float(ranks.pow(-2).sum()))
         position += size
         every += rank
     found = timeline.mean()
@@ -129,9 +129,13 @@ def test_progress_round_trips_through_json():
         progress.add(
             start,
             start + 10,
-            Measured({"ap": 0.1 * start + 0.07}, {"mrr": 0.3}, torch.tensor([2.0, 4.0]).double()),
-            loss=0.7,
-            replay_ap=0.9 - start / 100 if start else None,
+            {
+                "ap": (0.1 * start + 0.07, 1.0),
+                "loss": (0.7, 10.0),
+                **({"replay_ap": (0.9 - start / 100, 10.0)} if start else {}),
+                "mrr": (0.3, 2.0),
+            },
+            squares=0.3125,
             num_fallbacks=1,
             ended=start / 10,
             compute_seconds=start / 1e6,

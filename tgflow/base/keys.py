@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 
 from tgflow.base import _native
@@ -23,9 +24,8 @@ class KeyDomain(IntEnum):
     """The first hop; hop `h` is `HOP + h`."""
 
 
-def derive_key(*words: int) -> int:
-    """Return the 64-bit key of `words`, as in `derive_key(seed, epoch, index, domain)`.
+derive_key: Callable[..., int] = _native.derive_key
+"""Returns the 64-bit key of integers, as in `derive_key(seed, epoch, index, domain)`.
 
-    Order and number of words matter. Splitmix64 steps over the words, taken modulo 2^64.
-    """
-    return _native.derive_key(*words)
+Order and number of words matter. Splitmix64 steps over the words, taken modulo 2^64.
+"""

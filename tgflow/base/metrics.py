@@ -19,15 +19,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tgflow.base import _native
 from tgflow.base.choices import METRIC_TITLES, MRR_OF_SOME
 
-HITS = (1, 10)
-"""The `k` of each Hits@k."""
 TIED = 2.0**-17
 """Relative difference below which float32 scores are tied: 64 units in the last place."""
 UNDEFINED = float("nan")
@@ -67,6 +64,8 @@ class BatchMetric(Protocol):
         """Return the batch's value; non-finite values are skipped."""
 
 
+Figures: TypeAlias = dict[str, tuple[float, float]]
+"""Means by name, and their weights: how many events, or 1 for a mean over batches."""
 Metrics: TypeAlias = Mapping[str, Callable[[], BatchMetric]]
 """User-defined metrics by their names in results."""
 _registered: dict[str, Callable[[], BatchMetric]] = {}
@@ -151,8 +150,6 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
     Raises:
         ValueError: If a score is NaN.
     """
-    if not positive.numel() or not negative.numel():
-        return UNDEFINED
     return _compared(positive, negative)[0]
 
 
@@ -161,8 +158,6 @@ def roc_auc(positive: Tensor, negative: Tensor) -> float:
 
     Arguments, result and errors are those of `average_precision`; the value lies in [0, 1].
     """
-    if not positive.numel() or not negative.numel():
-        return UNDEFINED
     return _compared(positive, negative)[1]
 
 
@@ -257,7 +252,7 @@ class LinkMetrics:
     def __init__(self, metrics: Metrics | None = None) -> None:
         self._metrics = {} if metrics is None else metrics
         self.num_events = 0
-        self._sums: dict[str, tuple[float, int]] = {}
+        self._sums: Figures = {}
         self._pool: list[tuple[Tensor, Tensor]] = []
 
     def add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
@@ -281,18 +276,16 @@ class LinkMetrics:
         positive, negative = (x.detach().to("cpu", dtype) for x in (positive, negative))
         if not negative.numel():
             return {}
-        rank = ranks(positive, negative)
-        batch = pair_metrics(positive, negative[:, 0])
-        if negative.shape[1] > 1:
-            batch |= rank_metrics(rank)
-        batch |= measure(self._metrics, positive, negative)
-        self.num_events += len(positive)
-        for name, value in batch.items():
-            weight = 1 if name in MEAN_OVER_BATCHES else len(rank)
-            total, weights = self._sums.get(name, (0.0, 0))
+        of_events, of_ranked, *_ = link_figures(positive, negative)
+        num = len(positive)
+        own = {name: (x, num) for name, x in measure(self._metrics, positive, negative).items()}
+        batch = of_events | of_ranked | own
+        self.num_events += num
+        for name, (value, weight) in batch.items():
+            total, weights = self._sums.get(name, (0.0, 0.0))
             self._sums[name] = total + value * weight, weights + weight
         self._pool.append((positive.clone(), negative[:, 0].clone()))
-        return batch
+        return {name: value for name, (value, _) in batch.items()}
 
     def result(self) -> dict[str, float]:
         """Return the means so far, without undefined ones.
@@ -308,22 +301,43 @@ class LinkMetrics:
         return out
 
 
-def pair_metrics(positive: Tensor, negative: Tensor) -> dict[str, float]:
-    """Return AP and AUC of the events of a batch against one negative each, both `[B]`."""
-    ap, auc = _compared(positive, negative)
-    return {"ap": ap, "auc": auc}
+def link_figures(
+    positive: Tensor, negative: Tensor, **given: Any
+) -> tuple[Figures, Figures, Figures, float | None]:
+    """Return the figures of a batch, without those of no event. Synchronizes.
+
+    Args:
+        positive: Scores, float `[B]`.
+        negative: Scores, float `[B, m]`: random negatives, then further ones.
+        given: `mask`, bool `[B, m]`: which negatives there are, all of them of one event in `every`
+            from log position `begin` on. `ranks`, float64 `[B]` with NaN for events that are not
+            ranked, instead of those among random negatives. `is_first`, bool `[B]`: which events
+            are the first ones of their pair. `further`: names and numbers of further negatives.
+
+    Returns:
+        `ap` and `auc` with the first negatives; `mrr` and `hits@k` of ranks among several;
+        `mrr_returns`, `mrr_first` and `further` of some of these; and the sum of the squared
+        reciprocal ranks, None without `mrr`.
+
+    Raises:
+        ValueError: If a score is NaN.
+    """
+    tolerance = _tolerance(positive, negative)
+    *found, squares = _native.link_figures(
+        _on_host(positive), _on_host(negative), tolerance, **given
+    )
+    return dict(found[0]), dict(found[1]), dict(found[2]), squares
 
 
-def rank_metrics(rank: Tensor) -> dict[str, float]:
-    """Return MRR and Hits@k of ranks, float64 `[B]`, `B` at least 1."""
-    mrr = float(rank.reciprocal().mean())
-    found = rank.numpy()
-    hits = {f"hits@{k}": int(np.count_nonzero(found <= k)) / len(found) for k in HITS}
-    return {"mrr": mrr} | hits
+def are_finite(values: Sequence[Tensor]) -> bool:
+    """Return whether all values are finite: float, of any shape. Synchronizes."""
+    return _native.are_finite([_on_host(x) for x in values])
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
-    """Return the average precision and the ROC AUC of scores of any shape, neither empty."""
+    """Return the average precision and the ROC AUC of scores of any shape."""
+    if not positive.numel() or not negative.numel():
+        return UNDEFINED, UNDEFINED
     scores = _on_host(positive).flatten(), _on_host(negative).flatten()
     return _native.compare_scores(*scores, _tolerance(positive, negative))
 
@@ -333,5 +347,6 @@ def _tolerance(positive: Tensor, negative: Tensor) -> float:
 
 
 def _on_host(scores: Tensor) -> Tensor:
-    scores = scores.detach().cpu().contiguous()
-    return scores if scores.dtype in (torch.float32, torch.float64) else scores.double()
+    if not scores.is_cpu or scores.dtype not in (torch.float32, torch.float64):
+        scores = scores.cpu().double()
+    return scores.contiguous()

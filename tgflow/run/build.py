@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -271,17 +272,20 @@ class RunFigures(Component, Callback):
 
     def __init__(self, run: RunContext) -> None:
         self._run, self._rates = run, HitRates(run.trainer.graph)
+        self._memory, self._measured_at = dict[str, int](), -inf
 
     def on_step(self, record: StepRecord) -> None:
         run = self._run
         lag = lag_figures(run.ingest, run.trainer)  # of a topic, instead of a share
         is_known = not lag or run.stream.num_events is not None
         share = run.stream.share(record.stop) if is_known else None
+        if (now := time.monotonic()) >= self._measured_at + watch.TICK_SECONDS:
+            self._measured_at = now
+            self._memory = {"rss_bytes": rss_bytes(), **device_figures(run.device)}
         record.further.update(
             self._rates.lately(),
             elapsed=run.settings.elapsed,
-            rss_bytes=rss_bytes(),
-            **device_figures(run.device),
+            **self._memory,
             **({} if share is None else {"progress": share}),
             **lag,
         )

@@ -15,7 +15,7 @@ import shutil
 import time
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import compress, count
@@ -156,8 +156,7 @@ def read_checked(text: str | bytes) -> dict[str, Any]:
     return value
 
 
-def _compact(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, separators=(",", ":"))
+_compact: Callable[[Mapping[str, Any]], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})

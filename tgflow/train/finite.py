@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
 from torch import Tensor
 
+from tgflow.base.metrics import are_finite
 from tgflow.graph.batch import HostEvents, StepBatch
 
 _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
@@ -68,9 +68,11 @@ def check_finite(
     classes: Tensor | None = None,
 ) -> None:
     """Raise TrainingDiverged if a score or the loss of a batch is not finite."""
+    if are_finite([x for x in (positive, negative, loss, classes) if x is not None]):
+        return
     named = ("positive", positive), ("negative", negative), ("label's", classes)
     for name, values in named:
-        if values is not None and not _is_finite(values):
+        if values is not None and not are_finite([values]):
             flat = values.detach().reshape(len(values), -1)
             row = int((~flat.isfinite()).any(1).nonzero()[0])
             bad = flat[row][~flat[row].isfinite()][0].item()
@@ -79,14 +81,6 @@ def check_finite(
                 f"{_WAY_OUT}",
                 place.new_events,
             )
-    if loss is not None and not _is_finite(loss):
-        text = f"{place}: the loss is {loss.item()}; {_WAY_OUT}"
-        raise TrainingDiverged(text, place.new_events)
-
-
-def _is_finite(values: Tensor) -> bool:
-    """Return whether all are finite: the lowest and the highest are, and NaN would be both."""
-    if not values.numel():
-        return True
-    low, high = values.detach().aminmax()
-    return math.isfinite(low) and math.isfinite(high)
+    assert loss is not None
+    text = f"{place}: the loss is {loss.item()}; {_WAY_OUT}"
+    raise TrainingDiverged(text, place.new_events)

@@ -62,7 +62,7 @@ class EpochRecord:
 
 
 @described
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepRecord:
     """Record of a micro-batch that was predicted, learned and stored."""
 
@@ -190,11 +190,12 @@ class Callbacks:
                 self._all.remove(callback)
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in values.items():
         if type(value) is dict:
-            out |= _flat(value, f"{prefix}{name}.")
+            for key, x in value.items():
+                out[f"{name}.{key}"] = x
         else:
-            out[prefix + name] = value
+            out[name] = value
     return out

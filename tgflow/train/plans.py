@@ -105,7 +105,7 @@ class MicroBatcher:
                 yield turn
                 turn = []
         if self._room() < self.batch_size:
-            yield [*self._name()]
+            yield self._name()
 
     @property
     def _most_ahead(self) -> int:
@@ -122,11 +122,11 @@ class MicroBatcher:
         end = self.start + (self.index + 1) * self.batch_size
         return max(0, end - self.graph.num_events)
 
-    def _name(self) -> Iterator[Task]:
+    def _name(self) -> list[Task]:
         self.arrivals.append(time.perf_counter())
         index = self.index
         self.index += 1
-        return ((epoch, index) for epoch in range(PREDICT, self.updates + 1))
+        return [(epoch, index) for epoch in range(PREDICT, self.updates + 1)]
 
 
 def loader_threads(config: TrainingConfig, peers: Peers) -> int:

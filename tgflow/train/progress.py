@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter
-from torch import Tensor
 
 from tgflow.base.choices import MRR_OF_SOME
-from tgflow.base.metrics import MEAN_OVER_BATCHES
+from tgflow.base.metrics import Figures
 
 
 @dataclass(slots=True)
@@ -20,15 +18,17 @@ class RunningMean:
     """Exponentially weighted means with a half-life of `half_life` values."""
 
     half_life: float
-    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+    sums: Figures = field(default_factory=dict)
 
-    def add(self, values: dict[str, float]) -> None:
-        """Add one value for each name; NaN is skipped."""
-        decay = 0.5 ** (1 / self.half_life)
-        for name, value in values.items():
-            if not math.isnan(value):
-                total, weight = self.sums.get(name, (0.0, 0.0))
-                self.sums[name] = (total * decay + value, weight * decay + 1)
+    def add(self, figures: Figures) -> None:
+        """Add one value for each name; no NaN."""
+        decay, sums = 0.5 ** (1 / self.half_life), self.sums
+        for name, (value, _) in figures.items():
+            if name in sums:
+                total, weight = sums[name]
+                sums[name] = total * decay + value, weight * decay + 1
+            else:
+                sums[name] = value, 1.0
 
     def mean(self, name: str) -> float:
         total, weight = self.sums[name]
@@ -44,33 +44,16 @@ class Segment:
 
     start: int
     stop: int
-    sums: dict[str, tuple[float, float]]
+    sums: Figures
 
     def join(self, other: Segment) -> None:
-        self.stop = other.stop
+        self.stop, sums = other.stop, self.sums
         for name, (value, weight) in other.sums.items():
-            old_value, old_weight = self.sums.get(name, (0.0, 0.0))
-            self.sums[name] = (old_value + value, old_weight + weight)
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Metrics of a micro-batch."""
-
-    of_events: Mapping[str, float]
-    """Those of all its events,"""
-    of_ranked: Mapping[str, float] = field(default_factory=dict)
-    """and of those ranked among many negatives."""
-    rank: Tensor | None = None
-    """Ranks of these, float64 `[R]`."""
-    of_some: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """Metrics of some of these, and how many."""
-
-    @property
-    def values(self) -> dict[str, float]:
-        """All metrics by name."""
-        of_some = {name: value for name, (value, _) in self.of_some.items()}
-        return {**self.of_events, **self.of_ranked, **of_some}
+            if name in sums:
+                old_value, old_weight = sums[name]
+                sums[name] = old_value + value, old_weight + weight
+            else:
+                sums[name] = value, weight
 
 
 _SQUARES = "mrr_squares"
@@ -87,23 +70,22 @@ class Timeline:
     last_batches: int = 0
     total: Segment = field(default_factory=lambda: Segment(0, 0, {}))
 
-    def add(self, start: int, stop: int, measured: Measured) -> None:
-        """Add a batch of events `[start, stop)`, which follow those before; no NaN."""
-        sums, num = {}, float(stop - start)
-        for name, value in measured.of_events.items():
-            weight = 1.0 if name in MEAN_OVER_BATCHES else num
-            sums[name] = (value * weight, weight)
-        if measured.rank is not None:
-            num_ranked = float(len(measured.rank))
-            sums |= {n: (value * num_ranked, num_ranked) for n, value in measured.of_ranked.items()}
-            sums |= {
-                n: (value * num_of, float(num_of))
-                for n, (value, num_of) in measured.of_some.items()
-            }
-            sums[_SQUARES] = (float(measured.rank.pow(-2).sum()), num)
-        self.total.join(Segment(start, stop, sums))
+    def add(self, start: int, stop: int, figures: Figures, squares: float | None = None) -> None:
+        """Add a batch of events `[start, stop)`, which follow those before; no NaN.
+
+        Args:
+            start: Its first event.
+            stop: After its last event.
+            figures: Its figures.
+            squares: Sum of the squared reciprocal ranks, if events were ranked.
+        """
+        sums = {name: (value * weight, weight) for name, (value, weight) in figures.items()}
+        if squares is not None:
+            sums[_SQUARES] = squares, float(stop - start)
+        batch = Segment(start, stop, sums)
+        self.total.join(batch)
         if self.segments and self.last_batches < self.batches_per_segment:
-            self.segments[-1].join(Segment(start, stop, sums))
+            self.segments[-1].join(batch)
             self.last_batches += 1
             return
         if len(self.segments) == self.capacity:
@@ -111,7 +93,7 @@ class Timeline:
                 left.join(right)
             del self.segments[1::2]
             self.batches_per_segment *= 2
-        self.segments.append(Segment(start, stop, sums))
+        self.segments.append(batch)
         self.last_batches = 1
 
     def mean(self, since: int | None = None) -> dict[str, float]:
@@ -126,12 +108,17 @@ class Timeline:
             for segment in self.segments:
                 if segment.start >= since:
                     total.join(segment)
-        sums = dict(total.sums)
-        squares, num = sums.pop(_SQUARES, (0.0, 0.0))
-        out = {name: value / weight for name, (value, weight) in sums.items()}
-        out |= {f"{name}_events": sums[name][1] for name in MRR_OF_SOME if name in sums}
-        num_ranked = sums.get("mrr", (0.0, 0.0))[1]
-        if num > num_ranked > 0:
+        sums, out = total.sums, dict[str, float]()
+        for name, (value, weight) in sums.items():
+            if name != _SQUARES:
+                out[name] = value / weight
+        for name in MRR_OF_SOME:
+            if name in sums:
+                out[f"{name}_events"] = sums[name][1]
+        if "mrr" not in sums or _SQUARES not in sums:
+            return out
+        num_ranked, (squares, num) = sums["mrr"][1], sums[_SQUARES]
+        if num > num_ranked:
             variance = max(0.0, squares / num_ranked - out["mrr"] ** 2)
             out["mrr_events"] = num_ranked
             out["mrr_error"] = math.sqrt(variance / num_ranked * (1 - num_ranked / num))
@@ -190,26 +177,23 @@ class Progress:
         self,
         start: int,
         stop: int,
-        measured: Measured,
+        figures: Figures,
         *,
-        loss: float | None,
-        replay_ap: float | None,
+        squares: float | None,
         num_fallbacks: int,
         ended: float,
         compute_seconds: float,
     ) -> None:
         """Add the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
-        learned = {"loss": loss, "replay_ap": replay_ap}
-        known = {name: value for name, value in learned.items() if value is not None}
-        measured = replace(measured, of_events={**measured.of_events, **known})
-        self.running.add(measured.values)
-        self.timeline.add(start, stop, measured)
+        self.running.add(figures)
+        self.timeline.add(start, stop, figures, squares)
         self.num_events += stop - start
         self.num_steps += 1
         self.num_fallbacks += num_fallbacks
-        if replay_ap is not None:
+        if "replay_ap" in figures:
             latest = self.running.mean("replay_ap")
-            self.best_replay_ap = max(latest, self.best_replay_ap or latest)
+            if self.best_replay_ap is None or latest > self.best_replay_ap:
+                self.best_replay_ap = latest
         self.step_seconds = ended - self.clock
         self.wall_seconds += self.step_seconds
         self.compute_seconds += compute_seconds - self.compute_clock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from tgflow.base.metrics import are_finite
 from tgflow.cuda.device import StreamEvent, device_of
 
 MOST_BEHIND = 16
@@ -23,7 +23,7 @@ class _Copy(NamedTuple):
     """Values of a step being copied to the host, as one tensor."""
 
     host: Tensor
-    likes: dict[Any, tuple[torch.Size, torch.dtype]]
+    values: Values
     done: StreamEvent
 
 
@@ -48,12 +48,11 @@ class Results(Generic[Label]):
         if self._device is None:
             self._waiting.append((label, {name: x.cpu() for name, x in values.items()}))
             return
-        flat = torch.cat([x.detach().flatten() for x in values.values()])
+        flat = torch.cat([x.flatten() for x in values.values()])
         gpu = device_of(self._device)
         host = gpu.allocate_host(flat.nbytes).view(flat.dtype)
         host.copy_(flat, non_blocking=True)
-        likes = {name: (x.shape, x.dtype) for name, x in values.items()}
-        self._waiting.append((label, _Copy(host, likes, gpu.record_event())))
+        self._waiting.append((label, _Copy(host, values, gpu.record_event())))
 
     def take(self, *, everything: bool = False) -> Iterator[tuple[Label, Values, bool]]:
         """Yield in order the steps whose values have reached the host, and if all are finite.
@@ -67,13 +66,15 @@ class Results(Generic[Label]):
                 is_due = everything or len(self._waiting) > MOST_BEHIND
                 if not is_due and (self._together or not values.done.query()):
                     return
-                if not values.done.query():
-                    values.done.synchronize()
-                # a sum is one operation, and may also overflow
-                is_finite = math.isfinite(values.host.sum()) or bool(values.host.isfinite().all())
-                sizes = [math.prod(shape) for shape, _ in values.likes.values()]
-                pairs = zip(values.likes.items(), torch.split(values.host, sizes), strict=True)
-                values = {name: x.to(dtype).view(shape) for (name, (shape, dtype)), x in pairs}
+                host, likes, done = values
+                if not done.query():
+                    done.synchronize()
+                is_finite, values, at = are_finite([host]), {}, 0
+                for name, x in likes.items():
+                    size = x.numel()
+                    part = host[at : at + size].view(x.shape)
+                    values[name] = part if x.dtype == host.dtype else part.to(x.dtype)
+                    at += size
             self._waiting.popleft()
             yield label, values, is_finite
 

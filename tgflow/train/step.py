@@ -129,7 +129,7 @@ class TrainStep:
             self.lr_scheduler = scheduler_of(lr_scheduler, self.optimizer)
         self.execution = execution = ExecutionConfig() if execution is None else execution
         check_precision(execution.precision, self.device)
-        self._num_nodes = num_nodes
+        self._num_nodes, self._room = num_nodes, 0
         state = model.state
         self.state = state if isinstance(state, DeviceState) else None
         waits = not has_device(self.device) or checks_at_once or state is not self.state
@@ -346,8 +346,7 @@ class TrainStep:
         Its operations are short, and torch's other threads would spin between them on the cores
         that count.
         """
-        before = torch.get_num_threads()
-        if self.model.reads_nodes or before == 1:
+        if self.model.reads_nodes or (before := torch.get_num_threads()) == 1:
             yield
             return
         torch.set_num_threads(1)
@@ -357,10 +356,15 @@ class TrainStep:
             torch.set_num_threads(before)
 
     def make_room(self) -> None:
-        """Make the state hold all nodes, so that it does not move until there are more."""
-        if self.state is not None and self._num_nodes is not None:
-            with self.state.covering(self._num_nodes()):
-                pass
+        """Make the state hold all nodes, so that it does not move until there are more.
+
+        A state that was replaced since is detected by its captured calls, and covers them again.
+        """
+        if self.state is None or self._num_nodes is None:
+            return
+        if (num := self._num_nodes()) != self._room:
+            with self.state.covering(num):
+                self._room = num
 
     @contextmanager
     def idle(self) -> Iterator[None]:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from tgflow.base.metrics import (
+    Figures,
     average_precision,
     find_metrics,
+    link_figures,
     measure,
-    pair_metrics,
-    rank_metrics,
     ranks,
 )
 from tgflow.base.peers import Peers
@@ -31,7 +31,7 @@ from tgflow.train.config import FURTHER, ContinualConfig, TrainingConfig, parse_
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.observe import StepRecord
 from tgflow.train.plans import negatives_learned
-from tgflow.train.progress import Measured, Progress, RunningMean
+from tgflow.train.progress import Progress, RunningMean
 from tgflow.train.results import Results
 from tgflow.train.step import StepResult, StepScores, TrainStep
 
@@ -135,7 +135,9 @@ class Stepper:
         self.progress = Progress(RunningMean(half_life=20.0))
         self.on_scores = on_scores
         self._scorer, self._figures = scorer, figures
-        self._further = parse_further(config.mrr_further)
+        further = parse_further(config.mrr_further)
+        self._further = [(FURTHER[kind], num) for kind, num in further.items()]
+        """Metrics of further negatives, and how many there are."""
         self._metrics = find_metrics(config.metrics)
         self._results: Results[_Learned] = self.learner.new_results()
         self.records = deque[StepRecord]()
@@ -311,68 +313,76 @@ class Stepper:
                 raise
             self.records.append(self._record(step, values[0], values[-1]))
 
-    def _measured(self, step: _Learned, values: Mapping[str, Tensor]) -> Measured:
-        """Return the metrics of the prediction; none during warm-up."""
+    def _measured(
+        self, step: _Learned, values: Mapping[str, Tensor]
+    ) -> tuple[Figures, Figures, float | None]:
+        """Return the figures of all events of the prediction, those of ranked ones, and the sum of
+        their squared reciprocal ranks; none during warm-up.
+        """
         if "positive" not in values or step.of.start < self.config.warmup:
-            return Measured({})
-        positive, negative = values["positive"], values["negative"]
-        further, host = self._further, step.places[0].host
-        num_random = negative.shape[1] - sum(further.values())
-        of_events = pair_metrics(positive, negative[:, 0]) if negative.numel() else {}
+            return {}, {}, None
+        positive, negative, host = values["positive"], values["negative"], step.places[0].host
+        rank = None if step.ranked is None else step.ranked.rank
+        of_events, of_ranked, of_some, squares = link_figures(
+            positive,
+            negative,
+            mask=host.negative_mask,
+            ranks=rank,
+            is_first=step.first_meetings,
+            begin=host.begin,
+            every=self.config.mrr_every,
+            further=self._further,
+        )
         if self._figures is not None:
-            of_events |= self._figures.add(host, positive, values.get("classes"))
-        mask, ranked, first = host.negative_mask, step.ranked, step.first_meetings
-        is_ranked = None
+            num = float(step.of.stop - step.of.start)
+            added = self._figures.add(host, positive, values.get("classes"))
+            of_events |= {name: (value, num) for name, value in added.items()}
+        if self._metrics or self.on_scores is not None:
+            of_ranked |= self._own_figures(step, values)
+        return of_events, of_ranked | of_some, squares
+
+    def _own_figures(self, step: _Learned, values: Mapping[str, Tensor]) -> Figures:
+        """Return the figures by user-defined metrics, and call `on_scores`."""
+        mask, host, ranked = step.places[0].host.negative_mask, step.places[0].host, step.ranked
+        positive, negative = values["positive"], values["negative"]
+        is_ranked = None if ranked is None else ~ranked.rank.isnan()
         if mask is not None:
-            is_ranked = chosen_events(host.begin, host.end, self.config.mrr_every)
             negative = negative.where(mask, -torch.inf)
-        if ranked is not None:
-            is_ranked = ~ranked.rank.isnan()
-        if is_ranked is not None:  # some events are ranked among all negatives
+            if is_ranked is None:
+                is_ranked = chosen_events(host.begin, host.end, self.config.mrr_every)
+        if is_ranked is not None:
             positive, negative = positive[is_ranked], negative[is_ranked]
-            first = None if first is None else first[is_ranked]
-        random = negative[:, :num_random]
-        rank = ranks(positive, random) if ranked is None else ranked.rank[is_ranked]
+        negative = negative[:, : negative.shape[1] - sum(num for _, num in self._further)]
         if self.on_scores is not None:
-            self.on_scores(step.of, positive, random, rank, values.get("classes"))
-        are_many = num_random > 1 or ranked is not None
-        of_ranked = rank_metrics(rank) if len(rank) and are_many else {}
-        of_ranked |= measure(self._metrics, positive, random) if ranked is None else ranked.metrics
-        of_some: dict[str, tuple[float, int]] = {}
-        if first is not None and of_ranked:
-            parts = (("mrr_returns", rank[~first]), ("mrr_first", rank[first]))
-            of_some = {name: (float((1 / x).mean()), len(x)) for name, x in parts if len(x)}
-        if further:
-            columns = torch.split(negative[:, num_random:], [*further.values()], dim=1)
-            for kind, others in zip(further, columns, strict=True):
-                has_any = (others > -torch.inf).any(1)
-                found = ranks(positive[has_any], others[has_any])
-                if len(found):
-                    of_some[FURTHER[kind]] = float((1 / found).mean()), len(found)
-        return Measured(of_events, of_ranked, rank, of_some)
+            rank = ranks(positive, negative) if ranked is None else ranked.rank[is_ranked]
+            self.on_scores(step.of, positive, negative, rank, values.get("classes"))
+        own = measure(self._metrics, positive, negative) if ranked is None else ranked.metrics
+        return {name: (value, float(len(positive))) for name, value in own.items()}
 
     def _record(
         self, step: _Learned, predicted: Mapping[str, Tensor], learned: Mapping[str, Tensor]
     ) -> StepRecord:
         """Return the record of the prediction, and of the last update, if there was one."""
-        measured, progress, of = self._measured(step, predicted), self.progress, step.of
-        loss = float(learned["loss"]) if "loss" in learned else None
-        replay_ap = None
-        if loss is not None and "positive" in learned:
-            place = step.places[-1]
-            replayed, others = (learned[name][place.num_new :] for name in ("positive", "negative"))
-            others, mask = others[:, 0], place.host.negative_mask
-            if mask is not None:
-                is_compared = mask[place.num_new :, 0]
-                replayed, others = replayed[is_compared], others[is_compared]
-            if len(replayed):
-                replay_ap = average_precision(replayed, others)
+        progress, of, place = self.progress, step.of, step.places[-1]
+        of_events, of_ranked, squares = self._measured(step, predicted)
+        loss, num = None, float(of.stop - of.start)
+        of_learned: Figures = {}
+        if "loss" in learned:
+            loss = learned["loss"].item()
+            of_learned["loss"] = loss, num
+            if "positive" in learned:
+                new, mask = place.num_new, place.host.negative_mask
+                replayed, others = learned["positive"][new:], learned["negative"][new:, 0]
+                if mask is not None:
+                    is_compared = mask[new:, 0]
+                    replayed, others = replayed[is_compared], others[is_compared]
+                if len(replayed):
+                    of_learned["replay_ap"] = average_precision(replayed, others), num
         progress.add(
             of.start,
             of.stop,
-            measured,
-            loss=loss,
-            replay_ap=replay_ap,
+            of_events | of_learned | of_ranked,
+            squares=squares,
             num_fallbacks=step.num_fallbacks,
             ended=step.ended,
             compute_seconds=self.learner.compute_seconds,
@@ -384,7 +394,7 @@ class Stepper:
             stop=of.stop,
             t=of.t,
             loss=loss,
-            metrics=measured.values,
+            metrics={name: value for name, (value, _) in (of_events | of_ranked).items()},
             running=progress.running.means() | recent,
             prequential=progress.timeline.mean() | so_far,
             forgetting=progress.forgetting(),
