@@ -80,7 +80,7 @@ CASES = {
     "train seeds": Case("train", (*TRAIN, *TWO_SEEDS)),
     "compare offline": Case("compare", (*OFFLINE, *COMPARED, *TASK)),
 }
-QUICK = {"run": "SIGINT", "features": "backward", "disk": "log", "task": "SIGTERM",
+QUICK = {"run": "SIGINT", "features": "backward", "disk": "log", "task": "backward",
          "nodes": "checkpoint rename", "initial": "checkpoint done", "parquet": "SIGTERM",
          "csv": "scores", "alerts": "scores", "labels by id": "checkpoint manifest",
          "labels by edge": "checkpoint rename", "compare": "SIGTERM", "sorted": "checkpoint file",
