@@ -362,8 +362,11 @@ def test_integers_and_a_file_of_nodes(tgflow, run, tmp_path):
     ran = tgflow("forget", "out", "--nodes", "erase.txt", "--json")
     assert ran.json["nodes"] == 2
     assert ran.json["known"] == 4  # each is a source and a destination
+    assert tgflow("forget", "out", "--node", "6").code == 0
+    assert tgflow("info", "out", "--json").json["erased"]["nodes"] == 6
+    assert re.search(r"forgotten nodes +.* 6, the last [\d.]+ m?s ago", tgflow("info", "out").out)
     after = tg.open_run(tmp_path / "out")
     for side in ("src", "dst"):
         assert after.ids.find([3, 5], side).tolist() == [-1, -1]
-        assert after.ids.find([6], side).tolist() == before.ids.find([6], side).tolist()
+        assert after.ids.find([7], side).tolist() == before.ids.find([7], side).tolist()
     assert after.graph.num_events == before.graph.num_events

@@ -90,9 +90,9 @@ class LateLearning(Component):
         assert batch.targets is not None
         assert batch.targets.host_past is not None
         self._predicted = None
-        if self._rows.first is None and not self._is_delayed:
-            if (self._history.classes(batch.host.eid[: batch.num_new]) >= 0).all():
-                return
+        may_skip = self._rows.first is None and not self._is_delayed
+        if may_skip and (self._history.classes(batch.host.eid[: batch.num_new]) >= 0).all():
+            return
         past = batch.targets.host_past[: batch.num_new].flatten(1)
         self._predicted = batch.host.begin, past, values[: batch.num_new]
 
