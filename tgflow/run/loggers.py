@@ -14,11 +14,13 @@ from tgflow.report.label_figures import class_of
 from tgflow.run.config.schema import LogTo
 from tgflow.run.records import LOGS
 
-CSV_BYTES = 64 << 20
-"""Size at which metrics.csv is rotated."""
+MAX_BYTES = 64 << 20
+"""Size at which metrics.csv and the event files of TensorBoard are rotated."""
 _MAKERS: Mapping[LogTo, Callable[[Path, int], Logger]] = {
-    "csv": lambda path, step: CSVLogger(path / LOGS["csv"], step=step, max_bytes=CSV_BYTES),
-    "tensorboard": lambda path, step: TensorBoard(path / LOGS["tensorboard"], step=step),
+    "csv": lambda path, step: CSVLogger(path / LOGS["csv"], step=step, max_bytes=MAX_BYTES),
+    "tensorboard": lambda path, step: TensorBoard(
+        path / LOGS["tensorboard"], step=step, max_bytes=MAX_BYTES
+    ),
     "wandb": lambda path, step: WandB(path, step=step, name=str(path)),
 }
 

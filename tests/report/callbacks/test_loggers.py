@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import tgflow as tg
-from helpers.fake_loggers import fake_wandb
+from helpers.fake_loggers import fake_tensorboard, fake_wandb
 from helpers.made_streams import made_events, pieces
 from tgflow.checkpoint.durable import fs
 from tgflow.report.callbacks.logger import numbers
@@ -92,6 +92,18 @@ def test_csv_file_is_rotated_and_a_resume_neither_loses_nor_repeats_rows(tmp_pat
     assert steps() == [each for each in kept if each <= step]
     log(step + 10, 140, step)
     assert steps() == [*range(steps()[0], 131, 10)]
+
+
+def test_event_files_of_tensorboard_are_bounded(tmp_path, monkeypatch):
+    fake_tensorboard(monkeypatch)
+    sizes = []
+    for start in range(0, 180, 30):  # resumes, each of which begins a file
+        with tg.callbacks.TensorBoard(tmp_path, step=start, max_bytes=1_000) as logger:
+            for step in range(start + 1, start + 31):
+                logger.log(step, {"loss": 0.5, "ap": 0.5})
+                sizes.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
+                assert sizes[-1] >= min(100 * len(sizes), 1_000), "the latest figures are kept"
+    assert 1_000 < max(sizes) <= 3_000
 
 
 def test_csv_file_that_cannot_be_rewritten_is_appended_to(tmp_path, monkeypatch):
