@@ -109,12 +109,14 @@ def test_checkpoint_within_a_horizon_goes_on_with_the_same_bits(
     for part in (EVENTS[:stop], EVENTS[stop:]):  # a micro-batch ends at the checkpoint
         whole.run(part)
     begun = trainer_of(Horizon(160), table())
+    again = stop // 2 if placement == "disk" else stop  # labels may be behind the events
+    begun.graph.log.read_again = again
     begun.run(EVENTS[:stop])
     tg.save(tmp_path / "saved", begun.checkpoint())
     assert begun.graph.edge_x is not None
     begun.graph.edge_x.close()
     saved = tg.load(tmp_path / "saved")
-    first = begun.graph.since(stop) // 50 * 50
+    first = begun.graph.since(again) // 50 * 50
     rows = [int(name.split("-")[-1]) for name in saved.sealed if name.startswith("edge_x-")]
     assert min(rows, default=first // 30) == first // 30
     assert saved.meta["num_nodes_before"] == (int(EVENTS.src[:first].max()) + 1 if first else 0)
