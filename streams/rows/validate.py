@@ -917,7 +917,7 @@ def _floats(texts: pa.Array, name: str, shape: tuple[int, ...], missing: float |
 
     def fault(row: int) -> Fault:
         values = found[row * shape[1] : (row + 1) * shape[1]].to_pylist()
-        value = next(v for v in values if v is not None and not _IS_FLOAT.match(v))
+        value = next(v for v in values if v is not None and not _IS_FLOAT.fullmatch(v))
         if value in MISSING:
             return "null", f"{name} is {value or 'empty'}; {FILLED}"
         return "type", f"{name} is {shown(value)}, expected a number"

@@ -5,6 +5,8 @@ import json
 import random
 import re
 import shutil
+import subprocess
+import sys
 import time
 
 import pyarrow.parquet as pq
@@ -14,7 +16,7 @@ import torch
 import tgflow as tg
 from helpers import live_runs
 from helpers.crash_states import RecordingFs, crash_states
-from helpers.live_runs import SMALL, START, Killed, same_run
+from helpers.live_runs import SHARDED, SMALL, START, Killed, same_run
 from tgflow.checkpoint import list_checkpoints
 from tgflow.checkpoint.durable.fs import RealFs
 from tgflow.graph.ids import ERASED
@@ -331,6 +333,34 @@ def test_every_part_of_a_run_forgets_and_goes_on(tgflow, learn, tmp_path, flags)
         assert (run.ids.find([GONE], "dst").item() >= 0) is (num == 294)
 
 
+@SLOW
+@pytest.mark.parametrize("sharded", [(), SHARDED], ids=["replicated", "sharded"])
+def test_run_of_ranks_forgets_and_goes_on_as_that_of_one_process(tgflow, tmp_path, sharded):
+    def learn(*flags):
+        ran = subprocess.run(
+            [sys.executable, "-m", "tgflow", "run", "--nproc", "2", *map(str, flags)],
+            check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+
+    write_events(tmp_path / "events.csv")
+    more = write_events(tmp_path.parent / "more.csv", 60, 300)
+    flags = (*FLAGS, "-m", "tgn", "--slices", 2, "--replay-ratio", "0.5", *sharded)
+    learn("-s", "events.csv", "-o", "out", *flags, "--edge-table", "disk")
+    (tmp_path / "events.csv").rename(tmp_path.parent / "events.csv")
+    assert naming(tmp_path) != []
+    assert tgflow("forget", "out", "--node", GONE).code == 0
+    assert naming(tmp_path) == []
+    shutil.copytree(tmp_path / "out", tmp_path / "kept")
+    learn("--resume", "-o", "out", "--append", more)
+    (tmp_path / "out").rename(tmp_path / "two")
+    (tmp_path / "kept").rename(tmp_path / "out")
+    ran = tgflow("run", "--resume", "-o", "out", "--append", more)
+    assert ran.code == 0, ran.err
+    same_run(tmp_path / "out", tmp_path / "two")
+    assert tg.open_run(tmp_path / "two").position == 352
+
+
 def test_integers_and_a_file_of_nodes(tgflow, run, tmp_path):
     run("--direction", "bipartite")
     for flags, error in (
@@ -346,8 +376,11 @@ def test_integers_and_a_file_of_nodes(tgflow, run, tmp_path):
     ran = tgflow("forget", "out", "--nodes", "erase.txt", "--json")
     assert ran.json["nodes"] == 2
     assert ran.json["known"] == 4  # each is a source and a destination
+    assert tgflow("forget", "out", "--node", "6").code == 0
+    assert tgflow("info", "out", "--json").json["erased"]["nodes"] == 6
+    assert re.search(r"forgotten nodes +.* 6, the last [\d.]+ m?s ago", tgflow("info", "out").out)
     after = tg.open_run(tmp_path / "out")
     for side in ("src", "dst"):
         assert after.ids.find([3, 5], side).tolist() == [-1, -1]
-        assert after.ids.find([6], side).tolist() == before.ids.find([6], side).tolist()
+        assert after.ids.find([7], side).tolist() == before.ids.find([7], side).tolist()
     assert after.graph.num_events == before.graph.num_events

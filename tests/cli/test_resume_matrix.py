@@ -38,6 +38,7 @@ ALERTS = ("--label-delay", "10m", "--alert-budget", 4, "--replay-ratio", 1)
 NODES = ("--node-features", "nodes.parquet", "--node-id", "who", "--feature-scale", "auto")
 COMPARED = ("--models", "jodie,tgn+pairs,slow=jodie", "--model-set", "slow.learning_rate=0.0001")
 TWO_SEEDS = (*AMOUNT, "--edge-table", "disk", "--seeds", 2)
+FORGETS = ("--seeds", 1, "--horizon-events", 160)
 TRAIN = ("--epochs", 2, "--mrr-negatives", 5, "--checkpoint-every", 1e-6)
 OFFLINE = ("--protocol", "dyglib/1", "--epochs", 2, "--checkpoint-every", 1e-6, "--seeds", 1)
 
@@ -75,12 +76,12 @@ CASES = {
     "parquet": Case("run", scores="parquet"),
     "compare": Case("compare", (*STEP, *COMPARED, *TASK, "--frozen-at", 120, "--seeds", 1)),
     "compare steps": Case("compare", (*STEP, "--models", "jodie", "--cut-at-steps", "--seeds", 1)),
-    "compare nodes": Case("compare", (*STEP, *NODES, "--models", "recency,tgat", "--seeds", 1)),
+    "compare nodes": Case("compare", (*STEP, *NODES, "--models", "recency,tgat", *FORGETS)),
     "train": Case("train", TRAIN),
     "train seeds": Case("train", (*TRAIN, *TWO_SEEDS)),
     "compare offline": Case("compare", (*OFFLINE, *COMPARED, *TASK)),
 }
-QUICK = {"run": "SIGINT", "features": "backward", "disk": "log", "task": "SIGTERM",
+QUICK = {"run": "SIGINT", "features": "backward", "disk": "log", "task": "backward",
          "nodes": "checkpoint rename", "initial": "checkpoint done", "parquet": "SIGTERM",
          "csv": "scores", "alerts": "scores", "labels by id": "checkpoint manifest",
          "labels by edge": "checkpoint rename", "compare": "SIGTERM", "sorted": "checkpoint file",

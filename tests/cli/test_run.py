@@ -18,6 +18,7 @@ from tgflow.base.extras import install_command
 from tgflow.checkpoint import load
 from tgflow.checkpoint.sections import Ids
 from tgflow.graph.ids import NodeIds
+from tgflow.report.callbacks import TensorBoard
 from tgflow.run import monitoring as watch
 from tgflow.run import records as files
 from tgflow.run import runner
@@ -294,3 +295,15 @@ def test_missing_logger_is_refused_before_anything_is_created(
     assert ran.code == 2
     assert install_command("tensorboard") in ran.err
     assert not Path("out").exists()
+
+
+def test_event_files_of_tensorboard_are_bounded(tmp_path, monkeypatch):
+    fake_tensorboard(monkeypatch)
+    sizes = []
+    for start in range(0, 180, 30):  # resumes, each of which begins a file
+        with TensorBoard(tmp_path, step=start, max_bytes=1_000) as logger:
+            for step in range(start + 1, start + 31):
+                logger.log(step, {"loss": 0.5, "ap": 0.5})
+                sizes.append(sum(file.stat().st_size for file in tmp_path.iterdir()))
+                assert sizes[-1] >= min(100 * len(sizes), 1_000), "the latest figures are kept"
+    assert 1_000 < max(sizes) <= 3_000

@@ -1,7 +1,9 @@
 """Mock of TensorBoard that keeps logged data in memory."""
 
 import sys
+import time
 from collections import defaultdict
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -13,14 +15,19 @@ class FakeWriter:
 
     shown: ClassVar[dict[str, list[tuple[int, str, float]]]] = defaultdict(list)
 
-    def __init__(self, log_dir: str, purge_step: int) -> None:
+    def __init__(self, log_dir: str, purge_step: int | None) -> None:
         self._log_dir, self._is_open = log_dir, True
-        kept = [each for each in self.shown[log_dir] if each[0] < purge_step]
-        self.shown[log_dir] = kept
+        if purge_step is not None:
+            kept = [each for each in self.shown[log_dir] if each[0] < purge_step]
+            self.shown[log_dir] = kept
+        Path(log_dir).mkdir(exist_ok=True)
+        self._file = Path(log_dir, f"events.out.tfevents.{time.time_ns()}")
+        self._file.touch()
 
     def add_scalar(self, tag: str, value: float, global_step: int) -> None:
         assert self._is_open
         self.shown[self._log_dir].append((global_step, tag, value))
+        self._file.write_bytes(self._file.read_bytes() + bytes(50))
 
     def flush(self) -> None:
         assert self._is_open

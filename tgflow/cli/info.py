@@ -112,6 +112,8 @@ def _print_run(path: Path, found: Mapping[str, Any]) -> None:
 
 def _read_run(path: Path) -> dict[str, Any]:
     """Return facts of a run; reads all files of its checkpoints, and changes nothing."""
+    from tgflow.run.forget import erased
+
     offline = path / "checkpoint"
     problems: dict[str, str] = {}
     if num_damaged := read_records(path / "metrics.jsonl", most=1).num_damaged:
@@ -139,6 +141,7 @@ def _read_run(path: Path) -> dict[str, Any]:
         "scores": _scores(path, elapsed, problems),
         "stream": _figures(path / "stream.json", problems),
         "files": (_figures(path / LEARNED_FILES, problems) or {}).get("files", []),
+        "erased": erased(path),
         "report": (path / "report.html").exists(),
         "problems": problems,
     }
@@ -223,6 +226,9 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found["stream"]:
         rows.append(("rows", row_sums(found["stream"])))
         rows.append(("dead letters", _growth_text(found["dead_letters"])))
+    if erased := found["erased"]:
+        age = duration(max(time.time() - erased["at"], 0))
+        rows.append(("forgotten nodes", f"{erased['nodes']:,}, the last {age} ago"))
     if found["scores"]:
         text = f"{_growth_text(found['scores'])}, in {found['scores']['to']}"
         rows.append(("scores", printable(text)))

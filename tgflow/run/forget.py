@@ -146,6 +146,14 @@ def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs) -> None:
     shutil.rmtree(folder / STAGED, ignore_errors=True)
 
 
+def erased(path: Path) -> dict[str, Any] | None:
+    """Return how many nodes of a run were forgotten so far, and when the last; None without any."""
+    file = path / FOLDER / DONE
+    if not file.exists():
+        return None
+    return {"nodes": json.loads(file.read_bytes())["erased"], "at": file.stat().st_mtime}
+
+
 def unreachable(path: Path) -> list[str]:
     """Return what a run may have sent or learned of its nodes, and cannot take back, in words."""
     c = _config(path)
@@ -232,12 +240,13 @@ class _Erasure:
         self._texts()
         for folder in sorted({self._staged, *(staged.parent for staged, _ in self._moves)}):
             self._fs.sync_directory(folder)
-        known, events = len(self._nodes), len(self._positions)
+        known, events, done = len(self._nodes), len(self._positions), erased(self._path)
+        figures = {"nodes": len(self._names), "known": known, "events": events}
         journal = {
             "moves": [[self._name(each) for each in move] for move in self._moves],
             "gone": [self._name(each) for each in self._gone],
             "requests": [each.name for each in self._requests],
-            "figures": {"nodes": len(self._names), "known": known, "events": events},
+            "figures": figures | {"erased": known + (0 if done is None else done["nodes"])},
         }
         file = self._path / FOLDER / JOURNAL
         _write(self._fs, file, [json.dumps(journal).encode()], replaces=True)

@@ -11,13 +11,18 @@ from tgflow.report.callbacks import FigureCallback, TensorBoard
 from tgflow.report.label_figures import class_of
 from tgflow.run.records import BOARD
 
+MAX_BYTES = 64 << 20
+"""Size at which the event files of TensorBoard are rotated."""
+
 
 class RunLogger(FigureCallback, Component):
     """Logs the figures of a run to TensorBoard, if asked; `facts`: `Config.label_facts`."""
 
     def __init__(self, kind: str | None, path: Path, step: int, facts: Mapping[str, str]) -> None:
         self._facts = facts
-        self._board = None if kind is None else TensorBoard(path / BOARD, step=step)
+        self._board = (
+            None if kind is None else TensorBoard(path / BOARD, step=step, max_bytes=MAX_BYTES)
+        )
 
     def log(self, step: int, record: Mapping[str, Any]) -> None:
         """Log figures; names of those of the positive label end in it: `edge.ap.is_fraud=1`."""

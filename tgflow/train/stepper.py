@@ -270,6 +270,8 @@ class Stepper:
     def store(self, batch: StepBatch) -> None:
         scores = self._predicted if self._learned is None else self._learned.scores
         self.learner.commit(batch, scores)
+        if self.late is not None:
+            self.late.commit()
 
     def finish(self, of: MicroBatch) -> None:
         """Queue the micro-batch for its record."""

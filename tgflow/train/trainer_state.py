@@ -143,7 +143,7 @@ def save_graph(
     writer.note(_CACHES, kinds)
     num_rows = graph.num_node_rows(position)
     if graph.edge_x is not None:
-        first = graph.log.start_of_piece(graph.since(position))
+        first = writer.meta["first"]  # as of the events
         save_rows(writer, "edge_x", graph.edge_x, position, volatile=by_part, first=first)
     if graph.node_x is not None:
         save_rows(writer, "node_x", graph.node_x, num_rows, volatile=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +11,9 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow import TGN, ContinualConfig, ContinualTrainer, Scores, TemporalGraph
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
+from tgflow.graph import EventLog, Horizon
 from tgflow.report.compare import Comparison, Entrant
+from tgflow.report.compare.attributes import event_facts
 from tgflow.train import TrainingDiverged
 
 CONFIG = ContinualConfig(batch_size=20, mrr_negatives=5, learning_rate=1e-2, seed=7)
@@ -56,19 +59,26 @@ def assert_same_scores(left, right):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("horizon", "changes"),
     [
-        {"mrr_further": "historical:3", "updates": 2},
-        {"updates": 0, "mrr_negatives": "all", "mrr_every": 1},
+        (None, {"mrr_further": "historical:3", "updates": 2}),
+        (None, {"updates": 0, "mrr_negatives": "all", "mrr_every": 1}),
+        (Horizon(32), {"replay_ratio": 0.5}),
     ],
 )
-def test_each_model_matches_a_separate_run(changes):
+def test_each_model_matches_a_separate_run(horizon, changes, monkeypatch):
+    monkeypatch.setattr(EventLog, "piece", 8)
     config = replace(CONFIG, **changes)
-    found = compared(tgn(0), tgat(1), tgn(1), config=config)
+    graph = TemporalGraph("undirected", 2, horizon=horizon)
+    found = Comparison((tgn(0), tgat(1), tgn(1)), graph, config)
+    found.run(pieces(EVENTS[:60], 30))
+    found = Comparison.from_checkpoint((tgn(0), tgat(1), tgn(1)), found.checkpoint())
+    found.run(pieces(EVENTS[60:], 64))
     for key, make in (("tgn/0", small_tgn), ("tgat/1", small_tgat), ("tgn/1", small_tgn)):
         seed = int(key[-1])
         own = replace(config, seed=seed, data_seed=7, mrr_every=1)
-        alone = ContinualTrainer(make(seed), TemporalGraph("undirected", 2), own)
+        graph = TemporalGraph("undirected", 2, horizon=horizon)
+        alone = ContinualTrainer(make(seed), graph, own)
         result = untimed(alone.run(pieces(EVENTS, 50)))
         mine = figures(found)[key]
         same = [name for name in result if name.startswith(("prequential.", "test.", "running."))]
@@ -76,6 +86,11 @@ def test_each_model_matches_a_separate_run(changes):
         assert {n: result[n] for n in same if n != "test.start_event"} == {
             n: mine[n] for n in same if n != "test.start_event"
         }
+    assert horizon is None or graph.log.first > 60
+    whole = TemporalGraph("undirected", 2)
+    whole.append(EVENTS)
+    facts, expected = (event_facts(each, 0, 130) for each in (found.graph, whole))
+    assert all(np.array_equal(facts[name], expected[name]) for name in expected)
 
 
 def test_scores_do_not_depend_on_order_or_other_models():

@@ -232,7 +232,7 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("run", SORT, {"order.late": "drop"}), ("compare", {}, {"order.dedup_window": 5}),
     ("run", ENDLESS, {"stream.categorical": ["x"]}), ("run", {}, {"kafka.dead_letter_topic": "x"}),
     ("run", {"order.max_time_jump": "1d"} | HORIZON, {"order.max_time_jump": "none"}),
-    ("train", {}, {"graph.horizon_events": 500}), ("compare", {}, {"graph.horizon_events": 500}),
+    ("train", {}, {"graph.horizon_events": 500}),
     ("train", {}, {"graph.table": "disk"}), ("run", GPU, {"graph.table": "disk"}),
     ("info", {}, {"graph.node_columns": ["x"]}), ("info", {}, {"graph.node_side": "x"}),
     ("train", GPU, {"graph.device_budget": "8GB", "run.device": "cpu"}),

@@ -71,6 +71,7 @@ CSV_ROWS = {
     b"1,2,3,,0": ("null", "f0 is empty; " + FILLED),
     b"1,2,3,NA,0": ("null", "f0 is NA; " + FILLED),
     b"1,2,3,big,0": ("type", "f0 is 'big', expected a number"),
+    b'1,2,3,"7\n",0': ("type", "f0 is '7\\n', expected a number"),
     b"1,2,3,nan,0": ("nan", f"f0 is nan {NO_NAN}"),
     b"1,2,3,-inf,0": ("inf", f"f0 is -inf {FINITE}"),
     b"1,2,3,1e39,0": ("inf", f"f0 is inf {FINITE}"),

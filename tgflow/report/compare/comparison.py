@@ -74,6 +74,7 @@ class Comparison(StreamTrainer):
             config = replace(config, data_seed=config.seed)
         task = make_task(config.task)
         super().__init__(graph, config, execution, device_of_lineup(lineup), task=task)
+        graph.log.read_again = 0  # events out of the horizon are kept for the attributes of all
         self._groups: dict[tuple[Any, ...], _Group] = {}
         """Participants grouped by their needs; a group shares batches."""
         self.participants = [self._participant(entrant) for entrant in lineup]

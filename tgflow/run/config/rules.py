@@ -78,8 +78,6 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "time that is right, --max-time-jump 1d"),
     ("learning", lambda c, by: not by.live and (c.graph.horizon or c.graph.horizon_events),
      "--horizon and --horizon-events are for learning online; use tgflow run"),
-    ("compare", lambda c, by: c.graph.horizon or c.graph.horizon_events,
-     "--horizon and --horizon-events: compare reads all events again at its end; use tgflow run"),
     ("learning", lambda c, by: c.graph.table == "disk" and by.command != "run",
      "--graph-table disk is for runs, which have a directory for its files; use tgflow run"),
     ("run", lambda c, by: c.graph.table == "disk" and c.has_gpu_graph,

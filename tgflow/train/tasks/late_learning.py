@@ -66,11 +66,11 @@ class LateLearning(Component):
         self._history, self._log, self._results, self._seed = history, graph.log, results, seed
         self._is_delayed = c.label_delay is not None
         self._num_new, self._num_again = batch_size, round(c.label_replay * batch_size)
-        self._at = 0
-        """The micro-batch that is learned, by its first event."""
+        self._predicted: tuple[int, Tensor, Tensor] | None = None
+        """First event, past and values of the micro-batch that was predicted, if they are kept."""
         self._before = self._after = (0, 0)
-        """Up to where labels were learned before it, and with it: own labels, by event, and late
-        ones, in the order in which they became known."""
+        """Up to where labels were learned before the micro-batch that is learned, and with it: own
+        labels, by event, and late ones, in the order in which they became known."""
         decoder.keep = decoder.inputs
 
     @classmethod
@@ -85,18 +85,28 @@ class LateLearning(Component):
         return cls(labels, decoder, graph, *numbers, results, learner.execution.scratch)
 
     def put(self, batch: StepBatch, values: Tensor) -> None:
-        """Keep the inputs of a micro-batch that was predicted."""
+        """Take the inputs of a micro-batch that was predicted, to keep them at `commit`."""
         assert isinstance(batch, Batch)
         assert batch.targets is not None
         assert batch.targets.host_past is not None
-        if self._rows.first is None:
-            eid = batch.host.eid[: batch.num_new]
-            if not self._is_delayed and (self._history.classes(eid) >= 0).all():
-                return
-            self._rows.first = batch.host.begin
+        self._predicted = None
+        may_skip = self._rows.first is None and not self._is_delayed
+        if may_skip and (self._history.classes(batch.host.eid[: batch.num_new]) >= 0).all():
+            return
         past = batch.targets.host_past[: batch.num_new].flatten(1)
-        self._results.put((batch.host.begin, past), {"values": values[: batch.num_new]})
+        self._predicted = batch.host.begin, past, values[: batch.num_new]
+
+    def commit(self) -> None:
+        """Keep the inputs of the micro-batch, and count its labels as learned."""
+        self._before = self._after
+        if self._predicted is None:
+            return
+        start, past, values = self._predicted
+        if self._rows.first is None:
+            self._rows.first = start
+        self._results.put((start, past), {"values": values})
         self._write()
+        self._predicted = None
 
     def _write(self, *, everything: bool = False) -> None:
         for (start, past), values, _ in self._results.take(everything=everything):
@@ -105,11 +115,9 @@ class LateLearning(Component):
     def attach(self, batch: Batch) -> Batch:
         """Return a batch to learn with kept labels; those of all updates of a micro-batch."""
         begin, targets = batch.host.begin, batch.targets
-        if self._rows.first is None:
+        if self._rows.first is None and self._predicted is None:
             return batch
         assert targets is not None
-        if begin != self._at:
-            self._at, self._before = begin, self._after
         first = max(self._rows.begin(batch.host.end), self._log.since(begin))
         new, self._after = self._became_known(begin, first)
         again = self._again(
@@ -170,8 +178,8 @@ class LateLearning(Component):
     def save(self, writer: Checkpoint) -> None:
         if self._rows.first is not None:
             self._write(everything=True)
-            writer.note(self.name, [*self._after])
-            learned, late = self._after
+            writer.note(self.name, [*self._before])
+            learned, late = self._before
             at = writer.meta.get("position", 0)  # none in a part of a comparison, without a horizon
             is_forgotten = self._log.since(at) > 0
             has_learned = late or is_forgotten or self._history.num_labeled(learned)
@@ -182,7 +190,6 @@ class LateLearning(Component):
             self._rows.load(reader)
             own, late = read_as(tuple[int, int], reader.meta[self.name], self.name)
             self._before = self._after = own, late
-            self._at = self._rows.stop
 
 
 def _filled(rows: Tensor, num: int) -> Tensor:
