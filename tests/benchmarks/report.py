@@ -72,8 +72,8 @@ TABLES: Mapping[str, Sequence[Picked]] = {
         Picked(
             "prepare", ("prepare, TGN, 1 hop of 10", "prepare, TGAT, 2 hops of 10"), {"x_dim": 0}
         ),
-        Picked("table", ("gather rows",)),
-        Picked("disk", ("table on disk",)),
+        Picked("table", ("gather rows",), {"dim": 172}),
+        Picked("disk", ("table on disk",), {"floats": 768}),
         Picked("stream", ("files, to the log",)),
         Picked("kafka", ("Kafka to log, arrow", "Kafka to log, json")),
         Picked("serve", ("serve, p99 beside learning",)),
@@ -89,7 +89,11 @@ TABLES: Mapping[str, Sequence[Picked]] = {
     ),
     "accuracy": (Picked("accuracy", ("prequential AP",), {"model": "tgn+pairs"}),),
     "reliability": (
-        Picked("kills", ("kill -9 under disk and clock faults, bit-identical final state",)),
+        Picked(
+            "kills",
+            ("kill -9 under disk and clock faults, bit-identical final state",),
+            {"of": "all"},
+        ),
         Picked(
             "reliability",
             (

@@ -1,4 +1,4 @@
-"""Memory that returns to the system while its owner lives."""
+"""Advice to the system on the memory of tensors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,27 @@ def discard(values: Tensor) -> None:
     On Linux they read as zeros, and take memory again as they are written. Elsewhere nothing is
     freed.
     """
+    _advise(values, "MADV_DONTNEED")
+
+
+def prefer_huge_pages(values: Tensor) -> None:
+    """Ask for huge pages for a new tensor in host memory, from 4 MB on, on Linux.
+
+    Large memory is new to the process at every allocation, and its first use then costs a page
+    fault per 2 MB, not per 4 KB.
+    """
+    if values.nbytes >= 4 << 20:
+        _advise(values, "MADV_HUGEPAGE")
+
+
+def _advise(values: Tensor, advice: str) -> None:
+    """Advise the system on the whole pages of a contiguous tensor; a refusal is ignored."""
     page = mmap.PAGESIZE
     begin = -(-values.data_ptr() // page) * page
     end = (values.data_ptr() + values.nbytes) // page * page
     if sys.platform == "linux" and begin < end:
-        _LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
+        size = ctypes.c_size_t(end - begin)
+        _LIBC.madvise(ctypes.c_void_p(begin), size, getattr(mmap, advice))
 
 
 def release_free() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tgflow.base.describe import described
+from tgflow.base.free_memory import prefer_huge_pages
 from tgflow.graph.events import NO_NODE, NUM_RELATIONS
 
 
@@ -60,8 +61,12 @@ class Neighbors:
     @classmethod
     def empty(cls, size: int, k: int, device: torch.device | str = "cpu") -> Neighbors:
         """Return uninitialized results for `size` queries, for a sampler's `out=`."""
-        nodes = torch.empty(size, k, dtype=torch.int64, device=device)
         count = torch.empty(size, dtype=torch.int32, device=device)
+        if count.is_cpu:  # in one allocation, of which malloc keeps the pages for the next
+            columns = torch.empty(3, size, k, dtype=torch.int64)
+            prefer_huge_pages(columns)
+            return cls(columns[0], columns[1], columns[2], count)
+        nodes = torch.empty(size, k, dtype=torch.int64, device=device)
         return cls(nodes, torch.empty_like(nodes), torch.empty_like(nodes), count)
 
     @property
