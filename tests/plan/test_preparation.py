@@ -66,6 +66,7 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
     if changes.get("only") is None and changes["replay"] is None:
         changes["negatives"] = replace(changes["negatives"], every=draw(st.integers(1, 3)))
     changes["counts"] = draw(st.sampled_from(COUNTS))
+    changes["counts_dtype"] = draw(st.sampled_from([torch.float32, torch.float64]))
     node_rows = draw(st.none() | st.integers(0, 9).map(lambda rows: torch.rand(rows, 3)))
     changes["slices"] = draw(st.integers(1, 3))
     places = st.sampled_from(["host", "disk", "uva", "device", "cached"])
@@ -117,7 +118,7 @@ def test_single_call_batches_match_the_general_path(plan_on: PlanOn) -> None:
 
 @settings(max_examples=tries(60, 12))
 @given(any_plans())
-def test_the_core_draws_the_negatives_of_the_sampler(plan_on: PlanOn) -> None:
+def test_the_core_draws_the_negatives_and_counts_of_the_general_path(plan_on: PlanOn) -> None:
     draws = plan_on(None).draws
     for index in range(len(draws)):
         drawn, begin = draws.roots(1, index), draws.span(index)[0]
@@ -127,6 +128,9 @@ def test_the_core_draws_the_negatives_of_the_sampler(plan_on: PlanOn) -> None:
         assert torch.equal(found.src, expected.src)
         assert torch.equal(found.dst, expected.dst)
         assert found.num_fallbacks == expected.num_fallbacks
+        if draws.counts.asked:
+            counts = draws.counts.answer(**draws.pairs_of(drawn)._asdict())
+            assert torch.equal(drawn.counts, counts.to(draws.counts_dtype))
         if expected.mask is None:
             assert found.mask is None
         else:

@@ -76,7 +76,7 @@ class Roots:
     """The sources, the destinations and the negatives of all events, then the negatives' sources
     unless they are the events' own. Not deduplicated."""
     counts: Tensor | None = None
-    """float64 `[B, 1 + m, C]`: the plan's counts, if it has any."""
+    """`[B, 1 + m, C]`: the plan's counts, of its `counts_dtype`, if it has any."""
     slice: BatchSlice | None = None
     """As `Batch.slice`."""
     columns: Mapping[str, Tensor] | None = None
@@ -122,6 +122,7 @@ class Draws:
     with_memory: bool
     with_nodes: bool
     counts: CountHistory
+    counts_dtype: torch.dtype
     pairs: PairHistory
     slices: int
     for_gradients: bool
@@ -312,7 +313,9 @@ class Draws:
         num, m, width = at.num_events, self.negatives.num, len(self.counts.asked)
         if at.counts < 0:
             return None
-        return piece.column(at.counts, num * (1 + m), width, torch.float64).view(num, 1 + m, width)
+        return piece.column(at.counts, num * (1 + m), width, self.counts_dtype).view(
+            num, 1 + m, width
+        )
 
     def _given(
         self, key: int, begin: int, end: int, only: Tensor | None, first: int, num_replay: int
@@ -414,7 +417,8 @@ class Draws:
         if not self.counts.asked or self.graph.shard.world > 1:
             return roots
         counts = self.counts.at(self.graph.since(roots.host.begin))
-        return replace(roots, counts=counts.answer(**self.pairs_of(roots, limit)._asdict()))
+        found = counts.answer(**self.pairs_of(roots, limit)._asdict())
+        return replace(roots, counts=found.to(self.counts_dtype))
 
     def _some_of(
         self,
@@ -539,5 +543,5 @@ def _preparer(draws: Draws, since: int) -> tuple[PairHistory, Preparer]:
         collide=drawn.collide,
         replace=drawn.replace,
         half_life=1.0 if draws.replay is None else draws.replay.half_life,
-        has_float_counts=False,
+        has_float_counts=draws.counts_dtype is torch.float32,
     )
