@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings.hpp"
@@ -110,19 +111,20 @@ BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, Row
   return {true, &rows};
 }
 
-/// The layout as numbers: those of the batch, and seven of each block; see tgflow/plan/plan.py.
-std::vector<int64_t> numbers(const BatchLayout& b) {
-  std::vector<int64_t> all{b.num_whole, b.whole_eid,   b.whole_t,        b.whole_ends, b.num_events,
-                           b.num_new,   b.num_queries, b.num_fallbacks,  b.eid,        b.t,
-                           b.ends,      b.row,         b.counts,         b.num_nodes,  b.nodes,
-                           b.position,  b.num_edges,   b.num_in_blocks,  b.own_row,    b.edge_ids,
-                           b.edge_x,    b.x,           b.node_ids,       b.node_x,     b.mask,
-                           b.log_q,     b.query_t,     b.query_position, b.words};
-  for (const BatchLayout::Block& block : b.blocks) {
-    all.insert(all.end(), {block.targets, block.target, block.neighbor, block.mask, block.dt, block.eid,
-                           block.edge_row});
-  }
-  return all;
+using Numbers = std::vector<int64_t>;
+
+/// The layout as numbers: those of the batch, and of each block; see tgflow/plan/_native.py.
+std::pair<Numbers, std::vector<Numbers>> numbers(const BatchLayout& b) {
+  const Numbers batch{b.num_whole, b.whole_eid,   b.whole_t,        b.whole_ends, b.num_events,
+                      b.num_new,   b.num_queries, b.num_fallbacks,  b.eid,        b.t,
+                      b.ends,      b.row,         b.counts,         b.num_nodes,  b.nodes,
+                      b.position,  b.num_edges,   b.num_in_blocks,  b.own_row,    b.edge_ids,
+                      b.edge_x,    b.x,           b.node_ids,       b.node_x,     b.mask,
+                      b.log_q,     b.query_t,     b.query_position, b.words};
+  std::vector<Numbers> blocks;
+  for (const BatchLayout::Block& of : b.blocks)
+    blocks.push_back({of.targets, of.target, of.neighbor, of.mask, of.dt, of.eid, of.edge_row});
+  return {batch, blocks};
 }
 
 /// Negatives of `num` events, `m` each.
@@ -138,14 +140,13 @@ tgflow::GivenNegatives given(const OptionalTensor& dst, const OptionalTensor& sr
   return found;
 }
 
-std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t key,
-                             const std::optional<uint64_t>& slice_key, const OptionalTensor& negative_dst,
-                             const OptionalTensor& negative_src, const OptionalTensor& log_q,
-                             bool is_drawn_only, bool with_counts, int64_t begin, int64_t end, int64_t since,
-                             const OptionalTensor& only, int64_t replay_begin, int64_t num_replay,
-                             bool reads_edges, const OptionalTensor& edge_x, bool reads_nodes,
-                             const OptionalTensor& node_x, int64_t node_end, bool is_padded,
-                             const OptionalTensor& rows) {
+std::pair<Numbers, std::vector<Numbers>> prepare(
+    Preparer& preparer, Slab& slab, uint64_t key, const std::optional<uint64_t>& slice_key,
+    const OptionalTensor& negative_dst, const OptionalTensor& negative_src, const OptionalTensor& log_q,
+    bool is_drawn_only, bool with_counts, int64_t begin, int64_t end, int64_t since,
+    const OptionalTensor& only, int64_t replay_begin, int64_t num_replay, bool reads_edges,
+    const OptionalTensor& edge_x, bool reads_nodes, const OptionalTensor& node_x, int64_t node_end,
+    bool is_padded, const OptionalTensor& rows) {
   const tgflow::BatchRules& rules = preparer.rules();
   check_number("end", end, 1, preparer.log().size());
   check_number("begin", begin, 0, end - 1);

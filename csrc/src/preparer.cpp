@@ -63,7 +63,6 @@ int64_t padded_rows(int64_t rows) {
 /// Scratch memory for preparing one batch at a time.
 struct Preparer::Workspace {
   Room<eid_t> start, cut, events;
-  Room<uint8_t> mask;
   Room<tick_t> query_t;
   Room<int64_t> query_position;
   Columns above, below;
@@ -97,10 +96,6 @@ class Preparer::Preparation {
     if (ask_.edge_x.is_read) find_events();
     if (ask_.edge_x.rows != nullptr) gather_edges();
     if (ask_.node_x.is_read) read_nodes();
-    if (has_mask()) {  // last: it is for the host alone
-      out_.mask = slab_.add<uint8_t>(out_.num_whole * m());
-      std::copy_n(work_.mask.of(0), out_.num_whole * m(), slab_.at<uint8_t>(out_.mask));
-    }
     return std::move(out_);
   }
 
@@ -159,6 +154,14 @@ void Preparer::Preparation::draw_events() {
   out_.num_queries = 2 * num() + num_negatives;
   out_.eid = slab_.add<eid_t>(num());
   out_.t = slab_.add<tick_t>(num());
+  if (has_mask()) {
+    out_.mask = slab_.add<bool>(num_drawn());
+    bool* const mask = slab_.at<bool>(out_.mask);
+    for (int64_t i = 0; i < num(); ++i) {
+      std::fill_n(mask + i * m(), m(), is_chosen(ask_.begin + i, rules_.every));
+      mask[i * m()] = true;
+    }
+  }
   out_.ends = slab_.add<node_t>(out_.num_queries);
   auto* const eid = slab_.at<eid_t>(out_.eid);
   if (ask_.only != nullptr) {
@@ -204,14 +207,11 @@ void Preparer::Preparation::draw_negatives() {
   request.pairs_from = rules_.pairs_from;
   request.collide = rules_.collide;
   request.replace = rules_.replace;
-  uint8_t* const mask = has_mask() ? work_.mask.of(num_drawn()) : nullptr;
-  for (int64_t i = 0; has_mask() && i < num_drawn(); ++i)
-    mask[i] = i % m() == 0 || is_chosen(ask_.begin + i / m(), rules_.every);
-  request.mask = reinterpret_cast<const bool*>(mask);
+  request.mask = has_mask() ? slab_.at<bool>(out_.mask) : nullptr;
   out_.num_fallbacks = rules_.draws_pairs ? plan_.pairs_.draw_pairs(request, negative_src(), negative_dst())
                                           : plan_.pairs_.draw_destinations(request, negative_dst());
   for (int64_t i = 0; has_mask() && rules_.draws_pairs && i < num_drawn(); ++i) {
-    if (mask[i] != 0) continue;
+    if (request.mask[i]) continue;
     negative_dst()[i] = dst()[i / m()];
     negative_src()[i] = src()[i / m()];
   }

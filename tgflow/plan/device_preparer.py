@@ -96,6 +96,7 @@ class DevicePreparer:
     def __init__(self, draws: Draws, gpu: Device, slabs: Slabs) -> None:
         self._draws, self._gpu, self._copies = draws, gpu, PinnedCopies(gpu)
         self._pinned = PinnedSlabs(gpu)
+        self._tables = {id(each.table.base): each for each in feature_inputs(draws.graph)}
         self._free = slabs
 
     def placed(self, roots: Roots) -> Roots:
@@ -134,13 +135,14 @@ class DevicePreparer:
         All are captured before the first batch of full size.
         """
         draws, lock, num_used = self._draws, threading.Lock(), 0
+        full_size = draws.full_size
 
         def make(epoch: int, index: int, piece: int | BatchPart | None = None) -> LentBatch:
             nonlocal num_used
-            if isinstance(piece, BatchPart):
+            if piece is not None and isinstance(piece, BatchPart):
                 return LentBatch(self._batch(self.placed(draws.roots(epoch, index, piece))))
             filled = draws.fill(self._pinned.pool, epoch, index, piece)
-            is_full = piece is None and filled.at.num_events == draws.full_size
+            is_full = piece is None and filled.at.num_events == full_size
             with lock:
                 slab = None
                 if is_full and num_used < num_slabs:
@@ -179,11 +181,10 @@ class DevicePreparer:
             self._gpu.wait_event(slab.freed)
         if slab.node_x_end != graph.node_x_end:
             slab = self._captured(filled)
-        tables = {id(each.table.base): each for each in feature_inputs(graph)}
         with ExitStack() as reading:
             self._pinned.copy(filled.memory, out=slab.drawn)
             reading.enter_context(graph.backend.reading())
-            for each in tables.values():
+            for each in self._tables.values():
                 reading.enter_context(each.reading())
             slab.work.replay()
         slab.batch = replace(
@@ -224,8 +225,7 @@ class PinnedSlabs:
             while self._copied and self._copied[0][1].query():
                 self._copied.popleft()
         there = self._gpu.copy_from_host(memory, out)
-        with self._lock:
-            self._copied.append((memory, self._gpu.record_event()))
+        self._copied.append((memory, self._gpu.record_event()))
         return there
 
 

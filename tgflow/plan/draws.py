@@ -128,11 +128,13 @@ class Draws:
     for_gradients: bool
     _preparers: BySince[tuple[PairHistory, Preparer]] = field(init=False, repr=False)
     _pool: SlabPool = field(init=False, repr=False)
-    _kind: str | None = field(init=False, repr=False)
+    _drawn: NegativeSampler | None = field(init=False, repr=False)
+    """The negatives, if the core draws them."""
 
     def __post_init__(self) -> None:
-        own = self.negatives.single_kind if isinstance(self.negatives, NegativeSampler) else None
-        object.__setattr__(self, "_kind", own)
+        own = self.negatives
+        is_drawn = isinstance(own, NegativeSampler) and own.single_kind is not None
+        object.__setattr__(self, "_drawn", own if is_drawn else None)
         object.__setattr__(self, "_pool", SlabPool(KEPT_SLABS, None))
         # a proxy: a cycle would keep the memory of a graph that is dropped
         object.__setattr__(self, "_preparers", BySince(partial(_preparer, proxy(self))))
@@ -207,28 +209,32 @@ class Draws:
         """
         graph, size = self.graph, self.batch_size
         begin, end = self.span(index)
-        since, key = graph.since(begin), derive_key(self.seed, epoch, index)
+        since, key = graph.log.since(begin), derive_key(self.seed, epoch, index)
         if self.counts.asked:
             self.counts.check_deletions()
         pairs, native = self._preparers.at(since)
-        only = None if self.only is None else self.only[index * size : (index + 1) * size]
-        num_new = end - begin if only is None else len(only)
-        first, num_replay = begin, 0
+        only, num_new, first, num_replay = None, end - begin, begin, 0
+        if self.only is not None:
+            only = self.only[index * size : (index + 1) * size]
+            num_new = len(only)
         if self.replay is not None:
             first, num_replay = self.replay.begin(begin, since), self.replay.num_events(num_new)
-        given: Negatives | None = None
-        if self._kind is None:
+        given, own = None, self._drawn
+        if own is None:
             given = self._given(key, begin, end, only, first, num_replay)
-        else:
-            assert isinstance(self.negatives, NegativeSampler)
-            draws_pairs = self.negatives.draws_pairs
-            pairs.upto(end if draws_pairs else self.negatives.limit(end), pairs=draws_pairs)
-        rows = self.rows_of_slice(number, num_new, num_new + min(num_replay, begin - first))
-        own_key = key if rows is None else derive_key(key, KeyDomain.SLICE, number or 0)
+        elif own.draws_pairs:
+            pairs.upto(end, pairs=True)
+        elif len(pairs.native) < (known := own.limit(end)):
+            pairs.upto(known)
+        rows, own_key = None, key
+        if number is not None:
+            num_events = num_new + min(num_replay, begin - first)
+            rows = self.rows_of_slice(number, num_new, num_events)
+            own_key = key if rows is None else derive_key(key, KeyDomain.SLICE, number)
         features: Mapping[Feature, Tensor] = {} if tables is None else tables()
-        node_end = graph.node_x_end
+        node_end = None if tables is None else graph.node_x_end
         slab = Slab(pool)
-        numbers = native.prepare(
+        places, blocks = native.prepare(
             slab,
             key=key,
             slice_key=own_key,
@@ -252,26 +258,26 @@ class Draws:
             rows=rows,
         )
         memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab alive
-        at = BatchPlaces(*numbers[: len(BatchPlaces._fields)])
-        step = len(BlockPlaces._fields)
-        starts = range(len(BatchPlaces._fields), len(numbers), step)
-        blocks = [BlockPlaces(*numbers[start : start + step]) for start in starts]
+        at, num = BatchPlaces(*places), places[0]
+        a, b, c = at.whole_eid // 8, at.whole_t // 8, at.whole_ends // 8
         # copies: events outlive their batch, and would keep its slab alive
-        num, m = at.num_whole, self.negatives.num
-        ends = memory[: at.whole_ends + 16 * num].clone().view(torch.int64)
-        places = at.whole_eid, at.whole_t, at.whole_ends, at.whole_ends + 8 * num
-        eid, t, src, dst = (ends[place // 8 :][:num] for place in places)
-        mask = None if given is None else given.mask
+        kept = memory[: at.whole_ends + 16 * num].clone()
+        ends = kept.view(torch.int64)
+        mask = None
         if given is not None:
-            at = at._replace(num_fallbacks=given.num_fallbacks)
+            mask, at = given.mask, at._replace(num_fallbacks=given.num_fallbacks)
         elif at.mask >= 0:
-            mask = SlabColumns(memory).column(at.mask, num, m, torch.bool).clone()
-        weight, relation = (graph.log.column(name, eid) for name in ("weight", "relation"))
+            m = self.negatives.num
+            mask = kept[at.mask : at.mask + num * m].view(torch.bool).view(num, m)
+        eid, column = ends[a : a + num], graph.log.column
+        src, dst, t = ends[c : c + num], ends[c + num : c + 2 * num], ends[b : b + num]
+        weight, relation = column("weight", eid), column("relation", eid)
         host, of = HostEvents(eid, src, dst, t, begin, end, mask, weight, relation), None
         if rows is not None and number is not None:
             of = BatchSlice(number, self.slices, num_new, at.num_fallbacks, host)
             host = host.part(rows)
-        return FilledSlab(epoch, index, own_key, memory, host, of, at, blocks)
+        hops = [BlockPlaces(*each) for each in blocks] if blocks else []
+        return FilledSlab(epoch, index, own_key, memory, host, of, at, hops)
 
     def view(self, filled: FilledSlab, memory: Tensor) -> Roots:
         """Return the queries of a batch as views of `memory`, its slab or a copy on the GPU."""
@@ -516,8 +522,8 @@ class Draws:
 
 def _preparer(draws: Draws, since: int) -> tuple[PairHistory, Preparer]:
     """Return the pairs within a horizon, and what draws the batches that see it."""
-    graph, own, pairs = draws.graph, draws.negatives, draws.pairs.at(since)
-    drawn = own if isinstance(own, NegativeSampler) and own.single_kind else NegativeSampler(1)
+    graph, pairs = draws.graph, draws.pairs.at(since)
+    drawn = NegativeSampler(1) if draws._drawn is None else draws._drawn
     is_whole, backend, sampler = graph.shard.world == 1, graph.backend, draws.sampler
     counts = draws.counts.at(since).native if draws.counts.asked and is_whole else None
     strategy = "recent" if callable(sampler.strategy) else sampler.native_strategy
@@ -535,7 +541,7 @@ def _preparer(draws: Draws, since: int) -> tuple[PairHistory, Preparer]:
         with_memory=draws.with_memory,
         with_nodes=draws.with_nodes,
         seconds_per_tick=graph.seconds_per_tick,
-        num_negatives=own.num,
+        num_negatives=draws.negatives.num,
         every=drawn.every,
         draws_pairs=drawn.draws_pairs,
         cut=-1 if drawn.cut is None or drawn.draws_pairs else drawn.cut,
