@@ -276,20 +276,12 @@ void Preparer::Preparation::count_past() {
     std::transform(eid, eid + num(), std::back_inserter(relation),
                    [&](eid_t e) { return log().relation()[e]; });
   }
-  const EventCounts::Pairs pairs{src(),
-                                 dst(),
-                                 negative_src(),
-                                 negative_dst(),
-                                 slab_.at<tick_t>(out_.t),
-                                 limit,
-                                 relation.empty() ? nullptr : relation.data(),
-                                 num(),
-                                 m()};
-  if (rules_.has_float_counts) {
-    counts->answer(pairs, slab_.at<float>(out_.counts), ask_.is_drawn_only);
-  } else {
-    counts->answer(pairs, slab_.at<double>(out_.counts), ask_.is_drawn_only);
-  }
+  const auto answer = [&](auto* out) {
+    counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit,
+                    relation.empty() ? nullptr : relation.data(), num(), m()},
+                   out, ask_.is_drawn_only);
+  };
+  rules_.has_float_counts ? answer(slab_.at<float>(out_.counts)) : answer(slab_.at<double>(out_.counts));
 }
 
 /// Time and position of each query.

@@ -188,13 +188,9 @@ class DevicePreparer:
                 reading.enter_context(each.reading())
             slab.work.replay()
         slab.batch = replace(
-            slab.batch,
-            epoch=filled.epoch,
-            index=filled.index,
-            num_new=filled.at.num_new,
-            host=filled.host,
-            num_fallbacks=filled.at.num_fallbacks,
-        )
+            slab.batch, epoch=filled.epoch, index=filled.index, num_new=filled.at.num_new,
+            host=filled.host, num_fallbacks=filled.at.num_fallbacks,
+        )  # fmt: skip
         return slab
 
     def _captured(self, filled: FilledSlab) -> _Captured:

@@ -234,29 +234,16 @@ class Draws:
         features: Mapping[Feature, Tensor] = {} if tables is None else tables()
         node_end = None if tables is None else graph.node_x_end
         slab = Slab(pool)
+        dst = src = log_q = None
+        if given is not None:
+            dst, src = given.dst.contiguous(), None if given.own_sources else given.src.contiguous()
+            log_q = given.log_q
         places, blocks = native.prepare(
-            slab,
-            key=key,
-            slice_key=own_key,
-            negative_dst=None if given is None else given.dst.contiguous(),
-            negative_src=None if given is None or given.own_sources else given.src.contiguous(),
-            log_q=None if given is None else given.log_q,
-            is_drawn_only=tables is None,
-            with_counts=with_counts,
-            begin=begin,
-            end=end,
-            since=since,
-            only=only,
-            replay_begin=first,
-            num_replay=num_replay,
-            reads_edges=graph.edge_x is not None,
-            edge_x=features.get("edge_x"),
-            reads_nodes=graph.node_x is not None,
-            node_x=features.get("node_x"),
-            node_end=INT64_MAX if node_end is None else node_end,
-            is_padded=is_padded,
-            rows=rows,
-        )
+            slab, key, own_key, dst, src, log_q, tables is None, with_counts, begin, end, since,
+            only, first, num_replay, graph.edge_x is not None, features.get("edge_x"),
+            graph.node_x is not None, features.get("node_x"),
+            INT64_MAX if node_end is None else node_end, is_padded, rows,
+        )  # fmt: skip
         memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab alive
         at, num = BatchPlaces(*places), places[0]
         a, b, c = at.whole_eid // 8, at.whole_t // 8, at.whole_ends // 8
@@ -282,7 +269,7 @@ class Draws:
     def view(self, filled: FilledSlab, memory: Tensor) -> Roots:
         """Return the queries of a batch as views of `memory`, its slab or a copy on the GPU."""
         at, host, piece = filled.at, filled.host, SlabColumns(memory)
-        num, m, queries = at.num_events, self.negatives.num, at.num_queries
+        num, m, size = at.num_events, self.negatives.num, at.num_queries
         src, dst, negative_src, negative_dst = piece.ends(at.ends, at, m)
         columns = begin = since = params = None
         if self.gpu is not None and memory.device == self.gpu.device:
@@ -291,28 +278,17 @@ class Draws:
             begin, since = piece.column(at.words, 1), piece.column(at.words + 8, 1)
             params = piece.column(at.words + 16, len(self.fanouts), PARAMS)
         negatives = Negatives(
-            negative_src,
-            negative_dst,
-            at.num_fallbacks if filled.slice is None else 0,
-            own_sources=queries == num * (2 + m),
-            mask=host.negative_mask,
+            negative_src, negative_dst, 0 if filled.slice else at.num_fallbacks,
+            own_sources=size == num * (2 + m), mask=host.negative_mask,
             log_q=piece.features(at.log_q, num, m),
-        )
+        )  # fmt: skip
+        places = at.ends, at.query_t, at.query_position
+        queries = Frontier(*(piece.column(place, size) for place in places))
         return Roots(
-            filled.epoch,
-            filled.index,
-            filled.key,
-            at.num_new,
-            host,
-            negatives,
-            Frontier(*(piece.column(x, queries) for x in (at.ends, at.query_t, at.query_position))),
-            self.counts_of(at, piece),
-            filled.slice,
-            columns,
-            begin,
-            since if self.graph.horizon is not None else None,
-            params,
-        )
+            filled.epoch, filled.index, filled.key, at.num_new, host, negatives, queries,
+            self.counts_of(at, piece), filled.slice, columns, begin,
+            None if self.graph.horizon is None else since, params,
+        )  # fmt: skip
 
     def counts_of(self, at: BatchPlaces, piece: SlabColumns) -> Tensor | None:
         """Return the counts of a slab's events and negatives; None if it has none."""
@@ -528,26 +504,14 @@ def _preparer(draws: Draws, since: int) -> tuple[PairHistory, Preparer]:
     counts = draws.counts.at(since).native if draws.counts.asked and is_whole else None
     strategy = "recent" if callable(sampler.strategy) else sampler.native_strategy
     return pairs, Preparer(
-        log=backend.log,
-        graph=backend.native if isinstance(backend, HostGraph) else None,
-        pairs=pairs.native,
-        counts=counts,
-        start=draws.start,
-        batch_size=draws.batch_size,
-        fanouts=list(draws.fanouts),
-        strategy=NATIVE_STRATEGIES[strategy],
-        span=sampler.span or 1,
-        sees_all_before=draws.sees_all_before,
-        with_memory=draws.with_memory,
-        with_nodes=draws.with_nodes,
-        seconds_per_tick=graph.seconds_per_tick,
-        num_negatives=draws.negatives.num,
-        every=drawn.every,
-        draws_pairs=drawn.draws_pairs,
+        backend.log, backend.native if isinstance(backend, HostGraph) else None, pairs.native,
+        counts, start=draws.start, batch_size=draws.batch_size, fanouts=list(draws.fanouts),
+        strategy=NATIVE_STRATEGIES[strategy], span=sampler.span or 1,
+        sees_all_before=draws.sees_all_before, with_memory=draws.with_memory,
+        with_nodes=draws.with_nodes, seconds_per_tick=graph.seconds_per_tick,
+        num_negatives=draws.negatives.num, every=drawn.every, draws_pairs=drawn.draws_pairs,
         cut=-1 if drawn.cut is None or drawn.draws_pairs else drawn.cut,
-        pairs_from=drawn.since or 0 if drawn.inductive else 0,
-        collide=drawn.collide,
-        replace=drawn.replace,
-        half_life=1.0 if draws.replay is None else draws.replay.half_life,
+        pairs_from=drawn.since or 0 if drawn.inductive else 0, collide=drawn.collide,
+        replace=drawn.replace, half_life=1.0 if draws.replay is None else draws.replay.half_life,
         has_float_counts=draws.counts_dtype is torch.float32,
-    )
+    )  # fmt: skip
