@@ -79,6 +79,7 @@ class SmoothedCounts(TemporalModel):
     loss = "softmax+bce"
     negatives = "random:40,source:24,recent:32"
     config_type = SmoothedCountsConfig
+    counts_dtype = torch.float32
 
     def __init__(self, config: SmoothedCountsConfig | None = None, **settings: Any) -> None:
         super().__init__()

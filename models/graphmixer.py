@@ -79,6 +79,7 @@ class GraphMixer(TemporalModel):
 
     strategy = "recent"
     config_type = GraphMixerConfig
+    counts_dtype = torch.float32
 
     def __init__(self, config: GraphMixerConfig | None = None, **settings: Any) -> None:
         super().__init__()

@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import torch
 from annotated_types import Ge, Lt
 from torch import nn
 
@@ -83,6 +84,7 @@ class JODIE(TemporalModel):
     strategy = "recent"
     fanouts = (1,)  # the latest event of a node, for its time alone
     config_type = JODIEConfig
+    counts_dtype = torch.float32
     state: NodeMemory
 
     def __init__(self, config: JODIEConfig | None = None, **settings: Any) -> None:

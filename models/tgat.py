@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import torch
 from annotated_types import Ge
 from torch import nn
 
@@ -58,6 +59,7 @@ class TGAT(TemporalModel):
 
     takes_any_fanouts = True
     config_type = TGATConfig
+    counts_dtype = torch.float32
 
     def __init__(self, config: TGATConfig | None = None, **settings: Any) -> None:
         super().__init__()

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import torch
 from annotated_types import Ge
 
 from tgflow.base.describe import described
@@ -74,6 +75,7 @@ class TGN(TemporalModel):
     strategy = "recent"
     takes_any_fanouts = True
     config_type = TGNConfig
+    counts_dtype = torch.float32
     state: NodeMemory
 
     def __init__(self, config: TGNConfig | None = None, **settings: Any) -> None:

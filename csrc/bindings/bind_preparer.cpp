@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings.hpp"
@@ -11,6 +13,7 @@ using tgflow::BatchRequest;
 using tgflow::BatchRules;
 using tgflow::BatchTable;
 using tgflow::EventCounts;
+using tgflow::EventLog;
 using tgflow::PairIndex;
 using tgflow::Preparer;
 using tgflow::RowTable;
@@ -52,13 +55,15 @@ py::buffer_info bytes_of(const Slab& slab) {
   return {reinterpret_cast<uint8_t*>(slab.data()), static_cast<py::ssize_t>(is_filled ? slab.size() : 0)};
 }
 
-std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pairs,
+std::unique_ptr<Preparer> new_preparer(const EventLog& log, const std::optional<TemporalGraph*>& graph,
+                                       const PairIndex& pairs,
                                        const std::optional<EventCounts*>& maybe_counts, int64_t start,
                                        int64_t batch_size, const std::vector<int64_t>& fanouts,
                                        tgflow::Strategy strategy, int64_t span, bool sees_all_before,
                                        bool with_memory, bool with_nodes, double seconds_per_tick,
-                                       int64_t num_negatives, bool draws_pairs, int64_t cut,
-                                       int64_t pairs_from, bool collide, bool replace, double half_life) {
+                                       int64_t num_negatives, int64_t every, bool draws_pairs, int64_t cut,
+                                       int64_t pairs_from, bool collide, bool replace, double half_life,
+                                       bool has_float_counts) {
   EventCounts* const counts = maybe_counts.value_or(nullptr);
   check_number("start", start, 0, tgflow::kMaxEvents);
   check_number("batch_size", batch_size, 1, kMost);
@@ -69,10 +74,11 @@ std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pa
                static_cast<int64_t>(tgflow::Strategy::kDecayed));
   check_number("span", span, 1);
   check_number("num_negatives", num_negatives, 1, kMost);
+  check_number("every", every, 1);
   check_number("cut", cut, -1, tgflow::kMaxEvents);
   if (!(half_life > 0)) throw py::value_error("half_life must be above 0, got " + std::to_string(half_life));
-  if (counts != nullptr && &counts->log() != &graph.log()) {
-    throw py::value_error("counts must be of the graph's log, got those of another");
+  if ((counts != nullptr && &counts->log() != &log) || (graph && &(*graph)->log() != &log)) {
+    throw py::value_error("graph and counts must be of the log, got those of another");
   }
   BatchRules rules;
   rules.start = start;
@@ -84,13 +90,15 @@ std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pa
   rules.with_nodes = with_nodes;
   rules.seconds_per_tick = checked_tick(seconds_per_tick);
   rules.num_negatives = num_negatives;
+  rules.every = every;
   rules.draws_pairs = draws_pairs;
   rules.cut = cut;
   rules.pairs_from = pairs_from;
   rules.collide = collide;
   rules.replace = replace;
   rules.half_life = half_life;
-  return std::make_unique<Preparer>(graph, pairs, counts, std::move(rules));
+  rules.has_float_counts = has_float_counts;
+  return std::make_unique<Preparer>(log, graph.value_or(nullptr), pairs, counts, std::move(rules));
 }
 
 /// A table's rows, in `rows`; without rows, whether their ids are requested.
@@ -103,56 +111,77 @@ BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, Row
   return {true, &rows};
 }
 
-/// The layout as numbers: those of the batch, and seven of each block; see tgflow/plan/plan.py.
-std::vector<int64_t> numbers(const BatchLayout& b) {
-  std::vector<int64_t> all{b.num_whole, b.whole_eid,   b.whole_t,       b.whole_ends, b.num_events,
-                           b.num_new,   b.num_queries, b.num_fallbacks, b.eid,        b.t,
-                           b.ends,      b.row,         b.counts,        b.num_nodes,  b.nodes,
-                           b.position,  b.num_edges,   b.num_in_blocks, b.own_row,    b.edge_ids,
-                           b.edge_x,    b.x,           b.node_ids,      b.node_x};
-  for (const BatchLayout::Block& block : b.blocks) {
-    all.insert(all.end(), {block.targets, block.target, block.neighbor, block.mask, block.dt, block.eid,
-                           block.edge_row});
-  }
-  return all;
+using Numbers = std::vector<int64_t>;
+
+/// The layout as numbers: those of the batch, and of each block; see tgflow/plan/_native.py.
+std::pair<Numbers, std::vector<Numbers>> numbers(const BatchLayout& b) {
+  const Numbers batch{b.num_whole, b.whole_eid,   b.whole_t,        b.whole_ends, b.num_events,
+                      b.num_new,   b.num_queries, b.num_fallbacks,  b.eid,        b.t,
+                      b.ends,      b.row,         b.counts,         b.num_nodes,  b.nodes,
+                      b.position,  b.num_edges,   b.num_in_blocks,  b.own_row,    b.edge_ids,
+                      b.edge_x,    b.x,           b.node_ids,       b.node_x,     b.mask,
+                      b.log_q,     b.query_t,     b.query_position, b.words};
+  std::vector<Numbers> blocks;
+  for (const BatchLayout::Block& of : b.blocks)
+    blocks.push_back({of.targets, of.target, of.neighbor, of.mask, of.dt, of.eid, of.edge_row});
+  return {batch, blocks};
 }
 
-std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_key, uint64_t replay_key,
-                             const OptionalTensor& negative_mask, const std::vector<uint64_t>& hop_keys,
-                             int64_t begin, int64_t end, int64_t since, const OptionalTensor& only,
-                             int64_t replay_begin, int64_t num_replay, bool reads_edges,
-                             const OptionalTensor& edge_x, bool reads_nodes, const OptionalTensor& node_x,
-                             int64_t node_end, bool is_padded, const OptionalTensor& rows) {
-  const auto num_hops = static_cast<int64_t>(preparer.rules().fanouts.size());
+/// Negatives of `num` events, `m` each.
+tgflow::GivenNegatives given(const OptionalTensor& dst, const OptionalTensor& src,
+                             const OptionalTensor& log_q, int64_t num, int64_t m) {
+  if ((src || log_q) && !dst) throw py::value_error("given negatives need a negative_dst");
+  const tgflow::GivenNegatives found{data_or_null<const int64_t>(dst, "negative_dst", {num, m}),
+                                     data_or_null<const int64_t>(src, "negative_src", {num, m}),
+                                     data_or_null<const float>(log_q, "log_q", {num, m})};
+  for (const auto* nodes : {found.dst, found.src}) {
+    if (nodes != nullptr) check_range("given negatives", {nodes, num * m}, 0, tgflow::kMaxNode + 1);
+  }
+  return found;
+}
+
+std::pair<Numbers, std::vector<Numbers>> prepare(
+    Preparer& preparer, Slab& slab, uint64_t key, const std::optional<uint64_t>& slice_key,
+    const OptionalTensor& negative_dst, const OptionalTensor& negative_src, const OptionalTensor& log_q,
+    bool is_drawn_only, bool with_counts, int64_t begin, int64_t end, int64_t since,
+    const OptionalTensor& only, int64_t replay_begin, int64_t num_replay, bool reads_edges,
+    const OptionalTensor& edge_x, bool reads_nodes, const OptionalTensor& node_x, int64_t node_end,
+    bool is_padded, const OptionalTensor& rows) {
+  const tgflow::BatchRules& rules = preparer.rules();
   check_number("end", end, 1, preparer.log().size());
   check_number("begin", begin, 0, end - 1);
   check_number("since", since, 0, begin);
-  check_number("the number of hop_keys", static_cast<int64_t>(hop_keys.size()), num_hops, num_hops);
   check_number("replay_begin", replay_begin, 0, begin);
   check_number("num_replay", num_replay, 0, kMost);
   check_number("node_end", node_end, 0);
+  if (!is_drawn_only && !preparer.has_graph()) {
+    throw py::value_error("without a graph batches are only drawn: is_drawn_only=True");
+  }
   RowTable edges, nodes;
   BatchRequest request;
-  request.negatives_key = negatives_key;
-  request.replay_key = replay_key;
-  if (negative_mask && (only || num_replay > 0)) {
-    throw py::value_error("a negative_mask is of new events only, got replayed or given ones");
-  }
-  request.negative_mask =
-      data_or_null<const bool>(negative_mask, "negative_mask", {end - begin, preparer.rules().num_negatives});
-  request.hop_keys = hop_keys;
+  request.key = key;
+  request.hop_key = slice_key.value_or(key);
+  request.is_drawn_only = is_drawn_only;
+  request.with_counts = with_counts;
   request.begin = begin;
   request.end = end;
   request.since = preparer.log().since(since);
+  int64_t num_new = end - begin;
   if (only) {
     const auto eids = only->vector<const int64_t>("only");
     request.only = eids.data;
-    request.num_only = eids.size;
+    num_new = request.num_only = eids.size;
+  }
+  request.negatives = given(negative_dst, negative_src, log_q,
+                            num_new + std::min(num_replay, begin - replay_begin), rules.num_negatives);
+  if (!negative_dst && rules.every > 1 && (only || num_replay > 0)) {
+    throw py::value_error(
+        "one of every few events has negatives among new ones only, got replayed or given ones");
   }
   request.replay_begin = replay_begin;
   request.num_replay = num_replay;
-  request.edge_x = table_of("edge_x", reads_edges, edge_x, edges);
-  request.node_x = table_of("node_x", reads_nodes, node_x, nodes);
+  request.edge_x = is_drawn_only ? BatchTable{} : table_of("edge_x", reads_edges, edge_x, edges);
+  request.node_x = is_drawn_only ? BatchTable{} : table_of("node_x", reads_nodes, node_x, nodes);
   request.node_end = node_end;
   request.is_padded = is_padded;
   if (rows) {
@@ -196,15 +225,17 @@ void bind_preparer(py::module_& m) {
       .def(py::init<std::shared_ptr<SlabPool>>(), py::arg("pool").none(false))
       .def_buffer(&bytes_of);
   py::class_<Preparer>(m, "Preparer")
-      .def(py::init(&new_preparer), py::arg("graph"), py::arg("pairs"), py::arg("counts"), py::arg("start"),
-           py::arg("batch_size"), py::arg("fanouts"), py::arg("strategy"), py::arg("span"),
+      .def(py::init(&new_preparer), py::arg("log"), py::arg("graph"), py::arg("pairs"), py::arg("counts"),
+           py::arg("start"), py::arg("batch_size"), py::arg("fanouts"), py::arg("strategy"), py::arg("span"),
            py::arg("sees_all_before"), py::arg("with_memory"), py::arg("with_nodes"),
-           py::arg("seconds_per_tick"), py::arg("num_negatives"), py::arg("draws_pairs"), py::arg("cut"),
-           py::arg("pairs_from"), py::arg("collide"), py::arg("replace"), py::arg("half_life"),
-           py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
-      .def("prepare", &prepare, py::arg("slab"), py::arg("negatives_key"), py::arg("replay_key"),
-           py::arg("negative_mask"), py::arg("hop_keys"), py::arg("begin"), py::arg("end"), py::arg("since"),
-           py::arg("only"), py::arg("replay_begin"), py::arg("num_replay"), py::arg("reads_edges"),
-           py::arg("edge_x"), py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"),
-           py::arg("is_padded"), py::arg("rows"), no_gil);
+           py::arg("seconds_per_tick"), py::arg("num_negatives"), py::arg("every"), py::arg("draws_pairs"),
+           py::arg("cut"), py::arg("pairs_from"), py::arg("collide"), py::arg("replace"),
+           py::arg("half_life"), py::arg("has_float_counts"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>(),
+           py::keep_alive<1, 4>(), py::keep_alive<1, 5>())
+      .def("prepare", &prepare, py::arg("slab"), py::arg("key"), py::arg("slice_key"),
+           py::arg("negative_dst"), py::arg("negative_src"), py::arg("log_q"), py::arg("is_drawn_only"),
+           py::arg("with_counts"), py::arg("begin"), py::arg("end"), py::arg("since"), py::arg("only"),
+           py::arg("replay_begin"), py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"),
+           py::arg("reads_nodes"), py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"),
+           py::arg("rows"), no_gil);
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <shared_mutex>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "tgflow/event_counts.hpp"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int64_t kGroup = 16;   // pairs whose lists are prefetched together
 constexpr int64_t kGrain = 128;  // blocks worth another thread: fewer are for a batch of one, beside a model
+constexpr int64_t kAwaitedGrain = 8;  // where no model runs beside, but waits
 
 /// A node sent as a number by another rank.
 node_t node_of(double value) {
@@ -51,7 +53,8 @@ struct EventCounts::Asked {
   std::array<uint64_t, Formula::kBlock> key;  ///< kNoKey for none.
   std::vector<Source> sources = std::vector<Source>(Formula::kBlock);
   std::vector<std::vector<eid_t>> latest = std::vector<std::vector<eid_t>>(Formula::kBlock);
-  std::vector<double> sums;  ///< Of a pair.
+  std::vector<double> sums;     ///< Of a pair.
+  std::vector<double> numbers;  ///< Of a block, before they are rounded.
 
   /// Whether a pair has the key and cut-off of the previous one.
   bool is_as_before(int64_t i) const {
@@ -175,10 +178,11 @@ void EventCounts::find_latest(Asked& asked) const {
 
 /// Calls `use(begin, asked)` for each block of `size` pairs, `pair_at(i)`.
 template <typename PairAt, typename Use>
-void EventCounts::for_blocks(int64_t size, const PairAt& pair_at, const Use& use) const {
+void EventCounts::for_blocks(int64_t size, const PairAt& pair_at, const Use& use, bool is_awaited) const {
   constexpr int64_t kBlock = Formula::kBlock;
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  parallel_for((size + kBlock - 1) / kBlock, kGrain, [&](int64_t first_block, int64_t last_block) {
+  const int64_t grain = is_awaited ? kAwaitedGrain : kGrain;
+  parallel_for((size + kBlock - 1) / kBlock, grain, [&](int64_t first_block, int64_t last_block) {
     Asked asked;
     std::vector<double> columns = formula_.columns();
     for (int64_t begin = first_block * kBlock; begin < std::min(last_block * kBlock, size); begin += kBlock) {
@@ -189,7 +193,8 @@ void EventCounts::for_blocks(int64_t size, const PairAt& pair_at, const Use& use
   });
 }
 
-void EventCounts::answer(const Pairs& pairs, double* out) const {
+template <typename T>
+void EventCounts::answer(const Pairs& pairs, T* out, bool is_awaited) const {
   std::vector<eid_t> cuts(static_cast<size_t>(pairs.size));
   for (size_t b = 0; b < cuts.size(); ++b) cuts[b] = cut_off(pairs.t[b], pairs.limit[b]);
   const auto pair_of = [&](int64_t i) -> Asked::Pair {
@@ -219,8 +224,15 @@ void EventCounts::answer(const Pairs& pairs, double* out) const {
           load(lookup, asked, columns);
         }
         load_loops(asked, columns);
-        formula_.evaluate(asked.num, columns, out + begin * width());
-      });
+        if constexpr (std::is_same_v<T, double>) {
+          formula_.evaluate(asked.num, columns, out + begin * width());
+        } else {
+          asked.numbers.resize(static_cast<size_t>(Formula::kBlock * width()));
+          formula_.evaluate(asked.num, columns, asked.numbers.data());
+          std::copy_n(asked.numbers.data(), asked.num * width(), out + begin * width());
+        }
+      },
+      is_awaited);
   const auto copy = [&](int64_t from, int64_t to) {
     std::copy_n(out + from * width(), width(), out + to * width());
   };
@@ -235,6 +247,9 @@ void EventCounts::answer(const Pairs& pairs, double* out) const {
     }
   }
 }
+
+template void EventCounts::answer(const Pairs& pairs, double* out, bool is_awaited) const;
+template void EventCounts::answer(const Pairs& pairs, float* out, bool is_awaited) const;
 
 void EventCounts::load_loops(const Asked& asked, double* columns) const {
   for (size_t step = 0; step < formula_.steps().size(); ++step) {

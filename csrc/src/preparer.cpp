@@ -10,11 +10,16 @@
 
 #include "tgflow/frontier.hpp"
 #include "tgflow/memory.hpp"
+#include "tgflow/random.hpp"
 #include "tgflow/replay.hpp"
 
 namespace tgflow {
 namespace {
 
+// purposes of keys, as KeyDomain of tgflow/base/keys.py
+constexpr uint64_t kNegativesKey = 1, kReplayKey = 2, kHopKey = 16;
+
+constexpr int64_t kParams = 5;                                      // words of a hop's sampler
 constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // limit of a frontier, with all its slots
 
 /// a * b rows, or an error if a batch cannot have that many.
@@ -79,8 +84,11 @@ class Preparer::Preparation {
     draw_events();
     draw_negatives();
     keep_rows();
+    keep_log_q();
     count_past();
-    if (rules_.with_nodes) {
+    if (ask_.is_drawn_only) {
+      keep_queries();
+    } else if (rules_.with_nodes) {
       descend(ask_queries());
     } else {
       keep_starts();
@@ -95,12 +103,15 @@ class Preparer::Preparation {
   int64_t m() const { return rules_.num_negatives; }
   int64_t num() const { return out_.num_events; }
   int64_t num_drawn() const { return num() * m(); }
-  const EventLog& log() const { return plan_.graph_.log(); }
+  const EventLog& log() const { return plan_.log_; }
   node_t* src() const { return slab_.at<node_t>(out_.ends); }
   node_t* dst() const { return src() + num(); }
   node_t* negative_dst() const { return src() + 2 * num(); }
   /// Null if negatives have the sources of their events.
-  node_t* negative_src() const { return rules_.draws_pairs ? negative_dst() + num_drawn() : nullptr; }
+  node_t* negative_src() const { return has_sources() ? negative_dst() + num_drawn() : nullptr; }
+  bool is_given() const { return ask_.negatives.dst != nullptr; }
+  bool has_sources() const { return is_given() ? ask_.negatives.src != nullptr : rules_.draws_pairs; }
+  bool has_mask() const { return !is_given() && rules_.every > 1 && m() > 1; }
   int64_t room(int64_t rows) const { return ask_.is_padded ? padded_rows(rows) : rows; }
 
   template <typename T>
@@ -111,8 +122,11 @@ class Preparer::Preparation {
   void draw_events();
   void draw_negatives();
   void keep_rows();
+  void keep_log_q();
   void count_past();
+  void fill_queries(tick_t* t, int64_t* position) const;
   int64_t ask_queries();
+  void keep_queries();
   void descend(int64_t size);
   void add_block(int64_t size, int64_t k);
   void sample(size_t hop, int64_t size, const FrontierOut& targets);
@@ -136,10 +150,18 @@ void Preparer::Preparation::draw_events() {
   out_.num_new = ask_.only != nullptr ? ask_.num_only : ask_.end - ask_.begin;
   const int64_t num_replayed = std::min(ask_.num_replay, ask_.begin - ask_.replay_begin);
   out_.num_events = out_.num_new + num_replayed;
-  const int64_t num_negatives = rows_of(num(), m() * (rules_.draws_pairs ? 2 : 1));
+  const int64_t num_negatives = rows_of(num(), m() * (has_sources() ? 2 : 1));
   out_.num_queries = 2 * num() + num_negatives;
   out_.eid = slab_.add<eid_t>(num());
   out_.t = slab_.add<tick_t>(num());
+  if (has_mask()) {
+    out_.mask = slab_.add<bool>(num_drawn());
+    bool* const mask = slab_.at<bool>(out_.mask);
+    for (int64_t i = 0; i < num(); ++i) {
+      std::fill_n(mask + i * m(), m(), is_chosen(ask_.begin + i, rules_.every));
+      mask[i * m()] = true;
+    }
+  }
   out_.ends = slab_.add<node_t>(out_.num_queries);
   auto* const eid = slab_.at<eid_t>(out_.eid);
   if (ask_.only != nullptr) {
@@ -148,8 +170,8 @@ void Preparer::Preparation::draw_events() {
     std::iota(eid, eid + out_.num_new, ask_.begin);
   }
   if (num_replayed > 0) {
-    draw_replay({ask_.replay_begin, ask_.begin, rules_.half_life}, ask_.replay_key, num_replayed,
-                eid + out_.num_new);
+    draw_replay({ask_.replay_begin, ask_.begin, rules_.half_life}, derive_key(ask_.key, kReplayKey),
+                num_replayed, eid + out_.num_new);
   }
   log().gather(eid, num(), src(), dst(), slab_.at<tick_t>(out_.t), nullptr);
   eid_t* const start = work_.start.of(num());
@@ -164,6 +186,11 @@ void Preparer::Preparation::draw_events() {
 }
 
 void Preparer::Preparation::draw_negatives() {
+  if (is_given()) {
+    std::copy_n(ask_.negatives.dst, num_drawn(), negative_dst());
+    if (has_sources()) std::copy_n(ask_.negatives.src, num_drawn(), negative_src());
+    return;
+  }
   const eid_t limit = std::max(ask_.end, rules_.cut);
   const int64_t known = rules_.draws_pairs ? plan_.pairs_.num_pair_events() : plan_.pairs_.size();
   if (limit > known) {
@@ -176,16 +203,15 @@ void Preparer::Preparation::draw_negatives() {
     std::fill_n(all, num(), rules_.cut);
     cut = all;
   }
-  PairIndex::Request request{ask_.negatives_key, src(), dst(), cut, num(), m(), limit};
+  PairIndex::Request request{derive_key(ask_.key, kNegativesKey), src(), dst(), cut, num(), m(), limit};
   request.pairs_from = rules_.pairs_from;
   request.collide = rules_.collide;
   request.replace = rules_.replace;
-  request.mask = ask_.negative_mask;
+  request.mask = has_mask() ? slab_.at<bool>(out_.mask) : nullptr;
   out_.num_fallbacks = rules_.draws_pairs ? plan_.pairs_.draw_pairs(request, negative_src(), negative_dst())
                                           : plan_.pairs_.draw_destinations(request, negative_dst());
-  if (ask_.negative_mask == nullptr || !rules_.draws_pairs) return;
-  for (int64_t i = 0; i < num() * m(); ++i) {
-    if (ask_.negative_mask[i]) continue;
+  for (int64_t i = 0; has_mask() && rules_.draws_pairs && i < num_drawn(); ++i) {
+    if (request.mask[i]) continue;
     negative_dst()[i] = dst()[i / m()];
     negative_src()[i] = src()[i / m()];
   }
@@ -200,7 +226,7 @@ void Preparer::Preparation::keep_rows() {
   out_.whole_ends = out_.ends;
   if (ask_.num_rows < 0) return;
   const int64_t* const rows = ask_.rows;
-  const int64_t size = ask_.num_rows, num_ends = 2 + m() * (rules_.draws_pairs ? 2 : 1);
+  const int64_t size = ask_.num_rows, num_ends = 2 + m() * (has_sources() ? 2 : 1);
   if (size > 0 && rows[size - 1] >= all) {
     throw std::out_of_range("row " + std::to_string(rows[size - 1]) + " is not in a batch of " +
                             std::to_string(all));
@@ -225,22 +251,49 @@ void Preparer::Preparation::keep_rows() {
   for (int64_t i = 0; i < size; ++i) start[i] = start[rows[i]];
 }
 
+/// The logarithms of given negatives, of the requested rows.
+void Preparer::Preparation::keep_log_q() {
+  const float* const log_q = ask_.negatives.log_q;
+  if (log_q == nullptr) return;
+  out_.log_q = slab_.add<float>(num_drawn());
+  for (int64_t i = 0; i < num(); ++i) {
+    const int64_t row = ask_.num_rows < 0 ? i : ask_.rows[i];
+    std::copy_n(log_q + row * m(), m(), slab_.at<float>(out_.log_q) + i * m());
+  }
+}
+
 void Preparer::Preparation::count_past() {
   EventCounts* const counts = plan_.counts_;
-  if (counts == nullptr) return;
-  out_.counts = slab_.add<double>(rows_of(counts->width(), rows_of(num(), 1 + m())));
+  if (counts == nullptr || !ask_.with_counts) return;
+  const int64_t size = rows_of(counts->width(), rows_of(num(), 1 + m()));
+  out_.counts = rules_.has_float_counts ? slab_.add<float>(size) : slab_.add<double>(size);
   const eid_t* limit = rules_.sees_all_before ? slab_.at<eid_t>(out_.eid) : work_.start.of(num());
   const eid_t* const last = std::max_element(limit, limit + num());
   counts->read_upto(std::max(ask_.end, last == limit + num() ? 0 : *last));
   std::vector<int64_t> relation;
-  if (const EventLog& log = counts->log(); log.has_relation()) {
+  if (log().has_relation()) {
     const eid_t* const eid = slab_.at<eid_t>(out_.eid);
     std::transform(eid, eid + num(), std::back_inserter(relation),
-                   [&](eid_t e) { return log.relation()[e]; });
+                   [&](eid_t e) { return log().relation()[e]; });
   }
-  counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit,
-                  relation.empty() ? nullptr : relation.data(), num(), m()},
-                 slab_.at<double>(out_.counts));
+  const auto answer = [&](auto* out) {
+    counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit,
+                    relation.empty() ? nullptr : relation.data(), num(), m()},
+                   out, ask_.is_drawn_only);
+  };
+  rules_.has_float_counts ? answer(slab_.at<float>(out_.counts)) : answer(slab_.at<double>(out_.counts));
+}
+
+/// Time and position of each query.
+void Preparer::Preparation::fill_queries(tick_t* query_t, int64_t* position) const {
+  const auto* const t = slab_.at<tick_t>(out_.t);
+  const eid_t* const start = work_.start.of(num());
+  const bool has_starts = !rules_.sees_all_before || rules_.with_memory || !rules_.with_nodes;
+  for (int64_t i = 0; i < out_.num_queries; ++i) {
+    const int64_t event = i < 2 * num() ? i % num() : (i - 2 * num()) / m() % num();
+    query_t[i] = rules_.fanouts.empty() ? 0 : t[event];
+    position[i] = has_starts ? start[event] : ask_.begin;
+  }
 }
 
 /// The distinct queries of all roots, in `work_.above`; returns their number.
@@ -249,16 +302,27 @@ int64_t Preparer::Preparation::ask_queries() {
   out_.row = slab_.add<int64_t>(size);
   tick_t* const query_t = work_.query_t.of(size);
   int64_t* const position = work_.query_position.of(size);
-  const auto* const t = slab_.at<tick_t>(out_.t);
-  const eid_t* const start = work_.start.of(num());
-  const bool has_starts = !rules_.sees_all_before || rules_.with_memory;
-  for (int64_t i = 0; i < size; ++i) {
-    const int64_t event = i < 2 * num() ? i % num() : (i - 2 * num()) / m() % num();
-    query_t[i] = rules_.fanouts.empty() ? 0 : t[event];
-    position[i] = has_starts ? start[event] : ask_.begin;
-  }
+  fill_queries(query_t, position);
   return unique_queries({src(), query_t, position, size}, work_.above.of(size), slab_.at<int64_t>(out_.row),
                         work_.index);
+}
+
+/// What kernels make the batch of: all queries, and words that they read.
+void Preparer::Preparation::keep_queries() {
+  const auto num_hops = static_cast<int64_t>(rules_.fanouts.size());
+  out_.query_t = slab_.add<tick_t>(out_.num_queries);
+  out_.query_position = slab_.add<int64_t>(out_.num_queries);
+  out_.words = slab_.add<int64_t>(2 + kParams * num_hops);
+  fill_queries(slab_.at<tick_t>(out_.query_t), slab_.at<int64_t>(out_.query_position));
+  auto* word = slab_.at<int64_t>(out_.words);
+  *word++ = ask_.begin;
+  *word++ = ask_.since.t;
+  for (int64_t hop = 0; hop < num_hops; ++hop) {
+    const uint64_t key = derive_key(ask_.hop_key, kHopKey + static_cast<uint64_t>(hop));
+    for (const int64_t each : {rules_.sees_all_before ? ask_.end : kEveryEvent, static_cast<int64_t>(key),
+                               kEveryEvent, ask_.since.t, ask_.since.eid})
+      *word++ = each;
+  }
 }
 
 void Preparer::Preparation::descend(int64_t size) {
@@ -301,11 +365,11 @@ void Preparer::Preparation::sample(size_t hop, int64_t size, const FrontierOut& 
   const int64_t k = rules_.fanouts[hop];
   const bool sees_all = rules_.sees_all_before;
   Sampler sampler = rules_.sampler;
-  sampler.key = ask_.hop_keys[hop];
+  sampler.key = derive_key(ask_.hop_key, kHopKey + hop);
   const Queries queries{
       targets.node, targets.t, sees_all ? nullptr : targets.position, sees_all ? ask_.end : kEveryEvent, size,
       nullptr,      ask_.since};
-  sample_neighbors(plan_.graph_.store(), queries, sampler,
+  sample_neighbors(plan_.graph_->store(), queries, sampler,
                    {work_.neighbor.of(size * k), work_.neighbor_t.of(size * k),
                     slab_.at<eid_t>(out_.blocks.back().eid), work_.count.of(size), k});
 }
@@ -386,8 +450,9 @@ void Preparer::Preparation::read_nodes() {
   gather_rows(table, ids, out_.num_nodes, slab_.at<std::byte>(out_.node_x));
 }
 
-Preparer::Preparer(TemporalGraph& graph, const PairIndex& pairs, EventCounts* counts, BatchRules rules)
-    : graph_(graph), pairs_(pairs), counts_(counts), rules_(std::move(rules)) {}
+Preparer::Preparer(const EventLog& log, TemporalGraph* graph, const PairIndex& pairs, EventCounts* counts,
+                   BatchRules rules)
+    : log_(log), graph_(graph), pairs_(pairs), counts_(counts), rules_(std::move(rules)) {}
 
 Preparer::~Preparer() = default;
 

@@ -49,7 +49,7 @@ REST = "Python and the rest"
 
 HOST_PARTS = {
     "append": (TemporalGraph, ("append",)),
-    "draws": (Draws, ("roots",)),
+    "draws": (Draws, ("fill",)),
     "packing": (DevicePreparer, ("_replayed",)),
     "step": (Stepper, ("predict", "learn", "store", "finish")),
     "metrics": (Stepper, ("collect",)),

@@ -147,14 +147,14 @@ def ages() -> Any:
 RULES: dict[str, Any] = {
     "start": 0, "batch_size": 2, "fanouts": [2, 1], "strategy": _core.Strategy.recent, "span": 1,
     "sees_all_before": False, "with_memory": True, "with_nodes": True, "seconds_per_tick": 1.0,
-    "num_negatives": 2, "draws_pairs": False, "cut": -1, "pairs_from": 0, "collide": True,
-    "replace": True, "half_life": 1.0,
+    "num_negatives": 2, "every": 1, "draws_pairs": False, "cut": -1, "pairs_from": 0,
+    "collide": True, "replace": True, "half_life": 1.0, "has_float_counts": False,
 }  # fmt: skip
 
 
 def preparer() -> Any:
     graph = grown()
-    return _core.Preparer(graph, known_pairs(), ages()(graph.log, results=[0]), **RULES)
+    return _core.Preparer(graph.log, graph, known_pairs(), ages()(graph.log, results=[0]), **RULES)
 
 
 def known_ids(kind: str) -> Any:
@@ -321,15 +321,16 @@ expand_frontier {FRONTIER.format(9)} neighbor_node=ids(0,-1,7,8,MAX,0).view(3,2)
 unique_events =unique_of_lists eids=ids(0,1,2)|any_shape rows=ids(0,0,0)|any_shape out=i64(4)
 SlabPool.__init__ most_free=2|not:-1,MAX allocate=u8|optional
 Slab.__init__ pool=core.SlabPool(2,None)
-Preparer.__init__ @grown() graph=it pairs=known_pairs() counts=ages()(it.log,results=[0])|optional
-  start=0|not:-1,2**40 batch_size=2|not:0,-1,MAX
+Preparer.__init__ @grown() log=it.log graph=it|optional pairs=known_pairs()
+  counts=ages()(it.log,results=[0])|optional start=0|not:-1,2**40 batch_size=2|not:0,-1,MAX
   fanouts=[2,1]|not:[0],[-1],[2,2**40],["x"],[None] strategy=core.Strategy.recent span=1|not:0,-1
   sees_all_before=False with_memory=True with_nodes=True seconds_per_tick=1.0|not:0.0,nan
-  num_negatives=2|not:0,-1,MAX draws_pairs=False cut=-1|not:-2,2**40 pairs_from=0 collide=True
-  replace=True half_life=1.0|not:0.0,-1.0,nan
-Preparer.prepare @preparer() slab=core.Slab(core.SlabPool(2,None)) negatives_key=1|not:-1
-  replay_key=2|not:-1 negative_mask=None|optional
-  hop_keys=[3,4]|not:[],[1],[1,2,3],[1,-1],["x",1] begin=1|not:-1,3,MAX end=3|not:0,-1,1,4,MAX
+  num_negatives=2|not:0,-1,MAX every=1|not:0,-1 draws_pairs=False cut=-1|not:-2,2**40 pairs_from=0
+  collide=True replace=True half_life=1.0|not:0.0,-1.0,nan has_float_counts=False
+Preparer.prepare @preparer() slab=core.Slab(core.SlabPool(2,None)) key=1|not:-1
+  slice_key=2|not:-1|optional negative_dst=zeros(3,2).long()|optional|in:0,MAX
+  negative_src=zeros(3,2).long()|optional log_q=zeros(3,2)|optional is_drawn_only=False
+  with_counts=True begin=1|not:-1,3,MAX end=3|not:0,-1,1,4,MAX
   since=1|not:-1,2,MAX only=ids(1,2)|in:0,3|optional|any_length replay_begin=0|not:-1,2,MAX
   num_replay=1|not:-1,MAX reads_edges=True edge_x=f32(3,4)|optional|any_length|any_width
   reads_nodes=True node_x=f32(6,4)|optional|any_length|any_width node_end=6|not:-1 is_padded=True

@@ -62,7 +62,7 @@ def test_shares_match_the_equations_at_every_prefix():
     model = made_model(
         "counts", depth=3, half_life=TAU * math.log(2), num_destinations=SIZE, scale=30.0, **PAPER
     )
-    for batch in batches_of(plan_for(model, STREAM)):
+    for batch in batches_of(plan_for(model, STREAM, counts_dtype=torch.float64)):
         found = batch.counts
         for row in range(len(batch)):
             past, u = Past(STREAM, int(batch.t[row]), 3), int(batch.src[row])
@@ -94,7 +94,7 @@ def test_number_of_parameters_matches_the_paper():
 
 def test_untrained_model_ranks_pairs_by_recency():
     model = made_model("counts")
-    for batch in batches_of(plan_for(model, STREAM)):
+    for batch in batches_of(plan_for(model, STREAM, counts_dtype=torch.float64)):
         x = batch.counts.float()
         first = numbers_of(["recency"])
         weights = torch.tensor(recency_weights(["recency"]))

@@ -1,6 +1,7 @@
 """A batch is the same for every preparation: one call, threads, kernels, or a copy."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from helpers.plans import (
 )
 from helpers.strategies import samplers
 from tgflow import Batch, EventBatch, Loader, Plan, TemporalGraph, _core
+from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.cuda.device import Device
 from tgflow.cuda.row_lists import row_lists
 from tgflow.graph.cache import cached
@@ -61,7 +63,10 @@ def any_plans(draw: st.DrawFn) -> PlanOn:
     if draw(st.booleans()):
         only = draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
         changes |= {"only": torch.tensor(sorted(only)), "start": 0, "replay": None}
+    if changes.get("only") is None and changes["replay"] is None:
+        changes["negatives"] = replace(changes["negatives"], every=draw(st.integers(1, 3)))
     changes["counts"] = draw(st.sampled_from(COUNTS))
+    changes["counts_dtype"] = draw(st.sampled_from([torch.float32, torch.float64]))
     node_rows = draw(st.none() | st.integers(0, 9).map(lambda rows: torch.rand(rows, 3)))
     changes["slices"] = draw(st.integers(1, 3))
     places = st.sampled_from(["host", "disk", "uva", "device", "cached"])
@@ -109,6 +114,27 @@ def test_single_call_batches_match_the_general_path(plan_on: PlanOn) -> None:
         assert pending.ids.keys() == expected.ids.keys()
         for name, ids in pending.ids.items():
             assert torch.equal(ids, expected.ids[name])
+
+
+@settings(max_examples=tries(60, 12))
+@given(any_plans())
+def test_the_core_draws_the_negatives_and_counts_of_the_general_path(plan_on: PlanOn) -> None:
+    draws = plan_on(None).draws
+    for index in range(len(draws)):
+        drawn, begin = draws.roots(1, index), draws.span(index)[0]
+        host, found, key = drawn.host, drawn.negatives, derive_key(drawn.key, KeyDomain.NEGATIVES)
+        start, pairs = draws._starts(host.eid, begin), draws.pairs_at(begin)
+        expected = draws.negatives.draw(pairs, key, host.src, host.dst, start=start, stop=host.end)
+        assert torch.equal(found.src, expected.src)
+        assert torch.equal(found.dst, expected.dst)
+        assert found.num_fallbacks == expected.num_fallbacks
+        if draws.counts.asked:
+            counts = draws.counts.answer(**draws.pairs_of(drawn)._asdict())
+            assert torch.equal(drawn.counts, counts.to(draws.counts_dtype))
+        if expected.mask is None:
+            assert found.mask is None
+        else:
+            assert torch.equal(found.mask, expected.mask)
 
 
 def tasks_of(plan: Plan) -> list[tuple[int, ...]]:
@@ -198,14 +224,16 @@ def test_slab_contains_one_batch() -> None:
     graph.append(*ends, torch.arange(4), None, False)
     pairs = _core.PairIndex()
     pairs.append(*ends)
-    preparer = _core.Preparer(
-        graph, pairs, None, 0, 4, [2], _core.Strategy.recent, 1, False, True, True, 1.0, 1, False,
-        -1, 0, False, True, 1.0,
+    rules = (
+        pairs, None, 0, 4, [2], _core.Strategy.recent, 1, False, True, True, 1.0, 1, 1, False, -1,
+        0, False, True, 1.0, False,
     )  # fmt: skip
+    preparer = _core.Preparer(graph.log, graph, *rules)
     slab = _core.Slab(_core.SlabPool(1, None))
     with pytest.raises(ValueError, match="length"):
         torch.frombuffer(slab, dtype=torch.uint8)
-    call = (1, 2, None, [3], 0, 4, 0, None, 0, 0, True, None, False, None, 9, False, None)
+    call = (1, 2, None, None, None, False, True, 0, 4, 0, None, 0, 0, True, None, False, None, 9,
+            False, None)  # fmt: skip
     layout = preparer.prepare(slab, *call)
     memory = torch.frombuffer(slab, dtype=torch.uint8)
     before = memory.clone()
@@ -213,12 +241,16 @@ def test_slab_contains_one_batch() -> None:
         preparer.prepare(slab, *call)
     assert torch.equal(memory, before)
     assert preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call) == layout
-    mask = torch.ones(4, 1, dtype=torch.bool)
-    for wrong in (mask[:3], mask.expand(4, 2).contiguous(), mask.long()):
-        with pytest.raises(ValueError, match="negative_mask must be bool"):
+    for wrong in (torch.ones(3, 1).long(), torch.ones(4, 2).long(), torch.ones(4, 1)):
+        with pytest.raises(ValueError, match="negative_dst must be int64"):
             preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:2], wrong, *call[3:])
-    with pytest.raises(ValueError, match="a negative_mask is of new events only"):
-        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), 1, 2, mask, *call[3:9], 1, *call[10:])
+    with pytest.raises(ValueError, match="graph and counts must be of the log"):
+        _core.Preparer(
+            _core.TemporalGraph(_core.Direction.undirected, 2**62, 0, 64).log, graph, *rules
+        )
+    drawing = _core.Preparer(graph.log, None, *rules)
+    with pytest.raises(ValueError, match="without a graph batches are only drawn"):
+        drawing.prepare(_core.Slab(_core.SlabPool(1, None)), *call)
     for rows in ([2, 1], [1, 1], [-1]):
         with pytest.raises(ValueError, match="rows must be distinct and ascending from 0"):
             preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor(rows))
@@ -226,7 +258,7 @@ def test_slab_contains_one_batch() -> None:
         preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:-1], torch.tensor([4]))
     short = torch.ones(2, 3)
     with pytest.raises(IndexError, match="is not in a table of 2 rows"):
-        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:11], short, *call[12:])
+        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:14], short, *call[15:])
     broken = _core.SlabPool(1, lambda size: torch.zeros(size - 1, dtype=torch.uint8))
     with pytest.raises(ValueError, match="allocated memory must hold 4096 bytes"):
         preparer.prepare(_core.Slab(broken), *call)

@@ -288,8 +288,8 @@ class Batch(StepBatch):
     node_x: Tensor | None = None
     """float32 `[U, node_x_dim]`: features of `nodes`, zeros for a node without a row; or None."""
     counts: Tensor | None = None
-    """float64 `[B, 1 + m, C]`: the plan's `counts` of each event, `[:, 0]`, and of its negatives,
-    exact below 2^53; None if it has none."""
+    """`[B, 1 + m, C]`: the plan's `counts` of each event, `[:, 0]`, and of its negatives, float64,
+    exact below 2^53, or float32 of `Plan(counts_dtype=...)`; None if it has none."""
     log_q: Tensor | None = None
     """float32 `[B, m]`: the logarithm of the number of destinations that each negative stands for
     in a softmax, and -infinity for slots without a negative; None: 0, or as `negative_mask`."""

@@ -108,6 +108,8 @@ class TemporalModel(nn.Module):
     """Sampling strategy of the paper, a name or a function; see `tgflow.Sampler`."""
     counts: tuple[Number, ...] = ()
     """Numbers of each pair's past that the plan must provide: `Batch.counts`, in this order."""
+    counts_dtype: ClassVar[torch.dtype] = torch.float64
+    """Type of `Batch.counts`, float64 or, for a model that rounds them anyway, float32."""
     config_type: ClassVar[type[Any]]
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
     loss: Loss = "bce"

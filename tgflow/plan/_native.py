@@ -1,6 +1,9 @@
-"""Bindings of the core that plans use: tensors in and out, on the CPU."""
+"""Bindings of the core that plans use: tensors in and out, on the CPU, and slabs that it fills."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,20 +23,28 @@ from tgflow._core import (
     choose_positions,
     padded_rows,
 )
+from tgflow.graph.batch import BatchSlice, HostEvents
 
 __all__ = [
+    "PARAMS",
+    "BatchPlaces",
     "Belady",
+    "BlockPlaces",
     "Clock",
     "CountOf",
     "EventCounts",
+    "Feature",
+    "FilledSlab",
     "Op",
     "PairIndex",
     "Preparer",
     "ReuseMap",
     "Slab",
+    "SlabColumns",
     "SlabPool",
     "choose_positions",
     "draw_replay",
+    "for_each_negative",
     "gather_rows",
     "padded_rows",
     "unique_events",
@@ -67,3 +78,126 @@ def draw_replay(begin: int, end: int, half_life: float, key: int, num: int) -> T
     out = torch.empty(num, dtype=torch.int64)
     size = _core.draw_replay(begin, end, half_life, key, out)
     return out[:size]
+
+
+Feature = Literal["edge_x", "node_x"]
+"""A table of the graph that batches read rows of."""
+
+
+def for_each_negative(column: Tensor, m: int) -> Tensor:
+    """Repeat each event's value for its negatives, `[B, m]`."""
+    return column.unsqueeze(1).expand(-1, m)
+
+
+class BlockPlaces(NamedTuple):
+    """Byte offsets of the columns of a `Block` in a slab; -1: no such column."""
+
+    targets: int
+    """Its rows, padding included."""
+    target: int
+    neighbor: int
+    mask: int
+    dt: int
+    eid: int
+    edge_row: int
+
+
+class BatchPlaces(NamedTuple):
+    """Byte offsets and row counts of a batch's columns in a slab; -1: no such column."""
+
+    num_whole: int
+    whole_eid: int
+    whole_t: int
+    whole_ends: int
+    """Events of the whole batch, if this is a slice of it; else those below."""
+    num_events: int
+    num_new: int
+    num_queries: int
+    num_fallbacks: int
+    """Fallbacks among the negatives of the whole batch."""
+    eid: int
+    t: int
+    ends: int
+    """Sources, destinations, negatives' destinations and, if they have their own, sources."""
+    row: int
+    """Row of each of those in the top frontier."""
+    counts: int
+    num_nodes: int
+    nodes: int
+    position: int
+    num_edges: int
+    """Rows of the edge table, padding included; number of them that the blocks read."""
+    num_in_blocks: int
+    own_row: int
+    edge_ids: int
+    """Ids of the edge table, where its rows are gathered separately."""
+    edge_x: int
+    x: int
+    node_ids: int
+    node_x: int
+    mask: int
+    """Of negatives that the core draws, of the whole batch: which are there; -1: all."""
+    log_q: int
+    query_t: int
+    query_position: int
+    words: int
+    """Of draws alone: time and position of each query, and what kernels read: the batch's begin,
+    the tick at which the horizon begins, and `PARAMS` of each hop."""
+
+    @property
+    def named(self) -> set[Feature]:
+        """The tables of which the slab holds ids instead of rows."""
+        named: set[Feature] = {"edge_x"} if self.edge_ids >= 0 else set()
+        return named | {"node_x"} if self.node_ids >= 0 else named
+
+
+PARAMS = 5
+"""Parameters of a hop's sampler, see `tgflow.graph.query.Queries`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilledSlab:
+    """A slab that holds a batch, or its draws."""
+
+    epoch: int
+    index: int
+    key: int
+    """Key of its draws: of the batch, or of the slice."""
+    memory: Tensor
+    """All bytes written, uint8."""
+    host: HostEvents
+    """The batch's events: a copy."""
+    slice: BatchSlice | None
+    at: BatchPlaces
+    blocks: list[BlockPlaces]
+
+
+class SlabColumns:
+    """A buffer, uint8, whose views are columns."""
+
+    def __init__(self, memory: Tensor) -> None:
+        types = torch.int64, torch.float32, torch.float64, torch.bool
+        self._typed = {dtype: memory.view(dtype) for dtype in types}
+
+    def column(
+        self, place: int, rows: int, width: int | None = None, dtype: torch.dtype = torch.int64
+    ) -> Tensor:
+        """Return `[rows]` or `[rows, width]` at byte `place`."""
+        typed = self._typed[dtype]
+        start = place // typed.element_size()
+        if width is None:
+            return typed.as_strided((rows,), (1,), start)
+        return typed.as_strided((rows, width), (width, 1), start)
+
+    def features(self, place: int, rows: int, width: int) -> Tensor | None:
+        """Return float32 `[rows, width]` at byte `place`; None where there are none."""
+        return None if place < 0 else self.column(place, rows, width, torch.float32)
+
+    def ends(self, place: int, at: BatchPlaces, m: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return a column of sources, destinations, negatives' sources and destinations."""
+        num = at.num_events
+        src, dst = self.column(place, num), self.column(place + 8 * num, num)
+        negative_dst = self.column(place + 16 * num, num, m)
+        if at.num_queries == num * (2 + m):
+            return src, dst, for_each_negative(src, m), negative_dst
+        return src, dst, self.column(place + 8 * num * (2 + m), num, m), negative_dst

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,11 +21,8 @@ from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.row_view import RowView
 from tgflow.graph.tables.table import Table
 from tgflow.plan import _native
-from tgflow.plan._native import unique_events
+from tgflow.plan._native import Feature, unique_events
 from tgflow.plan.draws import Draws, Roots
-
-Feature = Literal["edge_x", "node_x"]
-"""A table of the graph that batches read rows of."""
 
 
 def walk_of(draws: Draws, roots: Roots) -> HopWalk:

@@ -22,10 +22,10 @@ from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph.batch import Batch
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.tables.row_view import RowView
-from tgflow.plan._native import padded_rows
+from tgflow.plan._native import PARAMS, FilledSlab, SlabPool, padded_rows
 from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
-from tgflow.plan.draws import Draws, Roots
-from tgflow.plan.host_preparer import FilledSlab, host_preparer
+from tgflow.plan.draws import KEPT_SLABS, BatchPart, Draws, Roots
+from tgflow.plan.host_preparer import host_preparer
 from tgflow.plan.padding import BatchShape, Padding, cut, paddings, shape_of
 
 
@@ -63,8 +63,6 @@ MakeBatch = Callable[..., LentBatch]
 
 _SLAB_SHARE = 64
 """Slabs that are larger than this part of the GPU's memory are fewer than those asked for."""
-_PARAMS = 5
-"""Parameters of a hop: cut-off of all queries, key of its draws, number of queries in use."""
 _TWO_TO_63 = 1 << 63
 
 
@@ -74,8 +72,8 @@ class _Captured:
 
     node_x_end: int | None
     """`node_x_end` of the graph at capture, which determines the rows of node features."""
-    roots: Tensor
-    """int64 on the GPU: input of each replay."""
+    drawn: Tensor
+    """Copy of a slab of draws, uint8 on the GPU: input of each replay."""
     batch: Batch
     """Output tensors of each replay."""
     work: CapturedWork
@@ -92,70 +90,46 @@ Slabs = deque[_Captured]
 class DevicePreparer:
     """Prepares batches on a GPU, by kernels on the current stream; the host draws their roots.
 
-    Roots are copied in one transfer from pinned memory without synchronizing: frontiers have
-    their largest possible number of rows, unused ones being padding. Batches of full size can be
-    replays of CUDA graphs, whose slabs outlive a pass, and the plan where others share them.
+    They are drawn in a slab of pinned memory, and copied in one transfer without synchronizing:
+    frontiers have their largest possible number of rows, unused ones being padding. Batches of
+    full size can be replays of CUDA graphs, whose slabs outlive a pass, and the plan where others
+    share them.
     """
 
     def __init__(self, draws: Draws, gpu: Device, slabs: Slabs) -> None:
-        self._draws, self._gpu = draws, gpu
-        self._pinned = PinnedPool(gpu)
+        self._draws, self._gpu, self._copies = draws, gpu, PinnedCopies(gpu)
+        self._pinned = PinnedSlabs(gpu)
+        self._tables = {id(each.table.base): each for each in feature_inputs(draws.graph)}
         self._free = slabs
 
     def placed(self, roots: Roots) -> Roots:
-        """Return the roots with columns on the GPU, copied in one transfer."""
-        with self._pinned.lend(8 * sum(self._sizes(roots))) as room:
-            self._pack(roots, room)
-            return self._unpack(roots, self._gpu.copy_from_host(room).view(torch.int64))
-
-    def _sizes(self, roots: Roots) -> list[int]:
-        """Return the lengths of the columns of roots, concatenated as int64."""
-        num, num_queries = len(roots.host.eid), len(roots.queries)
-        num_params = _PARAMS * len(self._draws.fanouts)
-        sizes = [0 if x is None else x.numel() for x in (roots.counts, roots.negatives.log_q)]
-        has_horizon = self._draws.graph.horizon is not None
-        return [num, num, *[num_queries] * 3, *sizes, 1, int(has_horizon), num_params]
-
-    def _pack(self, roots: Roots, room: Tensor) -> None:
-        """Write the columns of roots to host memory, uint8."""
-        draws, host, queries = self._draws, roots.host, roots.queries
+        """Return roots in host memory with columns on the GPU, copied in one transfer."""
+        draws, host, queries, negatives = self._draws, roots.host, roots.queries, roots.negatives
         assert queries.position is not None
         limit = host.end if draws.sees_all_before else INT64_MAX
+        since = draws.graph.log.native.since(draws.graph.since(host.begin))
         keys = [derive_key(roots.key, KeyDomain.HOP + hop) for hop in range(len(draws.fanouts))]
         signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
-        since = draws.graph.log.native.since(draws.graph.since(host.begin))
-        params = [word for key in signed for word in (limit, key, INT64_MAX, *since)]
-        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
-        for each in (roots.counts, roots.negatives.log_q):
-            if each is not None:
-                columns.append(each.double().view(torch.int64).flatten())
-        ticks = [] if draws.graph.horizon is None else since[:1]
-        words = torch.tensor([host.begin, *ticks, *params])
-        torch.cat([*columns, words], out=room.view(torch.int64))
-
-    def _unpack(self, roots: Roots, words: Tensor) -> Roots:
-        """Return `roots` with columns that are views of `words`, int64."""
-        columns = torch.split(words, self._sizes(roots))
-        eid, t, nodes, query_t, position, counts, log_q, begin, since, params = columns
-
-        def floats(words: Tensor, like: Tensor | None) -> Tensor | None:
-            return None if like is None else words.view(torch.float64).view(like.shape)
-
+        params = [[limit, key, INT64_MAX, *since] for key in signed]
+        begin, first = torch.tensor([host.begin]), torch.tensor(since[:1])
+        hops = torch.tensor(params, dtype=torch.int64).view(-1, PARAMS)
+        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, begin, first, hops]
+        columns += [each for each in (roots.counts, negatives.log_q) if each is not None]
+        there = self._copies.of(columns)
+        eid, t, nodes, query_t, position, begin, first, hops = (
+            there[id(column)] for column in columns[:8]
+        )
         src, dst, negative_src, negative_dst = roots.split(nodes)
+        log_q = None if negatives.log_q is None else there[id(negatives.log_q)]
         return replace(
             roots,
             columns={"eid": eid, "src": src, "dst": dst, "t": t},
-            negatives=replace(
-                roots.negatives,
-                src=negative_src,
-                dst=negative_dst,
-                log_q=floats(log_q, roots.negatives.log_q),
-            ),
+            negatives=replace(negatives, src=negative_src, dst=negative_dst, log_q=log_q),
             queries=Frontier(nodes, query_t, position),
-            counts=floats(counts, roots.counts),
+            counts=None if roots.counts is None else there[id(roots.counts)],
             begin=begin,
-            since=since if len(since) else None,
-            params=params.view(-1, _PARAMS),
+            since=None if draws.graph.horizon is None else first,
+            params=hops,
         )
 
     def batches(self, num_slabs: int) -> MakeBatch:
@@ -165,24 +139,27 @@ class DevicePreparer:
         together they would take more than that number of 64ths of the GPU's memory.
         """
         draws, lock, num_used = self._draws, threading.Lock(), 0
+        full_size = draws.full_size
 
-        def make(*task: Any) -> LentBatch:
+        def make(epoch: int, index: int, piece: int | BatchPart | None = None) -> LentBatch:
             nonlocal num_used, num_slabs
-            roots = draws.roots(*task)
-            is_full = len(task) == 2 and len(roots.host.eid) == draws.full_size
+            if piece is not None and isinstance(piece, BatchPart):
+                return LentBatch(self._batch(self.placed(draws.roots(epoch, index, piece))))
+            filled = draws.fill(self._pinned.pool, epoch, index, piece)
+            is_full = piece is None and filled.at.num_events == full_size
             with lock:
                 slab = None
                 if is_full and num_used < num_slabs:
                     if num_used + len(self._free) < num_slabs:  # the first of all
                         # compiles kernels, and allocates memory
-                        num_slabs = self._that_fit(num_slabs, self._batch(roots))
+                        num_slabs = self._that_fit(num_slabs, self._drawn(filled))
                         while num_used + len(self._free) < num_slabs:
-                            self._free.append(self._captured(roots))
+                            self._free.append(self._captured(filled))
                     slab = self._free.popleft()
                     num_used += 1
             if slab is None:
-                return LentBatch(self._batch(roots))
-            replayed = self._replayed(roots, slab)
+                return LentBatch(self._drawn(filled))
+            replayed = self._replayed(filled, slab)
 
             def free() -> None:
                 nonlocal num_used
@@ -212,47 +189,61 @@ class DevicePreparer:
         return fitting
 
     def _batch(self, roots: Roots) -> Batch:
-        """Return the batch of drawn roots; waits only for features that the host reads."""
-        return assemble(self._draws, self.placed(roots)).gathered(self._draws.graph)
+        """Return the batch of placed roots; waits only for features that the host reads."""
+        return assemble(self._draws, roots).gathered(self._draws.graph)
 
-    def _replayed(self, roots: Roots, slab: _Captured) -> _Captured:
-        """Return a slab that holds the batch of drawn roots; waits only during a capture."""
+    def _drawn(self, filled: FilledSlab) -> Batch:
+        return self._batch(self._draws.view(filled, self._pinned.copy(filled.memory)))
+
+    def _replayed(self, filled: FilledSlab, slab: _Captured) -> _Captured:
+        """Return a slab that holds the drawn batch; waits only during a capture."""
         graph = self._draws.graph
         if slab.freed is not None:
             self._gpu.wait_event(slab.freed)
         if slab.node_x_end != graph.node_x_end:
-            slab = self._captured(roots)
-        tables = {id(each.table.base): each for each in feature_inputs(graph)}
-        with self._pinned.lend(slab.roots.nbytes) as room:
-            self._pack(roots, room)
-            with ExitStack() as reading:
-                self._gpu.copy_from_host(room, out=slab.roots.view(torch.uint8))
-                reading.enter_context(graph.backend.reading())
-                for each in tables.values():
-                    reading.enter_context(each.reading())
-                slab.work.replay()
+            slab = self._captured(filled)
+        with ExitStack() as reading:
+            self._pinned.copy(filled.memory, out=slab.drawn)
+            reading.enter_context(graph.backend.reading())
+            for each in self._tables.values():
+                reading.enter_context(each.reading())
+            slab.work.replay()
         slab.batch = replace(
-            slab.batch,
-            epoch=roots.epoch,
-            index=roots.index,
-            num_new=roots.num_new,
-            host=roots.host,
-            num_fallbacks=roots.negatives.num_fallbacks,
-        )
+            slab.batch, epoch=filled.epoch, index=filled.index, num_new=filled.at.num_new,
+            host=filled.host, num_fallbacks=filled.at.num_fallbacks,
+        )  # fmt: skip
         return slab
 
-    def _captured(self, roots: Roots) -> _Captured:
-        draws, size = self._draws, sum(self._sizes(roots))
-        there = torch.zeros(size, dtype=torch.int64, device=self._gpu.device)
-        placed = self._unpack(roots, there)
+    def _captured(self, filled: FilledSlab) -> _Captured:
+        draws = self._draws
+        there = torch.zeros(len(filled.memory), dtype=torch.uint8, device=self._gpu.device)
+        placed = draws.view(filled, there)
         made: list[Batch] = []
 
         def prepare() -> list[Tensor]:
-            made.append(assemble(draws, placed).gathered(draws.graph))
+            made.append(self._batch(placed))
             return made[-1].tensors()
 
         node_x_end, work = draws.graph.node_x_end, self._gpu.capture(prepare)
         return _Captured(node_x_end, there, made[0], work)
+
+
+class PinnedSlabs:
+    """A pool of slabs of pinned memory, each unused again after its copy to a GPU is done."""
+
+    def __init__(self, gpu: Device) -> None:
+        self._gpu, self._lock = gpu, threading.Lock()
+        self.pool = SlabPool(KEPT_SLABS, gpu.allocate_host)
+        self._copied: deque[tuple[Tensor, StreamEvent]] = deque()
+
+    def copy(self, memory: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return a copy of a slab on the current stream; does not synchronize."""
+        with self._lock:
+            while self._copied and self._copied[0][1].query():
+                self._copied.popleft()
+        there = self._gpu.copy_from_host(memory, out)
+        self._copied.append((memory, self._gpu.record_event()))
+        return there
 
 
 _ALIGNMENT = 256
@@ -316,10 +307,8 @@ class CopiedBatches:
         self._there = {each.name: each for each in inputs if each.is_in_reach_of_a_gpu}
         self._here = {each.name: each for each in inputs if not each.is_in_reach_of_a_gpu}
         has_views = any(isinstance(each.table, RowView) for each in inputs)
-        self._slabs = None if has_views else host_preparer(draws, gpu.allocate_host)
-        self._lock = threading.Lock()
-        self._copied: deque[tuple[Tensor, StreamEvent]] = deque()
-        """Slabs, and the event that ends their copies."""
+        self._pinned = PinnedSlabs(gpu)
+        self._slabs = None if has_views else host_preparer(draws, self._pinned.pool)
 
     def make(self, epoch: int, index: int, *part: Any) -> LentBatch:
         """Return the padded batch on the GPU; waits for tables at most."""
@@ -328,12 +317,7 @@ class CopiedBatches:
             filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
         if self._slabs is None or filled is None or filled.at.named & self._here.keys():
             return LentBatch(self.of_pending(self._pending(epoch, index, *part)))
-        with self._lock:
-            while self._copied and self._copied[0][1].query():
-                self._copied.popleft()
-        there = self._gpu.copy_from_host(filled.memory)
-        with self._lock:
-            self._copied.append((filled.memory, self._gpu.record_event()))
+        there = self._pinned.copy(filled.memory)
         return LentBatch(self._completed(self._slabs.view(filled, there, is_here=False)))
 
     def of_pending(self, pending: PendingBatch) -> Batch:

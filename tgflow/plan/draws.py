@@ -1,13 +1,15 @@
 """What a batch is made of: its events, negatives and queries, drawn on the host.
 
-The core repeats this in `csrc/src/preparer.cpp`, which batches on the CPU use where it can.
+A whole batch or a slice is drawn by one call of the core, in a slab (`csrc/src/preparer.cpp`).
 Every draw is a pure function of (seed, epoch, index) and of a prefix of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -15,14 +17,34 @@ from torch import Tensor
 from tgflow.base.choices import Visibility
 from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.base.slice_schedule import rows_of_slice
+from tgflow.base.units import INT64_MAX
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
+from tgflow.graph._native import NATIVE_STRATEGIES
 from tgflow.graph.batch import BatchSlice, HostEvents
 from tgflow.graph.events import NO_EVENT, EventBatch
+from tgflow.graph.host import HostGraph
+from tgflow.graph.log import BySince
 from tgflow.graph.sampling import Frontier, Sampler
+from tgflow.plan._native import (
+    PARAMS,
+    BatchPlaces,
+    BlockPlaces,
+    Feature,
+    FilledSlab,
+    Preparer,
+    Slab,
+    SlabColumns,
+    SlabPool,
+    draw_replay,
+    for_each_negative,
+)
 from tgflow.plan.count_lookup import CountedPairs, CountHistory
 from tgflow.plan.negatives import Negatives, NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.replay import ExperienceReplay
+
+KEPT_SLABS = 8
+"""Most unused slabs kept: enough for a loader's lookahead, some threads and consumers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +76,7 @@ class Roots:
     """The sources, the destinations and the negatives of all events, then the negatives' sources
     unless they are the events' own. Not deduplicated."""
     counts: Tensor | None = None
-    """float64 `[B, 1 + m, C]`: the plan's counts, if it has any."""
+    """`[B, 1 + m, C]`: the plan's counts, of its `counts_dtype`, if it has any."""
     slice: BatchSlice | None = None
     """As `Batch.slice`."""
     columns: Mapping[str, Tensor] | None = None
@@ -82,12 +104,7 @@ class Roots:
         return src, dst, rest[num * m :].view(num, m), negative_dst
 
 
-def for_each_negative(column: Tensor, m: int) -> Tensor:
-    """Repeat each event's value for its negatives, `[B, m]`."""
-    return column.unsqueeze(1).expand(-1, m)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True, weakref_slot=True)
 class Draws:
     """The settings of a plan, see `Plan`, and what it draws for each batch. Thread-safe."""
 
@@ -105,9 +122,22 @@ class Draws:
     with_memory: bool
     with_nodes: bool
     counts: CountHistory
+    counts_dtype: torch.dtype
     pairs: PairHistory
     slices: int
     for_gradients: bool
+    _preparers: BySince[tuple[PairHistory, Preparer]] = field(init=False, repr=False)
+    _pool: SlabPool = field(init=False, repr=False)
+    _drawn: NegativeSampler | None = field(init=False, repr=False)
+    """The negatives, if the core draws them."""
+
+    def __post_init__(self) -> None:
+        own = self.negatives
+        is_drawn = isinstance(own, NegativeSampler) and own.single_kind is not None
+        object.__setattr__(self, "_drawn", own if is_drawn else None)
+        object.__setattr__(self, "_pool", SlabPool(KEPT_SLABS, None))
+        # a proxy: a cycle would keep the memory of a graph that is dropped
+        object.__setattr__(self, "_preparers", BySince(partial(_preparer, proxy(self))))
 
     def __len__(self) -> int:
         """Return the number of batches that the log holds now, including a partial last one."""
@@ -151,8 +181,140 @@ class Draws:
         """
         if isinstance(piece, BatchPart):
             return self.part(epoch, index, piece.rows, 1 if piece.is_stored else None)
-        whole = self._whole(epoch, index)
-        return self._with_counts(whole if piece is None else self._slice_of(whole, piece))
+        filled = self.fill(self._pool, epoch, index, piece)
+        return self.view(filled, filled.memory)
+
+    def fill(
+        self,
+        pool: SlabPool,
+        epoch: int,
+        index: int,
+        number: int | None = None,
+        *,
+        tables: Callable[[], Mapping[Feature, Tensor]] | None = None,
+        is_padded: bool = False,
+        with_counts: bool = True,
+    ) -> FilledSlab:
+        """Draw batch `index` of `epoch`, or slice `number` of it, in a slab; raises as `roots`.
+
+        Args:
+            pool: Pool of the slab.
+            epoch: Epoch of the batch.
+            index: Index of the batch.
+            number: The slice.
+            tables: Adds neighbors and features, of a graph in host memory. Returns the tables whose
+                rows are gathered, once the batch's events are there. None: queries only.
+            is_padded: Whether frontiers and tables are padded.
+            with_counts: Whether there are counts.
+        """
+        graph, size = self.graph, self.batch_size
+        begin, end = self.span(index)
+        since, key = graph.log.since(begin), derive_key(self.seed, epoch, index)
+        if self.counts.asked:
+            self.counts.check_deletions()
+        pairs, native = self._preparers.at(since)
+        only, num_new, first, num_replay = None, end - begin, begin, 0
+        if self.only is not None:
+            only = self.only[index * size : (index + 1) * size]
+            num_new = len(only)
+        if self.replay is not None:
+            first, num_replay = self.replay.begin(begin, since), self.replay.num_events(num_new)
+        given, own = None, self._drawn
+        if own is None:
+            given = self._given(key, begin, end, only, first, num_replay)
+        elif own.draws_pairs:
+            pairs.upto(end, pairs=True)
+        elif len(pairs.native) < (known := own.limit(end)):
+            pairs.upto(known)
+        rows, own_key = None, key
+        if number is not None:
+            num_events = num_new + min(num_replay, begin - first)
+            rows = self.rows_of_slice(number, num_new, num_events)
+            own_key = key if rows is None else derive_key(key, KeyDomain.SLICE, number)
+        features: Mapping[Feature, Tensor] = {} if tables is None else tables()
+        node_end = None if tables is None else graph.node_x_end
+        slab = Slab(pool)
+        dst = src = log_q = None
+        if given is not None:
+            dst, src = given.dst.contiguous(), None if given.own_sources else given.src.contiguous()
+            log_q = given.log_q
+        places, blocks = native.prepare(
+            slab, key, own_key, dst, src, log_q, tables is None, with_counts, begin, end, since,
+            only, first, num_replay, graph.edge_x is not None, features.get("edge_x"),
+            graph.node_x is not None, features.get("node_x"),
+            INT64_MAX if node_end is None else node_end, is_padded, rows,
+        )  # fmt: skip
+        memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab alive
+        at, num = BatchPlaces(*places), places[0]
+        a, b, c = at.whole_eid // 8, at.whole_t // 8, at.whole_ends // 8
+        # copies: events outlive their batch, and would keep its slab alive
+        kept = memory[: at.whole_ends + 16 * num].clone()
+        ends = kept.view(torch.int64)
+        mask = None
+        if given is not None:
+            mask, at = given.mask, at._replace(num_fallbacks=given.num_fallbacks)
+        elif at.mask >= 0:
+            m = self.negatives.num
+            mask = kept[at.mask : at.mask + num * m].view(torch.bool).view(num, m)
+        eid, column = ends[a : a + num], graph.log.column
+        src, dst, t = ends[c : c + num], ends[c + num : c + 2 * num], ends[b : b + num]
+        weight, relation = column("weight", eid), column("relation", eid)
+        host, of = HostEvents(eid, src, dst, t, begin, end, mask, weight, relation), None
+        if rows is not None and number is not None:
+            of = BatchSlice(number, self.slices, num_new, at.num_fallbacks, host)
+            host = host.part(rows)
+        hops = [BlockPlaces(*each) for each in blocks] if blocks else []
+        return FilledSlab(epoch, index, own_key, memory, host, of, at, hops)
+
+    def view(self, filled: FilledSlab, memory: Tensor) -> Roots:
+        """Return the queries of a batch as views of `memory`, its slab or a copy on the GPU."""
+        at, host, piece = filled.at, filled.host, SlabColumns(memory)
+        num, m, size = at.num_events, self.negatives.num, at.num_queries
+        src, dst, negative_src, negative_dst = piece.ends(at.ends, at, m)
+        columns = begin = since = params = None
+        if self.gpu is not None and memory.device == self.gpu.device:
+            columns = {"eid": piece.column(at.eid, num), "t": piece.column(at.t, num)}
+            columns |= {"src": src, "dst": dst}
+            begin, since = piece.column(at.words, 1), piece.column(at.words + 8, 1)
+            params = piece.column(at.words + 16, len(self.fanouts), PARAMS)
+        negatives = Negatives(
+            negative_src, negative_dst, 0 if filled.slice else at.num_fallbacks,
+            own_sources=size == num * (2 + m), mask=host.negative_mask,
+            log_q=piece.features(at.log_q, num, m),
+        )  # fmt: skip
+        places = at.ends, at.query_t, at.query_position
+        queries = Frontier(*(piece.column(place, size) for place in places))
+        return Roots(
+            filled.epoch, filled.index, filled.key, at.num_new, host, negatives, queries,
+            self.counts_of(at, piece), filled.slice, columns, begin,
+            None if self.graph.horizon is None else since, params,
+        )  # fmt: skip
+
+    def counts_of(self, at: BatchPlaces, piece: SlabColumns) -> Tensor | None:
+        """Return the counts of a slab's events and negatives; None if it has none."""
+        num, m, width = at.num_events, self.negatives.num, len(self.counts.asked)
+        if at.counts < 0:
+            return None
+        return piece.column(at.counts, num * (1 + m), width, self.counts_dtype).view(
+            num, 1 + m, width
+        )
+
+    def _given(
+        self, key: int, begin: int, end: int, only: Tensor | None, first: int, num_replay: int
+    ) -> Negatives:
+        """Draw negatives that the core does not draw, of a batch whose replay begins at `first`."""
+        eid = torch.arange(begin, end) if only is None else only
+        if self.replay is not None:
+            own = derive_key(key, KeyDomain.REPLAY)
+            drawn = draw_replay(first, begin, self.replay.half_life, own, num_replay)
+            eid = torch.cat([eid, drawn])
+        events, start = self.graph.log.gather(eid), self._starts(eid, begin)
+        cut = start
+        if isinstance(self.negatives, NegativeSampler) and self.negatives.is_list:
+            limit = eid if self.sees_all_before else start
+            cut = torch.minimum(limit, self.graph.log.positions(events.t))
+        own, pairs = derive_key(key, KeyDomain.NEGATIVES), self.pairs_at(begin)
+        return self.negatives.draw(pairs, own, events.src, events.dst, start=cut, stop=end)
 
     def part(
         self, epoch: int, index: int, rows: slice | Tensor, num_negatives: int | None = None
@@ -161,7 +323,9 @@ class Draws:
         if self.replay is not None:
             raise ValueError("a plan that replays events has no parts")
         others = self.others(index) if num_negatives is None else None
-        part = self._some_of(self._whole(epoch, index), rows, num_negatives, others)
+        filled = self.fill(self._pool, epoch, index, with_counts=False)
+        whole = self.view(filled, filled.memory)
+        part = self._some_of(whole, rows, num_negatives, others)
         return self._with_counts(replace(part, num_new=len(part.host.eid)))
 
     def others(self, index: int) -> Tensor | None:
@@ -171,39 +335,6 @@ class Draws:
             return None
         begin, end = self.span(index)
         return negatives.all_known(self.pairs_at(begin), begin, end)
-
-    def _whole(self, epoch: int, index: int) -> Roots:
-        """Return the queries of batch `index` in `epoch`, without counts."""
-        begin, end = self.span(index)
-        key = derive_key(self.seed, epoch, index)
-        if self.only is not None:
-            place = index * self.batch_size
-            eid = self.only[place : place + self.batch_size]
-        else:
-            eid = torch.arange(begin, end)
-        num_new = len(eid)
-        if self.replay is not None:
-            own = derive_key(key, KeyDomain.REPLAY)
-            drawn = self.replay.draw(own, begin, end - begin, self.graph.since(begin))
-            eid = torch.cat([eid, drawn])
-        events, start = self.graph.log.gather(eid), self._starts(eid, begin)
-        src, dst, cut = events.src, events.dst, start
-        if isinstance(self.negatives, NegativeSampler) and self.negatives.is_list:
-            limit = eid if self.sees_all_before else start
-            cut = torch.minimum(limit, self.graph.log.positions(events.t))
-        negatives = self.negatives.draw(
-            self.pairs_at(begin),
-            derive_key(key, KeyDomain.NEGATIVES),
-            src,
-            dst,
-            start=cut,
-            stop=end,
-        )
-        host = HostEvents(
-            eid, src, dst, events.t, begin, end, negatives.mask, events.weight, events.relation
-        )
-        queries = self._queries(host, negatives, start)
-        return Roots(epoch, index, key, num_new, host, negatives, queries)
 
     def ask(
         self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor, relation: Tensor | None = None
@@ -268,7 +399,8 @@ class Draws:
         if not self.counts.asked or self.graph.shard.world > 1:
             return roots
         counts = self.counts.at(self.graph.since(roots.host.begin))
-        return replace(roots, counts=counts.answer(**self.pairs_of(roots, limit)._asdict()))
+        found = counts.answer(**self.pairs_of(roots, limit)._asdict())
+        return replace(roots, counts=found.to(self.counts_dtype))
 
     def _some_of(
         self,
@@ -308,19 +440,6 @@ class Draws:
             are_alike &= events.relation == host.relation[rows, None]
         return torch.stack(
             [torch.isin(x, events.dst[alike]) for x, alike in zip(nodes, are_alike, strict=True)]
-        )
-
-    def _slice_of(self, whole: Roots, number: int) -> Roots:
-        """Return the queries of a slice, with a key of its own, without counts."""
-        rows = self.rows_of_slice(number, whole.num_new, len(whole.host.eid))
-        if rows is None:
-            return whole
-        fallbacks = whole.negatives.num_fallbacks
-        return replace(
-            self._some_of(whole, rows),
-            key=derive_key(whole.key, KeyDomain.SLICE, number),
-            num_new=int((rows < whole.num_new).sum()),
-            slice=BatchSlice(number, self.slices, whole.num_new, fallbacks, whole.host),
         )
 
     def rows_of_slice(self, number: int | None, num_new: int, num_rows: int) -> Tensor | None:
@@ -375,3 +494,24 @@ class Draws:
             position = per_root(start)
         t = per_root(host.t) if self.fanouts else torch.zeros_like(nodes)
         return Frontier(nodes, t, position)
+
+
+def _preparer(draws: Draws, since: int) -> tuple[PairHistory, Preparer]:
+    """Return the pairs within a horizon, and what draws the batches that see it."""
+    graph, pairs = draws.graph, draws.pairs.at(since)
+    drawn = NegativeSampler(1) if draws._drawn is None else draws._drawn
+    is_whole, backend, sampler = graph.shard.world == 1, graph.backend, draws.sampler
+    counts = draws.counts.at(since).native if draws.counts.asked and is_whole else None
+    strategy = "recent" if callable(sampler.strategy) else sampler.native_strategy
+    return pairs, Preparer(
+        backend.log, backend.native if isinstance(backend, HostGraph) else None, pairs.native,
+        counts, start=draws.start, batch_size=draws.batch_size, fanouts=list(draws.fanouts),
+        strategy=NATIVE_STRATEGIES[strategy], span=sampler.span or 1,
+        sees_all_before=draws.sees_all_before, with_memory=draws.with_memory,
+        with_nodes=draws.with_nodes, seconds_per_tick=graph.seconds_per_tick,
+        num_negatives=draws.negatives.num, every=drawn.every, draws_pairs=drawn.draws_pairs,
+        cut=-1 if drawn.cut is None or drawn.draws_pairs else drawn.cut,
+        pairs_from=drawn.since or 0 if drawn.inductive else 0, collide=drawn.collide,
+        replace=drawn.replace, half_life=1.0 if draws.replay is None else draws.replay.half_life,
+        has_float_counts=draws.counts_dtype is torch.float32,
+    )  # fmt: skip

@@ -24,8 +24,8 @@ from tgflow.cuda.device import Device, StreamEvent, device_of
 from tgflow.graph.batch import Batch, Share
 from tgflow.graph.cache import CachedTable, CacheSchedule, ScheduleMismatch
 from tgflow.graph.tables.table import PendingGather
-from tgflow.plan._native import Belady
-from tgflow.plan.assemble import Feature, PendingBatch, feature_inputs
+from tgflow.plan._native import Belady, Feature
+from tgflow.plan.assemble import PendingBatch, feature_inputs
 from tgflow.plan.device_preparer import LentBatch, MakeBatch, PinnedCopies
 from tgflow.plan.in_order import Item, T, Task, batch_error, ordered_map, run_task, task_name
 from tgflow.plan.plan import Plan

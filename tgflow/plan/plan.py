@@ -70,6 +70,7 @@ class Plan:
             are in `Batch.counts`, in this order, and cover all events of the log, also those that
             `TemporalGraph.retain` removes as neighbors. A `CountHistory` of the graph
             may be shared by several plans, which saves memory.
+        counts_dtype: Type of `Batch.counts`, float64 or float32.
         pairs: History of the graph's log to draw negatives from, to share it with other plans;
             None creates one.
         slices: Number of slices of a batch for `share`, at least 1.
@@ -118,6 +119,7 @@ class Plan:
         with_memory: bool,
         with_nodes: bool = True,
         counts: Sequence[Number] | CountHistory = (),
+        counts_dtype: torch.dtype = torch.float64,
         pairs: PairHistory | None = None,
         slices: int = 1,
         for_gradients: bool = False,
@@ -177,6 +179,7 @@ class Plan:
             with_memory=with_memory,
             with_nodes=with_nodes,
             counts=counts,
+            counts_dtype=counts_dtype,
             pairs=PairHistory(graph.log, shard=graph.shard) if pairs is None else pairs,
             slices=slices,
             for_gradients=for_gradients,
@@ -220,6 +223,7 @@ class Plan:
             "with_memory": model.state is not None,
             "with_nodes": model.reads_nodes,
             "counts": model.counts,
+            "counts_dtype": model.counts_dtype,
         }
         return cls(
             graph,

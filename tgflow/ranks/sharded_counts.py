@@ -60,7 +60,7 @@ class ShardedCounts:
             asked = [*some]
             answers = of.answer([draws.pairs_of(roots) for draws, roots in asked])
             found += [
-                (draws, replace(roots, counts=counts))
+                (draws, replace(roots, counts=counts.to(draws.counts_dtype)))
                 for (draws, roots), counts in zip(asked, answers, strict=True)
             ]
         return found

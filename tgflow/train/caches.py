@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tgflow.graph import TemporalGraph
 from tgflow.graph.cache import CachedTable, cache_of
-from tgflow.plan.assemble import Feature, feature_inputs
+from tgflow.plan._native import Feature
+from tgflow.plan.assemble import feature_inputs
 from tgflow.plan.plan import Plan
 
 

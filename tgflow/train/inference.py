@@ -128,6 +128,7 @@ class Inference:
             negatives=NegativeSampler(random=1),
             with_memory=model.state is not None,
             counts=model.counts,
+            counts_dtype=model.counts_dtype,
         )
         state = model.state
         self._covered = state if isinstance(state, DeviceState) else None

@@ -121,8 +121,10 @@ class EventCounts {
   };
 
   /// Writes the results of the formula for every pair, `out[size, 1 + m, width()]`. Counts the events before
-  /// the limit and earlier than the time; the age of the last one is in seconds, -1 if there is none.
-  void answer(const Pairs& pairs, double* out) const;
+  /// the limit and earlier than the time; the age of the last one is in seconds, -1 if there is none. As
+  /// doubles, or floats that are rounded from them. On several threads if `is_awaited`, or if there are many.
+  template <typename T>
+  void answer(const Pairs& pairs, T* out, bool is_awaited = false) const;
 
   /// Queried pairs one by one, in columns of `size`: each as `Pairs`.
   struct Rows {
@@ -271,7 +273,7 @@ class EventCounts {
   void find_earlier(const EventLists* lists, const Asked& asked, int64_t begin, int64_t num,
                     Found& found) const;
   template <typename PairAt, typename Use>
-  void for_blocks(int64_t size, const PairAt& pair_at, const Use& use) const;
+  void for_blocks(int64_t size, const PairAt& pair_at, const Use& use, bool is_awaited = false) const;
   static int64_t column_of(const Load& load) { return static_cast<int64_t>(load.step) * Formula::kBlock; }
   template <typename Use>
   void for_own_loads(const Use& use) const {

@@ -25,12 +25,14 @@ struct BatchRules {
   bool with_nodes = true;  ///< Whether nodes get rows; else there are no fanouts and no frontier.
   double seconds_per_tick = 1;
   int64_t num_negatives = 1;
+  int64_t every = 1;         ///< One of this many events has all negatives, the others have the first.
   bool draws_pairs = false;  ///< Whether negatives have sources of their own.
   eid_t cut = -1;            ///< Negatives were seen before it; -1: the start of their event's batch.
   eid_t pairs_from = 0;
   bool collide = false;
   bool replace = true;
-  double half_life = 1;  ///< Of replay, in events.
+  double half_life = 1;           ///< Of replay, in events.
+  bool has_float_counts = false;  ///< Whether counts are rounded to float, else they are double.
 };
 
 /// Features that a batch reads of a table, and whether their rows or only their ids are written.
@@ -39,13 +41,21 @@ struct BatchTable {
   const RowTable* rows = nullptr;  ///< Null: the ids are written instead of the rows.
 };
 
+/// Negatives that are given instead of drawn.
+struct GivenNegatives {
+  const node_t* dst = nullptr;   ///< [events, negatives], of new and replayed events; null: they are drawn.
+  const node_t* src = nullptr;   ///< The same, or null: the events' own.
+  const float* log_q = nullptr;  ///< The same, or null: they have none.
+};
+
 /// One batch of a plan.
 struct BatchRequest {
-  uint64_t negatives_key = 0;
-  uint64_t replay_key = 0;
-  const bool* negative_mask = nullptr;  ///< [events, negatives]: others repeat the event; null: all are.
-  std::vector<uint64_t> hop_keys;       ///< One a hop.
-  eid_t begin = 0;                      ///< The new events are [begin, end) of the log,
+  uint64_t key = 0;      ///< Of the batch's draws,
+  uint64_t hop_key = 0;  ///< and of those of its neighbors: that of the slice, or the same.
+  GivenNegatives negatives;
+  bool is_drawn_only = false;  ///< Without neighbors and features: the queries instead.
+  bool with_counts = true;
+  eid_t begin = 0;  ///< The new events are [begin, end) of the log,
   eid_t end = 0;
   Since since{};                ///< The horizon of its queries.
   const eid_t* only = nullptr;  ///< or these of them,
@@ -74,6 +84,11 @@ struct BatchLayout {
   int64_t num_edges = 0, num_in_blocks = 0;  ///< Rows of the edge table, and the number that blocks read.
   int64_t own_row = -1, edge_ids = -1, edge_x = -1, x = -1;
   int64_t node_ids = -1, node_x = -1;
+  int64_t mask = -1;   ///< [events of the whole batch, negatives]: the drawn ones; -1: all are.
+  int64_t log_q = -1;  ///< Of given negatives.
+  /// Of a batch that is only drawn: time and position of each query, and int64 words: begin, the tick at
+  /// which the horizon begins, and five of each hop, see tgflow/graph/query.py.
+  int64_t query_t = -1, query_position = -1, words = -1;
 };
 
 /// The size that a number of rows, at most 2^60, is padded to. See
@@ -83,12 +98,14 @@ int64_t padded_rows(int64_t rows);
 /// Prepares the batches of a plan. Thread-safe.
 class Preparer {
  public:
-  /// `counts` may be null. All arguments must outlive it.
-  Preparer(TemporalGraph& graph, const PairIndex& pairs, EventCounts* counts, BatchRules rules);
+  /// `graph` may be null if batches are only drawn, and `counts`. All arguments must outlive it.
+  Preparer(const EventLog& log, TemporalGraph* graph, const PairIndex& pairs, EventCounts* counts,
+           BatchRules rules);
   ~Preparer();
 
   const BatchRules& rules() const { return rules_; }
-  const EventLog& log() const { return graph_.log(); }
+  const EventLog& log() const { return log_; }
+  bool has_graph() const { return graph_ != nullptr; }
 
   /// Writes a batch to `slab`, which must be unused. The same bits on any thread. Throws std::out_of_range
   /// for an event that the log, or an id that a table does not hold, std::invalid_argument where an event has
@@ -99,7 +116,8 @@ class Preparer {
   struct Workspace;
   class Preparation;
 
-  TemporalGraph& graph_;
+  const EventLog& log_;
+  TemporalGraph* const graph_;
   const PairIndex& pairs_;
   EventCounts* const counts_;
   const BatchRules rules_;

@@ -1,6 +1,7 @@
 // Counter-based random numbers: a draw is a pure function of (key, item, draw), on any thread and device.
 #pragma once
 
+#include "tgflow/detail/mix.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
@@ -57,6 +58,12 @@ TGFLOW_HD inline uint64_t multiply_high(uint64_t a, uint64_t b) {
 /// An integer in [0, n), n >= 1; bias below n / 2^64.
 TGFLOW_HD inline int64_t random_below(uint64_t key, uint64_t item, uint64_t draw, int64_t n) {
   return static_cast<int64_t>(multiply_high(random_bits(key, item, draw), static_cast<uint64_t>(n)));
+}
+
+/// The key of one purpose of a key's draws: `derive_key(key, word)` of tgflow/base/keys.py.
+inline uint64_t derive_key(uint64_t key, uint64_t word) {
+  constexpr uint64_t kStep = 0x9e3779b97f4a7c15ULL;
+  return mix64((mix64((2 + kStep) ^ key) + kStep) ^ word);
 }
 
 /// Whether a position of the log is the chosen one of its `every` consecutive ones.

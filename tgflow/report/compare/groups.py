@@ -22,7 +22,7 @@ def needs_of(model: TemporalModel, config: ContinualConfig) -> tuple[Any, ...]:
     strategy = config.strategy or model.strategy
     reads_memory = model.state is not None if model.reads_nodes else None
     learned = negatives_learned(model, config)
-    return model.fanouts, strategy, reads_memory, tuple(model.counts), learned
+    return model.fanouts, strategy, reads_memory, (*model.counts, model.counts_dtype), learned
 
 
 class Stopwatch:
