@@ -98,6 +98,13 @@ eid_t EventMarks::nth(int64_t i) const {
   return first_ + static_cast<eid_t>(word) * 64 + __builtin_ctzll(bits);
 }
 
+PairIndex::PairIndex(PairIndex& other, eid_t first) : PairIndex(other.log_, other.shard_, first) {
+  const std::unique_lock<std::shared_mutex> lock(other.mutex_);
+  if (log_ == nullptr) return;
+  if (other.links_ == nullptr) other.links_ = std::make_shared<PairLinks>(*log_, shard_);
+  links_ = other.links_;
+}
+
 int64_t PairIndex::size() const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   return size_;
@@ -155,7 +162,10 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
     if (has_types_) see_type(dst[i], type[i]);
     // without a second destination, negatives are of the sources of pairs
     const bool is_needed = destinations_.node.size() == 1 && num_pair_events_ == size_;
-    if (is_needed && log_ != nullptr && size_ < log_->size()) mark_pair(see_pair(num_pair_events_));
+    if (is_needed && log_ != nullptr && size_ < log_->size()) {
+      read_links(std::min(log_->size(), size_ + n - i));
+      mark_pair(novelty(size_, nullptr));
+    }
   }
 }
 
@@ -169,22 +179,23 @@ void PairIndex::read_pairs(int64_t end) {
     throw std::invalid_argument("the pairs of a shard are read in steps, by all ranks together");
   }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  check_end(end);
-  while (num_pair_events_ < end) mark_pair(see_pair(num_pair_events_));
+  read_links(end);
+  while (num_pair_events_ < end) mark_pair(novelty(num_pair_events_, nullptr));
 }
 
 void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  check_end(end);
+  read_links(end);
   for (eid_t eid = num_pair_events_; eid < end; ++eid) {
-    *is_first++ = shard_.local(log_->src()[eid]) != kNotHeld && see_pair(eid);
+    const bool is_own = shard_.local(log_->src()[eid]) != kNotHeld;
+    is_first[eid - num_pair_events_] = is_own ? novelty(eid, is_first) : 0;
   }
 }
 
 void PairIndex::mark_pairs(int64_t end, const uint8_t* is_first) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  while (num_pair_events_ < end) mark_pair(*is_first++ != 0);
+  while (num_pair_events_ < end) mark_pair(*is_first++);
 }
 
 void PairIndex::check_end(int64_t end) const {
@@ -195,19 +206,27 @@ void PairIndex::check_end(int64_t end) const {
     throw std::out_of_range("events whose pairs were not read yet were forgotten");
 }
 
-/// Whether an event is the first of its pair, which is known from then on.
-bool PairIndex::see_pair(eid_t eid) {
-  return known_pairs_.insert(pair_key(log_->src()[eid], log_->dst()[eid]));
+void PairIndex::read_links(int64_t end) {
+  check_end(end);
+  if (links_ == nullptr) links_ = std::make_shared<PairLinks>(*log_, shard_);
+  links_->read_upto(end);
+  if (end > num_pair_events_ && pairs_.first() < links_->first())
+    throw std::out_of_range("pairs of events before position " + std::to_string(links_->first()) +
+                            " were forgotten");
 }
 
-void PairIndex::mark_pair(bool is_first) {
-  const eid_t eid = num_pair_events_;
-  const tick_t* clocks = log_->clocks();
-  if (eid > pairs_.first() && clocks[eid] != clocks[eid - 1]) new_pairs_.clear();
-  const uint64_t key = pair_key(log_->src()[eid], log_->dst()[eid]);
-  if (is_first) new_pairs_.insert(key);
-  pairs_.append(is_first);
-  first_meetings_.append(is_first || new_pairs_.count(key) > 0);
+/// 2 for the first event of its pair, 1 for a later one at the time of the first one, else 0. `found` has those
+/// of the events from num_pair_events() on.
+uint8_t PairIndex::novelty(eid_t eid, const uint8_t* found) const {
+  const eid_t before = links_->before(eid);
+  if (before < pairs_.first()) return 2;
+  if (log_->clocks()[before] != log_->clocks()[eid]) return 0;
+  return before < num_pair_events_ ? first_meetings_.at(before) : found[before - num_pair_events_] > 0;
+}
+
+void PairIndex::mark_pair(uint8_t is_first) {
+  pairs_.append(is_first == 2);
+  first_meetings_.append(is_first > 0);
   ++num_pair_events_;
 }
 

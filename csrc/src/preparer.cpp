@@ -239,7 +239,7 @@ void Preparer::Preparation::count_past() {
                    [&](eid_t e) { return log.relation()[e]; });
   }
   counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit,
-                  relation.empty() ? nullptr : relation.data(), num(), m()},
+                  relation.empty() ? nullptr : relation.data(), num(), m(), ask_.since.eid},
                  slab_.at<double>(out_.counts));
 }
 
