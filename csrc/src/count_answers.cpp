@@ -179,9 +179,10 @@ template <typename PairAt, typename Use>
 void EventCounts::for_blocks(int64_t size, eid_t since, const PairAt& pair_at, const Use& use) const {
   constexpr int64_t kBlock = Formula::kBlock;
   const std::shared_lock<std::shared_mutex> lock(mutex_);
+  since = first_seen(since);
   parallel_for((size + kBlock - 1) / kBlock, kGrain, [&](int64_t first_block, int64_t last_block) {
     Asked asked;
-    asked.since = is_for_any_since_ ? std::max(since, first_) : first_;
+    asked.since = since;
     std::vector<double> columns = formula_.columns();
     for (int64_t begin = first_block * kBlock; begin < std::min(last_block * kBlock, size); begin += kBlock) {
       asked.num = std::min(kBlock, size - begin);
@@ -374,13 +375,14 @@ void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) cons
       const int64_t age = source_age[static_cast<size_t>(i)];
       if (!sums.empty()) lists->decayed(events, lookup.decays, {pair.t, pair.cut, age}, sums.data());
       const double* sum = sums.data();
-      const auto num_before = [&](eid_t eid) {
-        return eid <= first_ || lists == nullptr ? 0 : lists->num_before(asked.key[static_cast<size_t>(place)], eid);
-      };
+      const uint64_t key = asked.key[static_cast<size_t>(place)];
+      int64_t num_unseen = 0;
+      if (lookup.has_num && lists != nullptr && asked.since > first_)
+        num_unseen = lists->num_unseen(key, asked.since);
       for (const Load& load : lookup.loads) {
         double& out = columns[column_of(load) + place];
         if (load.op == Op::kNum) {
-          out = static_cast<double>(events.num - num_before(asked.since));
+          out = static_cast<double>(events.num - num_unseen);
         } else if (load.op == Op::kAge) {
           out = seconds_between(log_.t()[events.last], pair.t, seconds_per_tick_);
         } else if (load.op == Op::kSince) {
@@ -395,7 +397,9 @@ void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) cons
           const double reach = static_cast<double>(pair.t) - static_cast<double>(log_.clocks()[asked.since]);
           eid_t from = asked.since;
           if (ticks < reach) from = std::max(from, cut_off(pair.t - static_cast<tick_t>(ticks), pair.cut));
-          out = static_cast<double>(lists == nullptr ? pair.cut - from : events.num - num_before(from));
+          out = static_cast<double>(lists == nullptr      ? pair.cut - from
+                                    : from == asked.since ? events.num - num_unseen
+                                                          : events.num - lists->num_before(key, from));
         } else {
           out = *sum++;
         }
@@ -417,6 +421,7 @@ void EventCounts::latest_destinations(const node_t* src, eid_t since, const eid_
     throw std::invalid_argument("these counts do not find the latest destinations");
   }
   const std::shared_lock<std::shared_mutex> lock(mutex_);
+  since = first_seen(since);
   parallel_for(size, kGrain, [&](int64_t begin, int64_t end) {
     std::vector<eid_t> eids(static_cast<size_t>(std::max(num_source, num_all)));
     const auto write = [&](int num, int most, node_t* out) {
@@ -425,7 +430,8 @@ void EventCounts::latest_destinations(const node_t* src, eid_t since, const eid_
           out + most, kNoNode);
     };
     for (int64_t i = begin; i < end; ++i) {
-      write(last_of_source(src[i], since, cut[i], num_source, eids.data()), num_source, of_source + i * num_source);
+      write(last_of_source(src[i], since, cut[i], num_source, eids.data()), num_source,
+            of_source + i * num_source);
       write(last_of_all(since, cut[i], num_all, eids.data()), num_all, of_all + i * num_all);
     }
   });
@@ -438,6 +444,7 @@ void EventCounts::last_events(const node_t* src, const node_t* dst, eid_t since,
     throw std::invalid_argument("last events are those of counts of pair, src and dst: count all three");
   }
   const std::shared_lock<std::shared_mutex> lock(mutex_);
+  since = first_seen(since);
   std::fill_n(out, size * kLasts * most, kNoEvent);
   for (int64_t i = 0; i < size; ++i) {
     const std::pair<const EventLists*, uint64_t> asked[kLasts] = {
@@ -491,8 +498,9 @@ void EventCounts::find_earlier(const EventLists* lists, const Asked& asked, int6
   }
   for (size_t i = 0; i < size; ++i) {  // all events: given by positions
     const eid_t end = cut(wanted[i]);
-    const EventLists::Prefix events = lists != nullptr ? lists->prefix(wanted[i].place, end)
-                                                       : EventLists::Prefix{end - asked.since, end - 1, nullptr, 0};
+    const EventLists::Prefix events = lists != nullptr
+                                          ? lists->prefix(wanted[i].place, end)
+                                          : EventLists::Prefix{end - asked.since, end - 1, nullptr, 0};
     found.earlier[static_cast<size_t>(found.num)] = {wanted[i].pair, events};
     found.num += events.num > 0 && events.last >= asked.since;
   }

@@ -132,6 +132,7 @@ uint32_t EventLists::with(uint32_t place, uint32_t at) {
 
 void EventLists::sweep(eid_t first, double share) {
   const auto begin = static_cast<uint32_t>(first - first_);
+  if (!has_pairs_) unseen_.resize(heads_.size());
   const auto num = static_cast<size_t>(share * static_cast<double>(heads_.size())) + 1;
   for (size_t left = std::min(num, heads_.size()); left > 0; --left) {
     next_swept_ = next_swept_ + 1 < heads_.size() ? next_swept_ + 1 : 0;
@@ -140,6 +141,7 @@ void EventLists::sweep(eid_t first, double share) {
       trim(head, begin);
     } else {
       head.table = trimmed(head.table, begin);
+      unseen_[next_swept_] = 0;
     }
   }
 }
@@ -215,6 +217,16 @@ uint32_t EventLists::grown(uint32_t place) {
 
 void EventLists::write_sums(const Block& block, int64_t group, const Prefix& before) {
   add_up(before, all_decays_, const_cast<double*>(sums(block, group)));
+}
+
+int64_t EventLists::num_unseen(uint64_t key, eid_t since) const {
+  if (key >= unseen_.size()) return num_before(key, since);
+  const auto of = static_cast<uint64_t>(since - first_) << 32;
+  const uint64_t known = __atomic_load_n(&unseen_[key], __ATOMIC_RELAXED);
+  if (known >> 32 == of >> 32) return static_cast<uint32_t>(known);
+  const int64_t num = num_before(key, since);
+  __atomic_store_n(&unseen_[key], of | static_cast<uint64_t>(num), __ATOMIC_RELAXED);
+  return num;
 }
 
 int64_t EventLists::number_of(uint64_t key) const {

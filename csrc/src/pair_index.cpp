@@ -68,14 +68,14 @@ int64_t FirstSeen::rank_of(node_t v) const {
   return i < rank.size() ? rank[i] : -1;
 }
 
-void EventMarks::append(bool is_marked) {
+void EventMarks::append(uint64_t marks, int64_t num) {
   if (size_ % (64 * kWords) == 0) {
     before_.push_back(num_);
     words_.resize(words_.size() + kWords);
   }
-  words_[static_cast<std::size_t>(size_ / 64)] |= static_cast<uint64_t>(is_marked) << size_ % 64;
-  num_ += is_marked;
-  ++size_;
+  words_[static_cast<std::size_t>(size_ / 64)] |= marks << size_ % 64;
+  num_ += __builtin_popcountll(marks);
+  size_ += num;
 }
 
 int64_t EventMarks::num_before(eid_t position) const {
@@ -160,13 +160,18 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
   for (int64_t i = 0; i < n; ++i, ++size_) {
     destinations_.see(dst[i], size_);
     if (has_types_) see_type(dst[i], type[i]);
-    // without a second destination, negatives are of the sources of pairs
-    const bool is_needed = destinations_.node.size() == 1 && num_pair_events_ == size_;
-    if (is_needed && log_ != nullptr && size_ < log_->size()) {
-      read_links(std::min(log_->size(), size_ + n - i));
-      mark_pair(novelty(size_, nullptr));
-    }
+    if (destinations_.node.size() == 1) mark_source(src[i]);
   }
+}
+
+/// Adds the pair of the next event, if it is that of the log: without a second destination, negatives are of
+/// the sources of pairs.
+void PairIndex::mark_source(node_t src) {
+  if (num_pair_events_ != size_ || log_ == nullptr || size_ >= log_->size()) return;
+  sources_.see(src, size_);
+  const eid_t first = sources_.first[static_cast<std::size_t>(sources_.rank_of(src))];
+  const uint8_t is_first = first == size_ ? 2 : log_->clocks()[first] == log_->clocks()[size_];
+  mark(&is_first, 1);
 }
 
 int64_t PairIndex::num_pair_events() const {
@@ -180,7 +185,12 @@ void PairIndex::read_pairs(int64_t end) {
   }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   read_links(end);
-  while (num_pair_events_ < end) mark_pair(novelty(num_pair_events_, nullptr));
+  while (num_pair_events_ < end) {
+    uint8_t found[64];
+    const int64_t num = std::min<int64_t>(pairs_.room(), end - num_pair_events_);
+    for (int64_t i = 0; i < num; ++i) found[i] = novelty(num_pair_events_ + i, found);
+    mark(found, num);
+  }
 }
 
 void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
@@ -195,7 +205,7 @@ void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
 void PairIndex::mark_pairs(int64_t end, const uint8_t* is_first) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  while (num_pair_events_ < end) mark_pair(*is_first++);
+  mark(is_first, end - num_pair_events_);
 }
 
 void PairIndex::check_end(int64_t end) const {
@@ -215,8 +225,8 @@ void PairIndex::read_links(int64_t end) {
                             " were forgotten");
 }
 
-/// 2 for the first event of its pair, 1 for a later one at the time of the first one, else 0. `found` has those
-/// of the events from num_pair_events() on.
+/// 2 for the first event of its pair, 1 for a later one at the time of the first one, else 0. `found` has
+/// those of the events from num_pair_events() on.
 uint8_t PairIndex::novelty(eid_t eid, const uint8_t* found) const {
   const eid_t before = links_->before(eid);
   if (before < pairs_.first()) return 2;
@@ -224,10 +234,18 @@ uint8_t PairIndex::novelty(eid_t eid, const uint8_t* found) const {
   return before < num_pair_events_ ? first_meetings_.at(before) : found[before - num_pair_events_] > 0;
 }
 
-void PairIndex::mark_pair(uint8_t is_first) {
-  pairs_.append(is_first == 2);
-  first_meetings_.append(is_first > 0);
-  ++num_pair_events_;
+/// Adds the next events by their `novelty`.
+void PairIndex::mark(const uint8_t* is_first, int64_t num) {
+  for (int64_t size; num > 0; num -= size, is_first += size, num_pair_events_ += size) {
+    size = std::min(num, pairs_.room());
+    uint64_t first = 0, met = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      first |= uint64_t{is_first[i] == 2} << i;
+      met |= uint64_t{is_first[i] > 0} << i;
+    }
+    pairs_.append(first, size);
+    first_meetings_.append(met, size);
+  }
 }
 
 void PairIndex::see_type(node_t v, int64_t type) {

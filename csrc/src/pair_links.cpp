@@ -39,9 +39,9 @@ void PairLinks::read_upto(eid_t end) {
   size_.store(std::max(end, size_.load()), std::memory_order_release);
 }
 
-/// Drops pairs whose latest event the log forgot, once those may be a third of all.
+/// Drops pairs whose latest event is not seen any more, once those may be a third of all.
 void PairLinks::forget() {
-  const eid_t size = size_, first = std::min(log_.first(), size);
+  const eid_t size = size_, first = std::min(log_.first_seen(), size);
   if (2 * (first - forgotten_) <= size - first) return;
   const auto held = static_cast<uint32_t>(size - first);
   latest_.erase_if([&](const Latest& each) { return static_cast<uint32_t>(size) - each.eid > held; });

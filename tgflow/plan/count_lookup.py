@@ -55,9 +55,13 @@ class HeldCounts:
         first, since = self._log.first, max(since, self._log.first)
         with self._lock:
             held = self._latest
-            if held is not None and held.is_for_any_since and len(held) >= first:
-                if held.first <= since < held.first + self.span:
-                    return held
+            if (
+                held is not None
+                and held.is_for_any_since
+                and len(held) >= first
+                and held.first <= since < held.first + self.span
+            ):
+                return held
             self._latest = made = self._make(first=since)
             return made
 

@@ -166,14 +166,15 @@ class EventCounts {
   /// the source, and to the destination.
   static constexpr int kLasts = 4;
   /// Writes for each of `size` pairs the last `most` events from `since` on, before `cut`, at most size(), of
-  /// each of those lists, `out[size, kLasts, most]`, the last one first, padded with kNoEvent. Throws std::invalid_argument
-  /// unless pairs, sources and destinations are counted.
-  void last_events(const node_t* src, const node_t* dst, eid_t since, const eid_t* cut, int64_t size, int most,
-                   eid_t* out) const;
+  /// each of those lists, `out[size, kLasts, most]`, the last one first, padded with kNoEvent. Throws
+  /// std::invalid_argument unless pairs, sources and destinations are counted.
+  void last_events(const node_t* src, const node_t* dst, eid_t since, const eid_t* cut, int64_t size,
+                   int most, eid_t* out) const;
 
-  /// Writes the last distinct destinations from `since` on, before `cut[i]`, at most size(): of `src[i]`, `of_source[size,
-  /// num_source]`, and of all events, `of_all[size, num_all]`; the last one first, padded with kNoNode. Looks
-  /// through the last kReach x num events. Throws std::invalid_argument unless made with `finds_latest`.
+  /// Writes the last distinct destinations from `since` on, before `cut[i]`, at most size(): of `src[i]`,
+  /// `of_source[size, num_source]`, and of all events, `of_all[size, num_all]`; the last one first, padded
+  /// with kNoNode. Looks through the last kReach x num events. Throws std::invalid_argument unless made with
+  /// `finds_latest`.
   void latest_destinations(const node_t* src, eid_t since, const eid_t* cut, int64_t size, int num_source,
                            int num_all, node_t* of_source, node_t* of_all) const;
 
@@ -247,7 +248,8 @@ class EventCounts {
     Count count;
     std::vector<Load> loads;
     std::vector<size_t> decays{};  ///< Those of decayed loads, in their order.
-    bool is_by_source = false;     ///< Whether a number goes by the source's events.
+    bool is_by_source = false;     ///< Whether a number goes by the source's events,
+    bool has_num = false;          ///< or is that of all or of the latest ones.
   };
   static constexpr uint64_t kOneKey = 0;  // key of single lists
 
@@ -267,6 +269,7 @@ class EventCounts {
   bool add_to_others(eid_t eid, const int32_t* facts);
   void check_turn(int64_t end, int64_t done, int64_t before) const;
   void sweep(int64_t num);
+  eid_t first_seen(eid_t since) const;
   int last_of_source(node_t src, eid_t since, eid_t cut, int most, eid_t* out) const;
   int last_of_all(eid_t since, eid_t cut, int most, eid_t* out) const;
   eid_t cut_off(tick_t t, eid_t limit) const;
@@ -295,6 +298,7 @@ class EventCounts {
   const Shard shard_;
   eid_t first_;
   bool is_for_any_since_;
+  eid_t swept_ = 0;  ///< Earlier events may be missing.
   int64_t num_own_lookups_ = 0, num_own_loads_ = 0;
   int depth_ = 0;                         // most last destinations used
   int window_depth_ = 0;                  // those of windows

@@ -90,8 +90,8 @@ class EventLists {
   /// Adds an event to the list of `key` of a part, below `kParts`, in the order of the log. Returns the
   /// number of events in the list before, -1 if the event was dropped.
   int64_t append(uint64_t key, int64_t part, eid_t eid);
-  /// Drops the events before `first` from the lists of a share of the nodes, which take turns. Without decays:
-  /// sums are of all events of a list.
+  /// Drops the events before `first` from the lists of a share of the nodes, which take turns. Without
+  /// decays: sums are of all events of a list.
   void sweep(eid_t first, double share);
 
   struct Block;
@@ -126,10 +126,12 @@ class EventLists {
     const uint32_t place = find(key);
     return place == kNone ? 0 : prefix(place, cut).num;
   }
+  /// The same of a key with events, remembered for the latest `since` of each list of one node.
+  int64_t num_unseen(uint64_t key, eid_t since) const;
   /// Position of the first event of a key from the first one counted, or -1: a number of the list.
   int64_t number_of(uint64_t key) const;
-  /// Writes up to `most` of the last events from `since` on and before `cut` of a key that `is_wanted`, of its
-  /// last `reach` ones, the last one first; returns how many.
+  /// Writes up to `most` of the last events from `since` on and before `cut` of a key that `is_wanted`, of
+  /// its last `reach` ones, the last one first; returns how many.
   template <typename IsWanted>
   int last_events_if(uint64_t key, eid_t since, eid_t cut, int64_t reach, int most, eid_t* out,
                      const IsWanted& is_wanted) const {
@@ -238,7 +240,8 @@ class EventLists {
   void trim(Head& head, uint32_t first);
 
   int64_t words_of(uint32_t number) const {  // of a block after the first
-    return static_cast<int64_t>(sizeof(Block) / sizeof(uint64_t)) + Growth::of_lists().groups[number] * stride();
+    return static_cast<int64_t>(sizeof(Block) / sizeof(uint64_t)) +
+           Growth::of_lists().groups[number] * stride();
   }
   int64_t stride() const { return kGroup / 2 + static_cast<int64_t>(decays_.size()); }  // words of a group
   const uint32_t* entry(const Block& block, int64_t i) const {
@@ -273,6 +276,8 @@ class EventLists {
   const bool has_pairs_;
   std::vector<Head> heads_;  ///< By node.
   size_t next_swept_ = 0;
+  mutable std::vector<uint64_t>
+      unseen_;                  ///< By node: an event, and the number of those before it in the list.
   std::vector<uint32_t> left_;  ///< Of a list that is swept,
   std::vector<Slot> slots_;     ///< and of a table.
   WordPool pool_;

@@ -30,7 +30,10 @@ class EventMarks {
   explicit EventMarks(eid_t first) : first_(first) {}
 
   eid_t first() const { return first_; }
-  void append(bool is_marked);
+  /// Adds `num` events, at most as many as `room()`, of which the bits of `marks` are set.
+  void append(uint64_t marks, int64_t num);
+  /// Events from size() to the end of a word.
+  int64_t room() const { return 64 - size_ % 64; }
   /// Marked events.
   int64_t num() const { return num_; }
   /// Those before a position.
@@ -87,8 +90,8 @@ class PairIndex {
   /// Adds the pairs of the events before `end` of the log. Throws std::invalid_argument for a shard, whose
   /// ranks take the two steps below.
   void read_pairs(int64_t end);
-  /// Writes which of the events [num_pair_events(), end) are the first of a pair of the shard's sources, 2, or
-  /// have the time of that one, 1.
+  /// Writes which of the events [num_pair_events(), end) are the first of a pair of the shard's sources, 2,
+  /// or have the time of that one, 1.
   void find_pairs(int64_t end, uint8_t* is_first);
   /// Adds the first events of pairs among those, of the sources of all shards.
   void mark_pairs(int64_t end, const uint8_t* is_first);
@@ -153,7 +156,8 @@ class PairIndex {
   }
   void see_type(node_t v, int64_t type);
   uint8_t novelty(eid_t eid, const uint8_t* found) const;
-  void mark_pair(uint8_t is_first);
+  void mark_source(node_t src);
+  void mark(const uint8_t* is_first, int64_t num);
   void check_end(int64_t end) const;
   void read_links(int64_t end);
   Pool everyone() const { return {&destinations_.node, &destinations_.first, -1}; }
@@ -191,6 +195,7 @@ class PairIndex {
   int64_t size_;
   int64_t num_pair_events_;  ///< The end of `pairs_`.
   FirstSeen destinations_;
+  FirstSeen sources_;  ///< Of the events before the second destination.
   bool has_types_ = false;
   std::vector<int64_t> type_;  ///< By node, -1 for one that is no destination so far.
   std::vector<int64_t> rank_;  ///< By node: its index among the destinations of its type.

@@ -23,7 +23,7 @@ class PairLinks {
  public:
   PairLinks(const EventLog& log, Shard shard);
 
-  /// Reads the events before `end` of the log; those that it forgot before are as if they were of no pair.
+  /// Reads the events before `end` of the log; those that it forgot before are of no pair.
   void read_upto(eid_t end);
   /// Pairs of earlier events may be missing.
   eid_t first() const { return forgotten_.load(std::memory_order_acquire); }
