@@ -377,7 +377,7 @@ void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) cons
       const double* sum = sums.data();
       const uint64_t key = asked.key[static_cast<size_t>(place)];
       int64_t num_unseen = 0;
-      if (lookup.has_num && lists != nullptr && asked.since > first_)
+      if (lookup.has_num && lists != nullptr && asked.since > first_ && events.num > 1)
         num_unseen = lists->num_unseen(key, asked.since);
       for (const Load& load : lookup.loads) {
         double& out = columns[column_of(load) + place];

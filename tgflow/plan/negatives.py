@@ -56,7 +56,9 @@ class PairHistory:
         self._later = BySince(self._from)
         self._log, self._own_types = log, types
         self._counts = (
-            None if log is None else HeldCounts(log, partial(EventCounts, native, [], [], [], True))
+            None
+            if log is None
+            else HeldCounts(log, partial(EventCounts, log.native, [], [], [], True))
         )
         self._growing = threading.Lock()
 
