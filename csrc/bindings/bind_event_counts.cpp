@@ -63,9 +63,14 @@ void check_nodes(const char* name, const int64_t* nodes, int64_t size) {
   check_range(name, {nodes, size}, 0, tgflow::kMaxNode + 1);
 }
 
+void check_since(const EventCounts& counts, int64_t since) {
+  check_number("since", since, 0, counts.is_for_any_since() ? counts.size() : counts.first());
+}
+
 void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& dst,
             const OptionalTensor& negative_src, const TensorArg& negative_dst, const TensorArg& t,
-            const TensorArg& limit, const TensorArg& out, const OptionalTensor& relation) {
+            const TensorArg& limit, const TensorArg& out, const OptionalTensor& relation, int64_t since) {
+  check_since(counts, since);
   const auto sources = src.vector<const int64_t>("src");
   const int64_t size = sources.size;
   const auto* targets = negative_dst.data<const int64_t>("negative_dst", {size, "m"});
@@ -78,7 +83,8 @@ void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& ds
                                  limit.data<const int64_t>("limit", {size}),
                                  data_or_null<const int64_t>(relation, "relation", {size}),
                                  size,
-                                 m};
+                                 m,
+                                 since};
   check_nodes("src", pairs.src, size);
   check_nodes("dst", pairs.dst, size);
   check_nodes("negative_dst", targets, product(size, m));
@@ -155,7 +161,8 @@ void evaluate(const EventCounts& counts, const TensorArg& rows, const TensorArg&
 }
 
 void last_events(const EventCounts& counts, const TensorArg& src, const TensorArg& dst, const TensorArg& cut,
-                 const TensorArg& out) {
+                 const TensorArg& out, int64_t since) {
+  check_since(counts, since);
   const auto sources = src.vector<const int64_t>("src");
   const int64_t size = sources.size;
   const auto* targets = dst.data<const int64_t>("dst", {size});
@@ -165,11 +172,12 @@ void last_events(const EventCounts& counts, const TensorArg& src, const TensorAr
   check_nodes("dst", targets, size);
   check_range("cut", {cuts, size}, 0, counts.size() + 1);
   check_number("most", out.length(2), 0, kMostLast);
-  counts.last_events(sources.data, targets, cuts, size, static_cast<int>(out.length(2)), rows);
+  counts.last_events(sources.data, targets, since, cuts, size, static_cast<int>(out.length(2)), rows);
 }
 
 void latest_destinations(const EventCounts& counts, const TensorArg& src, const TensorArg& cut,
-                         const TensorArg& of_source, const TensorArg& of_all) {
+                         const TensorArg& of_source, const TensorArg& of_all, int64_t since) {
+  check_since(counts, since);
   const auto sources = src.vector<const int64_t>("src");
   const int64_t size = sources.size;
   const auto* cuts = cut.data<const int64_t>("cut", {size});
@@ -179,7 +187,7 @@ void latest_destinations(const EventCounts& counts, const TensorArg& src, const 
   check_range("cut", {cuts, size}, 0, counts.size() + 1);
   check_number("num_source", of_source.length(1), 0, kMostLast);
   check_number("num_all", of_all.length(1), 0, kMostLast);
-  counts.latest_destinations(sources.data, cuts, size, static_cast<int>(of_source.length(1)),
+  counts.latest_destinations(sources.data, since, cuts, size, static_cast<int>(of_source.length(1)),
                              static_cast<int>(of_all.length(1)), own, others);
 }
 
@@ -243,11 +251,13 @@ void bind_event_counts(py::module_& m) {
            py::arg("max_keys") = EventCounts::kMaxKeys, py::arg("first_part") = 0,
            py::arg("num_parts") = tgflow::kParts, py::arg("first") = 0, py::keep_alive<1, 2>())
       .def("__len__", &EventCounts::size)
+      .def_property_readonly("first", &EventCounts::first)
+      .def_property_readonly("is_for_any_since", &EventCounts::is_for_any_since)
       .def_property_readonly("bytes", &EventCounts::bytes)
       .def("read_upto", &read_upto, py::arg("position"), no_gil())
       .def("answer", &answer, py::arg("src"), py::arg("dst"), py::arg("negative_src"),
            py::arg("negative_dst"), py::arg("t"), py::arg("limit"), py::arg("out"),
-           py::arg("relation") = std::nullopt, no_gil())
+           py::arg("relation") = std::nullopt, py::arg("since") = 0, no_gil())
       .def_property_readonly("num_facts", &EventCounts::num_facts)
       .def_property_readonly("continues", &EventCounts::continues)
       .def("read_sources", &read_sources, py::arg("end"), py::arg("facts"), no_gil())
@@ -262,7 +272,7 @@ void bind_event_counts(py::module_& m) {
       .def("evaluate", &evaluate, py::arg("rows"), py::arg("found"), py::arg("others"), py::arg("out"),
            no_gil())
       .def("latest_destinations", &latest_destinations, py::arg("src"), py::arg("cut"), py::arg("of_source"),
-           py::arg("of_all"), no_gil())
+           py::arg("of_all"), py::arg("since") = 0, no_gil())
       .def("last_events", &last_events, py::arg("src"), py::arg("dst"), py::arg("cut"), py::arg("out"),
-           no_gil());
+           py::arg("since") = 0, no_gil());
 }

@@ -79,9 +79,10 @@ py::tuple since(const EventLog& log, int64_t first) {
   return py::make_tuple(found.t, found.eid);
 }
 
-void forget(EventLog& log, int64_t first) {
+void forget(EventLog& log, int64_t first, int64_t first_seen) {
   check_number("first", first, log.first(), log.size());
-  log.forget(first);
+  check_number("first_seen", first_seen, first, log.size());
+  log.forget(first, first_seen);
 }
 
 void check_eids(const EventLog& log, const TensorArg& eid) {
@@ -216,7 +217,7 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("clock", &EventLog::clock)
       .def("since", &since, py::arg("first"))
       .def_property_readonly("first", &EventLog::first)
-      .def("forget", &forget, py::arg("first"), no_gil)
+      .def("forget", &forget, py::arg("first"), py::arg("first_seen"), no_gil)
       .def("position", &EventLog::position, py::arg("t"), no_gil)
       .def("positions", &positions, py::arg("t"), py::arg("out"), no_gil)
       .def("check_eids", &check_eids, py::arg("eid"), no_gil)

@@ -194,6 +194,11 @@ void bind_pair_index(py::module_& m) {
   py::class_<PairIndex>(m, "PairIndex")
       .def(py::init(&new_pairs), py::arg("log") = std::nullopt, py::arg("first_part") = 0,
            py::arg("num_parts") = tgflow::kParts, py::arg("first") = 0, py::keep_alive<1, 2>())
+      .def(py::init([](PairIndex& other, int64_t first) {
+             check_number("first", first, other.first(), tgflow::kMaxEvents);
+             return new PairIndex(other, first);
+           }),
+           py::arg("other"), py::arg("first"), py::keep_alive<1, 2>())
       .def("__len__", &PairIndex::size)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("type") = std::nullopt, no_gil())
       .def("read_pairs", &read_pairs, py::arg("end"), no_gil())

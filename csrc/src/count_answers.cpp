@@ -49,6 +49,7 @@ struct EventCounts::Asked {
     int64_t number = -1;  ///< Of the list of the pair; of counts of pairs and relations.
   };
   int64_t num = 0;
+  eid_t since = 0;  ///< Events from it on count.
   std::array<Pair, Formula::kBlock> pair;
   std::array<uint64_t, Formula::kBlock> key;  ///< kNoKey for none.
   std::vector<Source> sources = std::vector<Source>(Formula::kBlock);
@@ -115,7 +116,7 @@ void EventCounts::find_keys(const Count& count, Asked& asked) const {
 struct EventCounts::Found {
   struct Earlier {
     int64_t pair;
-    EventLists::Prefix events;
+    EventLists::Prefix events;  ///< From the first event on that is counted.
   };
   int64_t num = 0;
   std::array<Earlier, kGroup> earlier;
@@ -148,13 +149,13 @@ void EventCounts::find_sources(Asked& asked) const {
     const auto key = static_cast<uint64_t>(pair->src);
     source.num = lists(kSources)->num_before(key, pair->cut);
     source.last.assign(static_cast<size_t>(depth_), kNoNode);
-    const int num = depth_ == 0 ? 0 : lists(kSources)->last_events(key, pair->cut, depth_, eids);
+    const int num = depth_ == 0 ? 0 : lists(kSources)->last_events(key, asked.since, pair->cut, depth_, eids);
     for (int k = 0; k < num; ++k) source.last[static_cast<size_t>(k)] = log_.dst()[eids[k]];
     source.pair_of_last = num == 0 || lists(kOwnTransitions) == nullptr
                               ? -1
                               : lists(kPairs)->number_of(pair_key(pair->src, source.last[0]));
     const int num_distinct =
-        distinct_depth_ == 0 ? 0 : last_of_source(pair->src, pair->cut, distinct_depth_, eids);
+        distinct_depth_ == 0 ? 0 : last_of_source(pair->src, asked.since, pair->cut, distinct_depth_, eids);
     source.events.assign(eids, eids + num_distinct);
     source.distinct.clear();
     for (const eid_t eid : source.events) source.distinct.push_back(log_.dst()[eid]);
@@ -171,19 +172,22 @@ void EventCounts::find_latest(Asked& asked) const {
     }
     std::vector<eid_t>& latest = asked.latest[static_cast<size_t>(i)];
     latest.resize(kMaxRank);
-    latest.resize(static_cast<size_t>(last_of_all(pair->cut, kMaxRank, latest.data())));
+    latest.resize(static_cast<size_t>(last_of_all(asked.since, pair->cut, kMaxRank, latest.data())));
     pair->latest = &latest;
   }
 }
 
-/// Calls `use(begin, asked)` for each block of `size` pairs, `pair_at(i)`.
+/// Calls `use(begin, asked)` for each block of `size` pairs, `pair_at(i)`, of events from `since` on.
 template <typename PairAt, typename Use>
-void EventCounts::for_blocks(int64_t size, const PairAt& pair_at, const Use& use, bool is_awaited) const {
+void EventCounts::for_blocks(int64_t size, eid_t since, const PairAt& pair_at, const Use& use,
+                             bool is_awaited) const {
   constexpr int64_t kBlock = Formula::kBlock;
   const std::shared_lock<std::shared_mutex> lock(mutex_);
+  since = first_seen(since);
   const int64_t grain = is_awaited ? kAwaitedGrain : kGrain;
   parallel_for((size + kBlock - 1) / kBlock, grain, [&](int64_t first_block, int64_t last_block) {
     Asked asked;
+    asked.since = since;
     std::vector<double> columns = formula_.columns();
     for (int64_t begin = first_block * kBlock; begin < std::min(last_block * kBlock, size); begin += kBlock) {
       asked.num = std::min(kBlock, size - begin);
@@ -215,7 +219,7 @@ void EventCounts::answer(const Pairs& pairs, T* out, bool is_awaited) const {
   }
   const auto num = static_cast<int64_t>(slots.size());
   for_blocks(
-      num, [&](int64_t i) { return pair_of(slots[static_cast<size_t>(i)]); },
+      num, pairs.since, [&](int64_t i) { return pair_of(slots[static_cast<size_t>(i)]); },
       [&](int64_t begin, Asked& asked, double* columns) {
         find_sources(asked);
         find_latest(asked);
@@ -265,7 +269,7 @@ void EventCounts::answer_sources(const Rows& rows, double* found) const {
   const auto pair_at = [&](int64_t i) -> Asked::Pair {
     return {rows.src[i], rows.dst[i], rows.t[i], cut_off(rows.t[i], rows.limit[i]), rows.relation[i]};
   };
-  for_blocks(rows.size, pair_at, [&](int64_t begin, Asked& asked, double* columns) {
+  for_blocks(rows.size, first_, pair_at, [&](int64_t begin, Asked& asked, double* columns) {
     find_sources(asked);
     for (int64_t n = 0; n < num_own_lookups_; ++n) {
       find_keys(lookups_[static_cast<size_t>(n)].count, asked);
@@ -287,7 +291,7 @@ void EventCounts::find_keys(const Rows& rows, const double* found, uint64_t* key
   const auto pair_at = [&](int64_t i) {
     return Asked::Pair{rows.src[i], rows.dst[i], 0, 0, rows.relation[i]};
   };
-  for_blocks(rows.size, pair_at, [&](int64_t begin, Asked& asked, double*) {
+  for_blocks(rows.size, first_, pair_at, [&](int64_t begin, Asked& asked, double*) {
     for (int64_t i = 0; i < asked.num; ++i) {
       Source& source = asked.sources[static_cast<size_t>(i)];
       const double* nodes = found + (begin + i) * num_found() + num_own_loads_;
@@ -318,7 +322,7 @@ void EventCounts::answer_keys(const int64_t* num, const uint64_t* keys, const Ro
       const int64_t row = start + i;
       return {kNoNode, kNoNode, rows.t[row], cut_off(rows.t[row], rows.limit[row])};
     };
-    for_blocks(num[k], pair_at, [&](int64_t begin, Asked& asked, double* columns) {
+    for_blocks(num[k], first_, pair_at, [&](int64_t begin, Asked& asked, double* columns) {
       std::copy_n(keys + start + begin, asked.num, asked.key.begin());
       if (lookup.count.of == CountOf::kDst) find_latest(asked);
       load(lookup, asked, columns);
@@ -332,7 +336,7 @@ void EventCounts::answer_keys(const int64_t* num, const uint64_t* keys, const Ro
 
 void EventCounts::evaluate(const Rows& rows, const double* found, const double* others, double* out) const {
   const auto pair_at = [&](int64_t i) { return Asked::Pair{rows.src[i], rows.dst[i]}; };
-  for_blocks(rows.size, pair_at, [&](int64_t begin, Asked& asked, double* columns) {
+  for_blocks(rows.size, first_, pair_at, [&](int64_t begin, Asked& asked, double* columns) {
     for (int64_t i = 0; i < asked.num; ++i) {
       const double* each = found + (begin + i) * num_found();
       for_own_loads([&](const Load& load) { columns[column_of(load) + i] = *each++; });
@@ -387,10 +391,14 @@ void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) cons
       const int64_t age = source_age[static_cast<size_t>(i)];
       if (!sums.empty()) lists->decayed(events, lookup.decays, {pair.t, pair.cut, age}, sums.data());
       const double* sum = sums.data();
+      const uint64_t key = asked.key[static_cast<size_t>(place)];
+      int64_t num_unseen = 0;
+      if (lookup.has_num && lists != nullptr && asked.since > first_ && events.num > 1)
+        num_unseen = lists->num_unseen(key, asked.since);
       for (const Load& load : lookup.loads) {
         double& out = columns[column_of(load) + place];
         if (load.op == Op::kNum) {
-          out = static_cast<double>(events.num);
+          out = static_cast<double>(events.num - num_unseen);
         } else if (load.op == Op::kAge) {
           out = seconds_between(log_.t()[events.last], pair.t, seconds_per_tick_);
         } else if (load.op == Op::kSince) {
@@ -402,11 +410,12 @@ void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) cons
         } else if (load.op == Op::kWithin) {
           const double ticks = std::floor(formula_.steps()[load.step].constant / seconds_per_tick_ *
                                           (1 + 1e-15));  // 20 s are 2e10 ns
-          const double reach = static_cast<double>(pair.t) - static_cast<double>(log_.clocks()[first_]);
-          const eid_t from = ticks >= reach ? first_ : cut_off(pair.t - static_cast<tick_t>(ticks), pair.cut);
-          out = static_cast<double>(
-              lists == nullptr ? pair.cut - std::max(first_, from)
-                               : events.num - lists->num_before(asked.key[static_cast<size_t>(place)], from));
+          const double reach = static_cast<double>(pair.t) - static_cast<double>(log_.clocks()[asked.since]);
+          eid_t from = asked.since;
+          if (ticks < reach) from = std::max(from, cut_off(pair.t - static_cast<tick_t>(ticks), pair.cut));
+          out = static_cast<double>(lists == nullptr      ? pair.cut - from
+                                    : from == asked.since ? events.num - num_unseen
+                                                          : events.num - lists->num_before(key, from));
         } else {
           out = *sum++;
         }
@@ -422,12 +431,13 @@ void EventCounts::load(const Lookup& lookup, Asked& asked, double* columns) cons
   }
 }
 
-void EventCounts::latest_destinations(const node_t* src, const eid_t* cut, int64_t size, int num_source,
-                                      int num_all, node_t* of_source, node_t* of_all) const {
+void EventCounts::latest_destinations(const node_t* src, eid_t since, const eid_t* cut, int64_t size,
+                                      int num_source, int num_all, node_t* of_source, node_t* of_all) const {
   if (lists(kSources) == nullptr || !is_whole()) {
     throw std::invalid_argument("these counts do not find the latest destinations");
   }
   const std::shared_lock<std::shared_mutex> lock(mutex_);
+  since = first_seen(since);
   parallel_for(size, kGrain, [&](int64_t begin, int64_t end) {
     std::vector<eid_t> eids(static_cast<size_t>(std::max(num_source, num_all)));
     const auto write = [&](int num, int most, node_t* out) {
@@ -436,19 +446,21 @@ void EventCounts::latest_destinations(const node_t* src, const eid_t* cut, int64
           out + most, kNoNode);
     };
     for (int64_t i = begin; i < end; ++i) {
-      write(last_of_source(src[i], cut[i], num_source, eids.data()), num_source, of_source + i * num_source);
-      write(last_of_all(cut[i], num_all, eids.data()), num_all, of_all + i * num_all);
+      write(last_of_source(src[i], since, cut[i], num_source, eids.data()), num_source,
+            of_source + i * num_source);
+      write(last_of_all(since, cut[i], num_all, eids.data()), num_all, of_all + i * num_all);
     }
   });
 }
 
-void EventCounts::last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
-                              eid_t* out) const {
+void EventCounts::last_events(const node_t* src, const node_t* dst, eid_t since, const eid_t* cut,
+                              int64_t size, int most, eid_t* out) const {
   const EventLists *pairs = lists(kPairs), *sources = lists(kSources), *destinations = lists(kDestinations);
   if (pairs == nullptr || sources == nullptr || destinations == nullptr) {
     throw std::invalid_argument("last events are those of counts of pair, src and dst: count all three");
   }
   const std::shared_lock<std::shared_mutex> lock(mutex_);
+  since = first_seen(since);
   std::fill_n(out, size * kLasts * most, kNoEvent);
   for (int64_t i = 0; i < size; ++i) {
     const std::pair<const EventLists*, uint64_t> asked[kLasts] = {
@@ -458,7 +470,7 @@ void EventCounts::last_events(const node_t* src, const node_t* dst, const eid_t*
         {destinations, static_cast<uint64_t>(dst[i])},
     };
     for (const auto& [from, key] : asked) {
-      from->last_events(key, cut[i], most, out);
+      from->last_events(key, since, cut[i], most, out);
       out += most;
     }
   }
@@ -502,11 +514,11 @@ void EventCounts::find_earlier(const EventLists* lists, const Asked& asked, int6
   }
   for (size_t i = 0; i < size; ++i) {  // all events: given by positions
     const eid_t end = cut(wanted[i]);
-    const EventLists::Prefix events = lists != nullptr ? lists->prefix(wanted[i].place, end)
-                                      : end > first_   ? EventLists::Prefix{end - first_, end - 1, nullptr, 0}
-                                                       : EventLists::Prefix{};
+    const EventLists::Prefix events = lists != nullptr
+                                          ? lists->prefix(wanted[i].place, end)
+                                          : EventLists::Prefix{end - asked.since, end - 1, nullptr, 0};
     found.earlier[static_cast<size_t>(found.num)] = {wanted[i].pair, events};
-    found.num += events.num > 0;
+    found.num += events.num > 0 && events.last >= asked.since;
   }
   for (int64_t i = 0; i < found.num; ++i) {
     const EventLists::Prefix& events = found.earlier[static_cast<size_t>(i)].events;

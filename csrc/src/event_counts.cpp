@@ -139,6 +139,7 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
     if (same == lookups_.end()) same = lookups_.insert(same, {count, {}});
     same->loads.push_back({step.op, i});
     if (step.op == Op::kDecayed) same->decays.push_back(decay[number]);
+    same->has_num |= step.op == Op::kNum || step.op == Op::kWithin;
     same->is_by_source |=
         step.op == Op::kSince || (step.op == Op::kDecayed && count.decay.clock == Clock::kSource);
   }
@@ -168,9 +169,11 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
   if (needs_ranks) ranks_ = std::make_unique<ReservedArray<uint32_t>>(EventLists::kMost, log_.disk());
   is_needed[kSources] |= finds_latest || needs_source_ || needs_ranks || num_last_ > 0;
   is_needed[kEvents] &= !decays[kEvents].empty();  // otherwise given by positions
+  is_for_any_since_ = is_whole() && !needs_ranks;
   for (size_t list = 0; list < kNumLists; ++list) {
     if (!is_needed[list]) continue;
     const bool is_derived = list != kPairs && list != kSources && list != kDestinations;
+    is_for_any_since_ &= !is_derived && decays[list].empty();
     lists_[list] = std::make_unique<EventLists>(
         log_, first_, ranks_ == nullptr ? nullptr : ranks_->data(), decays[list], seconds_per_tick_,
         has_pairs(static_cast<List>(list)), is_derived ? max_keys : std::numeric_limits<int64_t>::max());
@@ -210,8 +213,30 @@ void EventCounts::read_upto(int64_t position) {
     const int64_t end = std::min(size() + kSlice, position);
     read_sources(end, facts.data());
     read_others(end, facts.data(), is_new.data());
+    const int64_t num = end - size();
     read_continuations(end, is_new.data());
+    if (is_for_any_since_ && log_.first_seen() > first_) sweep(num);
   }
+}
+
+/// Drops events that are not seen any more from some lists: from all while half of those seen are read.
+void EventCounts::sweep(int64_t num) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  is_broken_ = true;
+  swept_ = std::min(log_.first_seen(), size());
+  const double share = 2.0 * static_cast<double>(num) / static_cast<double>(size() - swept_ + 1);
+  for (const auto& lists : lists_) {
+    if (lists != nullptr) lists->sweep(swept_, share);
+  }
+  is_broken_ = false;
+}
+
+/// The first event that counts for a question about those from `since` on.
+eid_t EventCounts::first_seen(eid_t since) const {
+  if (!is_for_any_since_) return first_;
+  if (std::max(since, first_) < swept_)
+    throw std::out_of_range("events before position " + std::to_string(swept_) + " were forgotten");
+  return std::max(since, first_);
 }
 
 /// Throws unless the events [size(), end) are in the lists of the step before, and not yet in those of this.
@@ -327,7 +352,8 @@ void EventCounts::add_to_source(eid_t eid, int32_t* facts) {
   const auto write = [&](int num, int32_t* out) {
     std::transform(last, last + num, out, [&](eid_t each) { return static_cast<int32_t>(log_.dst()[each]); });
   };
-  const int num_last = num_last_ == 0 ? 0 : lists(kSources)->last_events(source, eid, num_last_, last);
+  const int num_last =
+      num_last_ == 0 ? 0 : lists(kSources)->last_events(source, first_, eid, num_last_, last);
   write(num_last, facts);
   const int64_t rank = add(kSources, source, part, eid);
   if (ranks_ != nullptr) (*ranks_)[eid - first_] = static_cast<uint32_t>(rank);
@@ -335,7 +361,7 @@ void EventCounts::add_to_source(eid_t eid, int32_t* facts) {
   facts[num_last_] = is_new;
   if (is_new) add(kNewAtSources, source, part, eid);
   if (is_new && num_covisited_ > 0)
-    write(last_of_source(u, eid, num_covisited_, last), facts + num_last_ + 1);
+    write(last_of_source(u, first_, eid, num_covisited_, last), facts + num_last_ + 1);
   if (num_last > 0 && facts[0] != v) add(kSwitchesFrom, source, part, eid);
   if (num_last > 0 && lists(kOwnTransitions) != nullptr) {
     add(kOwnTransitions, pair_key(v, lists(kPairs)->number_of(pair_key(u, facts[0]))), part, eid);
@@ -379,19 +405,19 @@ bool EventCounts::add_to_others(eid_t eid, const int32_t* facts) {
   return is_first;
 }
 
-/// Writes the last events before `cut` of up to `most` distinct destinations of a source, the last one first;
-/// returns how many.
-int EventCounts::last_of_source(node_t src, eid_t cut, int most, eid_t* out) const {
+/// Writes the last events from `since` on, before `cut`, of up to `most` distinct destinations of a source,
+/// the last one first; returns how many.
+int EventCounts::last_of_source(node_t src, eid_t since, eid_t cut, int most, eid_t* out) const {
   DistinctNodes nodes(most);
-  return lists(kSources)->last_events_if(static_cast<uint64_t>(src), cut, kReach * most, most, out,
+  return lists(kSources)->last_events_if(static_cast<uint64_t>(src), since, cut, kReach * most, most, out,
                                          [&](eid_t eid) { return nodes.add(log_.dst()[eid]); });
 }
 
 /// The same of all events.
-int EventCounts::last_of_all(eid_t cut, int most, eid_t* out) const {
+int EventCounts::last_of_all(eid_t since, eid_t cut, int most, eid_t* out) const {
   DistinctNodes nodes(most);
   int num = 0;
-  for (eid_t eid = cut - 1; eid >= std::max<eid_t>(cut - kReach * most, first_) && num < most; --eid) {
+  for (eid_t eid = cut - 1; eid >= std::max<eid_t>(cut - kReach * most, since) && num < most; --eid) {
     if (nodes.add(log_.dst()[eid])) out[num++] = eid;
   }
   return num;

@@ -48,12 +48,15 @@ void EventLists::set(uint64_t key, uint32_t place) {
     if (node >= heads_.capacity()) heads_.reserve(node + node / 8 + 16);
     heads_.resize(node + 1);
   }
-  Head& head = heads_[node];
-  if (!has_pairs_) {
-    head.table = place;
-    return;
+  if (has_pairs_) {
+    set(heads_[node], {second_of(key), place});
+  } else {
+    heads_[node].table = place;
   }
-  const Slot slot{second_of(key), place};
+}
+
+void EventLists::set(Head& head, Slot slot) {
+  const uint32_t place = slot.place;
   if (head.table != 0 && bytes_of(slot.second) <= head.key_bytes && bytes_of(place) <= head.place_bytes) {
     const int64_t i = find_slot(head, slot.second);
     auto& num = *pool_.at<uint32_t>(head.table);
@@ -101,21 +104,94 @@ int64_t EventLists::append(uint64_t key, int64_t part, eid_t eid) {
     ++num_keys;
     return 0;
   }
+  const uint32_t larger = with(place, at);
+  if (larger != place) set(key, larger);
+  const Block& block = *block_at(larger);
+  return Growth::of_lists().base[block.number()] + block.num() - 1;
+}
+
+/// Adds an event to a list by its place; returns the place from then on.
+uint32_t EventLists::with(uint32_t place, uint32_t at) {
+  if (place == kNone) return 2 * at + 1;
   if (is_one(place)) {
     const uint32_t piece = pool_.allocate(2);
     Block& block = *pool_.at<Block>(piece);
     block.word = 1 << 8;
     *entry(block, 0) = place / 2;
-    set(key, place = 2 * piece);
-  } else if (const uint32_t larger = grown(place); larger != place) {
-    set(key, place = larger);
+    place = 2 * piece;
+  } else {
+    place = grown(place);
   }
   Block& block = *block_at(place);
   const int64_t i = block.num();
   if (block.number() > 0 && i > 0 && i % kGroup == 0) write_sums(block, i / kGroup, {0, 0, &block, i - 1});
   *entry(block, i) = at;
   block.word += 1 << 8;
-  return Growth::of_lists().base[block.number()] + i;
+  return place;
+}
+
+void EventLists::sweep(eid_t first, double share) {
+  const auto begin = static_cast<uint32_t>(first - first_);
+  if (!has_pairs_) unseen_.resize(heads_.size());
+  const auto num = static_cast<size_t>(share * static_cast<double>(heads_.size())) + 1;
+  for (size_t left = std::min(num, heads_.size()); left > 0; --left) {
+    next_swept_ = next_swept_ + 1 < heads_.size() ? next_swept_ + 1 : 0;
+    Head& head = heads_[next_swept_];
+    if (has_pairs_) {
+      trim(head, begin);
+    } else {
+      head.table = trimmed(head.table, begin);
+      unseen_[next_swept_] = 0;
+    }
+  }
+}
+
+/// Drops the events before `first` from the lists of a table, and the slots of empty ones.
+void EventLists::trim(Head& head, uint32_t first) {
+  if (head.table == 0) return;
+  slots_.clear();
+  bool has_changed = false;
+  for (int64_t i = 0; i < capacity(head); ++i) {
+    const Slot slot = read(head, i);
+    if (slot.place != kNone && !is_one(slot.place)) __builtin_prefetch(block_at(slot.place));
+  }
+  for (int64_t i = 0; i < capacity(head); ++i) {
+    Slot slot = read(head, i);
+    if (slot.place == kNone) continue;
+    const uint32_t place = trimmed(slot.place, first);
+    has_changed |= place != slot.place;
+    slot.place = place;
+    if (place != kNone) slots_.push_back(slot);
+  }
+  if (!has_changed) return;
+  pool_.free(head.table, kTableSizes.words[head.size_class]);
+  head.table = 0;
+  const auto has_room = [&](int size_class) {
+    return TableSizes::has_room(kTableSizes.slots[size_class][head.width()],
+                                static_cast<int64_t>(slots_.size()));
+  };
+  while (head.size_class > 0 && has_room(head.size_class - 1)) --head.size_class;
+  for (const Slot& slot : slots_) set(head, slot);
+}
+
+/// The place of a list without its events before `first`.
+uint32_t EventLists::trimmed(uint32_t place, uint32_t first) {
+  if (place == kNone) return kNone;
+  if (is_one(place)) return place / 2 < first ? kNone : place;
+  const Block* block = block_at(place);
+  if ((block->number() == 0 ? *entry(*block, 0) : block->first) >= first) return place;
+  left_.clear();
+  for (bool is_last = false; !is_last;) {
+    for (int64_t i = block->num() - 1; i >= 0 && *entry(*block, i) >= first; --i)
+      left_.push_back(*entry(*block, i));
+    const uint32_t before = block->before;
+    is_last = block->number() == 0;
+    pool_.free(place / 2, is_last ? block->num() / 2 + 1 : words_of(block->number()));
+    block = block_at(place = before);
+  }
+  place = kNone;
+  for (auto at = left_.rbegin(); at != left_.rend(); ++at) place = with(place, *at);
+  return place;
 }
 
 /// The place of a list with room for another event.
@@ -132,8 +208,7 @@ uint32_t EventLists::grown(uint32_t place) {
     return 2 * piece;
   }
   if (number > 0 && num < Growth::of_lists().groups[number] * kGroup) return place;
-  constexpr int64_t kHeader = sizeof(Block) / sizeof(uint64_t);
-  const uint32_t piece = pool_.allocate(kHeader + Growth::of_lists().groups[number + 1] * stride());
+  const uint32_t piece = pool_.allocate(words_of(number + 1));
   Block& next = *pool_.at<Block>(piece);
   next = {number + 1, place, number == 0 ? *entry(block, 0) : block.first, *entry(block, num - 1)};
   write_sums(next, 0, {0, 0, &block, num - 1});
@@ -142,6 +217,16 @@ uint32_t EventLists::grown(uint32_t place) {
 
 void EventLists::write_sums(const Block& block, int64_t group, const Prefix& before) {
   add_up(before, all_decays_, const_cast<double*>(sums(block, group)));
+}
+
+int64_t EventLists::num_unseen(uint64_t key, eid_t since) const {
+  if (key >= unseen_.size()) return num_before(key, since);
+  const auto of = static_cast<uint64_t>(since - first_) << 32;
+  const uint64_t known = __atomic_load_n(&unseen_[key], __ATOMIC_RELAXED);
+  if (known >> 32 == of >> 32) return static_cast<uint32_t>(known);
+  const int64_t num = num_before(key, since);
+  __atomic_store_n(&unseen_[key], of | static_cast<uint64_t>(num), __ATOMIC_RELAXED);
+  return num;
 }
 
 int64_t EventLists::number_of(uint64_t key) const {

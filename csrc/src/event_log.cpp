@@ -47,9 +47,11 @@ EventLog::EventLog(eid_t first, std::shared_ptr<DiskMemory> disk)
       t_(kMaxEvents, disk_),
       clocks_(t_.data()),
       first_(first),
+      first_seen_(first),
       size_(first) {}
 
-void EventLog::forget(eid_t first) {
+void EventLog::forget(eid_t first, eid_t first_seen) {
+  first_seen_.store(std::max(first_seen, first_seen_.load()), std::memory_order_release);
   if (first <= first_) return;
   first_.store(first, std::memory_order_release);
   for (ReservedArray<int64_t>* column : {&src_, &dst_, &t_, clock_.get(), relation_.get()})

@@ -68,14 +68,14 @@ int64_t FirstSeen::rank_of(node_t v) const {
   return i < rank.size() ? rank[i] : -1;
 }
 
-void EventMarks::append(bool is_marked) {
+void EventMarks::append(uint64_t marks, int64_t num) {
   if (size_ % (64 * kWords) == 0) {
     before_.push_back(num_);
     words_.resize(words_.size() + kWords);
   }
-  words_[static_cast<std::size_t>(size_ / 64)] |= static_cast<uint64_t>(is_marked) << size_ % 64;
-  num_ += is_marked;
-  ++size_;
+  words_[static_cast<std::size_t>(size_ / 64)] |= marks << size_ % 64;
+  num_ += __builtin_popcountll(marks);
+  size_ += num;
 }
 
 int64_t EventMarks::num_before(eid_t position) const {
@@ -96,6 +96,13 @@ eid_t EventMarks::nth(int64_t i) const {
   uint64_t bits = words_[word];
   for (; rest > 0; --rest) bits &= bits - 1;
   return first_ + static_cast<eid_t>(word) * 64 + __builtin_ctzll(bits);
+}
+
+PairIndex::PairIndex(PairIndex& other, eid_t first) : PairIndex(other.log_, other.shard_, first) {
+  const std::unique_lock<std::shared_mutex> lock(other.mutex_);
+  if (log_ == nullptr) return;
+  if (other.links_ == nullptr) other.links_ = std::make_shared<PairLinks>(*log_, shard_);
+  links_ = other.links_;
 }
 
 int64_t PairIndex::size() const {
@@ -153,10 +160,18 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
   for (int64_t i = 0; i < n; ++i, ++size_) {
     destinations_.see(dst[i], size_);
     if (has_types_) see_type(dst[i], type[i]);
-    // without a second destination, negatives are of the sources of pairs
-    const bool is_needed = destinations_.node.size() == 1 && num_pair_events_ == size_;
-    if (is_needed && log_ != nullptr && size_ < log_->size()) mark_pair(see_pair(num_pair_events_));
+    if (destinations_.node.size() == 1) mark_source(src[i]);
   }
+}
+
+/// Adds the pair of the next event, if it is that of the log: without a second destination, negatives are of
+/// the sources of pairs.
+void PairIndex::mark_source(node_t src) {
+  if (num_pair_events_ != size_ || log_ == nullptr || size_ >= log_->size()) return;
+  sources_.see(src, size_);
+  const eid_t first = sources_.first[static_cast<std::size_t>(sources_.rank_of(src))];
+  const uint8_t is_first = first == size_ ? 2 : log_->clocks()[first] == log_->clocks()[size_];
+  mark(&is_first, 1);
 }
 
 int64_t PairIndex::num_pair_events() const {
@@ -169,22 +184,28 @@ void PairIndex::read_pairs(int64_t end) {
     throw std::invalid_argument("the pairs of a shard are read in steps, by all ranks together");
   }
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  check_end(end);
-  while (num_pair_events_ < end) mark_pair(see_pair(num_pair_events_));
+  read_links(end);
+  while (num_pair_events_ < end) {
+    uint8_t found[64];
+    const int64_t num = std::min<int64_t>(pairs_.room(), end - num_pair_events_);
+    for (int64_t i = 0; i < num; ++i) found[i] = novelty(num_pair_events_ + i, found);
+    mark(found, num);
+  }
 }
 
 void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  check_end(end);
+  read_links(end);
   for (eid_t eid = num_pair_events_; eid < end; ++eid) {
-    *is_first++ = shard_.local(log_->src()[eid]) != kNotHeld && see_pair(eid);
+    const bool is_own = shard_.local(log_->src()[eid]) != kNotHeld;
+    is_first[eid - num_pair_events_] = is_own ? novelty(eid, is_first) : 0;
   }
 }
 
 void PairIndex::mark_pairs(int64_t end, const uint8_t* is_first) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   check_end(end);
-  while (num_pair_events_ < end) mark_pair(*is_first++ != 0);
+  mark(is_first, end - num_pair_events_);
 }
 
 void PairIndex::check_end(int64_t end) const {
@@ -195,20 +216,36 @@ void PairIndex::check_end(int64_t end) const {
     throw std::out_of_range("events whose pairs were not read yet were forgotten");
 }
 
-/// Whether an event is the first of its pair, which is known from then on.
-bool PairIndex::see_pair(eid_t eid) {
-  return known_pairs_.insert(pair_key(log_->src()[eid], log_->dst()[eid]));
+void PairIndex::read_links(int64_t end) {
+  check_end(end);
+  if (links_ == nullptr) links_ = std::make_shared<PairLinks>(*log_, shard_);
+  links_->read_upto(end);
+  if (end > num_pair_events_ && pairs_.first() < links_->first())
+    throw std::out_of_range("pairs of events before position " + std::to_string(links_->first()) +
+                            " were forgotten");
 }
 
-void PairIndex::mark_pair(bool is_first) {
-  const eid_t eid = num_pair_events_;
-  const tick_t* clocks = log_->clocks();
-  if (eid > pairs_.first() && clocks[eid] != clocks[eid - 1]) new_pairs_.clear();
-  const uint64_t key = pair_key(log_->src()[eid], log_->dst()[eid]);
-  if (is_first) new_pairs_.insert(key);
-  pairs_.append(is_first);
-  first_meetings_.append(is_first || new_pairs_.count(key) > 0);
-  ++num_pair_events_;
+/// 2 for the first event of its pair, 1 for a later one at the time of the first one, else 0. `found` has
+/// those of the events from num_pair_events() on.
+uint8_t PairIndex::novelty(eid_t eid, const uint8_t* found) const {
+  const eid_t before = links_->before(eid);
+  if (before < pairs_.first()) return 2;
+  if (log_->clocks()[before] != log_->clocks()[eid]) return 0;
+  return before < num_pair_events_ ? first_meetings_.at(before) : found[before - num_pair_events_] > 0;
+}
+
+/// Adds the next events by their `novelty`.
+void PairIndex::mark(const uint8_t* is_first, int64_t num) {
+  for (int64_t size; num > 0; num -= size, is_first += size, num_pair_events_ += size) {
+    size = std::min(num, pairs_.room());
+    uint64_t first = 0, met = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      first |= uint64_t{is_first[i] == 2} << i;
+      met |= uint64_t{is_first[i] > 0} << i;
+    }
+    pairs_.append(first, size);
+    first_meetings_.append(met, size);
+  }
 }
 
 void PairIndex::see_type(node_t v, int64_t type) {

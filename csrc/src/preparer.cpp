@@ -278,7 +278,7 @@ void Preparer::Preparation::count_past() {
   }
   const auto answer = [&](auto* out) {
     counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit,
-                    relation.empty() ? nullptr : relation.data(), num(), m()},
+                    relation.empty() ? nullptr : relation.data(), num(), m(), ask_.since.eid},
                    out, ask_.is_drawn_only);
   };
   rules_.has_float_counts ? answer(slab_.at<float>(out_.counts)) : answer(slab_.at<double>(out_.counts));

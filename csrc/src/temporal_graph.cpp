@@ -130,7 +130,7 @@ void TemporalGraph::forget(eid_t first, eid_t log_first) {
   store_.commit_change(store_.position());
   store_.compact();
   store_.forget_relations(log_.position(t));
-  log_.forget(log_first);
+  log_.forget(log_first, first);
 }
 
 StoreStats TemporalGraph::stats() {

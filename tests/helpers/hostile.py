@@ -258,7 +258,7 @@ TemporalGraph.forget @grown() first=2|not:-1,0,4,MAX log_first=1|not:-1,3,MAX
 EventLog.position @grown().log t=MIN
 EventLog.positions @grown().log t=ids(0,MIN,MAX) out=ids(0,0,0)
 EventLog.since @grown().log first=3|not:-1,4,MAX
-EventLog.forget @grown().log first=0|not:-1,4,MAX
+EventLog.forget @grown().log first=0|not:-1,4,MAX first_seen=3|not:-1,4,MAX
 EventLog.check_eids @grown().log eid=ids(0,2,1)|in:0,3|any_length
 EventLog.columns @grown().log start=1|not:-1,3,MAX stop=2|not:-1,0,4,MAX
 EventLog.gather @grown().log eid=ids(0,2,1)|in:0,3 src=i64(3) dst=i64(3) t=i64(3)

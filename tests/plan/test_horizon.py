@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened
+from helpers.effort import tries
 from helpers.plans import assert_same_batch, each_variant, plan_of, tied_events
-from helpers.strategies import begin_by_scan, event_lists
-from tgflow import Batch, TemporalGraph
+from helpers.strategies import begin_by_scan, event_lists, skewed_events
+from tgflow import Batch, EventBatch, TemporalGraph
 from tgflow.graph import EventLog, Horizon
 from tgflow.graph.batch import Block
+from tgflow.graph.counts import Count
 from tgflow.graph.sampling import recent_neighbors
 from tgflow.plan import NegativeSampler
+from tgflow.plan.count_lookup import CountHistory, HeldCounts, LastEvents
+from tgflow.plan.negatives import PairHistory
 
 EVENTS, START, NUM = tied_events(400), 250, 7
 EVERY_HORIZON = pytest.mark.parametrize(
@@ -125,7 +130,8 @@ def test_forgetting_changes_no_batch_of_a_graph_whose_past_changes(
         return graph
 
     whole, graph = graph_of(forgets=False), graph_of(forgets=True)
-    assert graph.forgotten == whole.since(START) > 0
+    graph.forget(first := whole.since(START))
+    assert first > 0
     expected, plan = plan_of(whole, **options), plan_of(graph, **options)
     for index in range(NUM):
         assert_same_batch(plan.batch(0, index), expected.batch(0, index))
@@ -160,3 +166,64 @@ def test_relations_of_forgotten_events_are_freed(device: str, monkeypatch: Any) 
     if graph.gpu is not None:
         most = max(len(each.backend._store._relations) for each in (graph, later))
         assert most < 2 * 2 * 170 < len(whole.backend._store._relations)
+
+
+OF_NODES_AND_PAIRS = [Count(of) for of in ("pair", "reverse", "src", "dst", "src_as_dst", "all")]
+ANSWERS = [each for of in OF_NODES_AND_PAIRS for each in (of.num, of.age, of.within(3))]
+ANSWERS += [Count("pair").rank, Count("dst").rank]
+
+
+@settings(max_examples=tries(30), deadline=None)
+@given(
+    events=st.one_of(
+        event_lists(max_events=60, max_node=2),
+        event_lists(max_events=60, max_node=6),
+        st.builds(skewed_events, st.just(700), st.just(80), seed=st.integers(0, 9)),
+    ),
+    span=st.sampled_from([4, HeldCounts.span]),
+    data=st.data(),
+)
+def test_answers_from_any_position_on_are_those_of_the_later_events(
+    events: EventBatch, span: int, data: st.DataObject
+) -> None:
+    """Of one index and one set of lists, while events are appended and forgotten."""
+    graph, most = TemporalGraph(), max(1, len(events) // 5)
+    counts, pairs, last = (
+        CountHistory(graph, ANSWERS),
+        PairHistory(graph.log),
+        LastEvents(graph.log),
+    )
+    kept, begin, since, end = counts.native, 0, 0, 0
+    with patch.object(HeldCounts, "span", span):
+        while end < len(events):
+            begin, end = end, min(end + data.draw(st.integers(1, most)), len(events))
+            graph.append(events[begin:end])
+            since = data.draw(st.integers(since, begin), label="since")
+            rest = TemporalGraph.from_events(events[since:end])
+            alone = PairHistory(rest.log)
+            src, dst = torch.cartesian_prod(torch.arange(7), torch.arange(7)).unbind(1)
+            cut = torch.randint(since, end + 1, src.shape)
+            asked = EventBatch(src, dst, events.t[end - 1 : end].expand_as(src) + 1)
+            none, stop = src.new_empty(len(src), 0), end - since
+            found = counts.at(since).answer(asked, None, none, limit=cut, stop=end)
+            own = CountHistory(rest, ANSWERS)
+            expected = own.answer(asked, None, none, limit=cut - since, stop=stop)
+            assert torch.equal(found, expected)
+            assert span == 4 or counts.at(since).native is kept
+            index = pairs.at(since).upto(end, pairs=True)
+            alone.upto(stop, pairs=True)
+            assert index.native.num_pairs(end) == alone.native.num_pairs(stop)
+            assert torch.equal(
+                index.first_meetings(begin, end), alone.first_meetings(begin - since, stop)
+            )
+            assert torch.equal(index.destinations(end), alone.destinations(stop))
+            latest = index.latest_destinations(src, cut, 3, 4)
+            for one, other in zip(
+                latest, alone.latest_destinations(src, cut - since, 3, 4), strict=True
+            ):
+                assert torch.equal(one, other)
+            eids = last.before(src, dst, cut, 5, since)
+            moved = LastEvents(rest.log).before(src, dst, cut - since, 5)
+            assert torch.equal(eids, torch.where(moved < 0, moved, moved + since))
+            if data.draw(st.booleans(), label="forgets"):
+                graph.forget(since)

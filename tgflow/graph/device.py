@@ -136,7 +136,7 @@ class DeviceGraph:
             self._store.reserve_retention(t, INT64_MAX)
             self._store.commit_change(self.position)
             self._store.compact(self.log.position(t))
-            self.log.forget(log_first)
+            self.log.forget(log_first, first)
 
     def stats(self) -> DeviceStats:
         """Return the size of the store. Synchronizes."""

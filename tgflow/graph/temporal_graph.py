@@ -397,8 +397,12 @@ class TemporalGraph:
             self.forgotten = first
 
     def forget_outside(self, position: int) -> None:
-        """Free what batches that begin at `position` or later do not see, as `forget`."""
-        if position > self.forgotten and (first := self.since(position)) > self.forgotten:
+        """Free what batches that begin at `position` or later do not see, as `forget`.
+
+        Once that is a fifth of what they see: it takes a pass over all nodes.
+        """
+        first = self.since(position)
+        if 5 * (first - self.forgotten) >= max(position - first, 1):
             self.forget(first)
 
     @property

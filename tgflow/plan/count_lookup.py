@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -30,6 +32,40 @@ class CountedPairs(NamedTuple):
     """Log position at which the batch ends."""
 
 
+class HeldCounts:
+    """The core's counts from any beginning of the horizon on; thread-safe.
+
+    The same ones, if nothing that they keep depends on the beginning: they drop events that the log
+    forgot. Else new ones for each beginning, which read its events again.
+
+    Args:
+        log: Log to follow; not modified.
+        make: Returns counts from a log position `first` on.
+    """
+
+    span = 1 << 30
+    """Positions that the same counts are for at most: they hold 2^31."""
+
+    def __init__(self, log: EventLog, make: Callable[..., EventCounts]) -> None:
+        self._log, self._make, self._lock = log, make, threading.Lock()
+        self._latest: EventCounts | None = None
+
+    def at(self, since: int) -> EventCounts:
+        """Return counts that answer about the events from a log position on."""
+        first, since = self._log.first, max(since, self._log.first)
+        with self._lock:
+            held = self._latest
+            if (
+                held is not None
+                and held.is_for_any_since
+                and len(held) >= first
+                and held.first <= since < held.first + self.span
+            ):
+                return held
+            self._latest = made = self._make(first=since)
+            return made
+
+
 class CountHistory:
     """Counts of past events of pairs, as of any position of a graph's log.
 
@@ -41,25 +77,35 @@ class CountHistory:
             keys are kept, and all ranks ask together: `tgflow.ranks.sharded_counts.ShardedCounts`.
         counts: Numbers to compute of every pair, from counts that are kept.
         first: Log position of the first event that counts.
+        held: Counts of the core of another history of these; None: new ones.
 
     Raises:
         ValueError: If there are counts, and events have been deleted from the graph.
     """
 
-    def __init__(self, graph: TemporalGraph, counts: Sequence[Number], first: int = 0) -> None:
+    def __init__(
+        self,
+        graph: TemporalGraph,
+        counts: Sequence[Number],
+        first: int = 0,
+        held: HeldCounts | None = None,
+    ) -> None:
         self.asked = tuple(map(number, counts))
         first = max(first, graph.log.first)
-        self.graph, self._first = graph, first
-        self._later = BySince(lambda since: CountHistory(graph, counts, since))
-        parts = graph.shard.parts
-        self.native = EventCounts(
-            graph.backend.log,
-            *_compiled(self.asked),
-            seconds_per_tick=graph.seconds_per_tick,
-            first_part=parts.start,
-            num_parts=len(parts),
-            first=first,
+        self.graph, self._first, parts = graph, first, graph.shard.parts
+        held = held or HeldCounts(
+            graph.log,
+            partial(
+                EventCounts,
+                graph.backend.log,
+                *_compiled(self.asked),
+                seconds_per_tick=graph.seconds_per_tick,
+                first_part=parts.start,
+                num_parts=len(parts),
+            ),
         )
+        self._later = BySince(lambda since: CountHistory(graph, counts, since, held))
+        self.native = held.at(first)
         """The core's counts, for other code of the core."""
         self.are_of_relations = any(map(_is_of_relation, self.asked))
         """Whether answers depend on the relations of the events asked about."""
@@ -93,7 +139,8 @@ class CountHistory:
         own = None if negative_src is None else negative_src.contiguous()
         pairs = events.src.contiguous(), events.dst.contiguous(), own, negative_dst.contiguous()
         relation = None if events.relation is None else events.relation.contiguous()
-        self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out, relation)
+        asked = *pairs, events.t.contiguous(), limit.contiguous(), out, relation
+        self.native.answer(*asked, since=self._first)
         return out
 
     @property
@@ -132,14 +179,14 @@ class LastEvents:
 
     Args:
         log: Log to follow; not modified.
-        first: Log position of the first event that counts.
     """
 
-    def __init__(self, log: EventLog, first: int = 0) -> None:
+    def __init__(self, log: EventLog) -> None:
         kinds = [(kind, 1, 0.0, Clock.seconds) for kind in (CountOf.pair, CountOf.src, CountOf.dst)]
-        self._native = EventCounts(log.native, kinds, [], [], first=max(first, log.first))
+        make = partial(EventCounts, log.native, kinds, [], [])
+        self._held = HeldCounts(log, make)
 
-    def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int) -> Tensor:
+    def before(self, src: Tensor, dst: Tensor, cut: Tensor, num: int, since: int = 0) -> Tensor:
         """Return the last `num` events of each list before a cut-off, int64 `[N, 4, num]`.
 
         The lists are of the pair, of the pair the other way round, of the source and of the
@@ -150,14 +197,17 @@ class LastEvents:
             dst: Destinations, int64 `[N]`.
             cut: Log positions, int64 `[N]`.
             num: Events per list.
+            since: Log position of the first event that counts.
 
         Raises:
             IndexError: If a cut-off is past the log's end.
         """
+        native = self._held.at(since)
         if len(cut):
-            self._native.read_upto(int(cut.max()))
+            native.read_upto(int(cut.max()))
         out = torch.empty(len(src), 4, num, dtype=torch.int64)
-        self._native.last_events(src.contiguous(), dst.contiguous(), cut.contiguous(), out)
+        since = min(since, len(native))
+        native.last_events(src.contiguous(), dst.contiguous(), cut.contiguous(), out, since)
         return out
 
 

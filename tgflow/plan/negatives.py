@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -23,21 +25,21 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import BySince, EventLog
 from tgflow.graph.sampling.rows import check_returned, refuse_returned
 from tgflow.plan._native import EventCounts, PairIndex, choose_positions
+from tgflow.plan.count_lookup import HeldCounts
 
 
 class PairHistory:
     """Distinct destinations and (src, dst) pairs of every prefix of a log.
 
     Reads further in the log when a query requires it, and pairs only if one is about them. Takes 24
-    bytes a destination, and 48 a pair. Thread-safe. An answer about the first `n` events never
-    changes.
+    bytes a destination, 36 a pair and 4 an event. Thread-safe. An answer about the first `n` events
+    never changes.
 
     Args:
         log: Log to follow; not modified. None: the events passed to `append`, without pairs.
         types: Types of nodes, as `EventLog.node_types`; None: those of the log.
         shard: Keep the table of the pairs of a rank's sources only, `peers.shard`; all ranks read
             pairs together, by `tgflow.ranks.sharded_counts.read_pairs`. None: all pairs.
-        first: Log position of the first event that counts.
     """
 
     def __init__(
@@ -45,17 +47,26 @@ class PairHistory:
         log: EventLog | None = None,
         types: Callable[[Tensor], Tensor] | None = None,
         shard: Shard | None = None,
-        first: int = 0,
     ) -> None:
         parts = (Shard() if shard is None else shard).parts
         native = None if log is None else log.native
-        self.native = PairIndex(native, parts.start, len(parts), first)
+        self.native = PairIndex(native, parts.start, len(parts))
         """The core's index."""
-        self._since = first
-        self._later = BySince(lambda since: PairHistory(log, types, shard, since))
+        self._since = 0
+        self._later = BySince(self._from)
         self._log, self._own_types = log, types
-        self._counts: EventCounts | None = None
+        self._counts = (
+            None
+            if log is None
+            else HeldCounts(log, partial(EventCounts, log.native, [], [], [], True))
+        )
         self._growing = threading.Lock()
+
+    def _from(self, since: int) -> PairHistory:
+        later = copy(self)
+        later.native, later._since = PairIndex(self.native, since), since
+        later._growing = threading.Lock()
+        return later
 
     @classmethod
     def of_pool(cls, dst: Tensor, types: Callable[[Tensor], Tensor] | None = None) -> Self:
@@ -167,7 +178,7 @@ class PairHistory:
     ) -> tuple[Tensor, Tensor]:
         """Return the last distinct destinations of sources, and of all events, before cut-offs.
 
-        The first call reads the whole log once more; takes some 12 bytes an event from then on.
+        The first call reads the log once more; takes some 12 bytes an event from then on.
 
         Args:
             src: Sources, int64 `[B]`.
@@ -181,16 +192,15 @@ class PairHistory:
         Raises:
             IndexError: If a cut-off is past the log's end.
         """
-        with self._growing:
-            if self._counts is None:
-                assert self._log is not None, "a pool has no order"
-                self._counts = EventCounts(self._log.native, [], [], [], True, first=self._since)
+        assert self._counts is not None, "a pool has no order"
+        counts = self._counts.at(self._since)
         if len(cut):
-            self._counts.read_upto(int(cut.max()))
+            counts.read_upto(int(cut.max()))
         own, recent = (
             torch.empty(len(src), num, dtype=torch.int64) for num in (num_source, num_recent)
         )
-        self._counts.latest_destinations(src.contiguous(), cut.contiguous(), own, recent)
+        since = min(self._since, len(counts))
+        counts.latest_destinations(src.contiguous(), cut.contiguous(), own, recent, since)
         return own, recent
 
 

@@ -439,7 +439,8 @@ class _LinkPast(_Past):
         self.groups = [name for name, of in GROUPS.items() if {*of} & {*kinds}]
         if self._engine.fanouts:
             self.groups.append(NEIGHBORHOOD)
-        self._own, self._new = self._values(explainer._counts)
+        since = self._engine.graph.since(self._cut)
+        self._own, self._new = self._values(explainer._counts.at(since))
         most = self._most
         self._consider(*(eids[len(eids) - min(most, len(eids)) :] for eids in self._lists.values()))
 

@@ -77,6 +77,11 @@ class EventCounts {
   EventCounts(const EventLog& log, std::vector<Count> counts, Formula formula, bool finds_latest = false,
               double seconds_per_tick = 1, int64_t max_keys = kMaxKeys, Shard shard = {}, eid_t first = 0);
 
+  /// The first event that is counted.
+  eid_t first() const { return first_; }
+  /// Whether questions may be about the events from any later position on: no list, and no sum, depends on
+  /// which event is the first. Then events that the log forgot are dropped, while later ones are read.
+  bool is_for_any_since() const { return is_for_any_since_; }
   /// Number of events read.
   int64_t size() const { return size_.load(std::memory_order_acquire); }
   /// Reads at least the first `position` events of the log. Concurrent queries wait for a few hundred
@@ -116,6 +121,7 @@ class EventCounts {
     const int64_t* relation;     ///< [size], or null: all 0.
     int64_t size;
     int64_t m;
+    eid_t since = 0;  ///< Events from this position on count; after first() if `is_for_any_since`.
 
     int64_t width() const { return 1 + m; }
   };
@@ -161,17 +167,18 @@ class EventCounts {
   /// Lists of events that `last_events` reads: those of the pair, of the reversed pair, from
   /// the source, and to the destination.
   static constexpr int kLasts = 4;
-  /// Writes for each of `size` pairs the last `most` events before `cut`, at most size(), of each of those
-  /// lists, `out[size, kLasts, most]`, the last one first, padded with kNoEvent. Throws std::invalid_argument
-  /// unless pairs, sources and destinations are counted.
-  void last_events(const node_t* src, const node_t* dst, const eid_t* cut, int64_t size, int most,
-                   eid_t* out) const;
+  /// Writes for each of `size` pairs the last `most` events from `since` on, before `cut`, at most size(), of
+  /// each of those lists, `out[size, kLasts, most]`, the last one first, padded with kNoEvent. Throws
+  /// std::invalid_argument unless pairs, sources and destinations are counted.
+  void last_events(const node_t* src, const node_t* dst, eid_t since, const eid_t* cut, int64_t size,
+                   int most, eid_t* out) const;
 
-  /// Writes the last distinct destinations before `cut[i]`, at most size(): of `src[i]`, `of_source[size,
-  /// num_source]`, and of all events, `of_all[size, num_all]`; the last one first, padded with kNoNode. Looks
-  /// through the last kReach x num events. Throws std::invalid_argument unless made with `finds_latest`.
-  void latest_destinations(const node_t* src, const eid_t* cut, int64_t size, int num_source, int num_all,
-                           node_t* of_source, node_t* of_all) const;
+  /// Writes the last distinct destinations from `since` on, before `cut[i]`, at most size(): of `src[i]`,
+  /// `of_source[size, num_source]`, and of all events, `of_all[size, num_all]`; the last one first, padded
+  /// with kNoNode. Looks through the last kReach x num events. Throws std::invalid_argument unless made with
+  /// `finds_latest`.
+  void latest_destinations(const node_t* src, eid_t since, const eid_t* cut, int64_t size, int num_source,
+                           int num_all, node_t* of_source, node_t* of_all) const;
 
   /// Bytes of all lists.
   int64_t bytes() const;
@@ -243,7 +250,8 @@ class EventCounts {
     Count count;
     std::vector<Load> loads;
     std::vector<size_t> decays{};  ///< Those of decayed loads, in their order.
-    bool is_by_source = false;     ///< Whether a number goes by the source's events.
+    bool is_by_source = false;     ///< Whether a number goes by the source's events,
+    bool has_num = false;          ///< or is that of all or of the latest ones.
   };
   static constexpr uint64_t kOneKey = 0;  // key of single lists
 
@@ -262,8 +270,10 @@ class EventCounts {
   void add_to_source(eid_t eid, int32_t* facts);
   bool add_to_others(eid_t eid, const int32_t* facts);
   void check_turn(int64_t end, int64_t done, int64_t before) const;
-  int last_of_source(node_t src, eid_t cut, int most, eid_t* out) const;
-  int last_of_all(eid_t cut, int most, eid_t* out) const;
+  void sweep(int64_t num);
+  eid_t first_seen(eid_t since) const;
+  int last_of_source(node_t src, eid_t since, eid_t cut, int most, eid_t* out) const;
+  int last_of_all(eid_t since, eid_t cut, int most, eid_t* out) const;
   eid_t cut_off(tick_t t, eid_t limit) const;
   void find_sources(Asked& asked) const;
   void find_latest(Asked& asked) const;
@@ -273,7 +283,8 @@ class EventCounts {
   void find_earlier(const EventLists* lists, const Asked& asked, int64_t begin, int64_t num,
                     Found& found) const;
   template <typename PairAt, typename Use>
-  void for_blocks(int64_t size, const PairAt& pair_at, const Use& use, bool is_awaited = false) const;
+  void for_blocks(int64_t size, eid_t since, const PairAt& pair_at, const Use& use,
+                  bool is_awaited = false) const;
   static int64_t column_of(const Load& load) { return static_cast<int64_t>(load.step) * Formula::kBlock; }
   template <typename Use>
   void for_own_loads(const Use& use) const {
@@ -289,6 +300,8 @@ class EventCounts {
   std::vector<Lookup> lookups_;
   const Shard shard_;
   eid_t first_;
+  bool is_for_any_since_;
+  eid_t swept_ = 0;  ///< Earlier events may be missing.
   int64_t num_own_lookups_ = 0, num_own_loads_ = 0;
   int depth_ = 0;                         // most last destinations used
   int window_depth_ = 0;                  // those of windows

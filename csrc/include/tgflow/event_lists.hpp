@@ -90,6 +90,9 @@ class EventLists {
   /// Adds an event to the list of `key` of a part, below `kParts`, in the order of the log. Returns the
   /// number of events in the list before, -1 if the event was dropped.
   int64_t append(uint64_t key, int64_t part, eid_t eid);
+  /// Drops the events before `first` from the lists of a share of the nodes, which take turns. Without
+  /// decays: sums are of all events of a list.
+  void sweep(eid_t first, double share);
 
   struct Block;
   /// The part of a list before a cut-off.
@@ -123,12 +126,14 @@ class EventLists {
     const uint32_t place = find(key);
     return place == kNone ? 0 : prefix(place, cut).num;
   }
+  /// The same of a key with events, remembered for the latest `since` of each list of one node.
+  int64_t num_unseen(uint64_t key, eid_t since) const;
   /// Position of the first event of a key from the first one counted, or -1: a number of the list.
   int64_t number_of(uint64_t key) const;
-  /// Writes up to `most` of the last events before `cut` of a key that `is_wanted`, of its last `reach`
-  /// ones, the last one first; returns how many.
+  /// Writes up to `most` of the last events from `since` on and before `cut` of a key that `is_wanted`, of
+  /// its last `reach` ones, the last one first; returns how many.
   template <typename IsWanted>
-  int last_events_if(uint64_t key, eid_t cut, int64_t reach, int most, eid_t* out,
+  int last_events_if(uint64_t key, eid_t since, eid_t cut, int64_t reach, int most, eid_t* out,
                      const IsWanted& is_wanted) const {
     const uint32_t place = find(key);
     if (place == kNone) return 0;
@@ -142,13 +147,14 @@ class EventLists {
         index = block->num() - 1;
       }
       const eid_t eid = block == nullptr ? known.last : event(*block, index);
+      if (eid < since) break;
       if (is_wanted(eid)) out[num++] = eid;
     }
     return num;
   }
-  /// Writes up to `most` of the last events before `cut` of a key, the last one first; returns how many.
-  int last_events(uint64_t key, eid_t cut, int most, eid_t* out) const {
-    return last_events_if(key, cut, most, most, out, [](eid_t) { return true; });
+  /// Writes up to `most` of the last such events of a key, the last one first; returns how many.
+  int last_events(uint64_t key, eid_t since, eid_t cut, int most, eid_t* out) const {
+    return last_events_if(key, since, cut, most, most, out, [](eid_t) { return true; });
   }
   /// The moment of a query.
   struct Moment {
@@ -227,8 +233,16 @@ class EventLists {
   }
   int64_t find_slot(Head head, uint32_t second) const;
   void rebuild(Head& head, Slot added);
+  void set(Head& head, Slot slot);
   void set(uint64_t key, uint32_t place);
+  uint32_t with(uint32_t place, uint32_t at);
+  uint32_t trimmed(uint32_t place, uint32_t first);
+  void trim(Head& head, uint32_t first);
 
+  int64_t words_of(uint32_t number) const {  // of a block after the first
+    return static_cast<int64_t>(sizeof(Block) / sizeof(uint64_t)) +
+           Growth::of_lists().groups[number] * stride();
+  }
   int64_t stride() const { return kGroup / 2 + static_cast<int64_t>(decays_.size()); }  // words of a group
   const uint32_t* entry(const Block& block, int64_t i) const {
     if (block.number() == 0) return reinterpret_cast<const uint32_t*>(&block) + 1 + i;
@@ -261,6 +275,11 @@ class EventLists {
   const double seconds_per_tick_;
   const bool has_pairs_;
   std::vector<Head> heads_;  ///< By node.
+  size_t next_swept_ = 0;
+  mutable std::vector<uint64_t>
+      unseen_;                  ///< By node: an event, and the number of those before it in the list.
+  std::vector<uint32_t> left_;  ///< Of a list that is swept,
+  std::vector<Slot> slots_;     ///< and of a table.
   WordPool pool_;
   std::array<int64_t, kParts> num_keys_{};  ///< Of each part.
   const int64_t max_keys_;

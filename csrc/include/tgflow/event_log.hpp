@@ -35,8 +35,11 @@ class EventLog {
   void check(const Events& events, bool may_be_late = false) const;
   /// Adds `events`, checked, and returns the first one's position.
   eid_t append(const Events& events);
-  /// Frees the events before `first`, at most size(), which nobody reads any more. One thread at a time.
-  void forget(eid_t first);
+  /// Frees the events before `first`, which nobody reads any more; those of answers are from `first_seen` on,
+  /// from `first` to size(). One thread at a time.
+  void forget(eid_t first, eid_t first_seen);
+  /// The first event of answers from now on.
+  eid_t first_seen() const { return first_seen_.load(std::memory_order_acquire); }
   /// Position at which the log's clock reached time `t`: without late ones, of the first event from `t` on.
   int64_t position(tick_t t) const;
   /// The latest time so far; INT64_MIN for an empty log.
@@ -72,6 +75,7 @@ class EventLog {
   std::atomic<const tick_t*> clocks_;                 // that, or the times themselves
   std::unique_ptr<ReservedArray<int64_t>> relation_;  // decided by the first events
   std::atomic<int64_t> first_;
+  std::atomic<int64_t> first_seen_;
   std::atomic<int64_t> size_;
   std::atomic<int64_t> num_nodes_{0};
 };

@@ -54,6 +54,29 @@ class HashTable {
     }
   }
 
+  /// As `find_or_insert`, and replaces the entry by `entry` if there is one.
+  template <typename IsIt>
+  Entry exchange(uint64_t hash, Entry entry, const IsIt& is_it) {
+    if (2 * (size_ + 1) > entries_.size()) grow();
+    int64_t i = home(hash);
+    while (!entries_[i].is_empty() && !is_it(entries_[i])) i = (i + 1) & mask_;
+    size_ += entries_[i].is_empty();
+    return std::exchange(entries_[i], entry);
+  }
+
+  /// Removes the entries that `is_gone(entry)` accepts, but for a few at the ends of the array.
+  template <typename IsGone>
+  void erase_if(const IsGone& is_gone) {
+    for (int64_t i = 0; i < entries_.size();) {
+      if (entries_[i].is_empty() || !is_gone(entries_[i])) {
+        ++i;
+      } else {
+        close_gap(i);
+        --size_;
+      }
+    }
+  }
+
   /// Removes the entry under `hash` that `is_it(entry)` accepts; there must be one.
   template <typename IsIt>
   void erase(uint64_t hash, const IsIt& is_it) {

@@ -2,21 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <memory>
 #include <shared_mutex>
 #include <vector>
 
 #include "tgflow/detail/store_view.hpp"
 #include "tgflow/event_log.hpp"
 #include "tgflow/hash_table.hpp"
+#include "tgflow/pair_links.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
-
-/// An ordered pair of nodes as one key. Nodes fit 31 bits, so every key is valid for a `KeySet`.
-inline uint64_t pair_key(node_t src, node_t dst) {
-  return static_cast<uint64_t>(src) << 32 | static_cast<uint64_t>(dst);
-}
 
 /// Nodes in order of their first event. A prefix of the log is a prefix of `first`.
 struct FirstSeen {
@@ -34,7 +30,10 @@ class EventMarks {
   explicit EventMarks(eid_t first) : first_(first) {}
 
   eid_t first() const { return first_; }
-  void append(bool is_marked);
+  /// Adds `num` events, at most as many as `room()`, of which the bits of `marks` are set.
+  void append(uint64_t marks, int64_t num);
+  /// Events from size() to the end of a word.
+  int64_t room() const { return 64 - size_ % 64; }
   /// Marked events.
   int64_t num() const { return num_; }
   /// Those before a position.
@@ -60,8 +59,8 @@ class EventMarks {
 /// Destinations and pairs in order of first occurrence. Append-only, so answers about the
 /// first `n` events never change. Any number of threads may draw while one appends. Pairs take most of the
 /// memory and are needed by few, so they are added apart: a mark of the first event of each, whose columns
-/// are read in the log, and a table of the pairs known. A shard has the table of the pairs of its sources,
-/// and all marks.
+/// are read in the log, by links that indexes from several positions on have in common. A shard has the links
+/// of the pairs of its sources, and all marks.
 ///
 /// With types of nodes, drawn destinations have the type of the row's positive.
 class PairIndex {
@@ -75,8 +74,9 @@ class PairIndex {
         size_(first),
         num_pair_events_(first),
         pairs_(first),
-        first_meetings_(first),
-        known_pairs_(0, log == nullptr ? nullptr : log->disk()) {}
+        first_meetings_(first) {}
+  /// Of the events from position `first` on of the log of `other`.
+  PairIndex(PairIndex& other, eid_t first);
 
   /// The position after the last event seen.
   int64_t size() const;
@@ -90,7 +90,8 @@ class PairIndex {
   /// Adds the pairs of the events before `end` of the log. Throws std::invalid_argument for a shard, whose
   /// ranks take the two steps below.
   void read_pairs(int64_t end);
-  /// Writes which of the events [num_pair_events(), end) are the first of a pair of the shard's sources.
+  /// Writes which of the events [num_pair_events(), end) are the first of a pair of the shard's sources, 2,
+  /// or have the time of that one, 1.
   void find_pairs(int64_t end, uint8_t* is_first);
   /// Adds the first events of pairs among those, of the sources of all shards.
   void mark_pairs(int64_t end, const uint8_t* is_first);
@@ -154,9 +155,11 @@ class PairIndex {
     return static_cast<std::size_t>(v) < type_.size() ? type_[static_cast<std::size_t>(v)] : -1;
   }
   void see_type(node_t v, int64_t type);
-  bool see_pair(eid_t eid);
-  void mark_pair(bool is_first);
+  uint8_t novelty(eid_t eid, const uint8_t* found) const;
+  void mark_source(node_t src);
+  void mark(const uint8_t* is_first, int64_t num);
   void check_end(int64_t end) const;
+  void read_links(int64_t end);
   Pool everyone() const { return {&destinations_.node, &destinations_.first, -1}; }
   /// The destinations that are drawn for a positive: those of its type, if there are types.
   Pool pool_of(node_t positive) const;
@@ -192,6 +195,7 @@ class PairIndex {
   int64_t size_;
   int64_t num_pair_events_;  ///< The end of `pairs_`.
   FirstSeen destinations_;
+  FirstSeen sources_;  ///< Of the events before the second destination.
   bool has_types_ = false;
   std::vector<int64_t> type_;  ///< By node, -1 for one that is no destination so far.
   std::vector<int64_t> rank_;  ///< By node: its index among the destinations of its type.
@@ -199,10 +203,9 @@ class PairIndex {
   std::vector<std::vector<eid_t>> first_of_type_;
   EventMarks pairs_;
   EventMarks first_meetings_;
-  std::set<uint64_t> new_pairs_;      ///< First seen at the time of the last event read.
   std::vector<int64_t> pair_before_;  ///< By pair, as far as queried: its source's previous one, or -1.
   std::vector<int64_t> latest_pair_;  ///< By source: its last one so far, or -1.
-  KeySet known_pairs_;
+  std::shared_ptr<PairLinks> links_;  ///< Once pairs are read.
 };
 
 }  // namespace tgflow

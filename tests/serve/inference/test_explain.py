@@ -16,6 +16,7 @@ from helpers import made_streams
 from helpers.devices import for_each_device, opened, place_of
 from helpers.effort import cases
 from helpers.made_models import X_DIM, batches_of, made_events, made_model, plan_for
+from tgflow.graph import Horizon
 from tgflow.graph.counts import Count
 from tgflow.graph.tables import FeatureTable
 from tgflow.models import MODELS
@@ -76,8 +77,8 @@ def own_model(name):
     return ManyCounts() if name == "own" else recounted_model(name)
 
 
-def graph_of(events):
-    graph = tg.TemporalGraph(edge_x=FeatureTable(X_DIM))
+def graph_of(events, horizon=None):
+    graph = tg.TemporalGraph(edge_x=FeatureTable(X_DIM), horizon=horizon)
     graph.append(events)
     return graph
 
@@ -124,8 +125,9 @@ def test_contributions_add_up_to_the_logit(name):
         assert drops == sorted(drops, reverse=True)
 
 
-def test_contributions_of_a_linear_score_are_weighted_differences():
-    engine = tg.Inference(LinearPairs(), graph_of(STREAM))
+@pytest.mark.parametrize("horizon", [None, Horizon(events=16)], ids=str)
+def test_contributions_of_a_linear_score_are_weighted_differences(horizon):
+    engine = tg.Inference(LinearPairs(), graph_of(STREAM, horizon))
     src, dst = PAIR
     found = Explainer(engine).explain(src, dst, NOW)
     plan = tg.Plan.for_model(engine.model, engine.graph, batch_size=1)

@@ -46,7 +46,6 @@ class _Lists:
 
     def __init__(self, log: EventLog, since: int) -> None:
         self._log, self.since = log, since
-        self.own = LastEvents(log, since)
         self._late, self._held = HostGraph("directed"), Rows(2)
         self._num_late = int(log.late.num_known(torch.tensor(since))) if since else 0
         self.late = LastEvents(EventLog(self._late.log))
@@ -96,6 +95,7 @@ class LabelHistory(Component):
     ) -> None:
         self.num_classes, self.delay = num_classes, delay
         log = self._log = graph.log
+        self._last = LastEvents(log)
         self._lists = BySince[_Lists](lambda since: _Lists(log, since))
         self._classes = Rows(1, torch.int32)
         """Classes of events by their own labels."""
@@ -320,7 +320,7 @@ class LabelHistory(Component):
         self.upto(max(int(view.cut.max()), 1 + int(view.at.max())) if len(src) else 0)
         parts, lists = [], self._lists.at(view.since)
         if self._labeled is None or self._labeled.stop or not len(self._log.late):
-            parts.append(self._known_of(lists.own, src, dst, view.cut, num, view))
+            parts.append(self._known_of(self._last, src, dst, view.cut, num, view))
         if len(src) and len(self._log.late) and self._num_late:
             cut = lists.cut(self._log.late.num_known(view.at))
             parts.append(self._known_of(lists.late, src, dst, cut, num, view, lists))
@@ -346,7 +346,7 @@ class LabelHistory(Component):
         """
         deep = num
         while True:
-            found = last.before(src, dst, cut, deep)
+            found = last.before(src, dst, cut, deep, view.since if late is None else 0)
             if self._labeled is None and not len(self._log.late):
                 return found
             if late is not None:
