@@ -74,12 +74,25 @@ void ReservedMemory::commit(size_t bytes) {
   if (mprotect(fresh, target - committed_, PROT_READ | PROT_WRITE) != 0) {
     throw OutOfMemory("a table in host memory", static_cast<int64_t>(target));
   }
-  if (committed_ >= kHugePagesFrom) {
+  if (committed_ >= kHugePagesFrom && !has_small_pages_) {
     prefer_huge_pages(fresh, target - committed_);
-  } else if (target >= kHugePagesFrom) {
+  } else if (target >= kHugePagesFrom && !has_small_pages_) {
     prefer_huge_pages(data_, target);
   }
   committed_ = target;
+}
+
+void ReservedMemory::use_small_pages() {
+  has_small_pages_ = true;
+#ifdef MADV_NOHUGEPAGE
+  madvise(data_, size_, MADV_NOHUGEPAGE);
+#endif
+}
+
+void ReservedMemory::clear(size_t begin, size_t bytes) {
+  if (!has_small_pages_) use_small_pages();
+  auto* const held = static_cast<std::byte*>(data_) + begin;
+  if (madvise(held, bytes, MADV_DONTNEED) != 0) std::memset(held, 0, bytes);  // larger pages than these
 }
 
 void ReservedMemory::drop(size_t bytes) {

@@ -129,6 +129,7 @@ void TemporalGraph::forget(eid_t first, eid_t log_first) {
   store_.commit_change(store_.position());
   store_.compact();
   log_.forget(log_first);
+  store_.renew_sides({log_.src() + first, log_.dst() + first, nullptr, nullptr, log_.size() - first});
 }
 
 StoreStats TemporalGraph::stats() {
