@@ -22,6 +22,7 @@ from helpers.ranks import (
 from helpers.worlds import in_world
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.base.peers import Shard
+from tgflow.graph import Horizon
 from tgflow.ranks.control import Order
 
 EVENTS = spread_events(made_events(66))
@@ -48,13 +49,17 @@ Sharded = tuple[str, ...]
 
 
 def trainer_of(
-    name: str, config: ContinualConfig, peers: Any = None, sharded: Sharded = (GRAPH,)
+    name: str,
+    config: ContinualConfig,
+    peers: Any = None,
+    sharded: Sharded = (GRAPH,),
+    horizon: Horizon | None = None,
 ) -> ContinualTrainer:
     model = model_of(name, peers)
     if peers is not None and MEMORY in sharded:
         model = with_sharded_memory(model, peers)
     shard = peers.shard if peers is not None and GRAPH in sharded else None
-    graph = TemporalGraph("undirected", X_DIM, shard=shard)
+    graph = TemporalGraph("undirected", X_DIM, shard=shard, horizon=horizon)
     return ContinualTrainer(model, graph, config, peers=peers)
 
 
@@ -67,16 +72,19 @@ def left_by(trainer: ContinualTrainer, batches: Any, shard: Shard | None = None)
 ALL = (GRAPH, MEMORY)
 
 
+@pytest.mark.parametrize("horizon", [None, Horizon(32)], ids=str)
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
-def test_sharded_training_resumes_with_any_number_of_ranks(sharded: Sharded) -> None:
+def test_sharded_training_resumes_with_any_number_of_ranks(
+    sharded: Sharded, horizon: Horizon | None
+) -> None:
     """Saved by two, one and three ranks, beyond the history that replay reads."""
     config = replace(HERE, replay_horizon=20)
-    expected = left_by(trainer_of("tgn+pairs", config), [EVENTS])[0]
+    expected = left_by(trainer_of("tgn+pairs", config, horizon=horizon), [EVENTS])[0]
     saved: Any = None
     for world, events in ((2, EVENTS[:16]), (1, EVENTS[16:32]), (3, EVENTS[32:])):
 
         def work(peers: Any, events: Any = events, before: Any = saved) -> Any:
-            trainer = trainer_of("tgn+pairs", config, peers, sharded)
+            trainer = trainer_of("tgn+pairs", config, peers, sharded, horizon)
             if before is not None:
                 trainer = ContinualTrainer.from_checkpoint(
                     trainer.model, deepcopy(before), peers=peers, shard=trainer.graph.shard

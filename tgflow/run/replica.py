@@ -238,7 +238,6 @@ class FrameReplica(Replica):
         for frame in frames:
             if late := _part(frame, "late"):
                 graph.log.late.load(late)
-        graph.forget_outside(graph.num_events)
         for own, part in ((scale, "scale"), (self._node_scale, "node_scale")):
             if own is not None and part in latest:
                 own.load(latest[part])
@@ -249,6 +248,7 @@ class FrameReplica(Replica):
                     state.put_rows(rows)
         elif state is not None and "state" in latest:
             state.load_state_dict(latest["state"])
+        graph.forget_outside(graph.num_events, [state])
         if "model" in latest:
             run.model.load_state_dict(latest["model"])
             self._keep_updated()

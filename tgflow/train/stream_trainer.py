@@ -505,7 +505,8 @@ class StreamTrainer(ABC):
         """Advance past the micro-batch that was just stored; return its place."""
         before = (self.position, self._segment_start, self._index)
         self.position += batch.num_new
-        self.graph.forget_outside(self.position)  # batches that are prepared begin there or later
+        # batches that are prepared begin there or later
+        self.graph.forget_outside(self.position, [each.model.state for each in self._steppers])
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
             self._segment_start, self._index = self.position, 0
         else:
