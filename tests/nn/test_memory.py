@@ -140,8 +140,8 @@ def test_rows_of_forgotten_nodes_go_to_others_and_no_read_changes(
     """Whenever they are forgotten, and after saving; new nodes come for ever."""
     made = [with_past(NodeMemory(2, 1, memory_table(3, placement)), history) for _ in range(3)]
     expected, largest, ids, written_at = DictMemory(history), 0, set(), {0.0: 0}
-    for number, (nodes, value, last) in enumerate(numbered(writes)):
-        nodes = [node + 300 * number // 2 for node in nodes]
+    for number, (drawn, value, last) in enumerate(numbered(writes)):
+        nodes = [node + 300 * number // 2 for node in drawn]
         ids |= {*nodes}
         first = max(0, last - horizon)
         for memory, forgets in zip(made, (True, moments[number % len(moments)]), strict=False):

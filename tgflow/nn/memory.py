@@ -17,8 +17,7 @@ from tgflow.base.peers import PARTS
 from tgflow.cuda.device import device_of
 from tgflow.nn.frozen import Freezer
 from tgflow.nn.history import COLUMNS, NODE, ORIGIN_WIDTH, SINCE, VersionHistory, in_order
-from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
-from tgflow.nn.row_slots import RowSlots
+from tgflow.nn.memory_table import MemoryTable, RowSlots, TensorTable, check_memory_table, grow_to
 
 if TYPE_CHECKING:
     from tgflow.cuda.memory import MemoryBuffers, Versions

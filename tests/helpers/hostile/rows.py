@@ -206,6 +206,11 @@ CASES: dict[str, Callable[[], Call]] = {
         {"bytes": 4096},
         numbers={"bytes": [-1, (1 << 20) + 1, INT64_MAX]},
     ),
+    "ReservedMemory.clear": simple(
+        lambda: _core.ReservedMemory(1 << 20).clear,
+        {"begin": 0, "bytes": 0},
+        numbers={"begin": [-1, 1, INT64_MAX], "bytes": [-1, 1, INT64_MAX]},
+    ),
     "RowCache.__init__": new_cache,
     "RowCache.look_up": cache_lookup("look_up"),
     "RowCache.preload": cache_lookup("preload"),
