@@ -264,7 +264,12 @@ class NodeMemory(nn.Module):
     @property
     def num_kept(self) -> int:
         """Nodes that have a row."""
-        return self.num_nodes if self.slots is None else len(self.slots)
+        return self.num_nodes - self.num_forgotten
+
+    @property
+    def num_forgotten(self) -> int:
+        """Nodes that have none, of a memory on the CPU that has forgotten some."""
+        return 0 if self.slots is None else self._num_nodes - len(self.slots)
 
     @property
     def row_bytes(self) -> int:

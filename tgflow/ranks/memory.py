@@ -158,6 +158,11 @@ class ShardedMemory(nn.Module):
         """Rows that this rank holds: one for each of its nodes, and the overwritten ones."""
         return self.owned.num_rows
 
+    @property
+    def num_forgotten(self) -> int:
+        """Nodes of this rank that have no row any more."""
+        return self.owned.num_forgotten
+
     def keep_past(self, num_events: int) -> None:
         """Keep the rows that the last `num_events` events have overwritten. See `NodeMemory`."""
         self.owned.keep_past(num_events)

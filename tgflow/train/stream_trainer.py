@@ -145,6 +145,11 @@ class StreamTrainer(ABC):
         rows = [getattr(each.model.state, "num_rows", None) for each in self._steppers]
         return sum(held) if (held := [num for num in rows if num is not None]) else None
 
+    @property
+    def num_forgotten(self) -> int:
+        """Nodes whose memory was freed, as all their events are before the horizon."""
+        return max(getattr(each.model.state, "num_forgotten", 0) for each in self._steppers)
+
     def memory_parts(self) -> dict[str, int]:
         """Return the bytes of the parts in host memory that grow. Any thread may call it."""
         graph, parts = self.graph, {"counts": sum(each.nbytes for each in tuple(self._slabs))}
