@@ -63,7 +63,12 @@ class PairIndex {
 
   /// Of the events of `log` from position `first` on, or without pairs.
   explicit PairIndex(const EventLog* log = nullptr, Shard shard = {}, eid_t first = 0)
-      : log_(log), shard_(shard), size_(first), num_pair_events_(first), pairs_(first) {}
+      : log_(log),
+        shard_(shard),
+        size_(first),
+        num_pair_events_(first),
+        pairs_(first),
+        known_pairs_(0, log == nullptr ? nullptr : log->disk()) {}
 
   /// The position after the last event seen.
   int64_t size() const;
