@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "bindings.hpp"
 #include "tgflow/event_log.hpp"
@@ -43,11 +45,11 @@ bool map_column(EventLog& log, EventLog::Column column, int64_t begin, int64_t e
   return log.map_file(column, begin, end, fd, offset);
 }
 
-/// The bytes of a column that the core does not read.
+/// The bytes of a column beside a log that the core does not read.
 class GrowingBytes {
  public:
-  explicit GrowingBytes(int64_t item_bytes)
-      : bytes_((check_number("item_bytes", item_bytes, 1, 8), tgflow::kMaxEvents * item_bytes)) {}
+  GrowingBytes(const EventLog& log, int64_t item_bytes)
+      : bytes_((check_number("item_bytes", item_bytes, 1, 8), tgflow::kMaxEvents * item_bytes), log.disk()) {}
 
   static py::array_t<uint8_t> grow(const py::object& self, int64_t size) {
     auto& held = self.cast<GrowingBytes&>();
@@ -113,12 +115,13 @@ void bind_stats(py::module_& m) {
 }
 
 std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget, int64_t first_part,
-                                    int64_t num_parts, int64_t first) {
+                                    int64_t num_parts, int64_t first,
+                                    const std::optional<std::string>& folder) {
   check_number("first", first, 0, tgflow::kMaxEvents);
   check_number("device_budget", device_budget, 0);
   check_number("first_part", first_part, 0, kParts - 1);
   check_number("num_parts", num_parts, 1, kParts - first_part);
-  StoreMemory memory;
+  StoreMemory memory = folder ? StoreMemory::in_files(*folder) : StoreMemory{};
   memory.device_budget = device_budget;
   return std::make_unique<TemporalGraph>(direction, memory, Shard{first_part, kParts - num_parts}, first);
 }
@@ -200,12 +203,6 @@ tgflow::Events events_of(const TensorArg& src, const TensorArg& dst, const Tenso
 void bind_graph(py::module_& m) {
   using namespace bindings::graph;
   const py::call_guard<py::gil_scoped_release> no_gil;
-  py::class_<GrowingBytes>(m, "GrowingBytes")
-      .def(py::init<int64_t>(), py::arg("item_bytes"))
-      .def("grow", &GrowingBytes::grow, py::arg("size"))
-      .def("drop", &GrowingBytes::drop, py::arg("end"))
-      .def("map_file", &GrowingBytes::map_file, py::arg("begin"), py::arg("end"), py::arg("fd"),
-           py::arg("offset"), no_gil);
   py::enum_<EventLog::Column>(m, "LogColumn")
       .value("src", EventLog::Column::kSrc)
       .value("dst", EventLog::Column::kDst)
@@ -228,6 +225,12 @@ void bind_graph(py::module_& m) {
            py::arg("offset"), no_gil)
       .def("gather", &gather, py::arg("eid"), py::arg("src"), py::arg("dst"), py::arg("t"),
            py::arg("relation"), no_gil);
+  py::class_<GrowingBytes>(m, "GrowingBytes")
+      .def(py::init<const EventLog&, int64_t>(), py::arg("log"), py::arg("item_bytes"))
+      .def("grow", &GrowingBytes::grow, py::arg("size"))
+      .def("drop", &GrowingBytes::drop, py::arg("end"))
+      .def("map_file", &GrowingBytes::map_file, py::arg("begin"), py::arg("end"), py::arg("fd"),
+           py::arg("offset"), no_gil);
   py::enum_<Direction>(m, "Direction")
       .value("undirected", Direction::kUndirected)
       .value("directed", Direction::kDirected)
@@ -235,7 +238,7 @@ void bind_graph(py::module_& m) {
   bind_stats(m);
   py::class_<TemporalGraph>(m, "TemporalGraph")
       .def(py::init(&make), py::arg("direction"), py::arg("device_budget"), py::arg("first_part"),
-           py::arg("num_parts"), py::arg("first") = 0)
+           py::arg("num_parts"), py::arg("first") = 0, py::arg("folder") = std::nullopt)
       .def("check", &check, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
            py::arg("allow_late"), no_gil)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),

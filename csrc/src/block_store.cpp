@@ -46,6 +46,7 @@ BlockStore::BlockStore(Direction direction, StoreMemory memory, Shard shard, eid
       entries_(epochs_, *memory_.device, *memory_.host, memory_.device_budget),
       directories_(std::make_unique<Arena>(64, *memory_.directories, kDirectories)),
       heads_(kMaxNode + 1),
+      relations_(memory_.disk),
       position_(first) {
   if (direction == Direction::kBipartite) sides_ = std::make_unique<ReservedArray<uint8_t>>(kMaxNode + 1);
 }
@@ -170,6 +171,9 @@ void BlockStore::plan_all() {
   }
   const StoreView store = view();
   for (size_t i = 0; i < plans.size(); ++i) {
+    if (is_on_disk() && i % kReadAhead == 0) {
+      read_ahead(i, plans.size(), -1, [&](size_t j) { return heads_[pairs[plans[j].in_tail].node]; });
+    }
     look_up_ahead(i);
     const Pair* run = &pairs[plans[i].in_tail];
     const auto eids = [&](int64_t j) { return insertion_.first_eid + (run[j].row_and_side >> 1); };
@@ -243,6 +247,9 @@ void BlockStore::commit() noexcept {
   const StoreView store = view();
   note(insertion_.events, insertion_.first_eid);
   for (size_t i = 0; i < plans.size(); ++i) {
+    if (is_on_disk() && i % kReadAhead == 0) {
+      read_ahead(i, plans.size(), kOneBlock, [&](size_t j) { return plans[j].dir; });
+    }
     fetch_ahead(i, places_ahead);
     fetch_events(run + kEventsAhead, plans[i].size);
     commit_run(store, plans[i], run, places, rooms);

@@ -119,10 +119,15 @@ void EntrySpace::open_chunk(int tier, int64_t capacity) {
   if (infos_.size() == infos_.capacity()) infos_.reserve(2 * infos_.size() + 16);
   if (tier == 0 && bytes_staying() + bytes > budget_) move_down(budget_ - bytes);
   if (tier == 0) on_device_.push_back(number);
-  auto* data = static_cast<Entry*>(memory_[tier]->allocate(bytes));
-  if (data == nullptr) {
+  Entry* data = nullptr;
+  try {
+    data = static_cast<Entry*>(memory_[tier]->allocate(bytes));
+    if (data == nullptr) {
+      throw OutOfMemory(tier == 0 ? "the store's device tier" : "the store's host tier", bytes);
+    }
+  } catch (...) {
     if (tier == 0) on_device_.pop_back();
-    throw OutOfMemory(tier == 0 ? "the store's device tier" : "the store's host tier", bytes);
+    throw;
   }
   ASAN_POISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
   bytes_[tier] += bytes;

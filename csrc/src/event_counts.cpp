@@ -162,7 +162,7 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts, Formula
   for (const auto& of : decays) {
     for (const Decay& each : of) needs_ranks |= each.clock == Clock::kSource;
   }
-  if (needs_ranks) ranks_ = std::make_unique<ReservedArray<uint32_t>>(EventLists::kMost);
+  if (needs_ranks) ranks_ = std::make_unique<ReservedArray<uint32_t>>(EventLists::kMost, log_.disk());
   is_needed[kSources] |= finds_latest || needs_source_ || needs_ranks || num_last_ > 0;
   is_needed[kEvents] &= !decays[kEvents].empty();  // otherwise given by positions
   for (size_t list = 0; list < kNumLists; ++list) {

@@ -40,8 +40,14 @@ void append_column(ReservedArray<int64_t>& column, int64_t at, const int64_t* va
 
 }  // namespace
 
-EventLog::EventLog(eid_t first)
-    : src_(kMaxEvents), dst_(kMaxEvents), t_(kMaxEvents), clocks_(t_.data()), first_(first), size_(first) {}
+EventLog::EventLog(eid_t first, std::shared_ptr<DiskMemory> disk)
+    : disk_(std::move(disk)),
+      src_(kMaxEvents, disk_),
+      dst_(kMaxEvents, disk_),
+      t_(kMaxEvents, disk_),
+      clocks_(t_.data()),
+      first_(first),
+      size_(first) {}
 
 void EventLog::forget(eid_t first) {
   if (first <= first_) return;
@@ -78,7 +84,7 @@ eid_t EventLog::append(const Events& events) {
   const int64_t at = size();
   if (events.size == 0) return at;
   if (at == first())
-    relation_ = events.relation ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents) : nullptr;
+    relation_ = events.relation ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents, disk_) : nullptr;
   append_column(src_, at, events.src, events.size);
   append_column(dst_, at, events.dst, events.size);
   append_column(t_, at, events.t, events.size);
@@ -96,7 +102,7 @@ void EventLog::append_clock(const Events& events) {
   const int64_t at = size();
   if (!clock_ && events.t[0] >= clock()) return;
   if (!clock_) {
-    auto clock = std::make_unique<ReservedArray<tick_t>>(kMaxEvents);
+    auto clock = std::make_unique<ReservedArray<tick_t>>(kMaxEvents, disk_);
     append_column(*clock, first(), t_.data() + first(), at - first());
     clock_ = std::move(clock);
   }
@@ -147,7 +153,7 @@ bool EventLog::map_file(Column column, int64_t begin, int64_t end, int fd, int64
   return values != nullptr && values->map_file(begin, end, fd, offset);
 }
 
-EventRelations::EventRelations() : relations_(kMaxEvents) {}
+EventRelations::EventRelations(std::shared_ptr<DiskMemory> disk) : relations_(kMaxEvents, std::move(disk)) {}
 
 void EventRelations::reserve(const Events& events, eid_t first_eid) {
   if (events.relation != nullptr) relations_.grow(first_eid + events.size);

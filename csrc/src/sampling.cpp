@@ -125,12 +125,20 @@ void sample_neighbors(BlockStore& store, Queries queries, const Sampler& sampler
   queries.before_all = std::min(queries.before_all, store.position());
   const StoreView snapshot = store.view();
   if (sampler.relations != nullptr) store.relations().check(store.position());
-  parallel_for(queries.size, kGrain, [&](int64_t begin, int64_t end) {
-    CountedReads reads(store);
-    const StoreView view = reads.counting(snapshot);
-    Group group(view, queries, begin, end);
-    while (group.find_next(out.k)) answer(group, sampler, out);
-  });
+  const int64_t at_once = store.is_on_disk() ? BlockStore::kReadAhead : queries.size;
+  for (int64_t first = 0; first < queries.size; first += at_once) {
+    const int64_t num = std::min(at_once, queries.size - first);
+    if (store.is_on_disk()) {
+      store.read_ahead(static_cast<size_t>(first), static_cast<size_t>(queries.size), out.k,
+                       [&](size_t i) { return snapshot.latest(queries.node[i]); });
+    }
+    parallel_for(num, kGrain, [&](int64_t begin, int64_t end) {
+      CountedReads reads(store);
+      const StoreView view = reads.counting(snapshot);
+      Group group(view, queries, first + begin, first + end);
+      while (group.find_next(out.k)) answer(group, sampler, out);
+    });
+  }
 }
 
 }  // namespace tgflow

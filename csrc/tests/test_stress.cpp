@@ -51,6 +51,8 @@ void stress(StoreMemory memory) {
 
 TEST(stress_readers_beside_a_writer) { stress({}); }
 
+TEST(stress_readers_beside_a_writer_of_files) { stress(StoreMemory::in_files(".")); }
+
 /// Every row must hold events of its node, newest first, under concurrent changes.
 void read_changing(TemporalGraph& graph, const Columns& columns, const std::atomic<bool>& done,
                    std::atomic<int>& wrong) {
@@ -76,12 +78,10 @@ void read_changing(TemporalGraph& graph, const Columns& columns, const std::atom
   }
 }
 
-TEST(stress_readers_while_the_past_changes) {
+void stress_changes(StoreMemory memory) {
   Columns columns = made_events(10000, 50, 8);
   for (size_t i = 0; i < columns.t.size(); ++i)
     columns.t[i] -= i / 50 % 5 == 4 ? 20 : 0;  // every fifth one is late
-  StoreMemory memory;
-  memory.device_budget = 32 << 10;
   TemporalGraph graph(Direction::kUndirected, std::move(memory));
   std::atomic<bool> done{false};
   std::atomic<int> wrong{0};
@@ -100,6 +100,15 @@ TEST(stress_readers_while_the_past_changes) {
   done = true;
   for (std::thread& reader : readers) reader.join();
   CHECK(wrong == 0);
+}
+
+TEST(stress_readers_while_the_past_changes) {
+  StoreMemory memory;
+  memory.device_budget = 32 << 10;
+  stress_changes(std::move(memory));
+  memory = StoreMemory::in_files(".");
+  memory.device_budget = 32 << 10;
+  stress_changes(std::move(memory));
 }
 
 TEST(stress_readers_while_blocks_move_to_the_lower_tier) {

@@ -120,6 +120,20 @@ def test_full_disk_ends_the_run_and_keeps_earlier_rows(run, resume, made, number
     same_as_whole(made)
 
 
+def test_graph_on_a_full_disk_ends_the_run_which_resumes_to_the_same_bits(run, resume, made):
+    disk = ("--graph-table", "disk")
+    assert run("--limit", 100, *disk, "--checkpoint-batches", 1).code == 0
+    _core.inject_fault(_core.FileOp.write, 9, 1, -errno.ENOSPC)
+    ran = resume("--limit", 400)
+    assert ran.code == 74
+    assert "bytes in out for --graph-table disk (free some, or use --graph-table host)" in ran.err
+    assert "No space left on device" in ran.err
+    _core.inject_fault(_core.FileOp.write, 0, 0, 0)
+    assert resume("--limit", 400).code == 0
+    same_as_whole(made)
+    assert resume("--limit", 400, "--graph-table", "host").code == 0
+
+
 def test_missing_table_is_refused_and_moved_table_accepted(run, resume, made, tmp_path):
     assert run("--limit", 100, *DISK).code == 0
     shutil.move(ROWS, tmp_path / "x.rows")

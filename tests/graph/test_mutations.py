@@ -121,7 +121,7 @@ rows = st.lists(st.tuples(nodes, nodes, st.integers(0, 2)), min_size=1, max_size
 
 
 class ChangingGraph(RuleBasedStateMachine):
-    """Graphs in one and two tiers on each device, and the reference."""
+    """Graphs in one and two tiers on each device and in files, and the reference."""
 
     devices = ("cpu", "apart")
 
@@ -134,6 +134,7 @@ class ChangingGraph(RuleBasedStateMachine):
             for device in self.devices
             for budget in (None, 4096)
         ]
+        self.graphs.append(TemporalGraph(direction, device_budget=4096, table="disk"))
         self.model = ChangingReference(direction)
         self.clock = t
         self.dst_from = MAX_NODE + 1 if direction == "bipartite" else 0

@@ -1,15 +1,20 @@
 """A graph in two tiers: placement of blocks, their bytes, and lack of memory."""
 
+import errno
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from helpers.strategies import skewed_events
-from tgflow import EventBatch, TemporalGraph
+from tgflow import EventBatch, TemporalGraph, _core
 from tgflow.base.units import parse_bytes
+from tgflow.graph.counts import Count
 from tgflow.graph.sampling import recent_neighbors, uniform_neighbors
+from tgflow.plan.count_lookup import CountHistory
 
 EVENTS = skewed_events(60_000, 3_000)
 
@@ -31,10 +36,11 @@ def assert_same_answers(one: TemporalGraph, other: TemporalGraph) -> None:
             assert torch.equal(getattr(mine, name), getattr(yours, name))
 
 
+@pytest.mark.parametrize("table", ["host", "disk"])
 @pytest.mark.parametrize("budget", [4096, "100KB", "1 MiB"])
-def test_device_budget_is_respected_and_changes_no_result(budget):
+def test_device_budget_is_respected_and_changes_no_result(budget, table, tmp_path):
     plain = graph_in_batches(EVENTS)
-    graph = graph_in_batches(EVENTS, device_budget=budget)
+    graph = graph_in_batches(EVENTS, device_budget=budget, table=table, directory=tmp_path)
     assert_same_answers(graph, plain)
     stats = graph.stats()
     device, host = stats.tiers
@@ -44,6 +50,67 @@ def test_device_budget_is_respected_and_changes_no_result(budget):
     assert stats.num_entries == plain.stats().num_entries
     assert device.hit_rate + host.hit_rate == pytest.approx(1)
     assert plain.stats().tiers[0].hit_rate == 1
+
+
+def mapped_kib(folder: Path, of: str) -> int:
+    """Return the sum of a figure of the mappings of a folder's files, which have no names."""
+    found, num = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match("[0-9a-f]+-", line):
+            found = f" {folder}/" in line
+        elif found and line.startswith(f"{of}:"):
+            num += int(line.split()[1])
+    return num
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+def test_graph_on_disk_holds_events_in_files_and_gives_them_back(tmp_path):
+    graph = graph_in_batches(EVENTS, table="disk", directory=tmp_path)
+    plain, counts = (
+        graph_in_batches(EVENTS),
+        [Count("pair").num, Count("src", half_life=500.0).decayed],
+    )
+    answers = []
+    for of in (graph, plain):
+        history, asked = CountHistory(of, counts), EVENTS[-200:]
+        asked_dst, limit = asked.dst[:, None].roll(1, 0), torch.arange(len(EVENTS))[-200:]
+        answers.append(history.answer(asked, None, asked_dst, limit=limit, stop=len(EVENTS)))
+    assert torch.equal(*answers)
+    assert_same_answers(graph, plain)
+    assert mapped_kib(tmp_path, "Size") * 1024 > graph.stats().bytes // 2
+    assert not [*tmp_path.iterdir()]
+    before = mapped_kib(tmp_path, "Size")
+    graph.forget(55_000)
+    assert mapped_kib(tmp_path, "Size") < before // 2
+    del graph, history, of
+    assert mapped_kib(tmp_path, "Size") == 0
+
+
+def test_append_to_a_full_disk_changes_nothing(tmp_path):
+    graph = graph_in_batches(EVENTS[:5000], table="disk", directory=tmp_path)
+    plain = graph_in_batches(EVENTS[:5000])
+    try:
+        for after in range(3):
+            _core.inject_fault(_core.FileOp.write, after, 1, -errno.ENOSPC)
+            with pytest.raises(OSError, match=rf"in {tmp_path} for table='disk'.*No space") as full:
+                graph.append(EVENTS[5000:])
+            assert full.value.errno == errno.ENOSPC
+            assert graph.num_events == len(graph.log) == 5000
+            assert_same_answers(graph, plain)
+    finally:
+        _core.inject_fault(_core.FileOp.write, 0, 0, 0)
+    for each in (graph, plain):
+        each.append(EVENTS[5000:])
+    assert_same_answers(graph, plain)
+
+
+def test_placement_of_a_graph_is_checked(tmp_path):
+    with pytest.raises(ValueError, match="table must be 'host' or 'disk', got 'uva'"):
+        TemporalGraph(table="uva")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="table='disk' requires a graph in host memory, got"):
+        TemporalGraph(device="cuda", table="disk")
+    with pytest.raises(FileNotFoundError, match=r"cannot make a file in .*gone for table='disk'"):
+        TemporalGraph(table="disk", directory=tmp_path / "gone").append(EVENTS[:9])
 
 
 @pytest.mark.parametrize(

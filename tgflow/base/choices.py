@@ -6,6 +6,8 @@ from typing import Literal
 
 Direction = Literal["undirected", "directed", "bipartite"]
 """Direction of edges: which ends of an event are neighbors."""
+GraphPlacement = Literal["host", "disk"]
+"""Placement of neighbors, log and counts: host memory, or files."""
 Side = Literal["src", "dst"]
 """End of an event, where sources and destinations have separate id spaces."""
 Strategy = Literal["recent", "uniform", "window", "decayed"]

@@ -23,7 +23,12 @@ class HostGraph:
     gpu = None
 
     def __init__(
-        self, direction: str, budget: int | None = None, shard: Shard = _EVERYTHING, first: int = 0
+        self,
+        direction: str,
+        budget: int | None = None,
+        shard: Shard = _EVERYTHING,
+        first: int = 0,
+        folder: str | None = None,
     ) -> None:
         self.native = _native.Graph(
             _native.DIRECTIONS[direction],
@@ -31,6 +36,7 @@ class HostGraph:
             shard.parts.start,
             len(shard.parts),
             first,
+            folder,
         )
         """The core's graph, for other code of the core."""
         graph = self.native

@@ -154,7 +154,7 @@ class EventLog:
             values, held = getattr(events, name), beside.get(name)
             if is_new:
                 beside.pop(name, None)
-                held = None if values is None else _Beside(values.dtype)
+                held = None if values is None else _Beside(self.native, values.dtype)
             elif len(events) and (values is None) != (held is None):
                 there, here = ("none", "some") if held is None else ("some", "none")
                 raise ValueError(
@@ -269,8 +269,8 @@ class HeldLog:
 class _Beside:
     """A column that is not in the core; its values stay in place while it grows."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._bytes, self._dtype = _native.GrowingBytes(dtype.itemsize), dtype
+    def __init__(self, log: _native.Log, dtype: torch.dtype) -> None:
+        self._bytes, self._dtype = _native.GrowingBytes(log, dtype.itemsize), dtype
         self.values = torch.empty(0, dtype=dtype)
 
     def write(self, start: int, values: Tensor) -> None:

@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from os import PathLike, fspath
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from tgflow.base.choices import Direction
+from tgflow.base.choices import Direction, GraphPlacement
 from tgflow.base.describe import described
 from tgflow.base.peers import Shard
 from tgflow.base.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
@@ -38,6 +40,7 @@ def open_backend(
     device: str | torch.device | Device,
     shard: Shard,
     first: int = 0,
+    folder: str | None = None,
 ) -> HostGraph | DeviceGraph:
     """Return an empty backend for a device; arguments as for `TemporalGraph`."""
     if isinstance(device, str | torch.device):
@@ -45,7 +48,12 @@ def open_backend(
         if kind not in ("cpu", "cuda"):
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
         if kind == "cpu":
-            return HostGraph(direction, budget, shard, first)
+            return HostGraph(direction, budget, shard, first, folder)
+    if folder is not None:
+        raise ValueError(
+            f"table='disk' requires a graph in host memory, got device={str(device)!r}; leave it "
+            "out, and give device_budget to keep older neighbors in host memory"
+        )
     from tgflow.cuda.device import device_of
     from tgflow.graph.device import DeviceGraph
 
@@ -150,9 +158,15 @@ class TemporalGraph:
             scaling.
         horizon: How much of the past batches see. None: all.
         first: Log position of the first event, where earlier ones were forgotten.
+        table: "host", or "disk": neighbors, log and counts are in files, so that the system can
+            drop what is rarely read from memory; results stay the same. The files have no names
+            and end with the graph. After `os.fork` only one of both processes may use it.
+        directory: Folder of the files, on a disk: /tmp is often memory. None: that of temporary
+            files.
 
     Raises:
         CudaError: If the GPU cannot be used; the message contains the cause.
+        OSError: If the directory cannot have files.
         TypeError: If the budget is neither a whole number nor text.
         ValueError: If an argument is invalid, or the budget is below 4 KB.
 
@@ -178,6 +192,8 @@ class TemporalGraph:
         feature_scale: FeatureScale | None = None,
         horizon: Horizon | None = None,
         first: int = 0,
+        table: GraphPlacement = "host",
+        directory: str | PathLike[str] | None = None,
     ) -> None:
         self.time_unit = time_unit
         self.seconds_per_tick = seconds_per_tick(time_unit)
@@ -189,7 +205,12 @@ class TemporalGraph:
         self.device_budget = None if device_budget is None else budget_of(device_budget)
         self.shard = Shard() if shard is None else shard
         """Shard of the nodes whose neighbors are stored."""
-        self.backend = open_backend(direction, self.device_budget, device, self.shard, first)
+        if table not in ("host", "disk"):
+            raise ValueError(f"table must be 'host' or 'disk', got {table!r}")
+        folder = fspath(directory or gettempdir()) if table == "disk" else None
+        self.backend = open_backend(
+            direction, self.device_budget, device, self.shard, first, folder
+        )
         """Store of the neighborhoods."""
         self.device = self.backend.device
         """Device of samplers' arguments and results."""
@@ -246,6 +267,7 @@ class TemporalGraph:
 
         Raises:
             MemoryError: If a tier has no room; the message has the bytes requested.
+            OSError: If the disk of `table="disk"` is full; the graph stays as it was.
             TypeError: If `events` is no `EventBatch`.
             ValueError: If a time is earlier than the one before it, a node id is too large, a node
                 is on both sides of a bipartite graph, the optional columns differ from the

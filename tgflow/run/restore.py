@@ -100,6 +100,8 @@ def make_trainer(run: RunContext, initial: Checkpoint | None = None) -> StreamTr
         "device": "cpu" if gpu is None else gpu,
         "device_budget": config.graph.device_budget,
         "edge_x": _open_table(run),
+        "table": config.graph.table,
+        "directory": run.directory.path,
     }
     execution = execution_config(config.model.precision, capture=config.run.capture)
     execution = replace(execution, scratch=str(run.directory.path))

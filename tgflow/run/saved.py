@@ -103,7 +103,8 @@ class Run(Predictor):
     ) -> None:
         self.path, self.config, self._checkpoint = path, config, checkpoint
         self._own = model_class(config.model.name, model) and model  # before events are read
-        ids, graph = NodeIds(), graph_of(checkpoint)
+        ids = NodeIds()
+        graph = graph_of(checkpoint, table=config.graph.table, directory=path)
         Ids(ids).load(checkpoint)
         self.calibration = Calibration()
         """Maps logits to probabilities."""
@@ -527,7 +528,8 @@ def initial_settings(
     there = flat(saved_config(*find_checkpoint(path)))
     is_alike = Path(stream).suffix == Path(there["stream.path"]).suffix
     layout, task = {*_names(TextLayout)}, there["task.kind"]
-    left_out = {"graph.node_types_digest", "graph.device_budget", "stream.max_file_bytes"}
+    left_out = {"graph.node_types_digest", "graph.device_budget", "graph.table"}
+    left_out |= {"stream.max_file_bytes"}
     left_out |= set() if is_alike else {f"stream.{name}" for name in layout}
     if "task.kind" in stated or there["task.node_labels"] or there["task.inject"]:
         left_out |= {f"task.{name}" for name in _names(TaskConfig)}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tgflow.base.choices import GraphPlacement
 from tgflow.base.peers import Peers, Shard
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.typed import read_as, read_natural
@@ -241,6 +243,8 @@ class ContinualTrainer(StreamTrainer):
         edge_x: Table | None = None,
         node_x: Table | None = None,
         shard: Shard | None = None,
+        table: GraphPlacement = "host",
+        directory: str | PathLike[str] | None = None,
         **options: Any,
     ) -> ContinualTrainer:
         """Return a trainer that continues where `checkpoint` was taken.
@@ -261,6 +265,8 @@ class ContinualTrainer(StreamTrainer):
                 host memory. Results are the same wherever they are.
             node_x: Table to load the node features into, likewise.
             shard: As in `TemporalGraph`; may differ from run to run.
+            table: As in `TemporalGraph`. Checkpoints do not depend on them.
+            directory: Likewise.
             options: Further arguments of the class. `execution` and `peers` may differ from run to
                 run. With `scores` the checkpoint's calibration continues, if it has one, and with
                 a task its metrics, if the model is kept; pending labels are those of the
@@ -282,6 +288,8 @@ class ContinualTrainer(StreamTrainer):
             device=device,
             device_budget=device_budget,
             shard=shard,
+            table=table,
+            directory=directory,
         )
         saved: ContinualConfig = read_as(ContinualConfig, meta.get("config"), "config")
         settings = saved if config is None else config

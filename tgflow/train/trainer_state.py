@@ -13,13 +13,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tgflow.base.choices import Direction
+from tgflow.base.choices import Direction, GraphPlacement
 from tgflow.base.peers import Peers, Shard
 from tgflow.checkpoint import (
     Checkpoint,
@@ -276,6 +277,8 @@ def graph_of(
     device: str | torch.device | Device = "cpu",
     device_budget: int | str | None = None,
     shard: Shard | None = None,
+    table: GraphPlacement = "host",
+    directory: str | PathLike[str] | None = None,
 ) -> TemporalGraph:
     """Return the graph of a checkpoint's events and mutations.
 
@@ -290,6 +293,8 @@ def graph_of(
         device: Device of its neighborhoods, as in `TemporalGraph`.
         device_budget: As in `TemporalGraph`.
         shard: As in `TemporalGraph`. Checkpoints have all events, even of sharded graphs.
+        table: As in `TemporalGraph`.
+        directory: Likewise.
 
     Raises:
         CheckpointError: If it is another trainer's, has no events, or has mutations that do not fit
@@ -312,6 +317,8 @@ def graph_of(
             shard=shard,
             horizon=read_as(Horizon | None, made.get("horizon"), "graph.horizon"),
             first=read_natural(checkpoint.meta, "first"),
+            table=table,
+            directory=directory,
         )
         _load_events(checkpoint, graph)
         _check_rows(graph, edge_x, checkpoint)

@@ -1,8 +1,10 @@
 // The time-indexed block store: per node a directory of blocks of neighbors in event order.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tgflow/arena.hpp"
@@ -26,6 +28,13 @@ struct StoreMemory {
   std::shared_ptr<TierMemory> device = std::make_shared<HostMemory>();
   std::shared_ptr<TierMemory> host = std::make_shared<HostMemory>();
   int64_t device_budget = INT64_MAX;
+  std::shared_ptr<DiskMemory> disk{};  ///< Of log, relations and counts; null: memory.
+
+  /// All of it in files of a folder.
+  static StoreMemory in_files(const std::string& folder) {
+    const auto disk = std::make_shared<DiskMemory>(folder);
+    return {disk, disk, disk, INT64_MAX, disk};
+  }
 };
 
 /// An edit of a node.
@@ -89,6 +98,12 @@ class BlockStore {
   StoreView view() const;
   Epochs& epochs() { return epochs_; }
   bool has_two_tiers() const { return memory_.device_budget != INT64_MAX; }
+  bool is_on_disk() const { return memory_.disk != nullptr; }
+  /// Reads at once what finding the newest `k` entries of `dir_at(i)`, i from `begin` to `end` but at most
+  /// `kReadAhead`, reads of files; k of -1: their directories alone. Null directories are skipped.
+  template <typename DirAt>
+  void read_ahead(size_t begin, size_t end, int64_t k, const DirAt& dir_at) const;
+  static constexpr size_t kReadAhead = 2048;  ///< Nodes whose pages fit into little memory.
   /// Counts neighbors that a sampler has read from each tier. Thread-safe.
   void add_reads(const int64_t (&reads)[2]);
   const EventRelations& relations() const { return relations_; }
@@ -183,5 +198,27 @@ class BlockStore {
   int64_t num_entries_ = 0;
   int64_t max_blocks_ = 0;
 };
+
+template <typename DirAt>
+void BlockStore::read_ahead(size_t begin, size_t end, int64_t k, const DirAt& dir_at) const {
+  ReadAhead pages;
+  end = std::min(end, begin + kReadAhead);
+  const auto each = [&](const auto& add) {
+    for (size_t i = begin; i < end; ++i) {
+      if (const Directory* dir = dir_at(i); dir != nullptr) add(dir);
+    }
+    pages.start();
+  };
+  each([&](const Directory* dir) { pages.add(dir); });
+  if (k < 0) return;
+  const StoreView store = view();
+  each([&](const Directory* dir) {
+    const Tail tail = tail_of(store, dir);
+    if (tail.total == 0) return;
+    const int64_t in_block = tail.total - dir->blocks()[tail.last].start;
+    pages.add(tail.newest);
+    pages.add(tail.newest - (std::min(std::max<int64_t>(k, 1), in_block) - 1));
+  });
+}
 
 }  // namespace tgflow

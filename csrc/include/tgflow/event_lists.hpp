@@ -82,7 +82,8 @@ class EventLists {
         all_decays_(decays_.size()),
         seconds_per_tick_(seconds_per_tick),
         has_pairs_(has_pairs),
-        max_keys_(max_keys) {
+        max_keys_(max_keys),
+        pool_(log.disk()) {
     std::iota(all_decays_.begin(), all_decays_.end(), size_t{0});
     if (first > 0) heads_.use_small_pages();  // of all nodes few have events within a horizon
   }

@@ -16,8 +16,11 @@ constexpr int64_t kMaxEvents = int64_t{1} << 34;  ///< Limit of a log: address s
 /// the clock.
 class EventLog {
  public:
-  /// An empty log whose first event will have position `first`.
-  explicit EventLog(eid_t first = 0);
+  /// An empty log whose first event will have position `first`; in files with `disk`.
+  explicit EventLog(eid_t first = 0, std::shared_ptr<DiskMemory> disk = nullptr);
+
+  /// What the log, and tables that follow it, are in; null: memory.
+  const std::shared_ptr<DiskMemory>& disk() const { return disk_; }
 
   /// The first event that is held.
   eid_t first() const { return first_.load(std::memory_order_acquire); }
@@ -60,6 +63,7 @@ class EventLog {
  private:
   void append_clock(const Events& events);
 
+  const std::shared_ptr<DiskMemory> disk_;
   ReservedArray<node_t> src_;
   ReservedArray<node_t> dst_;
   ReservedArray<tick_t> t_;
@@ -74,7 +78,7 @@ class EventLog {
 /// A column in the log's order. One thread appends; any number read the events of their snapshot.
 class EventRelations {
  public:
-  EventRelations();
+  explicit EventRelations(std::shared_ptr<DiskMemory> disk);
 
   /// Reserves memory for `events`. Throws without changes.
   void reserve(const Events& events, eid_t first_eid);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -19,9 +20,11 @@ namespace tgflow {
 template <typename Entry>
 class HashTable {
  public:
-  /// Has room for `capacity` entries, and at least `places_per_entry` places for each.
-  explicit HashTable(int64_t capacity, int64_t places_per_entry = 2)
-      : entries_(num_places(capacity * places_per_entry), Entry{}), mask_(entries_.size() - 1) {}
+  /// Has room for `capacity` entries, and at least `places_per_entry` places for each; in a file with `disk`.
+  explicit HashTable(int64_t capacity, int64_t places_per_entry = 2,
+                     std::shared_ptr<DiskMemory> disk = nullptr)
+      : entries_(num_places(capacity * places_per_entry), Entry{}, std::move(disk)),
+        mask_(entries_.size() - 1) {}
 
   int64_t bytes() const { return entries_.bytes(); }
 
@@ -85,7 +88,7 @@ class HashTable {
   }
 
   void grow() {
-    HugeArray<Entry> old(2 * entries_.size(), Entry{});
+    HugeArray<Entry> old(2 * entries_.size(), Entry{}, entries_.disk());
     std::swap(old, entries_);
     mask_ = entries_.size() - 1;
     for (int64_t i = 0; i < old.size(); ++i) {
@@ -277,7 +280,8 @@ class DenseIndex {
 /// A set of keys below 2^64 - 1.
 class KeySet {
  public:
-  explicit KeySet(int64_t capacity = 0) : table_(capacity) {}
+  explicit KeySet(int64_t capacity = 0, std::shared_ptr<DiskMemory> disk = nullptr)
+      : table_(capacity, 2, std::move(disk)) {}
 
   /// Adds `key`; false if it was present.
   bool insert(uint64_t key) { return table_.find_or_insert(mix64(key), {key}, IsKey{key}).is_empty(); }

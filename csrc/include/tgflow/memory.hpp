@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 // Marks used memory for AddressSanitizer; a no-op without it.
@@ -37,8 +38,8 @@ class OutOfMemory : public std::bad_alloc {
 class TierMemory {
  public:
   virtual ~TierMemory() = default;
-  /// Aligned to at least 64 bytes; null if out of memory.
-  virtual void* allocate(int64_t bytes) noexcept = 0;
+  /// Aligned to at least 64 bytes; null if out of memory. Throws FileError if a file has no room.
+  virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* chunk, int64_t bytes) noexcept = 0;
 };
 
@@ -49,41 +50,87 @@ class HostMemory : public TierMemory {
   void free(void* chunk, int64_t bytes) noexcept override;
 };
 
+/// Memory in files of a folder, so that the system can drop its pages and read them again. The files have no
+/// names: they end with their memory, or with the process. Their bytes are allocated before they are mapped,
+/// so that a full disk is an error here and no signal later.
+class DiskMemory : public TierMemory {
+ public:
+  explicit DiskMemory(std::string folder) : folder_(std::move(folder)) {}
+
+  void* allocate(int64_t bytes) override;
+  void free(void* chunk, int64_t bytes) noexcept override;
+  /// Returns the descriptor of a new file of the folder.
+  int open() const;
+  /// Adds bytes [begin, end) to a file, its size until then, and maps them at an address; null: any.
+  void* extend(int file, size_t begin, size_t end, void* address) const;
+
+ private:
+  std::string folder_;
+};
+
+/// Pages that are about to be read: the disk reads them at once, where faults would wait for one at a time.
+class ReadAhead {
+ public:
+  void add(const void* address) { pages_[size_++] = reinterpret_cast<uintptr_t>(address) / kPage * kPage; }
+  /// Starts to read the pages, unless all of a sample are in memory, and forgets them.
+  void start() noexcept;
+
+ private:
+  static constexpr size_t kMost = 4096, kSample = 128;
+  static constexpr uintptr_t kPage = 4096;  // or a part of one
+
+  uintptr_t pages_[kMost];
+  size_t size_ = 0;
+};
+
 /// Returns memory of `bytes`, aligned to cache lines, or to large pages from 2 MB on; contents undefined.
 /// Free it with std::free. Throws std::bad_alloc.
 void* allocate_huge(size_t bytes);
 
-/// `size` plain values, contents undefined; owns them.
+/// `size` plain values, contents undefined; owns them. In a file with `disk`, else in large pages.
 template <typename T>
 class HugeArray {
   static_assert(std::is_trivially_copyable_v<T>, "neither constructed nor destroyed");
 
  public:
-  explicit HugeArray(int64_t size)
-      : values_(static_cast<T*>(allocate_huge(static_cast<size_t>(size) * sizeof(T))), &std::free),
+  explicit HugeArray(int64_t size, std::shared_ptr<DiskMemory> disk = nullptr)
+      : values_(static_cast<T*>(disk == nullptr ? allocate_huge(static_cast<size_t>(size) * sizeof(T))
+                                                : disk->allocate(size * static_cast<int64_t>(sizeof(T)))),
+                Deleter{disk, size * static_cast<int64_t>(sizeof(T))}),
         size_(size) {}
-  HugeArray(int64_t size, T value) : HugeArray(size) { fill(value); }
+  HugeArray(int64_t size, T value, std::shared_ptr<DiskMemory> disk = nullptr)
+      : HugeArray(size, std::move(disk)) {
+    fill(value);
+  }
 
   T* data() { return values_.get(); }
   const T* data() const { return values_.get(); }
   T& operator[](int64_t i) { return values_.get()[i]; }
   const T& operator[](int64_t i) const { return values_.get()[i]; }
   int64_t size() const { return size_; }
+  const std::shared_ptr<DiskMemory>& disk() const { return values_.get_deleter().disk; }
   int64_t bytes() const { return size_ * static_cast<int64_t>(sizeof(T)); }
   void fill(T value) {
     for (int64_t i = 0; i < size_; ++i) values_.get()[i] = value;
   }
 
  private:
-  std::unique_ptr<T, void (*)(void*)> values_;
+  struct Deleter {
+    std::shared_ptr<DiskMemory> disk;
+    int64_t bytes;
+    void operator()(T* values) const { disk == nullptr ? std::free(values) : disk->free(values, bytes); }
+  };
+
+  std::unique_ptr<T, Deleter> values_;
   int64_t size_;
 };
 
 /// Address space of which only the committed beginning is accessible; fresh pages read as zero.
 class ReservedMemory {
  public:
-  /// Reserves `bytes`, or the largest half, quarter, ... of it that the system grants.
-  explicit ReservedMemory(size_t bytes);
+  /// Reserves `bytes`, or the largest half, quarter, ... of it that the system grants; with `disk` what is
+  /// committed is in a file.
+  explicit ReservedMemory(size_t bytes, std::shared_ptr<DiskMemory> disk = nullptr);
   ~ReservedMemory();
   ReservedMemory(const ReservedMemory&) = delete;
   ReservedMemory& operator=(const ReservedMemory&) = delete;
@@ -92,7 +139,7 @@ class ReservedMemory {
   size_t size() const { return size_; }
   /// Accessible bytes, at least those committed.
   size_t committed() const { return committed_; }
-  /// Makes the first `bytes` usable. One thread at a time.
+  /// Makes the first `bytes` usable. One thread at a time. Throws OutOfMemory, or FileError without disk.
   void commit(size_t bytes);
   /// Replaces committed bytes, which never change again, by those of a file from `offset` on, so that the
   /// system can drop them from memory and read them again. Returns false and changes nothing if they differ,
@@ -106,18 +153,23 @@ class ReservedMemory {
   void clear(size_t begin, size_t bytes);
 
  private:
+  void give_back(size_t begin, size_t bytes) noexcept;
+
   void* data_ = nullptr;
   size_t size_ = 0;
   size_t committed_ = 0;
   size_t dropped_ = 0;
   bool has_small_pages_ = false;
+  std::shared_ptr<DiskMemory> disk_;
+  int file_ = -1;
 };
 
 /// Values that grow in place, so that their address is constant for readers in other threads.
 template <typename T>
 class ReservedArray {
  public:
-  explicit ReservedArray(int64_t limit) : memory_(static_cast<size_t>(limit) * sizeof(T)) {}
+  explicit ReservedArray(int64_t limit, std::shared_ptr<DiskMemory> disk = nullptr)
+      : memory_(static_cast<size_t>(limit) * sizeof(T), std::move(disk)) {}
 
   T* data() const { return static_cast<T*>(memory_.data()); }
   T& operator[](int64_t i) const { return data()[i]; }

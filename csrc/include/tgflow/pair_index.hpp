@@ -88,7 +88,8 @@ class PairIndex {
         type_(first),
         rank_(first),
         pairs_(first),
-        latest_pair_(first) {}
+        latest_pair_(first),
+        known_pairs_(0, log == nullptr ? nullptr : log->disk()) {}
 
   /// The position after the last event seen.
   int64_t size() const;

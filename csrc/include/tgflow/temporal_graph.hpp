@@ -19,7 +19,7 @@ class TemporalGraph {
  public:
   /// Without events; the first one's position will be `first`.
   explicit TemporalGraph(Direction direction, StoreMemory memory = {}, Shard shard = {}, eid_t first = 0)
-      : log_(first), store_(direction, std::move(memory), shard, first) {}
+      : log_(first, memory.disk), store_(direction, std::move(memory), shard, first) {}
 
   /// Throws std::invalid_argument if `events` cannot be appended; changes nothing.
   void check(const Events& events, bool may_be_late);

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <utility>
 
 #include "tgflow/memory.hpp"
 
@@ -13,6 +15,8 @@ namespace tgflow {
 /// and large ones cut up. One thread at a time allocates and frees.
 class WordPool {
  public:
+  explicit WordPool(std::shared_ptr<DiskMemory> disk = nullptr) : words_(kLimit, std::move(disk)) {}
+
   static constexpr int64_t kLimit = int64_t{1} << 31;  ///< Words.
 
   /// Contents undefined; never 0. Throws OutOfMemory, or std::length_error past the limit.
@@ -32,7 +36,7 @@ class WordPool {
     return static_cast<size_t>(words) < kSmall ? free_[static_cast<size_t>(words)] : free_large_[words];
   }
 
-  ReservedArray<uint64_t> words_{kLimit};
+  ReservedArray<uint64_t> words_;
   int64_t end_ = 1;
   int64_t next_ = 0, next_end_ = 0;      ///< The rest of a large freed piece.
   std::array<uint32_t, kSmall> free_{};  ///< By size: the last freed piece, which has the one before.

@@ -28,7 +28,7 @@ def grown() -> Any:
 def new_graph() -> Call:
     arguments = {
         "direction": _core.Direction.directed, "device_budget": 4096, "first_part": 20,
-        "num_parts": 44, "first": 5,
+        "num_parts": 44, "first": 5, "folder": ".",
     }  # fmt: skip
     numbers = {"device_budget": [-1], "first_part": [-1, 21, 64], "num_parts": [0, 45]}
     numbers["first"] = [-1, INT64_MAX]
@@ -56,7 +56,7 @@ def map_events() -> Call:
 
 
 def map_bytes() -> Call:
-    held = _core.GrowingBytes(4)
+    held = _core.GrowingBytes(grown().log, 4)
     held.grow(3)
     arguments = {"begin": 0, "end": 2, "fd": 0, "offset": 0}
     numbers = {"begin": [-1, 3], "end": [-1, 4, INT64_MAX], "offset": [-1]}
@@ -485,13 +485,19 @@ CASES: dict[str, Callable[[], Call]] = {
     "EventLog.gather": gather_events,
     "EventLog.map_file": map_events,
     "GrowingBytes.__init__": simple(
-        lambda: _core.GrowingBytes, {"item_bytes": 4}, numbers={"item_bytes": [-1, 0, 9, INT64_MAX]}
+        lambda: _core.GrowingBytes,
+        {"log": grown().log, "item_bytes": 4},
+        numbers={"item_bytes": [-1, 0, 9, INT64_MAX]},
     ),
     "GrowingBytes.grow": simple(
-        lambda: _core.GrowingBytes(4).grow, {"size": 3}, numbers={"size": [-1, INT64_MAX]}
+        lambda: _core.GrowingBytes(grown().log, 4).grow,
+        {"size": 3},
+        numbers={"size": [-1, INT64_MAX]},
     ),
     "GrowingBytes.drop": simple(
-        lambda: _core.GrowingBytes(4).drop, {"end": 0}, numbers={"end": [-1, 1, INT64_MAX]}
+        lambda: _core.GrowingBytes(grown().log, 4).drop,
+        {"end": 0},
+        numbers={"end": [-1, 1, INT64_MAX]},
     ),
     "GrowingBytes.map_file": map_bytes,
     "sample_neighbors": sample,

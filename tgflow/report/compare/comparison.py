@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from os import PathLike
 from typing import Any
 
 import torch
 
+from tgflow.base.choices import GraphPlacement
 from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.typed import read_as
 from tgflow.cuda.device import Device
@@ -152,6 +154,8 @@ class Comparison(StreamTrainer):
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
         edge_x: Table | None = None,
+        table: GraphPlacement = "host",
+        directory: str | PathLike[str] | None = None,
     ) -> Comparison:
         """Return a comparison that continues where `checkpoint` was taken, with the same bits.
 
@@ -163,12 +167,22 @@ class Comparison(StreamTrainer):
             device: Device of the graph, as in `TemporalGraph`.
             device_budget: As in `TemporalGraph`.
             edge_x: Table to load the edge features into; None: host memory.
+            table: As in `TemporalGraph`.
+            directory: Likewise.
 
         Raises:
             CheckpointError: If it is not of a comparison, or of another lineup.
         """
         saved: ContinualConfig = read_as(ContinualConfig, checkpoint.meta.get("config"), "config")
-        empty = graph_of(checkpoint, "compare", edge_x, device=device, device_budget=device_budget)
+        empty = graph_of(
+            checkpoint,
+            "compare",
+            edge_x,
+            device=device,
+            device_budget=device_budget,
+            table=table,
+            directory=directory,
+        )
         config = saved if config is None else config
         found = cls(lineup, empty, config, execution=execution)
         noted = checkpoint.meta.get("participants")

@@ -78,6 +78,11 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "time that is right, --max-time-jump 1d"),
     ("learning", lambda c, by: not by.live and (c.graph.horizon or c.graph.horizon_events),
      "--horizon and --horizon-events are for learning online; use tgflow run"),
+    ("learning", lambda c, by: c.graph.table == "disk" and by.command != "run",
+     "--graph-table disk is for runs, which have a directory for its files; use tgflow run"),
+    ("run", lambda c, by: c.graph.table == "disk" and c.has_gpu_graph,
+     "--graph-table disk: the graph is in the GPU's memory, and older neighbors with "
+     "--device-budget in host memory; leave it out"),
     ("live", lambda c, by: c.task.kind != "link" and (c.graph.horizon or c.graph.horizon_events),
      "--horizon and --horizon-events: labels are read in the whole log; leave out --task"),
     # Features and their tables

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 from annotated_types import Ge, Gt, Le
 from pydantic import ConfigDict
 
-from tgflow.base.choices import ContinualProtocol, Direction, OfflineProtocol, Precision, Preset
+from tgflow.base.choices import (
+    ContinualProtocol,
+    Direction,
+    GraphPlacement,
+    OfflineProtocol,
+    Precision,
+    Preset,
+)
 from tgflow.base.secret import check_options
 from tgflow.base.setting import (
     EXPERT,
@@ -142,6 +149,9 @@ class GraphConfig(Checked):
     """Stream time after which events are forgotten, such as 90d, in steps of a sixteenth of it."""
     horizon_events: Annotated[Annotated[int, Ge(16)] | None, Setting(resume="from_now")] = None
     """Likewise the number of events, such as 5000000; whichever is less counts."""
+    table: Annotated[GraphPlacement, Setting(flags=("--graph-table",), resume="any_time")] = "host"
+    """Placement of neighbors, log and counts: host memory; or disk, in files of the run directory,
+    for a graph larger than memory of which most is rarely read."""
 
     def horizon_in(self, unit: str) -> Horizon | None:
         """Return how much of the past batches see, in ticks of 1 `unit`; None: all."""
