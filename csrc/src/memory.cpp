@@ -81,7 +81,7 @@ int DiskMemory::open() const {
 #endif
   std::string path = folder_ + "/tgflow-XXXXXX";
   const int named = mkstemp(path.data());
-  if (named < 0) throw FileError(errno, "cannot make a file in " + folder_ + " for table='disk'");
+  if (named < 0) throw FileError(errno, "cannot make a file in " + folder_ + " for " + what_for_);
   fcntl(named, F_SETFD, FD_CLOEXEC);
   unlink(path.c_str());
   return named;
@@ -99,8 +99,8 @@ void* DiskMemory::extend(int file, size_t begin, size_t end, void* address) cons
     }
     error = errno;
   }
-  throw FileError(error, "cannot get " + std::to_string(bytes) + " bytes in " + folder_ +
-                             " for table='disk' (free some, or use table='host')");
+  throw FileError(error, "cannot get " + std::to_string(bytes) + " bytes in " + folder_ + " for " +
+                             what_for_ + " (" + remedy_ + ")");
 }
 
 void* DiskMemory::allocate(int64_t bytes) {

@@ -55,7 +55,9 @@ class HostMemory : public TierMemory {
 /// so that a full disk is an error here and no signal later.
 class DiskMemory : public TierMemory {
  public:
-  explicit DiskMemory(std::string folder) : folder_(std::move(folder)) {}
+  explicit DiskMemory(std::string folder, std::string what_for = "table='disk'",
+                      std::string remedy = "free some, or use table='host'")
+      : folder_(std::move(folder)), what_for_(std::move(what_for)), remedy_(std::move(remedy)) {}
 
   void* allocate(int64_t bytes) override;
   void free(void* chunk, int64_t bytes) noexcept override;
@@ -65,7 +67,7 @@ class DiskMemory : public TierMemory {
   void* extend(int file, size_t begin, size_t end, void* address) const;
 
  private:
-  std::string folder_;
+  std::string folder_, what_for_, remedy_;
 };
 
 /// Pages that are about to be read: the disk reads them at once, where faults would wait for one at a time.

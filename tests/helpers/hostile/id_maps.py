@@ -109,6 +109,10 @@ CASES: dict[str, Callable[[], Call]] = {
     "may_have_other_spellings": simple(
         lambda: _core.may_have_other_spellings, {"text": b"1,2\n", "separator": ","}
     ),
+    "IntIdMap.hold_index_in": simple(lambda: _core.IntIdMap(True).hold_index_in, {"folder": "."}),
+    "StringIdMap.hold_index_in": simple(
+        lambda: _core.StringIdMap(True).hold_index_in, {"folder": "."}
+    ),
     "IntIdMap.__init__": simple(lambda: _core.IntIdMap, {"bipartite": True}),
     "StringIdMap.__init__": simple(lambda: _core.StringIdMap, {"bipartite": True}),
 }
