@@ -43,11 +43,9 @@ uint32_t EventLists::find(uint64_t key) const {
 
 /// Sets the place of the list of a key.
 void EventLists::set(uint64_t key, uint32_t place) {
-  const size_t node = node_of(key);
-  if (node >= heads_.size()) {
-    if (node >= heads_.capacity()) heads_.reserve(node + node / 8 + 16);
-    heads_.resize(node + 1);
-  }
+  const int64_t node = node_of(key);
+  if (node >= num_heads_) heads_.grow(num_heads_ = node + 1);
+  heads_.mark(node);
   Head& head = heads_[node];
   if (!has_pairs_) {
     head.table = place;

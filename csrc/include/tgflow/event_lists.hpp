@@ -85,6 +85,7 @@ class EventLists {
         max_keys_(max_keys),
         pool_(log.disk()) {
     std::iota(all_decays_.begin(), all_decays_.end(), size_t{0});
+    if (first > 0) heads_.use_small_pages();  // of all nodes few have events within a horizon
   }
 
   /// Adds an event to the list of `key` of a part, below `kParts`, in the order of the log. Returns the
@@ -160,7 +161,7 @@ class EventLists {
   void decayed(const Prefix& prefix, const std::vector<size_t>& numbers, const Moment& moment,
                double* out) const;
 
-  int64_t bytes() const { return pool_.bytes() + static_cast<int64_t>(heads_.capacity() * sizeof(Head)); }
+  int64_t bytes() const { return pool_.bytes() + heads_.bytes(); }
 
   /// Events of a list in order: its first ones, or those after them in groups, which start with the sums
   /// before them.
@@ -202,9 +203,9 @@ class EventLists {
   // A place is twice an event plus one, or twice the place of a block in the pool.
   static bool is_one(uint32_t place) { return place % 2 == 1; }
   Block* block_at(uint32_t place) const { return pool_.at<Block>(place / 2); }
-  size_t node_of(uint64_t key) const { return has_pairs_ ? key >> 32 : key; }
+  int64_t node_of(uint64_t key) const { return static_cast<int64_t>(has_pairs_ ? key >> 32 : key); }
   static uint32_t second_of(uint64_t key) { return static_cast<uint32_t>(key); }
-  bool has_head(uint64_t key) const { return node_of(key) < heads_.size(); }
+  bool has_head(uint64_t key) const { return node_of(key) < num_heads_; }
 
   static int64_t capacity(const Head& head) { return kTableSizes.slots[head.size_class][head.width()]; }
   /// Unaligned: a slot is read as the end of a word, whose beginning is in the table too.
@@ -260,7 +261,8 @@ class EventLists {
   std::vector<size_t> all_decays_;  ///< Their numbers.
   const double seconds_per_tick_;
   const bool has_pairs_;
-  std::vector<Head> heads_;  ///< By node.
+  SparseArray<Head> heads_{kMaxNode + 1};  ///< By node.
+  int64_t num_heads_ = 0;
   WordPool pool_;
   std::array<int64_t, kParts> num_keys_{};  ///< Of each part.
   const int64_t max_keys_;

@@ -18,14 +18,31 @@ inline uint64_t pair_key(node_t src, node_t dst) {
   return static_cast<uint64_t>(src) << 32 | static_cast<uint64_t>(dst);
 }
 
+/// Numbers of nodes from 0 on, of few of them within a horizon.
+class NodeNumbers {
+ public:
+  explicit NodeNumbers(eid_t first) {
+    if (first > 0) values_.use_small_pages();
+  }
+  /// The number of a node, or -1.
+  int64_t of(node_t v) const { return v >= 0 && v < size_ ? values_[v] - 1 : -1; }
+  void set(node_t v, int64_t number) {
+    if (v >= size_) values_.grow(size_ = v + 1);
+    values_[v] = number + 1;
+  }
+
+ private:
+  ReservedArray<int64_t> values_{kMaxNode + 1};
+  int64_t size_ = 0;
+};
+
 /// Nodes in order of their first event. A prefix of the log is a prefix of `first`.
 struct FirstSeen {
   std::vector<node_t> node;
   std::vector<eid_t> first;
-  std::vector<int64_t> rank;  ///< By node: its index in `node`, or -1.
+  NodeNumbers rank;  ///< Index in `node`.
 
   void see(node_t v, eid_t eid);
-  int64_t rank_of(node_t v) const;
 };
 
 /// Marks of the events from `first` on: a bit each, and after every 512 the number of marked ones so far.
@@ -74,8 +91,12 @@ class PairIndex {
         shard_(shard),
         size_(first),
         num_pair_events_(first),
+        destinations_{{}, {}, NodeNumbers(first)},
+        type_(first),
+        rank_(first),
         pairs_(first),
         first_meetings_(first),
+        latest_pair_(first),
         known_pairs_(0, log == nullptr ? nullptr : log->disk()) {}
 
   /// The position after the last event seen.
@@ -150,9 +171,6 @@ class PairIndex {
     const std::vector<eid_t>* first;
     int64_t type;  ///< -1 for all.
   };
-  int64_t type_of(node_t v) const {
-    return static_cast<std::size_t>(v) < type_.size() ? type_[static_cast<std::size_t>(v)] : -1;
-  }
   void see_type(node_t v, int64_t type);
   bool see_pair(eid_t eid);
   void mark_pair(bool is_first);
@@ -193,15 +211,15 @@ class PairIndex {
   int64_t num_pair_events_;  ///< The end of `pairs_`.
   FirstSeen destinations_;
   bool has_types_ = false;
-  std::vector<int64_t> type_;  ///< By node, -1 for one that is no destination so far.
-  std::vector<int64_t> rank_;  ///< By node: its index among the destinations of its type.
+  NodeNumbers type_;  ///< Of destinations so far.
+  NodeNumbers rank_;  ///< Index among the destinations of its type.
   std::vector<std::vector<node_t>> node_of_type_;
   std::vector<std::vector<eid_t>> first_of_type_;
   EventMarks pairs_;
   EventMarks first_meetings_;
   std::set<uint64_t> new_pairs_;      ///< First seen at the time of the last event read.
   std::vector<int64_t> pair_before_;  ///< By pair, as far as queried: its source's previous one, or -1.
-  std::vector<int64_t> latest_pair_;  ///< By source: its last one so far, or -1.
+  NodeNumbers latest_pair_;           ///< Last pair of a source so far.
   KeySet known_pairs_;
 };
 
