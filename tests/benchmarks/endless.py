@@ -128,8 +128,7 @@ def measure(name: str, horizon: int) -> list[dict[str, float]]:
         write_events(Path("made"), NUM_HORIZONS * horizon, horizon, num_new)
         options = ["--horizon-events", horizon, "--batch-size", BATCH, "--threads", 1]
         options += ["--checkpoint-every", 0, "--checkpoint-batches", every, "--log-format", "json"]
-        options += ["--set", f"learning.replay_horizon={horizon}", "--time-unit", "s"]
-        run = ["run", "made", "-o", "out", *flags, *map(str, options)]
+        run = ["run", "made", "-o", "out", "--time-unit", "s", *flags, *map(str, options)]
         assert main(run) == 0
         lines = map(json.loads, Path("out/run.log").read_text().splitlines())
         saved = [each for each in lines if each["event"] == "checkpoint"]

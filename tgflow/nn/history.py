@@ -175,28 +175,34 @@ class VersionHistory(nn.Module):
     def _free_dropped(self) -> None:
         """Free the pages of rows that are not read any more; their links stay."""
         self._free_at = self._next + self.capacity // 32
-        begin, last = max(self._freed, self._next - self.capacity), self._next - 1
-        age = (last - self._kept_slots()) % self.capacity
-        end = last - int(age.max()) if len(age) else self._next
+        begin, end = max(self._freed, self._next - self.capacity), self._next - len(self)
         self._freed, at = end, begin % self.capacity
         stop = at + end - begin
-        for start, end in ((at, min(stop, self.capacity)), (0, stop - self.capacity)):
-            if start < end:
-                self._freezer.keep(torch.arange(start, end))
-                discard(self.rows[start:end])
+        for first, last in ((at, min(stop, self.capacity)), (0, stop - self.capacity)):
+            if first < last:
+                self._freezer.keep(torch.arange(first, last))
+                discard(self.rows[first:last])
 
     def _ring(self) -> dict[str, Any]:
         """Return the arguments of the core's functions."""
         columns = {name: getattr(self, name) for name in ("clock", "link", "origin", "head")}
         return {**columns, "counts": (self._next, self._position), "num_events": self.num_events}
 
-    def forget(self, heads: Tensor, is_forgotten: Callable[[Tensor], Tensor]) -> None:
-        """Drop the rows of some nodes, by their heads and by a function from nodes to bool."""
-        self.head.index_fill_(0, heads, NO_VERSION)
-        origin = self.origin[: min(self.next, self.capacity)]
-        slots = is_forgotten(origin[:, NODE]).nonzero().squeeze(1)
+    def forget(self, first: int, settled: Tensor, dead: Tensor) -> None:
+        """Drop the rows that were overwritten at a log position or before.
+
+        Args:
+            first: Log position.
+            settled: Heads of the nodes whose current rows are of that position or before.
+            dead: Those of them whose lists end.
+        """
+        size, oldest = min(self.next, self.capacity), max(0, self.next - self.capacity)
+        old = (self.clock[:size, -1] <= first).nonzero().squeeze(1)
+        number = torch.cat([self.head[settled], self.link[old, 0]])
+        slots = number[number >= oldest] % max(1, self.capacity)
         self._freezer.keep(slots)
-        origin[slots, SINCE] = _NEVER
+        self.origin[slots, SINCE] = _NEVER
+        self.head.index_fill_(0, dead, NO_VERSION)
 
     def read(self, heads: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return the latest version at or before each position, zeros if it is not kept.

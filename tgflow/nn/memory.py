@@ -380,24 +380,16 @@ class NodeMemory(nn.Module):
             node = torch.where(self.clock[: empty + 1, HAS_MAIL] != 0, torch.arange(empty + 1), -1)
             self.slots = RowSlots(node, empty)
             self.slots.cover(self._num_nodes)
-        is_written, position = self.clock[:, HAS_MAIL] != 0, self.clock[:, POSITION]
-        # a version that replayed events could ask for is before no horizon
-        is_dead = is_written & (position <= first) & (self.clock[:, MAIL_T] < tick)
-        dead = is_dead.nonzero().squeeze(1)
-        if not len(dead):
-            return
+        # rows that no replayed event can ask for an earlier version of
+        is_settled = (self.clock[:, HAS_MAIL] != 0) & (self.clock[:, POSITION] <= first)
+        settled = is_settled.nonzero().squeeze(1)
+        dead = settled[self.clock[settled, MAIL_T] < tick]
+        if self.history is not None:
+            self.history.forget(first, settled, dead)
         self._freezer.keep(dead)
         self._zero(dead)
-        slots = self.slots
-        if slots is not None:
-            slots.free(dead)
-        if self.history is not None:
-            self.history.forget(
-                dead,
-                is_dead.__getitem__
-                if slots is None
-                else lambda nodes: slots.of(nodes) == slots.empty,
-            )
+        if self.slots is not None:
+            self.slots.free(dead)
 
     def _zero(self, rows: Tensor) -> None:
         for page in self._pages(len(rows)):
