@@ -216,9 +216,7 @@ class RowSlots:
         self._free = self._free[: len(self._free) - old]
         self.size += len(fresh)
         if self.size > len(self.node):
-            grown = self.node.new_full((max(self.size, 2 * len(self.node)),), -1)
-            grown[: len(self.node)] = self.node
-            self.node = grown
+            self.node = grow_to(self.node, self.size)
         self.node[rows] = nodes[new]
         self._flipped[nodes[new]] = (rows ^ self.empty).int()
         slot[new] = rows
