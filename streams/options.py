@@ -17,7 +17,6 @@ from tgflow.streams.rows.schema import ColumnNames, IdKind
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[
     "csv", "tsv", "parquet", "arrow", "jsonl", "jodie", "dyglib", "snap", "edges", "konect", "npz",
-    "pt",
 ]  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 from tgflow.base.secret import check_url
-from tgflow.streams.files.urls import FILE_SCHEMES
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import IdKind
 
@@ -53,10 +52,9 @@ class Transport:
 
 
 def scheme_of(address: str) -> str | None:
-    """Return the URL scheme of an address in lower case, None for files, at a path or a URL."""
+    """Return the URL scheme of an address in lower case, None for paths of files."""
     match = _SCHEME.match(address)
-    scheme = match.group(1).lower() if match else None
-    return None if scheme in FILE_SCHEMES else scheme
+    return match.group(1).lower() if match else None
 
 
 def find_transport(address: str) -> Transport | None:
@@ -70,7 +68,10 @@ def find_transport(address: str) -> Transport | None:
     if scheme is None:
         return None
     if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in (*SCHEMES, *FILE_SCHEMES))
-        raise ValueError(f"{address!r} has an unknown scheme; streams are paths or {known}")
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise ValueError(
+            f"{address!r} has an unknown scheme; streams are {known} and paths: mount an object "
+            "store, or copy its files here first"
+        )
     transport: Transport = import_module(SCHEMES[scheme]).TRANSPORT
     return transport

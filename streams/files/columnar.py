@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
@@ -32,7 +32,6 @@ from tgflow.streams.files.decoder import (
     tail,
     too_much,
 )
-from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Origin, Position, RowBatch
 from tgflow.streams.rows.schema import Columns
 from tgflow.streams.rows.validate import RowSchema, text_of, validate
@@ -70,7 +69,7 @@ class ColumnarDecoder(Decoder):
         num_events: int | None,
         load: Callable[[Sequence[str]], Iterable[pa.RecordBatch]],
         *,
-        path: FilePath | None = None,
+        path: Path | None = None,
         may_grow: bool = False,
         features: Sequence[str] = (),
     ) -> None:
@@ -175,7 +174,7 @@ def table_decoder(table: pa.Table, features: Sequence[str] = ()) -> ColumnarDeco
     return ColumnarDecoder("table", table.schema.names, len(table), load, features=features)
 
 
-def parquet_decoder(path: FilePath) -> ColumnarDecoder:
+def parquet_decoder(path: Path) -> ColumnarDecoder:
     """Open a Parquet file."""
 
     def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -190,15 +189,14 @@ def parquet_decoder(path: FilePath) -> ColumnarDecoder:
     return ColumnarDecoder(str(path), names, num_rows, load, path=path)
 
 
-def arrow_decoder(path: FilePath) -> ColumnarDecoder:
-    """Open an Arrow IPC file (or Feather version 2) or stream, memory-mapped if it is local."""
+def arrow_decoder(path: Path) -> ColumnarDecoder:
+    """Open an Arrow IPC file (or Feather version 2) or stream, memory-mapped."""
     with path.open("rb") as file:
         is_file = file.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
 
     @contextmanager
     def reading() -> Iterator[Any]:
-        is_url = isinstance(path, UrlPath)
-        with pa.PythonFile(path.open("rb"), "r") if is_url else pa.memory_map(str(path)) as file:
+        with pa.memory_map(str(path)) as file:
             yield pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)
 
     def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -217,7 +215,7 @@ def arrow_decoder(path: FilePath) -> ColumnarDecoder:
 
 
 def _arrays_decoder(
-    path: FilePath,
+    path: Path,
     shapes: Mapping[str, Sequence[int]],
     arrays: Callable[[Sequence[str]], Mapping[str, Any]],
 ) -> ColumnarDecoder:
@@ -238,7 +236,7 @@ def _arrays_decoder(
     return ColumnarDecoder(str(path), list(columns), num_rows, load, path=path)
 
 
-def npz_decoder(path: FilePath, max_bytes: int | None = None) -> ColumnarDecoder:
+def npz_decoder(path: Path, max_bytes: int | None = None) -> ColumnarDecoder:
     """Open a `numpy.savez` file; object arrays, which need unpickling, are rejected."""
     most = most_unpacked(path.stat().st_size, max_bytes)
     with path.open("rb") as opened:
@@ -272,32 +270,6 @@ def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > info.file_size:
         raise ValueError(f"{info.filename} is shorter than its header declares")
     return tuple(shape)
-
-
-def tensors_decoder(path: FilePath) -> ColumnarDecoder:
-    """Open a dict of tensors written by `torch.save`, such as `TemporalData.to_dict()`.
-
-    The file is read with `weights_only=True`, so nothing in it is executed; a pickled
-    `TemporalData` object is rejected.
-    """
-    way_out = "save a dict of tensors: torch.save(data.to_dict(), path), or pass the object itself"
-    with path.open("rb") as file:
-        try:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-        except StreamError:
-            raise
-        except (*_DAMAGE, pickle.UnpicklingError, RuntimeError, LookupError, TypeError) as error:
-            first = str(error).strip().partition("\n")[0]
-            text = f"torch cannot load it safely ({first:.100}); {way_out}"
-            raise StreamError(str(path), "syntax", text) from None
-    if not isinstance(found, dict):
-        text = f"it holds {type(found).__name__}, not dict; {way_out}"
-        raise StreamError(str(path), "syntax", text)
-    tensors = {str(name): x for name, x in found.items() if isinstance(x, torch.Tensor)}
-    shapes = {name: x.shape for name, x in tensors.items()}
-    return _arrays_decoder(
-        path, shapes, lambda names: {name: tensors[name].numpy() for name in names}
-    )
 
 
 def as_table(data: Any) -> pa.Table | None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
+from pathlib import Path
 from statistics import mode
 from typing import Any
 
@@ -45,7 +46,6 @@ from tgflow.streams.files.text import (
     refuse_tiny,
     undecodable,
 )
-from tgflow.streams.files.urls import FilePath
 from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import Fault, Int64s
 from tgflow.streams.rows.schema import Columns, listed
@@ -118,7 +118,7 @@ class CsvDecoder(TextDecoder):
 
     def __init__(
         self,
-        path: FilePath,
+        path: Path,
         max_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
         dialect: Dialect = Dialect(),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tgflow.streams.errors import SourceMismatch, SourceTruncated
-from tgflow.streams.files.urls import FilePath
 from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.rows.schema import Columns
 from tgflow.streams.rows.validate import RowSchema
@@ -90,7 +90,7 @@ def check_size(name: str, size: int, position: Mapping[str, Any]) -> None:
         raise SourceTruncated(name, "schema", text)
 
 
-def tail(path: FilePath, end: int) -> bytes:
+def tail(path: Path, end: int) -> bytes:
     """Return the last 64 KiB of a file before byte `end`."""
     with path.open("rb") as file:
         file.seek(max(0, end - ANCHOR_BYTES))

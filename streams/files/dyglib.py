@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import pyarrow.compute as pc
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.csv import CsvDecoder, as_integer, csv_parser, split_values, typed_id
 from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, Parser
-from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault
 from tgflow.streams.rows.schema import Columns
 from tgflow.streams.rows.validate import RowSchema
@@ -36,7 +36,7 @@ class DyglibDecoder(CsvDecoder):
     """
 
     def __init__(
-        self, path: FilePath, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
+        self, path: Path, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
     ) -> None:
         super().__init__(path, max_bytes, block_bytes)
         plain = path.with_suffix("") if path.suffix in COMPRESSION else path
@@ -92,16 +92,12 @@ class DyglibDecoder(CsvDecoder):
         return replace(inner, ways=ways, row=row, finish=finish)
 
 
-def _features(path: FilePath) -> Rows | None:
-    """Memory-map the feature rows, or read those of a URL; None if there are none, or all are 0."""
+def _features(path: Path) -> Rows | None:
+    """Memory-map the feature rows; None if there are none, or all are 0."""
     if not path.exists():
         return None
     try:
-        if isinstance(path, UrlPath):
-            with path.open() as file:
-                rows = np.load(file, allow_pickle=False)
-        else:
-            rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
         raise StreamError(str(path), "syntax", f"not a file of numbers: {error!s:.100}") from None
     if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind != "f":

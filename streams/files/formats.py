@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 
+from tgflow.base.secret import check_url
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.columnar import (
     BATCH_ROWS,
@@ -21,7 +22,6 @@ from tgflow.streams.files.columnar import (
     as_table,
     npz_decoder,
     parquet_decoder,
-    tensors_decoder,
 )
 from tgflow.streams.files.csv import (
     EDGES,
@@ -40,7 +40,6 @@ from tgflow.streams.files.dyglib import HEADER as DYGLIB
 from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.jsonl import JsonlDecoder
 from tgflow.streams.files.text import BLOCK_BYTES, BOM, COMPRESSION, Quotes, Text, TextFile, head_of
-from tgflow.streams.files.urls import FilePath, file_path
 from tgflow.streams.options import TextLayout
 
 
@@ -75,14 +74,23 @@ FORMATS = {
     "edges": Format(CsvDecoder, (".edges",), EDGES),
     "konect": Format(CsvDecoder, (), KONECT),
     "npz": Format(npz_decoder, (".npz",), is_text=False, unpacks=True),
-    "pt": Format(tensors_decoder, (".pt",), is_text=False),
 }
 WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
 EXTENSIONS = {ending: name for name, each in FORMATS.items() for ending in each.endings}
 """Format of each file name ending; text formats may also end in .gz, .zst or .bz2."""
 
 
-def format_of(path: FilePath) -> str | None:
+def file_path(source: str | os.PathLike[str]) -> Path:
+    """Return the path of a file or folder; ValueError if it is a URL."""
+    check_url(str(source))
+    if "://" in str(source):
+        raise ValueError(
+            f"{str(source)!r} is not a path; mount an object store, or copy its files here first"
+        )
+    return Path(source)
+
+
+def format_of(path: Path) -> str | None:
     """Return the format by the ending of `path`, or None."""
     endings = [suffix.lower() for suffix in path.suffixes]
     is_compressed = bool(endings) and endings[-1] in COMPRESSION
@@ -94,7 +102,7 @@ def format_of(path: FilePath) -> str | None:
 
 
 def decoder_for(
-    path: FilePath,
+    path: Path,
     layout: TextLayout | None = None,
     max_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
@@ -142,7 +150,7 @@ def read_table(
 
     Args:
         source: Path of a CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet, Arrow,
-            `.npz` or `.pt` file; or an in-memory table, as for `open_stream`.
+            `.npz` file; or an in-memory table, as for `open_stream`.
         texts: Columns of CSV and TSV read as text, such as ids: "007" is not 7.
         layout: Layout of delimited text; None: with a header, commas or tabs.
 
@@ -165,7 +173,7 @@ def read_table(
     return name, table.combine_chunks()
 
 
-def _read_file(path: FilePath, texts: Sequence[str], layout: TextLayout) -> pa.Table:
+def _read_file(path: Path, texts: Sequence[str], layout: TextLayout) -> pa.Table:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
     if isinstance(path, Path) and path.is_fifo():
@@ -190,7 +198,7 @@ def _read_file(path: FilePath, texts: Sequence[str], layout: TextLayout) -> pa.T
     except (pa.ArrowException, OSError) as error:
         raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
     if not isinstance(decoder, ColumnarDecoder):
-        known = "CSV, TSV, JSON lines, Parquet, Arrow, .npz or .pt"
+        known = "CSV, TSV, JSON lines, Parquet, Arrow or .npz"
         raise StreamError(str(path), "schema", f"a table of nodes is {known}, got {kind}")
     batches = [*decoder.batches(decoder.names(), BATCH_ROWS)]
     return pa.Table.from_batches(batches) if batches else pa.table({})

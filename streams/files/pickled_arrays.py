@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import mmap
 import pickle
-import pickletools
 import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,41 +20,12 @@ Int64s = npt.NDArray[np.int64]
 
 MAX_GROWTH = 16
 """Maximum result bytes per byte of the file; one array may be the value of many keys."""
-_OPCODES = {
-    *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE"),
-    *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
-    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
-    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-    *("EMPTY_TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "TUPLE", "EMPTY_LIST", "APPEND", "APPENDS"),
-    *("EMPTY_DICT", "SETITEM", "SETITEMS"),
-    *("BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
-    *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
-}
-_NAMES = {ord(each.code): each.name for each in pickletools.opcodes}
 _DTYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "O8")
-_DAMAGE = (
-    *(ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, MemoryError),
-    *(EOFError, RecursionError, struct.error, pickle.UnpicklingError),
-)
 _NOT_WHOLE = "an array that is not a list of whole numbers"
 
 
 class _Refused(Exception):
     pass
-
-
-class _Found(dict[Key, "npt.NDArray[Any] | list[Any]"]):
-    """A dict that checks keys before hashing; a deeply nested tuple would overflow the stack."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if not isinstance(value, _Values):
-            raise _Refused("a value that is not an array")
-        if not (isinstance(key, tuple) and len(key) == 3):
-            raise _Refused("a key that is not (src, dst, t)")
-        if any(type(part) not in (int, float) or part != int(part) for part in key):
-            raise _Refused("a key of other than whole numbers")
-        src, dst, t = map(int, key)
-        super().__setitem__((src, dst, t), value.found)
 
 
 class _DType:
@@ -73,8 +43,8 @@ class _DType:
 class _Values:
     """Replaces an array, whose own `__setstate__` trusts the file."""
 
-    found: npt.NDArray[Any] | list[Any]
-    """A view of the file's bytes, or the elements of an array of objects."""
+    def __init__(self, *_: Any) -> None:
+        self.found: npt.NDArray[Any] | list[Any] = []
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, _, data = state
@@ -83,6 +53,19 @@ class _Values:
         if shape != (len(self.found),):
             raise _Refused(_NOT_WHOLE)
 
+    def int64s(self) -> Int64s:
+        """Return the values as int64."""
+        x = self.found
+        if isinstance(x, list):
+            is_whole = all(type(value) is int for value in x)
+        elif x.dtype.kind == "f":
+            is_whole = bool(((np.trunc(x) == x) & (np.abs(x) < 2.0**63)).all())
+        else:
+            is_whole = x.dtype.kind == "i" or bool((x < 2**63).all())
+        if not is_whole:
+            raise _Refused(_NOT_WHOLE)
+        return np.asarray(x, dtype=np.int64)
+
 
 def _of_buffer(data: bytes, dtype: _DType, shape: tuple[int], _: str) -> _Values:
     values = _Values()
@@ -90,23 +73,66 @@ def _of_buffer(data: bytes, dtype: _DType, shape: tuple[int], _: str) -> _Values
     return values
 
 
-def _scalar(dtype: _DType, data: bytes) -> int | float:
-    [value] = np.frombuffer(data, dtype.found).tolist()
-    return value  # type: ignore[no-any-return]
-
-
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "multiarray _reconstruct": lambda *_: _Values(),
-    "multiarray scalar": _scalar,
-    "numeric _frombuffer": _of_buffer,
-}
 _CALLABLE: dict[str, Callable[..., Any]] = {
-    **{f"{core}.{name}": x for core in ("numpy.core", "numpy._core") for name, x in _NUMPY.items()},
-    "numpy ndarray": lambda *_: _Values(),
+    "numpy.core.multiarray _reconstruct": _Values,
+    "numpy.core.multiarray scalar": lambda of, data: np.frombuffer(data, of.found).tolist()[0],
+    "numpy.core.numeric _frombuffer": _of_buffer,
+    "numpy ndarray": _Values,
     "numpy dtype": _DType,
     "_codecs encode": lambda text, _: text.encode("latin1"),
     "__builtin__ bytes": lambda: b"",
 }
+
+
+class _Found(dict[Key, _Values]):
+    """A dict that checks keys before hashing; a deeply nested tuple would overflow the stack."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not isinstance(value, _Values):
+            raise _Refused("a value that is not an array")
+        if not (isinstance(key, tuple) and len(key) == 3):
+            raise _Refused("a key that is not (src, dst, t)")
+        if any(type(part) not in (int, float) or part != int(part) for part in key):
+            raise _Refused("a key of other than whole numbers")
+        src, dst, t = map(int, key)
+        super().__setitem__((src, dst, t), value)
+
+
+# Python's unpickler, as the C one allocates any size that a memo index or a length requests.
+class _ArrayUnpickler(pickle._Unpickler):
+    stack: list[Any]
+    read: Callable[[int], bytes]
+
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+        full_name = f"{module} {name}"
+        try:
+            return _CALLABLE[full_name.replace("numpy._core.", "numpy.core.")]
+        except KeyError:
+            raise _Refused(f"the name {full_name!r:.80}") from None
+
+    def load_empty_dictionary(self) -> None:
+        self.stack.append(_Found())
+
+    def load_bytearray8(self) -> None:
+        [size] = struct.unpack("<Q", self.read(8))
+        self.stack.append(self.read(min(size, sys.maxsize)))  # pickle allocates `size` first
+
+    def load_build(self) -> None:
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], _DType | _Values):
+            raise _Refused("a state for an object without one")
+        self.stack[-1].__setstate__(state)
+
+    def load_hashed(self) -> None:
+        raise _Refused("a set, or an old dict")  # their keys would be hashed unchecked
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **pickle._Unpickler.dispatch,
+        pickle.EMPTY_DICT[0]: load_empty_dictionary,
+        pickle.BYTEARRAY8[0]: load_bytearray8,
+        pickle.BUILD[0]: load_build,
+        **dict.fromkeys((*pickle.DICT, *pickle.EMPTY_SET, *pickle.FROZENSET), load_hashed),
+    }
 
 
 def read_pickled_arrays(path: Path) -> dict[Key, Int64s]:
@@ -128,68 +154,11 @@ def read_pickled_arrays(path: Path) -> dict[Key, Int64s]:
             found = _ArrayUnpickler(data).load()
             if not isinstance(found, dict):
                 raise _Refused("no dict")
-            if sum(8 * len(values) for values in found.values()) > MAX_GROWTH * len(data):
+            if sum(8 * len(each.found) for each in found.values()) > MAX_GROWTH * len(data):
                 raise _Refused(f"arrays of more than {MAX_GROWTH} times its size")
-            return {key: _whole_numbers(values) for key, values in found.items()}
+            return {key: values.int64s() for key, values in found.items()}
         except _Refused as error:
             text = f"it contains {error}, expected a dict of (src, dst, t) to arrays"
-            raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
-        except _DAMAGE as error:
+        except Exception as error:  # of the unpickler, and of NumPy, on bytes of any kind
             text = f"it is not a whole pickle: {type(error).__name__} {error!s:.100}"
-            raise StreamError(f"{path}, byte {data.tell()}", "syntax", text) from None
-
-
-def _whole_numbers(values: npt.NDArray[Any] | list[Any]) -> Int64s:
-    """Return the values as int64."""
-    if isinstance(values, list):
-        if any(type(value) is not int for value in values):
-            raise _Refused(_NOT_WHOLE)
-        return np.array(values, dtype=np.int64)
-    if (
-        values.dtype.kind == "f"
-        and not ((np.trunc(values) == values) & (np.abs(values) < 2.0**63)).all()
-    ):
-        raise _Refused(_NOT_WHOLE)
-    if values.dtype.kind == "u" and (values >= 2**63).any():
-        raise _Refused(_NOT_WHOLE)
-    return values.astype(np.int64, copy=False)
-
-
-class _Opcodes(dict[int, Callable[[Any], None]]):
-    def __missing__(self, code: int) -> Callable[[Any], None]:
-        raise _Refused(f"the opcode {_NAMES[code]}")
-
-
-# Python's unpickler, as the C one allocates any size that a memo index or a length requests.
-class _ArrayUnpickler(pickle._Unpickler):
-    stack: list[Any]
-    read: Callable[[int], bytes]
-
-    def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        if (full_name := f"{module} {name}") not in _CALLABLE:
-            raise _Refused(f"the name {full_name!r:.80}")
-        return _CALLABLE[full_name]
-
-    def load_empty_dictionary(self) -> None:
-        self.stack.append(_Found())
-
-    def load_bytearray8(self) -> None:
-        [size] = struct.unpack("<Q", self.read(8))
-        self.stack.append(self.read(min(size, sys.maxsize)))  # pickle allocates `size` first
-
-    def load_build(self) -> None:
-        state = self.stack.pop()
-        if not isinstance(self.stack[-1], _DType | _Values):
-            raise _Refused("a state for an object without one")
-        self.stack[-1].__setstate__(state)
-
-    dispatch = _Opcodes(
-        (code, pickle._Unpickler.dispatch[code])
-        for code, name in _NAMES.items()
-        if name in _OPCODES
-    )
-    dispatch |= {
-        pickle.EMPTY_DICT[0]: load_empty_dictionary,
-        pickle.BYTEARRAY8[0]: load_bytearray8,
-        pickle.BUILD[0]: load_build,
-    }
+        raise StreamError(f"{path}, byte {data.tell()}", "syntax", text)

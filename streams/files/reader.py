@@ -32,9 +32,8 @@ from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError, sh
 from tgflow.streams.files.columnar import BATCH_ROWS, ColumnarDecoder, as_table, table_decoder
 from tgflow.streams.files.csv import SNAP, CsvDecoder, names_of
 from tgflow.streams.files.decoder import SAMPLES, Decoder
-from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, format_of
+from tgflow.streams.files.formats import EXTENSIONS, FORMATS, decoder_for, file_path, format_of
 from tgflow.streams.files.text import BLOCK_BYTES, COMPRESSION, OpenQuote, TextDecoder
-from tgflow.streams.files.urls import FilePath, UrlPath, file_path
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.streams.rows.row_batch import (
@@ -65,8 +64,7 @@ STDIN = "-"
 PARTITION = 0
 DEPTH = 2
 POLL_SECONDS = 0.2
-URL_POLL_SECONDS = 5.0
-"""Seconds between two lists of a folder at a URL that is followed."""
+"""Seconds between two checks of a file or folder that is followed."""
 CHUNK_BYTES = 1 << 16
 NOTICE_SECONDS = 2.0
 """Seconds without a row after which the wait for one is reported."""
@@ -85,18 +83,13 @@ _USUAL_NAMES = {
 }  # fmt: skip
 """Usual names of columns in lower case, by role."""
 
-OpenFile = Callable[[FilePath], Decoder]
+OpenFile = Callable[[Path], Decoder]
 
 
 class FileTail:
-    """A file or folder that others may write during the read.
+    """A file or folder that others may write during the read."""
 
-    Args:
-        poll_seconds: Seconds between two checks.
-    """
-
-    def __init__(self, poll_seconds: float = POLL_SECONDS) -> None:
-        self._poll_seconds = poll_seconds
+    def __init__(self) -> None:
         self.is_waiting = False
         """Whether everything there is has been read."""
 
@@ -108,7 +101,7 @@ class FileTail:
     def wait(self, stop: Event) -> bool:
         """Wait for the next check; return False if `stop` is set."""
         self.is_waiting = True
-        is_stopped = stop.wait(self._poll_seconds)
+        is_stopped = stop.wait(POLL_SECONDS)
         self.is_waiting = False
         return not is_stopped
 
@@ -166,7 +159,7 @@ class Files:
         decoders: Sequence[Decoder],
         names: Sequence[str],
         growth: FileTail | None = None,
-        folder: FilePath | None = None,
+        folder: Path | None = None,
         open_file: OpenFile | None = None,
     ) -> None:
         self.decoders = list(decoders)
@@ -232,15 +225,15 @@ class Files:
         return done / total if total else 1.0
 
 
-def paths_of(source: str) -> list[FilePath]:
-    """Return the file at a path or URL, or the files of the folder there, in their order."""
+def paths_of(source: str) -> list[Path]:
+    """Return the file at a path, or the files of the folder there, in their order."""
     path = file_path(source)
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {source!r}")
     return _paths_in(path) if path.is_dir() else [path]
 
 
-def _paths_in(folder: FilePath, after: str = "") -> list[FilePath]:
+def _paths_in(folder: Path, after: str = "") -> list[Path]:
     """Return the files in a folder whose names sort after `after`."""
     last = _natural(after)
     paths = (p for p in folder.iterdir() if p.name[0] not in "._" and _natural(p.name) > last)
@@ -270,7 +263,7 @@ def find_files(
         last, folder = paths[-1], None
         if is_path and not last.exists():
             raise FileNotFoundError(f"there is no file or folder {str(last)!r}")
-        growth = FileTail(URL_POLL_SECONDS if isinstance(last, UrlPath) else POLL_SECONDS)
+        growth = FileTail()
         if is_path and last.is_dir():
             folder, paths = last, _paths_in(last)
             if not paths:
@@ -278,9 +271,9 @@ def find_files(
         elif follow:
             kind = format_of(last)
             is_text = last.suffix not in COMPRESSION and (kind is None or FORMATS[kind].is_text)
-            if isinstance(last, UrlPath) or not is_text:
+            if not is_text:
                 raise ValueError(
-                    "follow=True is for local text files that are not compressed, and for folders "
+                    "follow=True is for text files that are not compressed, and for folders "
                     f"that files are moved to; {last} is neither"
                 )
             _wait_for_rows(last, growth, comments, open_file)

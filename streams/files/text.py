@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from gzip import GzipFile
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +35,6 @@ from tgflow.streams.files.decoder import (
     most_unpacked,
     too_much,
 )
-from tgflow.streams.files.urls import FilePath, UrlPath
 from tgflow.streams.rows.row_batch import Fault, Int64s, Origin, Position, RowBatch
 from tgflow.streams.rows.validate import RowSchema, may_be_tiny, validate
 
@@ -236,13 +236,11 @@ class TextFile:
     """
 
     def __init__(
-        self, path: FilePath, max_bytes: int | None = None, start: Mapping[str, Any] | None = None
+        self, path: Path, max_bytes: int | None = None, start: Mapping[str, Any] | None = None
     ) -> None:
         self.name, self.size = str(path), path.stat().st_size
         self._compression = compression = COMPRESSION.get(path.suffix) if self.size else None
-        self._raw: Any = (
-            pa.PythonFile(path.open(), "r") if isinstance(path, UrlPath) else pa.OSFile(self.name)
-        )
+        self._raw: Any = pa.OSFile(self.name)
         self._stream: Any = self._raw
         self._allowed: int | None = None
         if compression:
@@ -430,7 +428,7 @@ class TextFile:
 
 
 def head_of(
-    path: FilePath,
+    path: Path,
     num_rows: int,
     num_bytes: int = sys.maxsize,
     max_bytes: int | None = None,
@@ -554,7 +552,7 @@ class TextDecoder(Decoder):
 
     def __init__(
         self,
-        path: FilePath,
+        path: Path,
         max_bytes: int | None = None,
         block_bytes: int = BLOCK_BYTES,
         num_header_lines: int = 0,

@@ -26,7 +26,7 @@ threads      train:threads      * training on one thread and on all
 serve        serve:run          * answers over HTTP beside learning
 reuse        reuse:run          * training a TGAT that reuses rows, by staleness
 ranks        ranks:run          * two ranks beside one process
-reliability  reliability:run    * kills, crash states, faults and a soak, none with a loss
+reliability  reliability:run    * kills, crash states and faults, none with a loss
 endless      endless:run        * memory, time and checkpoints within a horizon
 kills        reliability:kills  * 500 kills on a machine with odd disks and clocks, no difference
 """

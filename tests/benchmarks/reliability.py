@@ -1,10 +1,9 @@
-"""Counts of kills, crash states, faults and the soak test in `make test-all`.
+"""Counts of kills, crash states and faults in `make test-all`.
 
 A failure is an error, not a row. TGFLOW_KILLS is the number of kills on odd machines: with full and
 read-only disks, clocks that jump and second runs (`tests/run/test_odd_kills.py`).
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -25,7 +24,6 @@ CAMPAIGNS = (
 )
 KILLS, QUICK_KILLS = 50, 4
 """Kills over Kafka; half as many over a file for each format of scores."""
-SOAK_MINUTES, QUICK_SOAK_MINUTES = 20, 1
 _KILLED = "kill -9 at random, bit-identical final state"
 ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
     ("killed_over_kafka", "kills"): (_KILLED, {"over": "Kafka"}, "kills", KILLS),
@@ -48,12 +46,10 @@ BY_KIND = "kill -9 under disk and clock faults, bit-identical final state"
 
 
 def run(options: Options) -> list[Row]:
-    """Run the campaigns, then the soak."""
+    """Run the campaigns."""
     options.say("reliability: the campaigns")
     properties = campaign_properties(QUICK_KILLS if options.quick else KILLS)
-    options.say("reliability: a soak at full rate")
-    soaked = soak(QUICK_SOAK_MINUTES if options.quick else SOAK_MINUTES)
-    return [*campaign_rows(properties), soaked]
+    return [*campaign_rows(properties)]
 
 
 def kills(options: Options) -> list[Row]:
@@ -86,7 +82,16 @@ def campaign_properties(
         report = Path(folder) / "report.xml"
         asked = [*campaigns, "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         counts = {"TGFLOW_KILLS": str(kills), "HYPOTHESIS_PROFILE": "ci"}
-        _run(["-m", "pytest", *asked], counts)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *asked],
+            cwd=TESTS,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **counts},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(asked)} failed:\n{done.stdout[-4000:]}{done.stderr}")
         return properties_of(report)
 
 
@@ -105,30 +110,3 @@ def campaign_rows(properties: Counter[tuple[str, str]]) -> Iterator[Row]:
         there = [n for (of, which), n in properties.items() if which == name and test in of]
         if there:
             yield Row(title, sum(there), unit, params, target)
-
-
-def soak(minutes: float) -> Row:
-    """Run at full rate with repeated kills, and account for every row.
-
-    Raises:
-        RuntimeError: If something grew or was lost.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "soak.json"
-        _run(["soak.py", "--minutes", str(minutes), "--out", str(out)], {})
-        found = json.loads(out.read_text(encoding="utf-8"))
-    params: Params = {"kills": found["kills"], "events": found["events"]}
-    return Row("soak test at full rate, all rows accounted for", minutes, "minutes", params)
-
-
-def _run(arguments: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=TESTS,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stdout[-4000:]}{done.stderr}")

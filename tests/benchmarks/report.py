@@ -97,7 +97,6 @@ TABLES: Mapping[str, Sequence[Picked]] = {
                 "interleavings of partitions with crashes, bit-identical",
                 "crash states, recovered to the old or new state",
                 "fault points x kill, enospc, eio, raise, recovered",
-                "soak test at full rate, all rows accounted for",
             ),
         ),
     ),

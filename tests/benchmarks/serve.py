@@ -1,4 +1,4 @@
-"""Latency of HTTP requests during training, the slowdown of training, and the lag of answers."""
+"""Latency of HTTP requests during training, and the slowdown of training."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ MOST_P50, MOST_P99, MOST_P99_OF_MANY = 8.0, 20.0, 50.0
 """Targets in milliseconds."""
 LEAST_SHARE = 0.97
 """Target for the speed of training on one core beside requests on the other."""
-MOST_BEHIND = 2.0
-"""Target for the lag of answers at the 99th percentile, in micro-batches."""
 SECONDS, QUICK_SECONDS = 8.0, 1.0
 """Seconds of a window."""
-LAPS, WARM_EVENTS, BATCH_SIZE = 12, 4_000, 200
+LAPS, WARM_EVENTS = 12, 4_000
 QUESTIONS = 500
 
 
@@ -63,7 +61,7 @@ def run(options: Options) -> list[Row]:
 
 
 def rows_of_latency(served: Served, params: Params, seconds: float, rounds: int) -> Iterator[Row]:
-    """Yield latencies by number of clients, the lag of answers and the memory of the replica."""
+    """Yield latencies by number of clients."""
     for clients, rate, targets in (
         (1, 0, {50: MOST_P50, 99: MOST_P99}),
         (CLIENTS, RATE, {50: None, 99: MOST_P99_OF_MANY}),
@@ -78,12 +76,6 @@ def rows_of_latency(served: Served, params: Params, seconds: float, rounds: int)
             yield Row(
                 f"serve, p{percent} beside learning", median(found[percent]), "ms", own, target
             )
-    behind = torch.tensor(served.behind(rounds * seconds), dtype=torch.float64) / BATCH_SIZE
-    lag = float(behind.quantile(0.99))
-    yield Row("serve, p99 behind the run", lag, "micro-batches", params, MOST_BEHIND)
-    parts: Params = {f"{part} MB": round(size / 1e6, 2) for part, size in served.memory().items()}
-    total = sum(served.memory().values())
-    yield Row("serve, memory of a replica", total / 1e6, "MB", params | parts)
 
 
 def rows_of_share(served: Served, params: Params, seconds: float, rounds: int) -> Iterator[Row]:
@@ -187,11 +179,6 @@ class Served:
         assert found is not None
         return int(found[1])
 
-    def memory(self) -> dict[str, float]:
-        """Return the bytes of each part of the replica."""
-        found = re.findall(r'memory_bytes\{part="(\w+)",pid="\d+"\} (\S+)', self.get("/metrics"))
-        return {part: float(size) for part, size in found}
-
     def learned(self) -> tuple[int, float]:
         """Return the number of events that the run has learned, and the time of its change."""
         before = self._learned()
@@ -211,14 +198,6 @@ class Served:
         time.sleep(seconds)
         after, end = self.learned()
         return (after - before) / (end - begin)
-
-    def behind(self, seconds: float) -> list[int]:
-        """Return how many events behind the run answers are, often in a window."""
-        found, end = [], time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            found.append(int(self.get("/healthz")["behind"]))
-            time.sleep(0.01)
-        return found
 
     def ask(self, clients: int, seconds: float, rate: float = 0) -> list[float]:
         """Send requests and return the seconds of each answer."""

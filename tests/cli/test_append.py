@@ -115,17 +115,6 @@ def test_ranks_learn_appended_files_as_one_process_does(append, tgflow, made):
     assert (ran.code, ran.json["num_events"]) == (0, SIZE), ran.err
 
 
-def test_first_file_at_a_url_is_remembered_by_its_version(begin, append, tgflow, made):
-    """The version is of the store: the file is not read again, nor known at a path."""
-    url = f"file://{made}/even1.csv"
-    assert tgflow("run", "-s", url, "-o", "out", *SMALL, *OPTIONS).code == 0
-    again = tgflow("run", "--resume", "-o", "out", "--append", url)
-    assert (again.code, "adds nothing" in again.err) == (0, True), again.err
-    assert append("even2").code == 0
-    assert begin("all", "whole").code == 0
-    same_run(Path("whole"), Path("out"))
-
-
 def killed_at(monkeypatch, where) -> None:
     """Raise `Killed` once a run has learned so many events, or as it records the end of a file."""
     record, end = runner.Runner._record, LearnedFiles.end

@@ -22,9 +22,10 @@ from benchmarks.reliability import odd_rows
 from benchmarks.report import BESIDE, PAGES, ROOT, filled
 from benchmarks.results import Result
 from helpers.devices import opened, place_of
+from helpers.effort import slow
 from helpers.live_runs import SMALL, write_events
 from helpers.made_streams import made_events
-from tgflow.cli.benchmarks import graph, log, train
+from tgflow.cli.benchmarks import graph, train
 from tgflow.cli.benchmarks.row import Row
 from tgflow.cli.benchmarks.setup import Options, PowerLaw, restored_threads
 from tgflow.graph.events import EventBatch
@@ -171,12 +172,6 @@ step.main(["host", "0"])
     return json.loads(made.stdout).values()
 
 
-def log_rows(monkeypatch, tmp_path):
-    rows = log.log(Options(quick=True))
-    assert rows[-1].value < rows[-1].baseline, "a mapped log takes less memory"
-    return rows
-
-
 def ranks_values(monkeypatch, tmp_path):
     return ranks.start(ranks.Work("tgn", batch=20, warm_up=1, batches=2, dim=4, world=2))
 
@@ -211,13 +206,10 @@ def reliability_rows(monkeypatch, tmp_path):
 
 
 RUNS = [
-    *(sample_rows, gpu_graph_rows, table_rows, disk_values, stream_rows, kafka_rows),
-    *(train_rows, models_rows, libraries_rows, held_out_rows, threads_rows),
-    *(reuse_rows, rules_rows, step_values, accuracy_rows, reliability_rows),
-    *(
-        pytest.param(run, marks=pytest.mark.slow)
-        for run in (device_rows, host_values, log_rows, ranks_values, serve_rows)
-    ),
+    *(sample_rows, table_rows, disk_values, stream_rows, libraries_rows, threads_rows),
+    *(accuracy_rows, reliability_rows),
+    *map(slow, (gpu_graph_rows, kafka_rows, train_rows, models_rows, held_out_rows, reuse_rows)),
+    *map(slow, (rules_rows, step_values, device_rows, host_values, ranks_values, serve_rows)),
 ]
 
 
@@ -235,6 +227,7 @@ def test_benchmark_runs(run, monkeypatch, tmp_path):
     assert all(map(math.isfinite, values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "peer",
     [*peers.TGN, *peers.TGAT, peers.GRAPHMIXER, peers.DYGFORMER, peers.TPNET],

@@ -89,7 +89,12 @@ def test_files_named_in_contributing_exist():
     assert {name for name in named - added if not (ROOT / name).exists()} == set()
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
+LONG = ("scores-and-serving", "labels")
+
+
+@pytest.mark.parametrize(
+    "path", [slow(path) if path.stem in LONG else path for path in GUIDES], ids=lambda x: x.stem
+)
 def test_python_of_a_guide_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
@@ -123,10 +128,10 @@ def test_readme_is_short_and_its_commands_and_python_run(tmp_path, monkeypatch, 
     ("script", "args", "text"),
     [
         ("quickstart.py", ["--limit", 1000], "was last in touch with"),
-        ("compare_models.py", ["--limit", 600, "--epochs", 1], "TGAT"),
+        slow("compare_models.py", ["--limit", 600, "--epochs", 1], "TGAT"),
         ("compare.py", ["--limit", 600, "--seeds", 1], "is ahead of"),
         ("ask_a_run.py", ["--limit", 1000], "may write to"),
-        ("fraud.py", ["--limit", 2000], "by the account's last known label"),
+        slow("fraud.py", ["--limit", 2000], "by the account's last known label"),
         ("own_model.py", ["--limit", 1000], "1000 events: AP 0."),
         ("own_loop.py", ["--limit", 1000], "1000 events: AP 0."),
         ("cached_features.py", ["--limit", 1000], "the same: True"),
@@ -169,6 +174,7 @@ def days(tmp_path, monkeypatch):
         Path(f"found{name}.csv").write_text("\n".join(["id,is_fraud,label_time", *found]) + "\n")
 
 
+@pytest.mark.slow
 def test_days_of_the_guide_of_labels_run_as_printed(days, capsys):
     first, second, *_ = blocks(ROOT / "examples" / "guides" / "labels.md", "sh")
     for block in (first, second, second):

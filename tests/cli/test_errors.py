@@ -62,6 +62,7 @@ USAGE = [
     ("compare made.csv --protocol dyglib/1 --frozen-at 0.5", "--frozen-at: --protocol dyglib/1 tr"),
     ("info pay.csv --node-columns age", "--node-columns requires --node-features"),
     ("run made.csv --order-timeout soon", "--order-timeout: order.order_timeout: a span of time"),
+    ("run s3://bucket/x.csv", "unknown scheme; streams are kafka:// and paths: mount an object st"),
     # Sampling
     ("run made.csv --strategy window", "strategy window needs a span: its width"),
     ("run made.csv --set learning.span=5", "strategy recent takes no span, got 5"),
@@ -112,6 +113,7 @@ KAFKA_USAGE = [
      "the Kafka option check_crcs is always True"),
 ]  # fmt: skip
 DATA = [
+    ("run made.csv --node-features s3://b/x.csv", "'s3://b/x.csv' is not a path; mount an object"),
     ("run made.csv --src from", "'from'"),
     ("run made.csv --task edge --target kind", "with --target ..."),
     ("info a.csv", "is the first line a row? --no-header --columns src,dst,t reads it as one"),

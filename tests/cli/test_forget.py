@@ -307,22 +307,6 @@ def test_erasure_survives_a_crash_of_the_machine(learn, tmp_path):
 
 
 @SLOW
-def test_objects_of_a_store_are_replaced(tgflow, learn, tmp_path):
-    store = tmp_path / "store"
-    store.mkdir()
-    learn("--store", store.as_uri(), "--checkpoint-batches", 2)
-    assert naming(store) != []
-    ran = tgflow("forget", "out", "--node", GONE)
-    assert ran.code == 0, ran.err
-    assert naming(store) == []
-    write_events(tmp_path / "more.csv", 60, 300)
-    assert tgflow("run", "--resume", "-o", "out", "--append", "more.csv").code == 0
-    shutil.rmtree(tmp_path / "out")
-    ran = tgflow("run", "--resume", "-o", "out", "--store", store.as_uri())
-    assert ran.code == 0, ran.err
-
-
-@SLOW
 @pytest.mark.parametrize(
     "flags",
     [

@@ -65,7 +65,7 @@ def made(tmp_path_factory):
     (folder / "later.csv").write_text("src,dst,t,f0,f1\n1,2,100000,0,1\n2,3,100000,1,0\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        more = ("--scores", "scores.csv", "--log-to", "csv", "--max-wait", "1h", "--limit", 200)
+        more = ("--scores", "scores.csv", "--max-wait", "1h", "--limit", 200)
         words = ["run", "made.csv", *FEATURES, *more, "-o", "run", *SMALL]
         assert main(list(map(str, words))) == 0
     (folder / "evil.py").write_text(EVIL)

@@ -36,13 +36,13 @@ def test_files_of_a_run_are_private(tgflow, events_csv, tmp_path, served):
     with events_csv.open("a") as file:
         file.write("no row\n")
     (tmp_path / "out").mkdir(mode=0o755)
-    flags = [*SMALL, "--scores", "elsewhere/s.csv", "--log-to", "csv", *served]
+    flags = [*SMALL, "--scores", "elsewhere/s.csv", *served]
     assert tgflow("run", events_csv, "-o", "out", "--limit", 200, *flags).code == 0
     assert tgflow("run", "-o", "out", "--resume", "--limit", 401, "--max-bad-ratio", 1).code == 0
     assert tgflow("predict", "out", "--src", 1, "--to", "p.csv").code == 0
     found = modes(tmp_path / "out", tmp_path / "elsewhere", tmp_path / "p.csv")
     names = {path.rpartition("/")[2] for path in found}
-    assert {"report.html", "dead-letters", "manifest.json", "s.csv", "metrics.csv"} <= names
+    assert {"report.html", "dead-letters", "manifest.json", "s.csv", "metrics.jsonl"} <= names
     assert {path: mode for path, mode in found.items() if mode & 0o077} == {}
 
 

@@ -46,11 +46,14 @@ def whole(made, tmp_path):
 # Settings
 
 
-def test_settings_and_clocks_without_effect_may_change_on_resume(run, resume, whole, monkeypatch):
+def test_settings_and_clocks_without_effect_may_change_on_resume(
+    run, resume, tgflow, whole, monkeypatch
+):
     jumps = iter([1e9 * (-1) ** i for i in range(100_000)])
     for module in (checkpoints, runner):
         monkeypatch.setattr(module.time, "time", lambda: 1.8e9 + next(jumps))
     assert run(*STEP, "--workers", 2, "--resume", "--limit", 200).code == 0
+    shutil.copytree("out/checkpoints", "copy/checkpoints")
     saved = sorted(Path("out/checkpoints").iterdir())
     assert resume().code == 0
     assert sorted(Path("out/checkpoints").iterdir()) == saved, "nothing new to save"
@@ -67,6 +70,13 @@ def test_settings_and_clocks_without_effect_may_change_on_resume(run, resume, wh
     assert resume("--limit", 400, *free).code == 0
     assert "keep = 2" in Path("out/config.toml").read_text()
     same_run(whole, Path("out"))
+    # a copy made while the run learns: the checkpoints, then the rest, which is ahead
+    shutil.copytree("out", "copy", dirs_exist_ok=True, ignore=lambda *_: {"checkpoints"})
+    shutil.rmtree("out")
+    ran = tgflow("run", "--resume", "-o", "copy")
+    assert ran.code == 0
+    assert "resumes at event 200" in Path("copy/run.log").read_text()
+    same_run(whole, Path("copy"))
 
 
 def test_other_settings_are_refused_with_a_diff(tgflow, made, whole):

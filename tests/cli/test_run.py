@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.fake_loggers import fake_tensorboard, fake_wandb
+from helpers.fake_loggers import fake_tensorboard
 from helpers.live_runs import SMALL, Killed, write_features
 from tgflow.base.extras import install_command
 from tgflow.checkpoint import load
@@ -23,7 +22,7 @@ from tgflow.run import monitoring as watch
 from tgflow.run import records as files
 from tgflow.run import runner
 from tgflow.run.config import load_config
-from tgflow.run.loggers import RunLoggers
+from tgflow.run.loggers import RunLogger
 from tgflow.run.metrics import METRICS
 
 
@@ -254,19 +253,14 @@ def test_info_finds_a_dead_process_and_a_damaged_checkpoint(tgflow, events_csv):
     assert checkpoint.exists()
 
 
-def rows(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def records(directory):
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 
 def test_killed_run_logs_each_step_once(tgflow, resume, events_csv, tmp_path, monkeypatch):
-    shown, runs = fake_tensorboard(monkeypatch).shown, fake_wandb(monkeypatch)
-    log = RunLoggers.log
+    shown = fake_tensorboard(monkeypatch).shown
+    log = RunLogger.log
 
     def killing(self, step, record):
         log(self, step, record)
@@ -275,31 +269,28 @@ def test_killed_run_logs_each_step_once(tgflow, resume, events_csv, tmp_path, mo
             raise Killed
 
     flags = ["-s", events_csv, "-o", "out", *SMALL, "--checkpoint-batches", 3]
-    flags += ["--log-to", "csv", "--log-to", "tensorboard", "--log-to", "wandb"]
+    flags += ["--log-to", "tensorboard"]
     with monkeypatch.context() as patched:
-        patched.setattr(RunLoggers, "log", killing)
+        patched.setattr(RunLogger, "log", killing)
         with pytest.raises(Killed):
             tgflow("run", *flags)
-    assert [int(row["step"]) for row in rows(tmp_path / "out/metrics.csv")][-1] == 250
+    assert next(iter(shown.values()))[-1][0] == 250
     ran = resume()
     assert ran.code == 0, ran.err
     steps = [record["stop"] for record in records(tmp_path / "out")]
     assert steps == list(range(50, 401, 50))
-    found = rows(tmp_path / "out/metrics.csv")
-    assert [int(row["step"]) for row in found] == steps
-    assert [float(row["loss"]) for row in found] == [r["loss"] for r in records(tmp_path / "out")]
     [board] = shown.values()
     assert [step for step, tag, _ in board if tag == "running/ap"] == steps
-    assert [step for run in runs for step, _ in run.logged] == steps
-    assert {run.options["name"] for run in runs} == {"out"}
+    losses = [value for _, tag, value in board if tag == "loss"]
+    assert losses == [record["loss"] for record in records(tmp_path / "out")]
 
 
 @pytest.mark.parametrize("command", ["run", "train"])
 def test_missing_logger_is_refused_before_anything_is_created(
     tgflow, events_csv, monkeypatch, command
 ):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    ran = tgflow(command, "-s", events_csv, "-o", "out", *SMALL, "--log-to", "wandb")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    ran = tgflow(command, "-s", events_csv, "-o", "out", *SMALL, "--log-to", "tensorboard")
     assert ran.code == 2
-    assert f"logging to wandb needs wandb; {install_command('wandb')}" in ran.err
+    assert install_command("tensorboard") in ran.err
     assert not Path("out").exists()

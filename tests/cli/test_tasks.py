@@ -16,6 +16,7 @@ from sklearn.metrics import average_precision_score
 
 from helpers.campaign import FROM_KAFKA, mock_broker
 from helpers.effort import slow
+from helpers.fake_loggers import fake_tensorboard
 from helpers.kafka_io import publish
 from helpers.live_runs import SMALL
 
@@ -55,6 +56,7 @@ def test_training_learns_labels_and_compares_them_with_heuristics(tgflow, paymen
     assert 'target = "is_fraud"' in Path("out/config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_comparison_leads_with_the_figure_of_labels(tgflow, payments):
     flags = (*FRAUD, *SMALL[:2], *SMALL[4:])
     models = ("-m", "jodie", "-m", "recency,tgn", "--seeds", 1, "--preset", "none")
@@ -126,7 +128,9 @@ def learn(tgflow, path, *flags, out="out"):
 
 
 @pytest.mark.parametrize("texts", [("2", "1"), slow(("ok", "fraud"))])
-def test_two_labels_are_classes_once_the_positive_one_is_given(tgflow, payments, texts):
+def test_two_labels_are_classes_once_the_positive_one_is_given(
+    tgflow, payments, texts, monkeypatch
+):
     """Labels 0 and 1 and any two others give the same bits, and the AP is of the class named."""
     code = recoded(payments, "other.csv", *texts)
     positive, share = texts[1], f"({sum(code)} of 400 rows)"
@@ -137,11 +141,12 @@ def test_two_labels_are_classes_once_the_positive_one_is_given(tgflow, payments,
         tgflow("info", "other.csv", "--target", "is_fraud").out.split()
     )
     expected = learn(tgflow, payments, out="plain")[1:]
-    flags = ("--positive-label", positive, "--log-to", "csv")
+    shown = fake_tensorboard(monkeypatch).shown
+    flags = ("--positive-label", positive, "--log-to", "tensorboard")
     ran, found, rows = learn(tgflow, "other.csv", *flags)
-    head = Path("out/metrics.csv").read_text().partition("\n")[0]
-    assert f"running.edge.ap.is_fraud={positive}" in head
-    assert "running.edge.accuracy," in head
+    [logged] = shown.values()
+    tags = {tag for _, tag, _ in logged}
+    assert {f"running/edge/ap/is_fraud={positive}", "running/edge/accuracy"} <= tags
     assert f"recent:  AP of is_fraud = {positive} " in ran.err
     assert f"is positive {share}" in ran.err
     assert f"labels are those of is_fraud = {positive}" in ran.out
@@ -193,14 +198,15 @@ def as_json(path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("texts", "of_files", "of_others"),
     [
         (("-1", "1", ""), (), ()),
-        slow(("ok", "fraud", "?"), ("--positive-label", "fraud", "--unknown-label", "?"),
+        (("ok", "fraud", "?"), ("--positive-label", "fraud", "--unknown-label", "?"),
              ("--positive-label", "fraud", "--unknown-label", "?")),
-        slow(("0", "1", "2"), (), ("--classes", 3)),
-        slow(("a", "b", "c"), (), [word for each in "cab" for word in ("--label-values", each)]),
+        (("0", "1", "2"), (), ("--classes", 3)),
+        (("a", "b", "c"), (), [word for each in "cab" for word in ("--label-values", each)]),
     ],
 )  # fmt: skip
 def test_labels_of_topics_and_stdin_give_the_answers_of_files(

@@ -1,4 +1,4 @@
-"""Mocks of the logging packages that keep logged data in memory."""
+"""Mock of TensorBoard that keeps logged data in memory."""
 
 import sys
 from collections import defaultdict
@@ -29,22 +29,6 @@ class FakeWriter:
         self._is_open = False
 
 
-class FakeRun:
-    """Mock of a wandb run."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
-        self.logged: list[tuple[int, dict[str, float]]] = []
-        self.is_finished = False
-
-    def log(self, figures: dict[str, float], *, step: int) -> None:
-        assert not self.is_finished
-        self.logged.append((step, figures))
-
-    def finish(self) -> None:
-        self.is_finished = True
-
-
 def fake_tensorboard(monkeypatch: pytest.MonkeyPatch) -> type[FakeWriter]:
     """Redirect TensorBoard logging to `FakeWriter.shown`."""
     module: Any = ModuleType("torch.utils.tensorboard")
@@ -52,17 +36,3 @@ def fake_tensorboard(monkeypatch: pytest.MonkeyPatch) -> type[FakeWriter]:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     FakeWriter.shown.clear()
     return FakeWriter
-
-
-def fake_wandb(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
-    """Redirect Weights & Biases logging to mock runs; returns the list of runs."""
-    runs: list[FakeRun] = []
-
-    def init(**options: Any) -> FakeRun:
-        runs.append(FakeRun(options))
-        return runs[-1]
-
-    module: Any = ModuleType("wandb")
-    module.init = init
-    monkeypatch.setitem(sys.modules, "wandb", module)
-    return runs

@@ -60,10 +60,9 @@ NEED = {
     "sampling.to_dgl": "dgl",
     "sampling.to_pyg": "torch_geometric",
     "callbacks.TensorBoard": "tensorboard",
-    "callbacks.WandB": "wandb",
 }
 """Names whose examples need optional packages."""
-LONG = {"OfflineTrainer", "run.Run", "open_run", *NEED}
+LONG = {"OfflineTrainer", "train.OfflineTrainer", "run.Run", "open_run", "run.open_run", *NEED}
 """Names whose examples take a second."""
 OPENING = ("run.Run", "open_run", "run.open_run")
 """Names whose examples use the run in runs/pay."""

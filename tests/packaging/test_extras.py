@@ -77,7 +77,7 @@ def test_named_extras_exist_and_texts_are_made_in_one_place():
         assert not re.search(rf"pip install[^\n]*\b({project['name']}|tgflow)\b", text), path
         named.update(re.findall(r"\b(?:install_command|package)\(['\"](\w+)['\"]\)", text))
         named.update(*(found.split(",") for found in re.findall(r"'\.\[([\w,]+)\]'", text)))
-    assert {"serve", "kafka", "cuda", "wandb"} <= named
+    assert {"serve", "kafka", "cuda", "tensorboard"} <= named
     assert not named - project["optional-dependencies"].keys()
 
 

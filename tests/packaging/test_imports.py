@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.effort import slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # From the ground up: each room and the rooms that it imports, also within functions and for type
@@ -210,7 +212,7 @@ def test_import_is_quick_and_light():
     assert "tgflow.models.tgn" not in loaded, "a model is imported when it is first asked for"
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "5000"), ("7", "7")])
+@pytest.mark.parametrize(("given", "expected"), [(None, "5000"), slow("7", "7")])
 def test_import_sets_a_short_spin_count_unless_already_set(given, expected):
     settings = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
     settings |= {} if given is None else {"GOMP_SPINCOUNT": given}
@@ -218,7 +220,7 @@ def test_import_sets_a_short_spin_count_unless_already_set(given, expected):
     assert printed(code, settings) == [expected]
 
 
-@pytest.mark.parametrize(("module", "most"), [("models.tgn", 49), ("train.continual", 102)])
+@pytest.mark.parametrize(("module", "most"), [slow("models.tgn", 49), ("train.continual", 102)])
 def test_import_loads_few_modules(module, most):
     found = printed(
         f"import sys, tgflow.{module}; print(*(m for m in sys.modules if m[:6] == 'tgflow'))"

@@ -196,6 +196,7 @@ def test_non_finite_value_on_one_device_stops_all_ranks_at_one_step():
     assert in_threads(2, spoil) == [([4, 8, 12], 12, False), ([4, 8, 12], 12, True)]
 
 
+@pytest.mark.slow
 @needs_apart[0]
 def test_ranks_on_devices_obey_an_order_after_the_same_micro_batch():
     place_of("apart")

@@ -87,7 +87,7 @@ def test_directory_of_a_run_that_learned_nothing_can_be_reused(tmp_path):
 
 
 def test_directory_with_only_partial_files_can_be_reused(tmp_path):
-    for name in (".metrics.csv.partial", ".scores.json.partial", ".config.toml.partial", ".lock"):
+    for name in (".metrics.json.partial", ".scores.json.partial", ".config.toml.partial", ".lock"):
         (tmp_path / name).touch()
     RunFiles(tmp_path).clear()
     (tmp_path / ".notes.txt.partial").touch()

@@ -359,6 +359,7 @@ def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
     ring.close()
 
 
+@pytest.mark.slow
 def test_metrics_of_killed_runs_are_removed_at_the_next_start(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     script = (

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+import tgflow as tg
 from helpers.ingestion import ListSource, Row
 from tgflow.cli import main
 from tgflow.cli.inputs import open_partitioned
@@ -100,3 +101,11 @@ def test_command_line_writes_to_a_user_transport(tmp_path, capsys, monkeypatch):
 def test_path_has_no_transport(path):
     assert scheme_of(path) is None
     assert find_transport(path) is None
+
+
+def test_url_of_an_object_store_is_refused_with_the_way_out():
+    for url in ("s3://bucket/x.csv", "https://host/x.csv"):
+        with pytest.raises(ValueError, match=r"is not a path; mount an object store, or copy"):
+            tg.open_stream(url)
+    with pytest.raises(ValueError, match="a URL must not hold credentials"):
+        tg.open_stream("s3://key:secret@bucket/x.csv")

@@ -6,7 +6,7 @@ readers verify every digest before parsing. A checkpoint cannot execute code.
 
 `checkpoint.py` defines the contents and `Component`, `sections.py` the components of model,
 optimizer and ids, `directory.py` the files of one checkpoint, `store.py` the checkpoints of a run,
-`remote.py` those at a URL, `names.py` their names and errors, without torch.
+`names.py` their names and errors, without torch.
 """
 
 from __future__ import annotations

@@ -63,8 +63,6 @@ class CheckpointStore:
         self.directory = Path(directory)
         self.problems: list[str] = []
         """Damage found, and failed cleanups."""
-        self.pinned: frozenset[Path] = frozenset()
-        """Checkpoints that are kept while they are read."""
         self._keep, self._max_bytes = keep, max_bytes
         self._fs: RealFs = RealFs() if fs is None else fs
         self._last: Written | None = None
@@ -210,7 +208,7 @@ class CheckpointStore:
         newest = [*{entry.step: entry for entry in entries}.values()]  # the last of each step
         kept = newest[-self._keep :]
         for entry in entries:
-            if entry not in kept and entry.path not in self.pinned:
+            if entry not in kept:
                 self._remove(entry.path)
         corrupt = sorted(self.directory.glob(f"{CORRUPT}*"), key=lambda path: path.stat().st_mtime)
         for path in corrupt[: -self._keep]:

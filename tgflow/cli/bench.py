@@ -47,9 +47,6 @@ BENCHMARKS = {
     "store": Benchmark(
         "tgflow.cli.benchmarks.graph:store", "inserting batches of events into the block store"
     ),
-    "log": Benchmark(
-        "tgflow.cli.benchmarks.log:log", "memory of a rank while its log grows", is_slow=True
-    ),
     "prepare": Benchmark(
         "tgflow.cli.benchmarks.train:prepare",
         "preparing whole batches for TGN and TGAT, on one thread",
@@ -79,7 +76,7 @@ Data = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="Measure once, on small inputs.")]
 Entries = Annotated[
     str | None,
-    typer.Option(help="For store, sample and log: sizes, such as 1e6,1e7. Default: 1e6 to 1e8."),
+    typer.Option(help="For store and sample: sizes, such as 1e6,1e7. Default: 1e6 to 1e8."),
 ]
 Events = Annotated[
     int | None, typer.Option(help="Limit model benchmarks to this number of events.", min=2_000)

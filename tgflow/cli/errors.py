@@ -21,7 +21,7 @@ EXIT_CODES = {
     MEMORY: "memory limit reached or out of memory",
     LOCKED: "run in use by another process",
     IO: "read or write error",
-    UNAVAILABLE: "source, store or rank unreachable (retry)",
+    UNAVAILABLE: "source or rank unreachable (retry)",
     CORRUPT: "damaged log, checkpoint or source",
     UNTRUSTED: "untrusted file, or one that needs code of your own",
 }
@@ -37,7 +37,6 @@ _CODES = {
     "SourceUnavailable": UNAVAILABLE,
     "NoBrokerError": UNAVAILABLE,
     "PeerLost": UNAVAILABLE,
-    "StoreUnavailable": UNAVAILABLE,
     "MemoryLimit": MEMORY,
     "MemoryError": MEMORY,
     "OutOfMemoryError": MEMORY,

@@ -33,10 +33,10 @@ def forget(
     """Remove nodes from all that a run keeps, and list what it cannot reach.
 
     Their events, features, labels, memory, counts and the text of their ids go from the log, the
-    newest checkpoint and its copy in --store, scores and dead letters; older checkpoints are
-    removed. In a log position of such an event there remains an event of one erased node with
-    itself, of the same time, so that a run continues, and repeats, as before. Ids are never given
-    to another node; events that come later with an id that was forgotten are those of a new node.
+    newest checkpoint, scores and dead letters; older checkpoints are removed. In a log position of
+    such an event there remains an event of one erased node with itself, of the same time, so that a
+    run continues, and repeats, as before. Ids are never given to another node; events that come
+    later with an id that was forgotten are those of a new node.
 
     A process that learns the run stops within seconds at a checkpoint, forgets and goes on, and
     this command waits for it. One of several processes (--nproc), or that reads a pipe, does so

@@ -37,6 +37,7 @@ from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.id_columns import Kind
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
+from tgflow.report.callbacks.logger import package
 from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
 from tgflow.run.config.rules import comes_live
 from tgflow.run.config.schema import GraphConfig, ServeConfig
@@ -45,7 +46,6 @@ from tgflow.run.directory import RunDirectory, learn_again
 from tgflow.run.features import check_tables, scale_of
 from tgflow.run.gpu import describe_device, device_figures, use_device
 from tgflow.run.log import RunLog, library_messages
-from tgflow.run.loggers import check_loggers
 from tgflow.run.machine import describe, num_cores, peak_rss_bytes
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.node_types import NodeTypes
@@ -468,7 +468,8 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     config, peers = directory.config, Peers() if peers is None else peers
     check_scores(config.scores.to, config.stream.tick)
     served_at, _ = check_serving(config.serve), label_token(config)
-    check_loggers(config.operate.log_to)
+    if config.operate.log_to is not None:
+        package(config.operate.log_to)  # before anything is created
     check_own(directory)
     opened = partial(open_partitioned, part=directory.part)
     source, nodes, device, threads = _open_inputs(directory, opened, peers.world)

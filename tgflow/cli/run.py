@@ -47,7 +47,7 @@ SETTINGS = (
     "task.node_labels", "task.classes", "task.label_delay", "task.label_replay",
     "task.label_memory", "task.links", "task.freeze", "labels",
     *LEARNING_OF["continual"], "tables", "run",
-    "checkpoint", "store", "start", "scores", "serve", "operate", "ranks",
+    "checkpoint", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip
 MOST_RECORDS = 20_000
 """Maximum micro-batches plotted in the report, evenly spaced."""
@@ -100,7 +100,6 @@ def run(
       tgflow run -s events.csv --out runs/events --resume
       tgflow run --resume --out runs/events --append day2.csv
       tgflow run -s events.csv --nproc 2 --out runs/two
-      tgflow run -s s3://bucket/events --out runs/events --store s3://bucket/runs/events
       tgflow run -s kafka://localhost:9092/clicks --codec json
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --scores scores.parquet
@@ -234,13 +233,11 @@ def _learn(
     from tgflow.run.directory import RunDirectory
     from tgflow.run.forget import carry_out, requested
     from tgflow.run.model_maker import make_model
-    from tgflow.run.uploads import fetch_run
     from tgflow.streams.files.reader import FileSource
 
     with Lead(peers) as lead, ExitStack() as opened:
         # open the stream
         if options.resume:
-            fetch_run(config.store, config.checkpoint.keep, config.run, hint)
             carry_out(Path(config.run.out or ""), hint)
         name = run_name(config.stream.path, config.model.name)
         directory = RunDirectory.find(config, name, options, "run", peers.world)
@@ -288,7 +285,7 @@ def _learn(
     return metrics, result, directory
 
 
-_REPORTS = ("scores", "alerts", "features", "ranks", "serving", "store")
+_REPORTS = ("scores", "alerts", "features", "ranks", "serving")
 
 
 def _metrics(result: RunResult, path: str, model: str) -> dict[str, Any]:

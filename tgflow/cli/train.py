@@ -93,7 +93,7 @@ def train(
       tgflow train --data wikipedia.csv.gz --model tgat --reuse-staleness 8
       tgflow train --data wikipedia.csv.gz --batch-size 1000 --nproc 2
       tgflow train --data u.csv --test-negatives random --test-negatives historical
-      tgflow train --data u.csv --log-to tensorboard --log-to csv
+      tgflow train --data u.csv --log-to tensorboard
       tgflow train --data pay.csv --features amount --task edge --target is_fraud
     """
     if nproc is not None and not is_started():

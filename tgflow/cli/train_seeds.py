@@ -27,6 +27,7 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
+from tgflow.report.callbacks.logger import package
 from tgflow.report.compare.offline_results import OfflineResults
 from tgflow.report.formatting import compact, score
 from tgflow.report.label_figures import label_score
@@ -36,7 +37,7 @@ from tgflow.run.config.schema import ModelConfig
 from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import execution_config, use_device
 from tgflow.run.ingestion import save_columns
-from tgflow.run.loggers import RunLoggers, check_loggers
+from tgflow.run.loggers import RunLogger
 from tgflow.run.model_maker import make_model
 from tgflow.run.node_features import NodeFeatures
 from tgflow.run.records import SEEDS, RunFiles, read_records
@@ -111,7 +112,8 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
         )
     elif path is not None:
         path.unlink(missing_ok=True)  # it is recreated
-    check_loggers(config.operate.log_to)
+    if config.operate.log_to is not None:
+        package(config.operate.log_to)  # before anything is created
     source, nodes, device, threads = assemble.open_offline(directory, world)
     types = assemble.open_node_types(directory)
     config = directory.config
@@ -258,10 +260,10 @@ def fit(
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path
     epochs.facts = config.label_facts
-    opened = RunLoggers(config.operate.log_to, logs, trainer.num_epochs, epochs.facts)
-    with closing(opened) as epochs.loggers:
+    opened = RunLogger(config.operate.log_to, logs, trainer.num_epochs, epochs.facts)
+    with closing(opened) as epochs.logger:
         result = trainer.fit(partial(results.after_epoch, trainer), progress=False)
-    epochs.loggers = None
+    epochs.logger = None
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
     Ids(inputs.ids).save(checkpoint)
@@ -320,8 +322,8 @@ class EpochLog(Callback):
         self.seed = 0
         self.records = read_records(files.records).kept
         """Records of all epochs, including those before a resume."""
-        self.loggers: RunLoggers | None = None
-        """Loggers of the epochs; None: progress is printed and not recorded."""
+        self.logger: RunLogger | None = None
+        """Logger of the epochs; None: progress is printed and not recorded."""
         self.facts: Mapping[str, str] = {}
         """As `Config.label_facts`."""
         self.bar = Callback()
@@ -331,12 +333,12 @@ class EpochLog(Callback):
         self.bar.on_batch(record)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        if self.loggers is not None:
+        if self.logger is not None:
             values = record.to_json() | self._rates.lately()
             self.records.append({"seed": self.seed, **values})
             self._files.log(self.records[-1])
-            self.loggers.log(record.epoch + 1, self.records[-1])
-            self.loggers.flush()
+            self.logger.log(record.epoch + 1, self.records[-1])
+            self.logger.flush()
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
             f"  loss {record.loss:.4f}  val {METRIC_TITLES[self._metric]}"

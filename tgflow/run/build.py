@@ -37,7 +37,7 @@ from tgflow.run.ingestion import (
     order_of,
 )
 from tgflow.run.log import library_messages
-from tgflow.run.loggers import RunLoggers
+from tgflow.run.loggers import RunLogger
 from tgflow.run.machine import rss_bytes
 from tgflow.run.metrics import RunCollector, RunMetrics, lag_figures, open_exporter, rank_report
 from tgflow.run.micro_batch_ends import ENDS_FILE, MicroBatchEnds
@@ -49,7 +49,6 @@ from tgflow.run.saved import find_initial, misfit, start_of
 from tgflow.run.scores import open_alerts, open_scores
 from tgflow.run.serving import FramePublisher, Replicas, listed_hosts
 from tgflow.run.stream import MemoryGuard
-from tgflow.run.uploads import Uploads, open_remote
 from tgflow.serve.endpoint import Endpoint
 from tgflow.streams.decorators import PacedStream, SteppedStream, TimedStream
 from tgflow.streams.files.reader import FileSource, is_pipe
@@ -105,16 +104,11 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
     _open_state(run, opened)
     position, flow, run_log = run.trainer.position, run.flow, run.run_log
     control = run.trainer.control if run.peers.world > 1 else None
-    uploads = _uploads(run)  # before files are truncated, as the store may refuse the run
-    if uploads is not None:
-        opened.callback(close_quietly, uploads)
     components: list[Component] = []
     for make in COMPONENTS:
         if (component := make(run)) is not None:
             opened.callback(close_quietly, component)
             components.append(component)
-    if uploads is not None:  # last, as a checkpoint is sent once all have saved theirs
-        components.append(uploads)
     checkpoints = Checkpoints(
         run.trainer,
         run.store,
@@ -265,14 +259,6 @@ def _publisher(run: RunContext) -> Component | None:
     return run.publisher
 
 
-def _uploads(run: RunContext) -> Component | None:
-    c = run.config
-    if c.store.url is None:
-        return None
-    remote = open_remote(c.store, c.checkpoint.keep, partial(run.run_log.warning, "store"))
-    return Uploads(remote, run.path, run.store, run.run_log)
-
-
 def _edge_rows(run: RunContext) -> Component | None:
     table = run.trainer.graph.edge_x
     return (
@@ -314,7 +300,7 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
     _settings,
     lambda run: SavedRecords(run.directory.files, run.newest, run.run_log),
     SavedIngest,
-    lambda run: RunLoggers(
+    lambda run: RunLogger(
         run.config.operate.log_to, run.path, run.trainer.position, run.config.label_facts
     ),
     _shown,

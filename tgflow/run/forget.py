@@ -57,7 +57,6 @@ from tgflow.run.model_maker import make_model
 from tgflow.run.records import KEY, DamagedJson, checksum, read_checked
 from tgflow.run.saved import saved_config
 from tgflow.run.scores import ROWS, ROWS_OF_DAYS, score_files
-from tgflow.run.uploads import FILES, open_remote
 from tgflow.streams.ingest.late_labels import PIECE
 from tgflow.streams.transports import scheme_of
 from tgflow.streams.write import write_rows
@@ -109,8 +108,7 @@ def carry_out(path: Path, say: Callable[[str], None], fs: RealFs | None = None) 
         CheckpointError: If no checkpoint can be read; nothing has changed.
         Locked: If a process has the run open.
         LogCorrupt: If the log is damaged; nothing has changed.
-        OSError: On a disk error, or if the object store cannot be reached: the rest is done by the
-            next call.
+        OSError: On a disk error: the rest is done by the next call.
     """
     if not requested(path):
         return False
@@ -121,11 +119,11 @@ def carry_out(path: Path, say: Callable[[str], None], fs: RealFs | None = None) 
                 shutil.rmtree(folder / STAGED, ignore_errors=True)
                 fs.make_directory(folder / STAGED)
                 _Erasure(path, fs, lock).prepare()
-            _finish(path, json.loads((folder / JOURNAL).read_bytes()), fs, say)
+            _finish(path, json.loads((folder / JOURNAL).read_bytes()), fs)
     return True
 
 
-def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs, say: Callable[[str], None]) -> None:
+def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs) -> None:
     """Do what the journal lists, as far as it has not been done, and remove the requests."""
     folder, touched = path / FOLDER, set[Path]()
     for staged, target in ((path / a, path / b) for a, b in journal["moves"]):
@@ -140,16 +138,6 @@ def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs, say: Callable[[s
         touched |= {gone.parent}
     for each in sorted(touched):
         fs.sync_directory(each)
-    entries = list_checkpoints(path / "checkpoints")
-    if entries and (c := _config(path, entries[-1].path)).store.url is not None:
-        remote = open_remote(c.store, c.checkpoint.keep, say)
-        try:
-            remote.acquire(path)
-            if remote.newest is not None and remote.marked(path) == remote.run:
-                remote.save(path, entries[-1].path, FILES)
-                remote.keep_newest()
-        finally:
-            remote.release()
     _write(fs, folder / DONE, [json.dumps(journal["figures"]).encode()], replaces=True)
     for name in (*journal["requests"], JOURNAL):
         if (folder / name).exists():
@@ -169,8 +157,6 @@ def unreachable(path: Path) -> list[str]:
         found.append(f"dead letters in the topic {topic}")
     if c.start.init_from is not None:
         found.append(f"the run that it began with: tgflow forget {c.start.init_from}")
-    found += [f"what {each} was sent" for each in c.operate.log_to or () if each == "wandb"]
-    found += [f"old versions that {c.store.url} may keep of objects"] if c.store.url else []
     return [
         *found,
         "what was learned: parameters, optimizer, figures, and the memory of other nodes",

@@ -13,11 +13,7 @@ from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph.log import EventLog
 from tgflow.run.records import LEARNED_FILES, DamagedJson, RunFiles, read_figures
-from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.files.reader import is_pipe, paths_of
-from tgflow.streams.files.urls import UrlPath
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +75,7 @@ class LearnedFiles:
         ends = [(at, at + 1) for at in (first, stop - 1)] if stop > last.start else []
         digests: list[str] = []
         if not is_pipe(last.path):
-            with suppress(FileNotFoundError, SourceUnavailable):
+            with suppress(FileNotFoundError):
                 digests = digests_of(last.path)
         times, ended = [int(log.read(*each).t) for each in ends], datetime.now(UTC)
         last = replace(
@@ -97,19 +93,13 @@ class LearnedFiles:
 
 
 def digests_of(path: str) -> list[str]:
-    """Return the SHA-256 of a file, or of each file in a folder; at a URL, of its version there.
+    """Return the SHA-256 of a file, or of each file in a folder.
 
     Raises:
         FileNotFoundError: If there is none.
     """
     found = []
     for each in paths_of(path):
-        if isinstance(each, UrlPath):
-            found.append(hashlib.sha256(each.version().encode()).hexdigest())
-            continue
-        digest = hashlib.sha256()
         with each.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-        found.append(digest.hexdigest())
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
     return found

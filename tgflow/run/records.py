@@ -163,15 +163,13 @@ def _compact(value: Mapping[str, Any]) -> str:
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
 """Files written before a run starts, and the note of its file of scores."""
 LEARNED_FILES = "files.json"
-LOGS = {"csv": "metrics.csv", "tensorboard": "tensorboard", "wandb": "wandb"}
-"""Files of loggers by the values of `--log-to`."""
-SEEDS = "seeds"
-"""Folder of loggers with several seeds, one each."""
+BOARD, SEEDS = "tensorboard", "seeds"
+"""Folder of the logger, and folder of loggers with several seeds, one each."""
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
-    | {"micro-batches.txt", "scores.arrows", "score-rows", "store.json", "forget"}
-    | {LEARNED_FILES, SEEDS, *LOGS.values(), "metrics.csv.1"}
+    | {"micro-batches.txt", "scores.arrows", "score-rows", "forget"}
+    | {LEARNED_FILES, SEEDS, BOARD}
 )
 """Further files of a run that has learned nothing."""
 LEARNED = frozenset({"checkpoint", "scores.arrow", "events.arrow"})

@@ -214,7 +214,7 @@ class StreamTrainer(ABC):
             stream: Batches of any size, in order; read as needed, from another thread. With several
                 ranks only the stream of rank 0 is read. What `tgflow.open_stream` takes, such as a
                 path, a data frame or a tuple of columns, is opened, with times in the graph's unit.
-            observer: A callback for each step, such as a `tg.callbacks.CSVLogger`; or several.
+            observer: A callback for each step, such as a `tg.callbacks.TensorBoard`; or several.
             progress: Whether rank 0 shows a bar, on stderr; None: on a terminal, or in a notebook.
 
         Raises:

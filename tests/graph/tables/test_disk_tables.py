@@ -246,6 +246,7 @@ print(set(Path("/proc/self/task").iterdir()) == threads, Path(sys.argv[1]).exist
 """
 
 
+@pytest.mark.slow
 def test_table_that_lacks_a_thread_raises_and_leaves_nothing_behind(path):
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT_THREADS, path],

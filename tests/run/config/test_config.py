@@ -222,7 +222,7 @@ NODE = {"task.kind": "node", "task.node_labels": "nodes.csv"}
 INJECT = {"task.kind": "anomaly", "task.inject": "temporal"}
 DISK, CACHE = {"tables.edge_table": "disk"}, {"tables.edge_cache": "9GB"}
 LRU, BELADY = {"tables.cache_policy": "lru"}, {"tables.cache_policy": "belady"}
-OFFLINE, STORE = {"learning.protocol": "dyglib/1"}, {"store.url": "s3://bucket/run"}
+OFFLINE = {"learning.protocol": "dyglib/1"}
 SORT, FOLLOW, FREEZE = {"stream.sort": True}, {"stream.follow": True}, {"task.freeze": True}
 LATER, HORIZON = {"labels.stream": "labels.csv"}, {"graph.horizon": "90d"}
 TWO, GPU = {"learning.slices": 2}, {"run.device": "cuda"}
@@ -240,7 +240,7 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("train", DISK, LRU), ("run", GPU | CACHE, LRU), ("run", DISK | CACHE, BELADY),
     ("run", DISK, {"tables.edge_cache": "9%"}),
     ("run", DISK | CACHE, {"operate.memory_limit": "8GB"}), ("train", {}, CACHE),
-    ("run", DISK | {"tables.edge_path": "x"}, STORE), ("train", EDGE, {"stream.label": "z"}),
+    ("train", EDGE, {"stream.label": "z"}),
     ("run", {}, {"stream.positive_label": "x"}),
     ("run", {}, LATER),
     ("run", EDGE | LATER, {"task.label_delay": "1d"}), ("run", EDGE, {"labels.token": "env:T"}),
@@ -252,7 +252,7 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("compare", EDGE, FREEZE),
     ("compare", OFFLINE, {"compare.frozen_at": 0.5}),
     ("compare", OFFLINE, {"compare.cut_at_steps": True}), ("run", TWO, {"serve.at": "0"}),
-    ("run", TWO, {"learning.slices": 1}), ("run", TWO | DISK, STORE),
+    ("run", TWO, {"learning.slices": 1}),
     ("train", TWO | DISK | CACHE, BELADY), ("run", TWO, {"graph.node_types": "types.csv"}),
     ("train", TWO, {"learning.fixed_negatives": "x"}),
     *(("train", TWO, {f"ranks.{what}": "sharded"}) for what in ("graph", "memory")),

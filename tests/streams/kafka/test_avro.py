@@ -320,7 +320,8 @@ def fill(broker, topic, count, partitions):
         publish(broker, topic, [encoded(row, schema(), 1) for row in rows(count)], partition)
 
 
-@pytest.mark.parametrize("decoders", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("decoders", [1, 2])
 def test_topic_is_read_after_an_outage_of_the_registry(broker, topic, registry, decoders):
     fill(broker, topic, 300, 2)
     down = (503, b"")

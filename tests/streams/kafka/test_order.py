@@ -43,16 +43,16 @@ def test_all_keys_in_one_of_four_partitions_are_released(broker, topic, decoders
 def test_last_event_of_a_quiet_topic_is_released_within_the_order_timeout(broker, topic):
     broker.create(topic, 4)
     publish(broker, topic, edges(20))
-    config = OrderConfig(idle_timeout="5s", order_timeout="1s")
+    config = OrderConfig(idle_timeout="5s", order_timeout="300ms")
     source, seconds = open_source(broker, topic, until_end=False), []
-    ingest = Ingest(source, config, log=MemoryLog(), stop=lambda: len(seconds) > 4)
+    ingest = Ingest(source, config, log=MemoryLog(), stop=lambda: len(seconds) > 2)
     for events in ingest:
         if events.t[-1] >= 190:
             seconds.append(time.monotonic())
             publish(broker, topic, [edge(1, t=200 + len(seconds))], len(seconds) % 4)
     waits = [after - before for before, after in pairwise(seconds)]
-    assert min(waits) < 1.7, waits
-    assert ingest.num_released == 24
+    assert min(waits) < 1.7, waits  # far below 5 s, also on a busy machine
+    assert ingest.num_released == 22
 
 
 @pytest.mark.parametrize("decoders", [1, slow(2)])

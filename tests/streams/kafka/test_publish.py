@@ -216,6 +216,7 @@ def test_example_round_matches_undisturbed_run():
     assert "killed after" in done.stdout
 
 
+@pytest.mark.slow
 def test_demo_broker_serves_the_printed_command_until_a_signal(tmp_path):
     write_events(tmp_path / "made.csv", 300)
     words = [sys.executable, "-m", "tgflow", "playback", "made.csv", "--to", "kafka://demo"]

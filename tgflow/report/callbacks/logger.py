@@ -1,4 +1,4 @@
-"""Logger protocol, and the callback base class."""
+"""Base class of loggers."""
 
 from __future__ import annotations
 
@@ -6,35 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from tgflow.base.extras import install_command
 from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
 PLACES = frozenset({"index", "start", "stop", "epoch", "seed"})
 """Figures of a record that only give its position, as its step does."""
-
-
-class Logger(Protocol):
-    """Destination of figures by step: events learned so far, or epochs trained.
-
-    Steps increase. On resume, a logger first discards the figures logged after the step at which
-    the training resumes.
-
-    Example:
-        >>> logger: tg.callbacks.Logger = tg.callbacks.CSVLogger("figures.csv")
-        >>> logger.log(200, {"loss": 0.7})
-        >>> logger.close()
-    """
-
-    def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Log the figures of a step, by name; values other than finite numbers are ignored."""
-
-    def flush(self) -> None:
-        """Make all logged figures durable."""
-
-    def close(self) -> None:
-        """Flush, and release all resources."""
 
 
 class FigureCallback(Callback, ABC):
@@ -59,7 +37,7 @@ class FigureCallback(Callback, ABC):
 
     @abstractmethod
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
-        """Log the figures of a step, by name; see `Logger`."""
+        """Log the figures of a step, by name; steps increase."""
 
     def flush(self) -> None:
         """Do nothing, for loggers that do not buffer."""

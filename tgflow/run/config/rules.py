@@ -114,8 +114,6 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      and not c.has_gpu_graph,
      "--edge-cache: a cache in host memory slows reads of --edge-table {c.placement}; add "
      "--edge-table disk, or leave it out"),
-    ("live", lambda c, by: c.store.url is not None and c.tables.edge_path is not None,
-     "--store holds files in the run directory only; leave out --edge-path"),
     # Tasks
     ("learning", lambda c, by: c.task.target not in (None, c.stream.label),
      "label and target name two columns, {c.stream.label} and {c.task.target}: give target alone "
@@ -165,9 +163,6 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("ranks", lambda c, by: c.learning.slices < by.world,
      "--slices: a batch has {c.learning.slices}, so at most {c.learning.slices} of {by.world} "
      "ranks can share it; start {c.learning.slices}, or pass --slices {by.world}{by.allowing}"),
-    ("ranks", lambda c, by: c.store.url is not None and c.placement in FILED,
-     "--store does not hold the files of edge features of other ranks; use --edge-table host, or "
-     "leave out --store"),
     ("ranks", lambda c, by: c.tables.cache_policy == "belady",
      "--set tables.cache_policy=belady supports one process; use lru"),
     ("ranks", lambda c, by: c.graph.node_types is not None,

@@ -297,19 +297,6 @@ class CheckpointConfig(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreConfig(Checked):
-    """Checkpoints at a URL, from which another machine resumes."""
-
-    url: Annotated[str | None, Setting(flags=("--store",))] = None
-    """Also send each checkpoint to this URL of the run: s3://BUCKET/RUN, gs://BUCKET/RUN or
-    file:///FOLDER. With --resume, a directory without a run is filled from there."""
-    timeout: Annotated[Duration, EXPERT] = "10m"
-    """End the run if the store has not been reached for this long."""
-    lease: Annotated[Duration, EXPERT] = "30s"
-    """Time after which a silent writer of the store is replaced by a run on another machine."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class StartConfig:
     """Initial state of a run."""
 
@@ -340,9 +327,6 @@ class ScoresConfig(Checked):
         return self.to is not None or self.alert_budget is not None
 
 
-LogTo = Literal["tensorboard", "wandb", "csv"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class OperateConfig(Checked):
     """Monitoring and limits of a run."""
@@ -353,9 +337,8 @@ class OperateConfig(Checked):
     """Address to serve metrics on; 0.0.0.0 for all interfaces."""
     log_format: Literal["text", "json"] = "text"
     """Messages on stderr: text, or one JSON object per line."""
-    log_to: tuple[LogTo, ...] | None = None
-    """Also log the figures of each step or epoch in the run directory: tensorboard, wandb (offline)
-    or csv; may be given several times."""
+    log_to: Literal["tensorboard"] | None = None
+    """Also log the figures of each step or epoch in the run directory: tensorboard."""
     keep_dead_letters: Annotated[int, Ge(2), EXPERT] | None = None
     """Latest files of dead letters to keep, 64 MiB each; unset: all."""
     memory_limit: Size | None = None
@@ -494,9 +477,6 @@ class Config:
     checkpoint: Annotated[
         CheckpointConfig, Section("Checkpoints: resume after a crash", "any_time")
     ] = field(default_factory=CheckpointConfig)
-    store: Annotated[StoreConfig, Section("Store: checkpoints at a URL", "any_time")] = field(
-        default_factory=StoreConfig
-    )
     start: Annotated[StartConfig, Section("Start", "fixed")] = field(default_factory=StartConfig)
     scores: Annotated[ScoresConfig, Section("Scores", "from_now")] = field(
         default_factory=ScoresConfig
