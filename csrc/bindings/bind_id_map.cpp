@@ -112,6 +112,7 @@ py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
       .def("copy", &copy<Keys>, py::arg("column"), py::arg("begin"), py::arg("out"), released())
       .def("map_file", &map_file<Keys>, py::arg("column"), py::arg("begin"), py::arg("end"), py::arg("fd"),
            py::arg("offset"), released())
+      .def("hold_index_in", &IdMap<Keys>::hold_index_in, py::arg("folder"), released())
       .def("__len__", &IdMap<Keys>::size, released());
 }
 

@@ -52,6 +52,13 @@ void commit(ReservedMemory& memory, std::size_t bytes) {
   memory.commit(bytes);
 }
 
+void clear(ReservedMemory& memory, std::size_t begin, std::size_t bytes) {
+  const auto size = static_cast<int64_t>(memory.committed());
+  check_number("begin", static_cast<int64_t>(begin), 0, size);
+  check_number("bytes", static_cast<int64_t>(bytes), 0, size - static_cast<int64_t>(begin));
+  memory.clear(begin, bytes);
+}
+
 std::unique_ptr<RowFile> open_file(const std::string& path, int64_t row_bytes, const std::string& kind) {
   check_number("row_bytes", row_bytes, 1, kMostRowBytes);
   return std::make_unique<RowFile>(path, row_bytes, kind);
@@ -158,6 +165,8 @@ void bind_tables(py::module_& m) {
       .def_property_readonly("committed", &ReservedMemory::committed)
       .def("commit", &commit, py::arg("bytes"))
       .def("drop", &ReservedMemory::drop, py::arg("bytes"))
+      .def("use_small_pages", &ReservedMemory::use_small_pages)
+      .def("clear", &clear, py::arg("begin"), py::arg("bytes"))
       .def_buffer(&bytes_of);
   bind_row_file(m);
   bind_row_reader(m);

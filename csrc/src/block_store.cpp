@@ -92,6 +92,15 @@ void BlockStore::reserve_notes(const Events& events, eid_t first_eid) {
 
 void BlockStore::note(const Events& events, eid_t first_eid) noexcept {
   relations_.commit(events, first_eid);
+  note_sides(events);
+}
+
+void BlockStore::renew_sides(const Events& events) noexcept {
+  if (sides_) sides_->clear(0, num_sides_);
+  note_sides(events);
+}
+
+void BlockStore::note_sides(const Events& events) noexcept {
   if (!sides_) return;
   for (int64_t i = 0; i < events.size; ++i) {
     (*sides_)[events.src[i]] = kSource;
@@ -168,6 +177,7 @@ void BlockStore::plan_all() {
     look_up_ahead(i);
     const Pair* run = &pairs[plans[i].in_tail];
     const auto eids = [&](int64_t j) { return insertion_.first_eid + (run[j].row_and_side >> 1); };
+    if (heads_[run->node] == nullptr) heads_.mark(run->node);
     plans[i] = plan_run(store, heads_[run->node], plans[i].size, entries_.max_capacity(), eids);
     reserve_for(plans[i]);
   }
@@ -339,7 +349,7 @@ void BlockStore::add_reads(const int64_t (&reads)[2]) {
 }
 
 StoreStats BlockStore::stats() {
-  const int64_t heads = num_nodes_.load() * static_cast<int64_t>(sizeof(Directory*)) + num_sides_;
+  const int64_t heads = heads_.bytes() + num_sides_;
   StoreStats stats;
   stats.num_entries = num_entries_;
   stats.max_blocks = max_blocks_;
@@ -392,11 +402,11 @@ int64_t BlockStore::reserve_retention(tick_t min_t, int64_t max_count) {
   return reserve_alteration([&] {
     const StoreView store = view();
     const Change change{nullptr, 0, false, min_t, max_count};
-    for (node_t v = 0; v < store.num_nodes; ++v) {
+    heads_.for_each([&](node_t v) {
       const Directory* dir = heads_[v];
-      if (dir == nullptr || dir->num_blocks == 0 || num_forgotten(store, dir, change) <= 0) continue;
+      if (dir->num_blocks == 0 || num_forgotten(store, dir, change) <= 0) return;
       alteration_.plans.push_back({v, change, 0, 0, nullptr, nullptr});
-    }
+    });
   });
 }
 
@@ -405,6 +415,7 @@ void BlockStore::plan_change(ChangePlan& plan) {
   plan.first_block = blocks.size();
   const auto made = [&](const NewBlock& block) { blocks.push_back(block); };
   const Directory* dir = heads_[plan.node];
+  if (dir == nullptr) heads_.mark(plan.node);
   ChangePlanner planner(entries_.max_capacity(), made);
   change_node(view(), dir, plan.change, planner);
   planner.close();
@@ -476,23 +487,21 @@ void BlockStore::commit_change(eid_t position) noexcept {
 void BlockStore::compact() {
   // A reader that started before the last change still reads the past that it replaced.
   epochs_.wait_for_readers();
-  const int64_t num_nodes = num_nodes_.load();
-  for (node_t v = 0; v < num_nodes; ++v) give_up_past(v);
+  heads_.for_each([&](node_t v) { give_up_past(v); });
+  heads_.free_zeros();
   epochs_.drain();
   entries_.close_chunks();
-  for (node_t v = 0; v < num_nodes; ++v) leave_sparse_chunks(v);
+  heads_.for_each([&](node_t v) { leave_sparse_chunks(v); });
   renew_directories();
   max_blocks_ = 0;
-  for (node_t v = 0; v < num_nodes; ++v) {
-    if (heads_[v] != nullptr) max_blocks_ = std::max<int64_t>(max_blocks_, heads_[v]->num_blocks);
-  }
+  heads_.for_each([&](node_t v) { max_blocks_ = std::max<int64_t>(max_blocks_, heads_[v]->num_blocks); });
   epochs_.drain();
   entries_.forget_stale_pieces();
 }
 
 void BlockStore::give_up_past(node_t v) {
   const Directory* dir = heads_[v];
-  if (dir == nullptr || dir->version == nullptr) return;
+  if (dir->version == nullptr) return;
   if (dir->version->older == nullptr && dir->total != 0) return;  // discarded before
   const std::vector<Epochs::Piece> past = past_of(dir);
   epochs_.expect(past.size());
@@ -551,7 +560,7 @@ void BlockStore::add_unshared(const Directory& older, const Directory& newer,
 /// Moves the blocks of `v` that lie in sparse chunks to denser ones of their tier.
 void BlockStore::leave_sparse_chunks(node_t v) {
   Directory* dir = heads_[v];
-  for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
+  for (uint32_t b = 0; b < dir->num_blocks; ++b) {
     Block& block = dir->blocks()[b];
     const place_t place = block.place;
     if (!entries_.is_sparse(place)) continue;
@@ -575,11 +584,9 @@ void BlockStore::leave_sparse_chunks(node_t v) {
 void BlockStore::renew_directories() {
   if (4 * directories_->bytes_in_use() > 3 * directories_->bytes()) return;
   auto renewed = std::make_unique<Arena>(64, *memory_.directories, kDirectories);
-  const int64_t num_nodes = num_nodes_.load();
-  std::vector<Directory*> copies(static_cast<size_t>(num_nodes), nullptr);
-  for (node_t v = 0; v < num_nodes; ++v) {
+  std::vector<std::pair<node_t, Directory*>> copies;
+  heads_.for_each([&](node_t v) {
     const Directory* dir = heads_[v];
-    if (dir == nullptr) continue;
     const auto max_blocks = directory_room(dir->num_blocks);
     auto* copy = static_cast<Directory*>(renewed->allocate(static_cast<size_t>(directory_bytes(max_blocks))));
     *copy = {dir->total, dir->num_blocks, max_blocks, nullptr, 0};
@@ -589,10 +596,10 @@ void BlockStore::renew_directories() {
       *version = *dir->version;
       copy->version = version;
     }
-    copies[static_cast<size_t>(v)] = copy;
-  }
+    copies.emplace_back(v, copy);
+  });
   epochs_.expect(1);
-  for (node_t v = 0; v < num_nodes; ++v) store_release(&heads_[v], copies[static_cast<size_t>(v)]);
+  for (const auto& [v, copy] : copies) store_release(&heads_[v], copy);
   epochs_.retire(old_arenas_, reinterpret_cast<uint64_t>(directories_.release()), 0);
   directories_ = std::move(renewed);
 }

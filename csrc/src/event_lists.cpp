@@ -43,11 +43,9 @@ uint32_t EventLists::find(uint64_t key) const {
 
 /// Sets the place of the list of a key.
 void EventLists::set(uint64_t key, uint32_t place) {
-  const size_t node = node_of(key);
-  if (node >= heads_.size()) {
-    if (node >= heads_.capacity()) heads_.reserve(node + node / 8 + 16);
-    heads_.resize(node + 1);
-  }
+  const int64_t node = node_of(key);
+  if (node >= num_heads_) heads_.grow(num_heads_ = node + 1);
+  heads_.mark(node);
   if (has_pairs_) {
     set(heads_[node], {second_of(key), place});
   } else {
@@ -132,16 +130,20 @@ uint32_t EventLists::with(uint32_t place, uint32_t at) {
 
 void EventLists::sweep(eid_t first, double share) {
   const auto begin = static_cast<uint32_t>(first - first_);
-  if (!has_pairs_) unseen_.resize(heads_.size());
-  const auto num = static_cast<size_t>(share * static_cast<double>(heads_.size())) + 1;
-  for (size_t left = std::min(num, heads_.size()); left > 0; --left) {
-    next_swept_ = next_swept_ + 1 < heads_.size() ? next_swept_ + 1 : 0;
+  if (!has_pairs_ && num_known_ < num_heads_) unseen_.grow(num_known_ = num_heads_);
+  const auto num = static_cast<int64_t>(share * static_cast<double>(num_heads_)) + 1;
+  for (int64_t left = std::min(num, num_heads_); left > 0; --left) {
+    if (++next_swept_ >= num_heads_) {
+      next_swept_ = 0;
+      heads_.free_zeros();
+      unseen_.clear(0, num_known_);
+    }
     Head& head = heads_[next_swept_];
     if (has_pairs_) {
       trim(head, begin);
     } else {
       head.table = trimmed(head.table, begin);
-      unseen_[next_swept_] = 0;
+      if (next_swept_ < num_known_) unseen_[next_swept_] = 0;
     }
   }
 }
@@ -171,6 +173,7 @@ void EventLists::trim(Head& head, uint32_t first) {
                                 static_cast<int64_t>(slots_.size()));
   };
   while (head.size_class > 0 && has_room(head.size_class - 1)) --head.size_class;
+  if (slots_.empty()) head = {};
   for (const Slot& slot : slots_) set(head, slot);
 }
 
@@ -220,12 +223,12 @@ void EventLists::write_sums(const Block& block, int64_t group, const Prefix& bef
 }
 
 int64_t EventLists::num_unseen(uint64_t key, eid_t since) const {
-  if (key >= unseen_.size()) return num_before(key, since);
+  if (key >= static_cast<uint64_t>(num_known_)) return num_before(key, since);
   const auto of = static_cast<uint64_t>(since - first_) << 32;
-  const uint64_t known = __atomic_load_n(&unseen_[key], __ATOMIC_RELAXED);
+  const uint64_t known = __atomic_load_n(&unseen_[static_cast<int64_t>(key)], __ATOMIC_RELAXED);
   if (known >> 32 == of >> 32) return static_cast<uint32_t>(known);
   const int64_t num = num_before(key, since);
-  __atomic_store_n(&unseen_[key], of | static_cast<uint64_t>(num), __ATOMIC_RELAXED);
+  __atomic_store_n(&unseen_[static_cast<int64_t>(key)], of | static_cast<uint64_t>(num), __ATOMIC_RELAXED);
   return num;
 }
 

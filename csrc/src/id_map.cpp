@@ -142,6 +142,12 @@ void IdMap<Keys>::check_items(IdColumn column, int64_t begin, int64_t end) const
 }
 
 template <typename Keys>
+void IdMap<Keys>::hold_index_in(const std::string& folder) {
+  const std::unique_lock lock(mutex_);
+  index_.hold_in(std::make_shared<DiskMemory>(folder, "the index of node ids", "free some"));
+}
+
+template <typename Keys>
 int64_t IdMap<Keys>::size() const {
   const std::shared_lock lock(mutex_);
   return keys_.size;

@@ -82,7 +82,7 @@ int DiskMemory::open() const {
 #endif
   std::string path = folder_ + "/tgflow-XXXXXX";
   const int named = mkstemp(path.data());
-  if (named < 0) throw FileError(errno, "cannot make a file in " + folder_ + " for table='disk'");
+  if (named < 0) throw FileError(errno, "cannot make a file in " + folder_ + " for " + what_for_);
   fcntl(named, F_SETFD, FD_CLOEXEC);
   unlink(path.c_str());
   return named;
@@ -100,8 +100,8 @@ void* DiskMemory::extend(int file, size_t begin, size_t end, void* address) cons
     }
     error = errno;
   }
-  throw FileError(error, "cannot get " + std::to_string(bytes) + " bytes in " + folder_ +
-                             " for table='disk' (free some, or use table='host')");
+  throw FileError(error, "cannot get " + std::to_string(bytes) + " bytes in " + folder_ + " for " +
+                             what_for_ + " (" + remedy_ + ")");
 }
 
 void* DiskMemory::allocate(int64_t bytes) {
@@ -174,12 +174,25 @@ void ReservedMemory::commit(size_t bytes) {
   if (mprotect(fresh, target - committed_, PROT_READ | PROT_WRITE) != 0) {
     throw OutOfMemory("a table in host memory", static_cast<int64_t>(target));
   }
-  if (committed_ >= kHugePagesFrom) {
+  if (committed_ >= kHugePagesFrom && !has_small_pages_) {
     prefer_huge_pages(fresh, target - committed_);
-  } else if (target >= kHugePagesFrom) {
+  } else if (target >= kHugePagesFrom && !has_small_pages_) {
     prefer_huge_pages(data_, target);
   }
   committed_ = target;
+}
+
+void ReservedMemory::use_small_pages() {
+  has_small_pages_ = true;
+#ifdef MADV_NOHUGEPAGE
+  madvise(data_, size_, MADV_NOHUGEPAGE);
+#endif
+}
+
+void ReservedMemory::clear(size_t begin, size_t bytes) {
+  if (!has_small_pages_) use_small_pages();
+  auto* const held = static_cast<std::byte*>(data_) + begin;
+  if (madvise(held, bytes, MADV_DONTNEED) != 0) std::memset(held, 0, bytes);  // larger pages than these
 }
 
 void ReservedMemory::drop(size_t bytes) {

@@ -55,17 +55,10 @@ void first_places(const node_t* nodes, int64_t size, node_t positive, std::vecto
 }  // namespace
 
 void FirstSeen::see(node_t v, eid_t eid) {
-  const auto i = static_cast<std::size_t>(v);
-  if (i >= rank.size()) rank.resize(i + 1, -1);
-  if (rank[i] >= 0) return;
-  rank[i] = static_cast<int64_t>(node.size());
+  if (rank.of(v) >= 0) return;
+  rank.set(v, static_cast<int64_t>(node.size()));
   node.push_back(v);
   first.push_back(eid);
-}
-
-int64_t FirstSeen::rank_of(node_t v) const {
-  const auto i = static_cast<std::size_t>(v);
-  return i < rank.size() ? rank[i] : -1;
 }
 
 void EventMarks::append(uint64_t marks, int64_t num) {
@@ -124,16 +117,13 @@ std::vector<node_t> PairIndex::destinations_of(node_t src, eid_t before) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   while (static_cast<int64_t>(pair_before_.size()) < pairs_.num()) {
     const auto number = static_cast<int64_t>(pair_before_.size());
-    const auto of = static_cast<std::size_t>(log_->src()[pairs_.nth(number)]);
-    if (of >= latest_pair_.size()) latest_pair_.resize(of + 1, -1);
-    pair_before_.push_back(latest_pair_[of]);
-    latest_pair_[of] = number;
+    const node_t of = log_->src()[pairs_.nth(number)];
+    pair_before_.push_back(latest_pair_.of(of));
+    latest_pair_.set(of, number);
   }
   std::vector<node_t> found;
-  if (static_cast<std::size_t>(src) >= latest_pair_.size()) return found;
   const int64_t end = pairs_.num_before(before);
-  for (int64_t i = latest_pair_[static_cast<std::size_t>(src)]; i >= 0;
-       i = pair_before_[static_cast<std::size_t>(i)]) {
+  for (int64_t i = latest_pair_.of(src); i >= 0; i = pair_before_[static_cast<std::size_t>(i)]) {
     if (i < end) found.push_back(log_->dst()[pairs_.nth(i)]);
   }
   std::reverse(found.begin(), found.end());
@@ -169,7 +159,7 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
 void PairIndex::mark_source(node_t src) {
   if (num_pair_events_ != size_ || log_ == nullptr || size_ >= log_->size()) return;
   sources_.see(src, size_);
-  const eid_t first = sources_.first[static_cast<std::size_t>(sources_.rank_of(src))];
+  const eid_t first = sources_.first[static_cast<std::size_t>(sources_.rank.of(src))];
   const uint8_t is_first = first == size_ ? 2 : log_->clocks()[first] == log_->clocks()[size_];
   mark(&is_first, 1);
 }
@@ -249,37 +239,33 @@ void PairIndex::mark(const uint8_t* is_first, int64_t num) {
 }
 
 void PairIndex::see_type(node_t v, int64_t type) {
-  const auto i = static_cast<std::size_t>(v), of = static_cast<std::size_t>(type);
-  if (i >= type_.size()) {
-    type_.resize(i + 1, -1);
-    rank_.resize(i + 1, -1);
-  }
-  if (type_[i] >= 0) return;
+  const auto of = static_cast<std::size_t>(type);
+  if (type_.of(v) >= 0) return;
   if (of >= node_of_type_.size()) {
     node_of_type_.resize(of + 1);
     first_of_type_.resize(of + 1);
   }
-  type_[i] = type;
-  rank_[i] = static_cast<int64_t>(node_of_type_[of].size());
+  type_.set(v, type);
+  rank_.set(v, static_cast<int64_t>(node_of_type_[of].size()));
   node_of_type_[of].push_back(v);
   first_of_type_[of].push_back(size_);
 }
 
 void PairIndex::types(const node_t* nodes, int64_t n, int64_t* out) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  std::transform(nodes, nodes + n, out, [&](node_t v) { return type_of(v); });
+  std::transform(nodes, nodes + n, out, [&](node_t v) { return type_.of(v); });
 }
 
 PairIndex::Pool PairIndex::pool_of(node_t positive) const {
-  const int64_t type = type_of(positive);
+  const int64_t type = type_.of(positive);
   if (type < 0) return everyone();
   const auto of = static_cast<std::size_t>(type);
   return {&node_of_type_[of], &first_of_type_[of], type};
 }
 
 int64_t PairIndex::rank_in(const Pool& pool, node_t v) const {
-  if (pool.type < 0) return destinations_.rank_of(v);
-  return type_of(v) == pool.type ? rank_[static_cast<std::size_t>(v)] : -1;
+  if (pool.type < 0) return destinations_.rank.of(v);
+  return type_.of(v) == pool.type ? rank_.of(v) : -1;
 }
 
 /// The destinations known before `known_before` that a row may get: all but its positive, unless they may
@@ -398,7 +384,7 @@ void PairIndex::draw_lists(const Request& q, const node_t* hard, int64_t num_har
     take(q.dst[row]);
     first_places(hard + row * num_hard, num_hard, q.dst[row], places);
     for (const int64_t i : places) {
-      if (pool.type >= 0 && type_of(hard[row * num_hard + i]) != pool.type) continue;
+      if (pool.type >= 0 && type_.of(hard[row * num_hard + i]) != pool.type) continue;
       dst[q.num + i] = hard[row * num_hard + i];
       log_q[q.num + i] = 0;
       take(dst[q.num + i]);

@@ -131,6 +131,7 @@ void TemporalGraph::forget(eid_t first, eid_t log_first) {
   store_.compact();
   store_.forget_relations(log_.position(t));
   log_.forget(log_first, first);
+  store_.renew_sides({log_.src() + first, log_.dst() + first, nullptr, nullptr, log_.size() - first});
 }
 
 StoreStats TemporalGraph::stats() {

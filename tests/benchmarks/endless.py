@@ -1,8 +1,8 @@
 """A run within a horizon, after 2 and after 8 of them: memory, CPU time, files and checkpoints.
 
 Each model learns in a process of its own, by `tgflow run`, a made file of skewed, partly returning
-pairs; with `new nodes` a twentieth of the sources is replaced in each horizon. Pieces and files
-that are rotated are as much smaller than those of a run as its horizon is. Times are CPU seconds.
+pairs; with `new nodes` all sources are replaced in each horizon. Pieces and files that are rotated
+are as much smaller than those of a run as its horizon is. Times are CPU seconds.
 """
 
 import gc
@@ -36,7 +36,7 @@ MODELS: dict[str, tuple[tuple[str, ...], int]] = {
     "recency": (("-m", "recency"), 0),
     "counts": (("-m", "counts"), 0),
     "tgn+pairs": (("-m", "tgn+pairs", *SMALL), 0),
-    "tgn, new nodes": (("-m", "tgn", *SMALL), NODES // 20),
+    "tgn, new nodes": (("-m", "tgn", *SMALL), NODES),
 }
 """Settings of each model, and new sources in each horizon."""
 TARGETS = {
@@ -85,6 +85,8 @@ class Probe(Component, Callback):
         if record.stop % self._horizon:
             return
         seconds = time.process_time() - self._begin
+        while any((self._run.path / "checkpoints").glob(".tmp-*")):  # the last one is being written
+            time.sleep(0.01)
         gc.collect()
         self._found.append({
             "anonymous MB": anonymous_bytes() / 1e6,
@@ -128,8 +130,7 @@ def measure(name: str, horizon: int) -> list[dict[str, float]]:
         write_events(Path("made"), NUM_HORIZONS * horizon, horizon, num_new)
         options = ["--horizon-events", horizon, "--batch-size", BATCH, "--threads", 1]
         options += ["--checkpoint-every", 0, "--checkpoint-batches", every, "--log-format", "json"]
-        options += ["--set", f"learning.replay_horizon={horizon}", "--time-unit", "s"]
-        run = ["run", "made", "-o", "out", *flags, *map(str, options)]
+        run = ["run", "made", "-o", "out", "--time-unit", "s", *flags, *map(str, options)]
         assert main(run) == 0
         lines = map(json.loads, Path("out/run.log").read_text().splitlines())
         saved = [each for each in lines if each["event"] == "checkpoint"]

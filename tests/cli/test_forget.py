@@ -152,6 +152,26 @@ def test_forgotten_events_are_those_of_an_erased_node_with_itself(tgflow, learn,
     assert torch.equal(*ids)
 
 
+def test_memory_rows_of_a_horizon_lose_the_forgotten_node(tgflow, learn, tmp_path):
+    past = "".join(f"past-{i},shop-{i},{START},0.5,0,past/{i}\n" for i in range(40))
+    header, rest = (tmp_path / "events.csv").read_text().split("\n", 1)
+    (tmp_path / "events.csv").write_text(f"{header}\n{past}{rest}")
+    learn("-m", "tgn", "--horizon-events", 64)
+    before = tg.open_run(tmp_path / "out")
+    old, (gone,) = before.model.state.state_dict(), before.ids.find([GONE]).tolist()
+    assert 10 < len(old["nodes"]) < 30 < gone
+    assert tgflow("forget", "out", "--node", GONE).code == 0
+    memory = tg.open_run(tmp_path / "out").model.state
+    new, kept = memory.state_dict(), old["nodes"] != gone
+    assert kept.sum() == len(kept) - 1
+    assert torch.equal(new["nodes"], old["nodes"][kept])
+    assert torch.equal(new["clock"], old["clock"][kept])
+    assert torch.equal(new["rows"][:, : memory.dim], old["rows"][kept][:, : memory.dim])
+    assert not memory.read(torch.tensor([gone]), torch.tensor([10**6])).state.any()
+    write_events(tmp_path / "more.csv", 60, 300)
+    assert tgflow("run", "--resume", "-o", "out", "--append", "more.csv").code == 0
+
+
 @SLOW
 def test_id_that_comes_again_is_a_new_node(tgflow, learn, tmp_path):
     learn()

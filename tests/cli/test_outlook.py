@@ -133,16 +133,22 @@ def test_run_warns_and_shows_where_its_growth_leads(tgflow, tmp_path, monkeypatc
 
     monkeypatch.setattr(build, "RunMetrics", making)
     stream = write_events(tmp_path / "made.csv", 1200)
-    assert tgflow("run", "-s", stream, "-o", "out", *SMALL, "--batch-size", 20).code == 0
+    header, *rest = stream.read_text().splitlines()
+    past = [f"{100 + i},{120 + i},7" for i in range(20)]
+    stream.write_text("\n".join([header, *past, *rest]))
+    options = (*SMALL, "--batch-size", 20, "--horizon-events", 320)
+    assert tgflow("run", "-s", stream, "-o", "out", *options).code == 0
     lines = map(json.loads, Path("out/run.log").read_text().splitlines())
     (line,) = [each for each in lines if each["event"] == "outlook"]
     assert line["level"] == "warning"
     values = metrics[0].metrics()
     assert 0 <= values["seconds_left"]["memory"] < 1
+    assert (values["nodes.kept"], values["nodes.forgotten"]) == (20, 40)
     parts = {"neighbors", "counts", "events", "node memory", "features", "other"}
     assert values["memory"].keys() == parts
     said = tgflow("info", "out").out
     assert "memory ends" in said
+    assert "20 kept, 40 forgotten" in said
     found = tgflow("info", "out", "--json").json
     assert {"checkpoints", "log"} <= found["disk"]["parts"].keys()
     assert found["health"]["memory"].keys() == parts

@@ -3,13 +3,13 @@
 import errno
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from helpers.effort import cases
+from helpers.mappings import mapped_kib
 from helpers.strategies import skewed_events
 from tgflow import EventBatch, TemporalGraph, _core
 from tgflow.base.units import parse_bytes
@@ -51,17 +51,6 @@ def test_device_budget_is_respected_and_changes_no_result(budget, table, tmp_pat
     assert stats.num_entries == plain.stats().num_entries
     assert device.hit_rate + host.hit_rate == pytest.approx(1)
     assert plain.stats().tiers[0].hit_rate == 1
-
-
-def mapped_kib(folder: Path, of: str) -> int:
-    """Return the sum of a figure of the mappings of a folder's files, which have no names."""
-    found, num = False, 0
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if re.match("[0-9a-f]+-", line):
-            found = f" {folder}/" in line
-        elif found and line.startswith(f"{of}:"):
-            num += int(line.split()[1])
-    return num
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")

@@ -341,6 +341,8 @@ draw_replay begin=0|not:-1,10,MAX end=9|not:-1,2**40,MAX half_life=2.0|not:0.0,-
 derive_key
 {ID_MAP.format("IntIdMap", "(ids(7,8,9),None)")}
 {ID_MAP.format("StringIdMap", "(ids(0,1,2,3),letters())")}
+IntIdMap.hold_index_in @known_ids("IntIdMap") folder="."
+StringIdMap.hold_index_in @known_ids("StringIdMap") folder="."
 IntIdMap.decode @known_ids("IntIdMap") nodes=ids(0,1,2)|in:0,6 out=ids(0,0,0)
 StringIdMap.decode_offsets @known_ids("StringIdMap") nodes=ids(0,1,2)|in:0,6
   out=ids(0,0,0,0)
@@ -387,6 +389,7 @@ RowReader.start =read_rows() id=ids(0,2,4)|in:MIN,5|any_shape size=5|not:-1,4,6,
 probe_reads path=__file__
 ReservedMemory.__init__ bytes=1<<20|not:-1
 ReservedMemory.drop @core.ReservedMemory(1<<20) bytes=4096|not:-1
+ReservedMemory.clear @core.ReservedMemory(1<<20) begin=0|not:-1,1,MAX bytes=0|not:-1,1,MAX
 ReservedMemory.commit @core.ReservedMemory(1<<20) bytes=4096|not:-1,(1<<20)+1,MAX
 RowCache.__init__ policy=core.CachePolicy.lru capacity=4|not:-1,2**30,MAX row_bytes=16|not:-1,0
 RowCache.look_up @cache() id=ids(0,2,4)|in:MIN,5|any_length size=5|not:-1,0,4

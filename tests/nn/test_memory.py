@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from helpers.effort import tries
+from helpers.effort import cases, tries
 from helpers.made_tables import with_past
 from tgflow.base.peers import PARTS
 from tgflow.nn import NodeMemory
@@ -96,10 +96,11 @@ def test_versions_match_a_dict_and_round_trip_through_partitions(writes, history
 
 @pytest.mark.parametrize("placement", ["model", "host"])
 @settings(max_examples=tries(60), deadline=None)
-@example([({0, 1, 2, 3}, 1)] * 4, 2, 3, False)
-@given(WRITES, st.integers(0, 4), st.sampled_from([0, 3, 1000]), st.booleans())
+@example([({0, 1, 2, 3}, 1)] * 4, 2, 3, False, False)
+@example([({n, n + 1}, 1) for n in range(12)], 2, 3, False, True)
+@given(WRITES, st.integers(0, 4), st.sampled_from([0, 3, 1000]), st.booleans(), st.booleans())
 def test_frozen_state_is_unchanged_by_writes_beside_its_copies(
-    placement, writes, cut, history, is_reset
+    placement, writes, cut, history, is_reset, forgets
 ):
     memory = with_past(NodeMemory(2, 1, memory_table(3, placement)), history)
     all_writes = [*numbered(writes)]
@@ -107,6 +108,8 @@ def test_frozen_state_is_unchanged_by_writes_beside_its_copies(
     later = iter(all_writes[cut:])
     for each in all_writes[:cut]:
         write(memory, *each)
+        if forgets:
+            memory.forget(each[-1] - 2, each[-1] - 2)
     expected, take = memory.state_dict(), memory.frozen()
     parted, parts = memory.parted(), [memory.parted()(part) for part in range(PARTS)]
     pages = memory._pages
@@ -116,6 +119,8 @@ def test_frozen_state_is_unchanged_by_writes_beside_its_copies(
         for node in range(size):
             for nodes, value, position in islice(later, 1):
                 write(memory, [*nodes, *range(40, 40 + int(value))], value, position)  # rows move
+                if forgets:
+                    memory.forget(position, position)
             yield slice(node, node + 1)
         if is_reset:
             memory.reset()
@@ -141,6 +146,47 @@ def test_pages_of_dropped_versions_are_freed_and_kept_ones_stay():
             assert rows.memory[:, -1].tolist() == [expected.read(node, at) for node in range(9)]
         held = int((memory.history.rows != 0).sum()) / 2048
         assert held <= 80  # 65 are kept; of each 4 that are freed at once, half a page stays
+
+
+@pytest.mark.parametrize("placement", cases(["model", "host"], ["model"]))
+@settings(max_examples=tries(80), deadline=None)
+@example([({n}, 1) for n in range(25)], 30, 3, [True])
+@given(WRITES, st.integers(1, 30), st.integers(0, 12), st.lists(st.booleans(), min_size=1))
+def test_rows_of_forgotten_nodes_go_to_others_and_no_read_changes(
+    placement, writes, history, horizon, moments
+):
+    """Whenever they are forgotten, and after saving; new nodes come for ever."""
+    made = [with_past(NodeMemory(2, 1, memory_table(3, placement)), history) for _ in range(3)]
+    expected, largest, ids, written_at = DictMemory(history), 0, set(), {0.0: 0}
+    for number, (drawn, value, last) in enumerate(numbered(writes)):
+        nodes = [node + 300 * number // 2 for node in drawn]
+        ids |= {*nodes}
+        first = max(0, last - horizon)
+        for memory, forgets in zip(made, (True, moments[number % len(moments)]), strict=False):
+            write(memory, nodes, value, last)
+            if forgets:
+                memory.forget(first, first)
+        made[2].load_parted([made[2].parted()(part) for part in range(PARTS)].__getitem__)
+        write(made[2], nodes, value, last)
+        made[2].forget(first, first)
+        expected.write(nodes, value, last)
+        written_at[value] = last
+        assert_equal(made[2].state_dict(), made[0].state_dict())
+        kept = [node for node in ids if expected.versions[node][-1][0] >= first]
+        largest = max(largest, len(kept) + len(nodes))
+        assert made[0].num_kept == len(kept)
+        ends = [at for node in ids for at, _ in expected.versions[node][1:]]
+        assert len(made[0].history) <= sum(at > first for at in ends)
+        queries = [(node, at) for node in [*ids, 2] for at in range(first, last + 2)]
+        values = [expected.read(*query) for query in queries]
+        values = [value if written_at[value] >= first else 0 for value in values]
+        asked = torch.tensor(queries).t()
+        for memory in made:
+            found = memory.read(*asked, since=torch.tensor([first]))
+            assert found.memory[:, 1].tolist() == values
+            assert found.has_mail.tolist() == [value > 0 for value in values]
+    if writes:
+        assert made[0].slots.size <= 10 + largest + 1  # ten nodes before the first is forgotten
 
 
 @settings(max_examples=tries(60), deadline=None)

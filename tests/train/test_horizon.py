@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from helpers.plans import tied_events
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.graph import EventLog, Horizon
 from tgflow.graph.tables import FeatureTable
+from tgflow.nn import NodeMemory
 from tgflow.train import trainer_state
 
 X = 100  # no whole number of rows is a page
@@ -93,6 +95,34 @@ def test_moment_of_freeing_changes_no_bit(
         other.run(EVENTS)
         with pytest.raises(AssertionError):
             assert_same(frees, other)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_moment_of_forgetting_nodes_changes_no_parameter(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New nodes come for ever, and others return."""
+    rng = torch.Generator().manual_seed(seed)
+    nodes = EVENTS.src + torch.arange(600) // 4
+    events = replace(EVENTS, src=nodes, dst=nodes + 1 + EVENTS.dst)
+    at_once = trainer_of(Horizon(160))
+    at_once.run(events)
+    forget = NodeMemory.forget
+
+    def sometimes(memory: NodeMemory, first: int, tick: int) -> None:
+        if torch.rand((), generator=rng) < 0.3:
+            forget(memory, first, tick)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeMemory, "forget", sometimes)
+        later = trainer_of(Horizon(160))
+        later.run(events)
+    for name, x in at_once.model.state_dict().items():
+        assert torch.equal(x, later.model.state_dict()[name]), name
+    memory = at_once.model.state
+    assert isinstance(memory, NodeMemory)
+    assert memory.num_kept < memory.num_nodes / 2
+    assert len(memory.state_dict()["rows"]) == memory.num_kept
 
 
 @pytest.mark.parametrize("placement", ["host", "disk", "file"])

@@ -233,6 +233,8 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         text = f"{_growth_text(found['scores'])}, in {found['scores']['to']}"
         rows.append(("scores", printable(text)))
     rows.append(("disk", _with_parts(_growth_text(found["disk"]), found["disk"]["parts"])))
+    if nodes := health.get("nodes"):
+        rows.append(("nodes", f"{nodes['kept']:,} kept, {nodes['forgotten']:,} forgotten"))
     if memory := health.get("memory"):
         rows.append(("memory", _with_parts(num_bytes(sum(memory.values())), memory)))
     for name, each in (health.get("outlook") or {}).items():

@@ -51,6 +51,7 @@ class NodeIds:
     def __init__(self, bipartite: bool = False) -> None:
         self.bipartite = bipartite
         self._map: _native.IntIdMap | _native.StringIdMap | None = None
+        self._folder: str | None = None
         self.files: dict[str, dict[int, tuple[int, int]]] = {}
         """The files that hold items instead of memory, by column, as `EventLog.files`."""
 
@@ -91,8 +92,22 @@ class NodeIds:
         if self._map is None:
             maps = _native.IntIdMap if kind == "integers" else _native.StringIdMap
             self._map = maps(self.bipartite)
+            self.hold_index_in(self._folder)
         self._map.encode(sources.parts, targets.parts, src_out, dst_out)
         return src_out, dst_out
+
+    def hold_index_in(self, folder: str | None) -> None:
+        """Hold the table that finds ids in a file of a folder, without a name, once it is large.
+
+        It is made again from the ids when these are loaded.
+
+        Raises:
+            OSError: If the folder has no room. `encode` raises it, too; the ids before are then in
+                the map, and a later call goes on.
+        """
+        self._folder = folder
+        if self._map is not None and folder is not None:
+            self._map.hold_index_in(folder)
 
     def read(self, column: Any) -> pa.Array:
         """Return a file's column of ids in the kind of the map; see `read_ids`."""
@@ -238,6 +253,7 @@ class NodeIds:
     def replace(self, other: NodeIds) -> None:
         """Replace the map by another, which must not change afterwards."""
         self.bipartite, self._map, self.files = other.bipartite, other._map, other.files
+        self.hold_index_in(self._folder)
 
     def extend(self, state: dict[str, Tensor]) -> None:
         """Add the next ids, from a `state_dict` of them alone.

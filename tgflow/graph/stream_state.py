@@ -56,6 +56,17 @@ class PartedState(StreamState, Protocol):
     on which process holds which nodes, nor on earlier reads.
     """
 
+    def forget(self, first: int, tick: int) -> None:
+        """Give the initial state to the nodes whose last event is before a horizon; free memory.
+
+        Called between micro-batches, whenever the horizon has moved, at log positions that depend
+        on the log alone. What is read later has no event before `tick`, or is initial.
+
+        Args:
+            first: Log position at which the horizon begins.
+            tick: The log's clock there.
+        """
+
     def frozen(self) -> Callable[[], dict[str, Tensor]]:
         """Return a function that returns `state_dict` as of now; called once, on any thread."""
 

@@ -24,6 +24,7 @@ from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mention_nodes
 from tgflow.graph.query import relation_bits
 from tgflow.graph.stats import GraphStats, graph_stats
+from tgflow.graph.stream_state import PartedState, StreamState
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
 
@@ -396,14 +397,21 @@ class TemporalGraph:
                 self.edge_x.forget(log_first)
             self.forgotten = first
 
-    def forget_outside(self, position: int) -> None:
+    def forget_outside(self, position: int, states: Iterable[StreamState | None] = ()) -> None:
         """Free what batches that begin at `position` or later do not see, as `forget`.
 
         Once that is a fifth of what they see: it takes a pass over all nodes.
+
+        Args:
+            position: Log position.
+            states: Those of models; what they keep of nodes that have no later event is freed.
         """
         first = self.since(position)
         if 5 * (first - self.forgotten) >= max(position - first, 1):
             self.forget(first)
+            for state in states:
+                if isinstance(state, PartedState):
+                    state.forget(first, self.log.native.since(first)[0])
 
     @property
     def mutations(self) -> tuple[Mutation, ...]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 has_bfloat16, multiply = _core.has_bfloat16, _core.multiply
+ReservedMemory = _core.ReservedMemory
 version_links, version_slots = _core.version_links, _core.version_slots
 attend_projected = _core.attend_projected
 

@@ -27,6 +27,7 @@ LINK_WIDTH = 3
 NODE, SINCE = range(2)
 ORIGIN_WIDTH = 2
 NO_VERSION = -1
+_NEVER = -(1 << 62)
 COLUMNS = ("rows", "clock", "origin")
 
 
@@ -104,11 +105,11 @@ class VersionHistory(nn.Module):
         origin = self.origin[: min(self.next, self.capacity)]
         return (origin[:, SINCE] >= self.position - self.num_events).nonzero().squeeze(1)
 
-    def with_events(self, num_events: int) -> VersionHistory:
+    def with_events(self, num_events: int, heads_of: Callable[[Tensor], Tensor]) -> VersionHistory:
         other = VersionHistory(num_events, self.rows.shape[1], self.clock.shape[1])
         other.to(self.rows.device)
         other.resize(len(self.head))
-        other.load_state_dict(self.state_dict())
+        other.load_state_dict(self.state_dict(), heads_of)
         return other
 
     def resize(self, num_nodes: int) -> None:
@@ -130,17 +131,28 @@ class VersionHistory(nn.Module):
         self._count(0, 0)
         self.head.fill_(NO_VERSION)
 
-    def append(self, nodes: Tensor, rows: Tensor, clock: Tensor, position: int) -> None:
+    def append(
+        self, nodes: Tensor, heads: Tensor, rows: Tensor, clock: Tensor, position: int
+    ) -> None:
         """Keep the rows overwritten by a write at `position`: one of each of some distinct nodes.
 
         Every write calls it, also one without rows. Only the last `capacity` rows are kept. CPU
         only.
+
+        Args:
+            nodes: int64 `[R]`.
+            heads: Where the nodes' lists begin, as for `read`, int64 `[R]`.
+            rows: float32 `[R, width]`.
+            clock: int64 `[R, clock_width]`.
+            position: Log position of the write.
         """
-        self._append(nodes, rows, clock, self._position)
+        self._append(nodes, heads, rows, clock, self._position)
         self._position = position
 
-    def _append(self, nodes: Tensor, rows: Tensor, clock: Tensor, since: int) -> None:
-        nodes, rows, clock = (x[-self.capacity :] for x in (nodes, rows, clock))
+    def _append(
+        self, nodes: Tensor, heads: Tensor, rows: Tensor, clock: Tensor, since: int
+    ) -> None:
+        nodes, heads, rows, clock = (x[-self.capacity :] for x in (nodes, heads, rows, clock))
         if len(nodes) == 0:
             return
         self._reserve(self._next + len(nodes))
@@ -148,14 +160,14 @@ class VersionHistory(nn.Module):
         slot = number % self.capacity
         link = nodes.new_empty(len(nodes), LINK_WIDTH)
         # before the rows it reads are overwritten
-        version_links(**self._ring(), node=nodes.contiguous(), out=link)
+        version_links(**self._ring(), node=heads.contiguous(), out=link)
         self._freezer.keep(slot)
         self.rows.index_copy_(0, slot, rows)
         self.clock.index_copy_(0, slot, clock)
         self.link.index_copy_(0, slot, link)
         origin = torch.stack([nodes, torch.full_like(nodes, since)], dim=1)
         self.origin.index_copy_(0, slot, origin)
-        self.head.index_copy_(0, nodes, number)
+        self.head.index_copy_(0, heads, number)
         self._next += len(nodes)
         if self._next >= self._free_at:
             self._free_dropped()
@@ -176,17 +188,34 @@ class VersionHistory(nn.Module):
         columns = {name: getattr(self, name) for name in ("clock", "link", "origin", "head")}
         return {**columns, "counts": (self._next, self._position), "num_events": self.num_events}
 
-    def read(self, nodes: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    def forget(self, first: int, settled: Tensor, dead: Tensor) -> None:
+        """Drop the rows that were overwritten at a log position or before.
+
+        Args:
+            first: Log position.
+            settled: Heads of the nodes whose current rows are of that position or before.
+            dead: Those of them whose lists end.
+        """
+        size, oldest = min(self.next, self.capacity), max(0, self.next - self.capacity)
+        old = (self.clock[:size, -1] <= first).nonzero().squeeze(1)
+        number = torch.cat([self.head[settled], self.link[old, 0]])
+        slots = number[number >= oldest] % max(1, self.capacity)
+        self._freezer.keep(slots)
+        self.origin[slots, SINCE] = _NEVER
+        self.head.index_fill_(0, dead, NO_VERSION)
+
+    def read(self, heads: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return the latest version at or before each position, zeros if it is not kept.
 
-        CPU only.
+        CPU only. Lists begin at `heads`, int64 `[R]`: at their nodes, or wherever `append` put
+        them.
         """
         if len(self.rows) == 0:
-            num = len(nodes)
+            num = len(heads)
             rows = self.rows.new_zeros(num, self.rows.shape[1])
             return rows, self.clock.new_zeros(num, self.clock.shape[1])
-        slot = nodes.new_empty(len(nodes))
-        asked: dict[str, Any] = {"node": nodes.contiguous(), "position": position.contiguous()}
+        slot = heads.new_empty(len(heads))
+        asked: dict[str, Any] = {"node": heads.contiguous(), "position": position.contiguous()}
         version_slots(**self._ring(), **asked, out=slot)
         missing, slot = (slot < 0).unsqueeze(1), slot.clamp(min=0)
         rows = self.rows.index_select(0, slot).masked_fill_(missing, 0.0)
@@ -238,8 +267,13 @@ class VersionHistory(nn.Module):
 
         return take
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
-        """Load the state of a history of as many nodes; `num_events` stays."""
+    def load_state_dict(  # type: ignore[override]
+        self, state: Mapping[str, Tensor], heads_of: Callable[[Tensor], Tensor] = torch.clone
+    ) -> None:
+        """Load the state of a history of as many nodes; `num_events` stays.
+
+        `heads_of` returns where the list of each of its nodes begins.
+        """
         made = self
         if not self._on_host:
             made = VersionHistory(self.num_events, self.rows.shape[1], self.clock.shape[1])
@@ -249,7 +283,7 @@ class VersionHistory(nn.Module):
         since, sizes = torch.unique_consecutive(columns["origin"][:, SINCE], return_counts=True)
         writes = (torch.split(columns[name], sizes.tolist()) for name in COLUMNS)
         for first, rows, clock, origin in zip(since.tolist(), *writes, strict=True):
-            made._append(origin[:, NODE], rows, clock, first)
+            made._append(nodes := origin[:, NODE], heads_of(nodes), rows, clock, first)
         made._count(made._next, int(state["events"][0]))
         for name in () if made is self else (*COLUMNS, "link", "head", "counts"):
             table = getattr(made, name)

@@ -17,7 +17,7 @@ from tgflow.base.peers import PARTS
 from tgflow.cuda.device import device_of
 from tgflow.nn.frozen import Freezer
 from tgflow.nn.history import COLUMNS, NODE, ORIGIN_WIDTH, SINCE, VersionHistory, in_order
-from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
+from tgflow.nn.memory_table import MemoryTable, RowSlots, TensorTable, check_memory_table, grow_to
 
 if TYPE_CHECKING:
     from tgflow.cuda.memory import MemoryBuffers, Versions
@@ -78,6 +78,8 @@ class MemoryRows:
 
 HISTORY = "history."
 """Prefix of the names of a history's tensors."""
+NODES = "nodes"
+"""Name of the nodes of saved rows, ascending; without them row i is node i's."""
 
 
 def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -93,7 +95,11 @@ def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     step, sizes = len(parts), [len(each["clock"]) for each in parts]
     ends = [part + step * (size - 1) + 1 for part, size in enumerate(sizes) if size]
     state = {}
-    for name in ("rows", "clock"):
+    if any(NODES in each for each in parts):
+        state = {name: torch.cat([part[name] for part in parts]) for name in (NODES, *_OF_ROWS)}
+        order = state[NODES].argsort()
+        state = {name: x[order] for name, x in state.items()}
+    for name in _OF_ROWS if NODES not in state else ():
         state[name] = parts[0][name].new_zeros(max(ends, default=0), parts[0][name].shape[1])
         for part, found in enumerate(parts):
             state[name][part : part + step * sizes[part] : step] = found[name]
@@ -108,6 +114,14 @@ def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return state | merged | {HISTORY + "events": events[0]}
 
 
+def num_nodes_in(state: Mapping[str, Tensor]) -> int:
+    """Return the largest node with a row in a memory's state, plus one."""
+    nodes = state.get(NODES)
+    if nodes is None:
+        return len(state["clock"])
+    return int(nodes[-1]) + 1 if len(nodes) else 0
+
+
 def _checked_history(
     state: Mapping[str, Tensor], dim: int, dtype: torch.dtype
 ) -> dict[str, Tensor]:
@@ -115,6 +129,11 @@ def _checked_history(
     rows, clock = state["rows"], state["clock"]
     _check("rows", rows, dtype, dim)
     _check("clock", clock, torch.int64, CLOCK_WIDTH, len(rows))
+    kept = state.get(NODES)
+    if kept is not None:
+        is_ordered = kept.dtype == torch.int64 and kept.shape == (len(rows),)
+        if not is_ordered or bool((kept < 0).any()) or bool((kept.diff() <= 0).any()):
+            raise ValueError(f"the saved memory's nodes do not rise from 0 on, one a row: {kept}")
     history = {k.removeprefix(HISTORY): v for k, v in state.items() if k.startswith(HISTORY)}
     if not history:
         return history
@@ -128,13 +147,26 @@ def _checked_history(
     if num_events < 1 or position < 0:
         raise ValueError(f"the saved memory keeps a history of {num_events} events to {position}")
     nodes, since = origin[:, NODE], origin[:, SINCE]
-    if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(clock):
+    is_known = (nodes >= 0) & (nodes < len(clock)) if kept is None else torch.isin(nodes, kept)
+    if not bool(is_known.all()):
         raise ValueError(f"the saved history has nodes that the saved memory lacks: {nodes}")
     if len(since) and (
         int(since[0]) < 0 or int(since[-1]) > position or bool((since.diff() < 0).any())
     ):
         raise ValueError(f"history.origin has positions that do not rise from 0 to {position}")
     return history
+
+
+def _by_node(nodes: Tensor) -> Tensor:
+    """Return the rows that have nodes, in the order of these."""
+    used = (nodes >= 0).nonzero().squeeze(1)
+    return used[nodes[used].argsort()]
+
+
+def _split(x: Tensor, of: Tensor, num_parts: int) -> Sequence[Tensor]:
+    """Return the items of each part, in order; `of` has the part of each."""
+    order = of.argsort(stable=True)
+    return torch.split(x[order], of.bincount(minlength=num_parts).tolist())
 
 
 def _check(
@@ -148,6 +180,7 @@ def _check(
         )
 
 
+_OF_ROWS = ("rows", "clock")
 _PAGE_BYTES = 4 << 20
 
 
@@ -158,6 +191,9 @@ class NodeMemory(nn.Module):
     overwritten row moves into a bounded history, from which replayed events read their nodes'
     earlier versions. A version dropped from the history reads as the initial state, never as a
     later one: this may cost accuracy, but nothing leaks from the future.
+
+    Row i is node i's until `forget`, which gives the rows of forgotten nodes to others. On a device
+    they are only reset, and its memory has a row for every node.
 
     Rows are in a table; the default is a buffer that follows `Module.to`, as clocks (32 bytes a
     node) and history always do. Another table stays in place, so memory may exceed a GPU's; results
@@ -198,6 +234,9 @@ class NodeMemory(nn.Module):
         self.register_buffer("seen", clock.new_zeros(()), persistent=False)
         self.history = None
         self._freezer = Freezer()
+        self._forgets = False
+        self.slots: RowSlots | None = None
+        """Rows by node, of a memory on the CPU that has forgotten some; None: row i is node i's."""
 
     @property
     def num_nodes(self) -> int:
@@ -207,7 +246,10 @@ class NodeMemory(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self._freezer.keep()
         self._set_num_nodes(self.num_nodes)
+        state = None if self.slots is None else self.state_dict()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if state is not None:
+            self.load_state_dict(state)
         return self
 
     def _set_num_nodes(self, num_nodes: int) -> None:
@@ -216,8 +258,18 @@ class NodeMemory(nn.Module):
 
     @property
     def num_rows(self) -> int:
-        """Rows held: one for each node, and the overwritten ones."""
-        return self.num_nodes + (0 if self.history is None else len(self.history))
+        """Rows held: one for each node that has not been forgotten, and the overwritten ones."""
+        return self.num_kept + (0 if self.history is None else len(self.history))
+
+    @property
+    def num_kept(self) -> int:
+        """Nodes that have a row."""
+        return self.num_nodes - self.num_forgotten
+
+    @property
+    def num_forgotten(self) -> int:
+        """Nodes that have none, of a memory on the CPU that has forgotten some."""
+        return 0 if self.slots is None else self._num_nodes - len(self.slots)
 
     @property
     def row_bytes(self) -> int:
@@ -245,7 +297,7 @@ class NodeMemory(nn.Module):
             self.history = VersionHistory(num_events, self.table.dim, CLOCK_WIDTH, last)
             self.history.to(self.clock.device).resize(len(self.clock))
         elif self.history.num_events != num_events:
-            self.history = self.history.with_events(num_events)
+            self.history = self.history.with_events(num_events, self._rows_of)
 
     def resize(self, num_nodes: int) -> None:
         """Grow to at least `num_nodes` nodes. Amortized.
@@ -259,20 +311,23 @@ class NodeMemory(nn.Module):
             if not self.clock.is_cpu:
                 self.seen.clamp_(min=num_nodes)
 
-    def _make_room(self, num_nodes: int) -> None:
-        table = self.table
-        if num_nodes > len(table):
+    def _make_room(self, num: int) -> None:
+        table, slots = self.table, self.slots
+        if slots is not None:
+            slots.cover(num)
+            num = slots.size
+        if num > len(table):
             at = self.clock.device if isinstance(table, TensorTable) else None
-            for page in self._pages(num_nodes - len(table)):
+            for page in self._pages(num - len(table)):
                 shape = page.stop - page.start, table.dim
                 table.append(torch.zeros(shape, dtype=table.dtype, device=at))
             if table.placement == "disk":
                 raise MemoryError(
-                    f"the memory of {num_nodes} nodes has outgrown its table, which spilled to "
+                    f"the memory of {num} nodes has outgrown its table, which spilled to "
                     "disk, where rows are immutable; give it a larger budget"
                 )
-        if num_nodes > len(self.clock):
-            self.clock = grow_to(self.clock, num_nodes)
+        if num > len(self.clock):
+            self.clock = grow_to(self.clock, num)
             if self.history is not None:
                 self.history.resize(len(self.clock))
 
@@ -313,14 +368,44 @@ class NodeMemory(nn.Module):
         finally:
             self._is_lost = before
 
+    def forget(self, first: int, tick: int) -> None:
+        """Reset the nodes whose last event is before a horizon. See `PartedState`.
+
+        Synchronizes with a device.
+        """
+        self._forgets = True
+        if self.clock.is_cpu and self.slots is None:
+            empty = len(self.table)
+            self._make_room(empty + 1)
+            node = torch.where(self.clock[: empty + 1, HAS_MAIL] != 0, torch.arange(empty + 1), -1)
+            self.slots = RowSlots(node, empty)
+            self.slots.cover(self._num_nodes)
+        # rows that no replayed event can ask for an earlier version of
+        is_settled = (self.clock[:, HAS_MAIL] != 0) & (self.clock[:, POSITION] <= first)
+        settled = is_settled.nonzero().squeeze(1)
+        dead = settled[self.clock[settled, MAIL_T] < tick]
+        if self.history is not None:
+            self.history.forget(first, settled, dead)
+        self._freezer.keep(dead)
+        self._zero(dead)
+        if self.slots is not None:
+            self.slots.free(dead)
+
+    def _zero(self, rows: Tensor) -> None:
+        for page in self._pages(len(rows)):
+            ids = rows[page]
+            self.table.scatter_(ids, torch.zeros(len(ids), self.table.dim))
+        self.clock.index_fill_(0, rows, 0)
+
+    def _rows_of(self, nodes: Tensor) -> Tensor:
+        return nodes if self.slots is None else self.slots.of(nodes)
+
     def reset(self) -> None:
         """Reset all rows and the history; the nodes stay."""
         self._freezer.keep()
-        written = (self.clock[:, HAS_MAIL] != 0).nonzero().squeeze(1)
-        for page in self._pages(len(written)):
-            ids = written[page]
-            self.table.scatter_(ids, torch.zeros(len(ids), self.table.dim))
-        self.clock.zero_()
+        self._zero(written := (self.clock[:, HAS_MAIL] != 0).nonzero().squeeze(1))
+        if self.slots is not None:
+            self.slots.free(written)
         if self.history is not None:
             self.history.reset()
 
@@ -349,7 +434,8 @@ class NodeMemory(nn.Module):
             kernels = device_of(nodes.device).kernels
             found = read_versions(kernels, self._kernel_buffers(), nodes, position, of_table)
             return MemoryRows(*found, self.dim)
-        rows, clock = self.table.gather(nodes), self.clock.index_select(0, nodes)
+        at = self._rows_of(nodes)
+        rows, clock = self.table.gather(at), self.clock.index_select(0, at)
         is_stale = clock[:, POSITION] > position
         if bool(is_stale.any()):
             stale = is_stale.nonzero().squeeze(1)
@@ -362,7 +448,7 @@ class NodeMemory(nn.Module):
                     "events to look back"
                 )
             old_rows, old_clock = self.history.read(
-                nodes.index_select(0, stale), position.index_select(0, stale)
+                at.index_select(0, stale), position.index_select(0, stale)
             )
             rows.index_copy_(0, stale, old_rows)
             clock.index_copy_(0, stale, old_clock)
@@ -416,15 +502,20 @@ class NodeMemory(nn.Module):
         self._replace(nodes, rows, clock, int(position))
 
     def _replace(self, nodes: Tensor, rows: Tensor, clock: Tensor, position: int) -> None:
+        at = nodes
+        if self.slots is not None:
+            at = self.slots.give(nodes)
+            self._make_room(self._num_nodes)
         if self.history is not None:
             # rows whose current version can still be read later
-            version = self.clock[:, POSITION].index_select(0, nodes)
-            old = nodes[(version > 0) & (version < position)]
+            version = self.clock[:, POSITION].index_select(0, at)
+            is_kept = (version > 0) & (version < position)
+            old = at[is_kept]
             was = self.table.gather(old), self.clock.index_select(0, old)
-            self.history.append(old, *was, position)
-        self._freezer.keep(nodes)
-        self.table.scatter_(nodes, rows)
-        self.clock.index_copy_(0, nodes, clock)
+            self.history.append(nodes[is_kept], old, *was, position)
+        self._freezer.keep(at)
+        self.table.scatter_(at, rows)
+        self.clock.index_copy_(0, at, clock)
 
     def rows_of(self, nodes: Tensor) -> dict[str, Tensor]:
         """Return the current rows of distinct nodes on the CPU, int64 `[R]`, for `put_rows`.
@@ -432,7 +523,7 @@ class NodeMemory(nn.Module):
         Synchronizes with a device.
         """
         self._cover(nodes)
-        there = nodes.to(self.clock.device)
+        there = self._rows_of(nodes.to(self.clock.device))
         rows, clock = self.table.gather(there), self.clock.index_select(0, there)
         return {"nodes": nodes, "rows": rows.cpu(), "clock": clock.cpu()}
 
@@ -443,7 +534,7 @@ class NodeMemory(nn.Module):
         """
         nodes, rows, clock = changes["nodes"], changes["rows"], changes["clock"]
         self._cover(nodes, writes=True)
-        version = self.clock[:, POSITION].index_select(0, nodes)
+        version = self.clock[:, POSITION].index_select(0, self._rows_of(nodes))
         new = (clock[:, POSITION] > version).nonzero().squeeze(1)
         if len(new):
             nodes, rows, clock = (x.index_select(0, new) for x in (nodes, rows, clock))
@@ -482,14 +573,36 @@ class NodeMemory(nn.Module):
 
         On the CPU little is copied until then: rows that change meanwhile are copied before.
         """
+        take = self._frozen()
+
+        def sorted_() -> dict[str, Tensor]:
+            state = take()
+            if NODES in state:
+                order = _by_node(state[NODES])
+                state |= {name: state[name][order] for name in (NODES, *_OF_ROWS)}
+            return state
+
+        return sorted_
+
+    def _frozen(self) -> Callable[[], dict[str, Tensor]]:
+        """Do the same as `frozen`; if nodes are saved, rows are in any order, free ones too."""
         size, on_host = self.num_nodes, self.clock.is_cpu
+        node = None
+        if self.slots is not None:
+            size, node = self.slots.size, self.slots.node[: self.slots.size].clone()
         past = dict if self.history is None else self.history.frozen()
         rows = self._freezer.freeze(size, self._columns)
 
         def copy() -> dict[str, Tensor]:
             out = self._room(size), self.clock.new_empty(size, CLOCK_WIDTH)
             rows.copy_to(out, self._pages(size))
-            return dict(zip(("rows", "clock"), out, strict=True))
+            found = dict(zip(_OF_ROWS, out, strict=True))
+            if node is not None:
+                found[NODES] = node
+            elif self._forgets:  # on a device
+                ids = torch.arange(size, device=out[1].device)
+                found[NODES] = torch.where(out[1][:, HAS_MAIL] != 0, ids, -1)
+            return found
 
         state = {} if on_host else copy()
 
@@ -505,30 +618,39 @@ class NodeMemory(nn.Module):
 
     def parted(self, num_parts: int = PARTS) -> Callable[[int], dict[str, Tensor]]:
         """Return the state as of now, part by part of the nodes. See `PartedState`."""
-        frozen = self.frozen()
+        frozen = cache(self._frozen())
 
         @cache
-        def split() -> list[dict[str, Tensor]]:
+        def rows_of_parts() -> Sequence[slice | Tensor]:
             state = frozen()
-            clock, origin = state["clock"], state.get(HISTORY + "origin")
+            if NODES in state:
+                order = _by_node(state[NODES])
+                return _split(order, state[NODES][order] % num_parts, num_parts)
             # a part ends with its last node that was written
-            written = clock[:, HAS_MAIL].nonzero().squeeze(1)
-            ends = clock.new_zeros(num_parts)
+            written = state["clock"][:, HAS_MAIL].nonzero().squeeze(1)
+            ends = written.new_zeros(num_parts)
             ends.scatter_reduce_(0, written % num_parts, written // num_parts + 1, "amax")
-            parts = []
-            for part, size in enumerate(ends.tolist()):
-                own = slice(part, part + num_parts * size, num_parts)
-                parts.append({name: state[name][own] for name in ("rows", "clock")})
-            if origin is None:
-                return parts
-            of = origin[:, NODE] % num_parts
-            slots = torch.split(of.argsort(stable=True), of.bincount(minlength=num_parts).tolist())
-            for found, slot in zip(parts, slots, strict=True):
-                found |= {HISTORY + name: state[HISTORY + name][slot] for name in COLUMNS}
-                found[HISTORY + "events"] = state[HISTORY + "events"]
-            return parts
+            return [
+                slice(part, part + num_parts * size, num_parts)
+                for part, size in enumerate(ends.tolist())
+            ]
 
-        return lambda part: split()[part]
+        @cache
+        def slots_of_parts() -> Sequence[Tensor]:
+            of = frozen()[HISTORY + "origin"][:, NODE] % num_parts
+            return _split(torch.arange(len(of), device=of.device), of, num_parts)
+
+        def take(part: int) -> dict[str, Tensor]:
+            state = frozen()
+            own = rows_of_parts()[part]
+            found = {name: state[name][own] for name in (NODES, *_OF_ROWS) if name in state}
+            if HISTORY + "events" not in state:
+                return found
+            slot = slots_of_parts()[part]
+            found |= {HISTORY + name: state[HISTORY + name][slot] for name in COLUMNS}
+            return found | {HISTORY + "events": state[HISTORY + "events"]}
+
+        return take
 
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
         """Load the parts that `parted` returned, of all nodes. See `PartedState`.
@@ -561,18 +683,26 @@ class NodeMemory(nn.Module):
         """
         history = _checked_history(state, self.table.dim, self.table.dtype)
         rows, clock = state["rows"], state["clock"]
-        num_nodes = len(rows)
-        num_events = int(history["events"][1]) if history else 0
-        self.resize(num_nodes)
-        self.reset()
+        num_nodes, num_events = num_nodes_in(state), int(history["events"][1]) if history else 0
+        self._freezer.keep()
+        self.slots, self._forgets = None, NODES in state
+        at = torch.arange(len(rows))
+        if self._forgets and self.clock.is_cpu:
+            self._make_room(len(rows) + 1)
+            self.reset()
+            self.slots = RowSlots(torch.cat([state[NODES].cpu(), torch.tensor([-1])]), len(rows))
+        else:
+            self._make_room(num_nodes)
+            self.reset()
+            at = state.get(NODES, at).cpu()
         self.keep_past(num_events)
         self._set_num_nodes(num_nodes)
-        ids = torch.arange(num_nodes)
-        for page in self._pages(num_nodes):
-            self.table.scatter_(ids[page], rows[page].cpu())
-        self.clock[:num_nodes] = clock.to(self.clock.device)
+        for page in self._pages(len(rows)):
+            self.table.scatter_(at[page], rows[page].cpu())
+        on = self.clock.device
+        self.clock.index_copy_(0, at.to(on), clock.to(on))
         if self.history is not None:
-            self.history.load_state_dict(history)
+            self.history.load_state_dict(history, self._rows_of)
 
     def _cover(self, nodes: Tensor, *, writes: bool = False) -> None:
         if len(nodes) == 0:

@@ -1,4 +1,4 @@
-"""Storage of the rows of a node memory: a buffer of the model, or a table."""
+"""Storage of the rows of a node memory: a buffer of the model, or a table; and whose they are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tgflow.cuda.device import device_of
 from tgflow.cuda.requirements import require_device
+from tgflow.nn._native import ReservedMemory
 
 if TYPE_CHECKING:
     from tgflow.graph.tables import FeatureTable
@@ -152,3 +153,81 @@ def grow_to(rows: Tensor, size: int) -> Tensor:
     grown = rows.new_zeros((max(size, 2 * len(rows), least), *rows.shape[1:]))
     grown[: len(rows)] = rows
     return grown
+
+
+_PAGE = 4096
+_NODES_OF_PAGE = _PAGE // 4
+_MOST_NODES = 1 << 31
+
+
+class RowSlots:
+    """The row of each node that has one. The others read the row `empty`, which nobody writes to.
+
+    A node takes 4 bytes; whole pages of nodes without rows take none.
+
+    Args:
+        node: The node that has each row, int64 `[N]`; -1 for a free row, and for `empty`.
+        empty: A row.
+    """
+
+    def __init__(self, node: Tensor, empty: int) -> None:
+        self.empty = empty
+        self.node = node
+        """int64 `[rows]`, with spare capacity."""
+        self.size = len(node)
+        """Rows, free ones too."""
+        self._memory = ReservedMemory(4 * _MOST_NODES)
+        self._memory.use_small_pages()
+        # a row's number with the bits of `empty` flipped, so that fresh memory means that row
+        self._flipped = torch.empty(0, dtype=torch.int32)
+        is_free = node < 0
+        used = (~is_free).nonzero().squeeze(1)
+        is_free[empty] = False
+        self._free = is_free.nonzero().squeeze(1)
+        self.cover(int(node.max()) + 1 if len(node) else 0)
+        self._flipped[node[used]] = (used ^ empty).int()
+
+    def __len__(self) -> int:
+        """Return the number of nodes that have a row."""
+        return self.size - len(self._free) - 1
+
+    def __reduce__(self) -> tuple[type[RowSlots], tuple[Tensor, int]]:
+        return RowSlots, (self.node[: self.size].clone(), self.empty)
+
+    def cover(self, num_nodes: int) -> None:
+        """Make `of` accept nodes below `num_nodes`."""
+        if num_nodes > len(self._flipped):
+            self._memory.commit(4 * num_nodes)
+            self._flipped = torch.frombuffer(self._memory, dtype=torch.int32)
+
+    def of(self, nodes: Tensor) -> Tensor:
+        """Return the row of each node, int64 `[N]`."""
+        return self._flipped.index_select(0, nodes).long() ^ self.empty
+
+    def give(self, nodes: Tensor) -> Tensor:
+        """Return the row of each of distinct nodes, of which those without get one."""
+        slot = self.of(nodes)
+        new = (slot == self.empty).nonzero().squeeze(1)
+        if not len(new):
+            return slot
+        old = min(len(new), len(self._free))
+        fresh = torch.arange(self.size, self.size + len(new) - old)
+        rows = torch.cat([self._free[len(self._free) - old :], fresh])
+        self._free = self._free[: len(self._free) - old]
+        self.size += len(fresh)
+        if self.size > len(self.node):
+            self.node = grow_to(self.node, self.size)
+        self.node[rows] = nodes[new]
+        self._flipped[nodes[new]] = (rows ^ self.empty).int()
+        slot[new] = rows
+        return slot
+
+    def free(self, rows: Tensor) -> None:
+        """Take distinct rows from their nodes."""
+        nodes = self.node[rows]
+        self.node[rows] = -1
+        self._free = torch.cat([self._free, rows])
+        self._flipped[nodes] = 0
+        for page in {*(nodes // _NODES_OF_PAGE).tolist()}:
+            if not self._flipped[page * _NODES_OF_PAGE : (page + 1) * _NODES_OF_PAGE].any():
+                self._memory.clear(page * _PAGE, _PAGE)

@@ -15,7 +15,16 @@ from tgflow.base.peers import PARTS, Peers, Shard
 from tgflow.graph.batch import Batch
 from tgflow.graph.sampling.expand import Frontier, distinct
 from tgflow.nn.history import NODE
-from tgflow.nn.memory import CLOCK_WIDTH, HISTORY, POSITION, MemoryRows, NodeMemory, merge_parts
+from tgflow.nn.memory import (
+    CLOCK_WIDTH,
+    HISTORY,
+    NODES,
+    POSITION,
+    MemoryRows,
+    NodeMemory,
+    merge_parts,
+    num_nodes_in,
+)
 from tgflow.ranks.parcel import exchange_parcels, exchange_vectors
 
 _QUERIES = "memory queries"
@@ -149,6 +158,11 @@ class ShardedMemory(nn.Module):
         """Rows that this rank holds: one for each of its nodes, and the overwritten ones."""
         return self.owned.num_rows
 
+    @property
+    def num_forgotten(self) -> int:
+        """Nodes of this rank that have no row any more."""
+        return self.owned.num_forgotten
+
     def keep_past(self, num_events: int) -> None:
         """Keep the rows that the last `num_events` events have overwritten. See `NodeMemory`."""
         self.owned.keep_past(num_events)
@@ -158,15 +172,18 @@ class ShardedMemory(nn.Module):
         """Record the last write, of any nodes, in the history."""
         history = self.owned.history
         if history is not None:
-            history.append(
-                torch.empty(0, dtype=torch.int64), history.rows[:0], history.clock[:0],
-                self._position,
-            )  # fmt: skip
+            nothing = torch.empty(0, dtype=torch.int64)
+            empty = history.rows[:0], history.clock[:0]
+            history.append(nothing, nothing, *empty, self._position)
 
     def reset(self) -> None:
         """Reset all rows and the history; the nodes stay."""
         self.owned.reset()
         self._position, self._wanted = 0, None
+
+    def forget(self, first: int, tick: int) -> None:
+        """Forget this rank's nodes without a later event. See `PartedState`."""
+        self.owned.forget(first, tick)
 
     def ask(self, micro_batches: Sequence[Iterable[Batch]]) -> list[Callable[[], None]]:
         """Send the owners the requests for rows. See `SpreadState.ask`, and `request_rows`."""
@@ -328,7 +345,7 @@ class ShardedMemory(nn.Module):
         """
         own = [self._moved(read(part), self._shard.local) for part in self._shard.parts]
         whole = merge_parts(own)
-        num_own = len(whole["clock"])
+        num_own = num_nodes_in(whole)
         num_nodes = int(self._shard.ids(torch.tensor(num_own - 1))) + 1 if num_own else 0
         position = (
             int(whole[HISTORY + "events"][0])
@@ -339,11 +356,13 @@ class ShardedMemory(nn.Module):
 
     @staticmethod
     def _moved(state: Mapping[str, Tensor], ids: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """Return the state of a part whose history has other ids of its nodes."""
+        """Return the state of a part with other ids of its nodes."""
         name, moved = HISTORY + "origin", dict(state)
         if name in moved:
             moved[name] = moved[name].clone()
             moved[name][:, NODE] = ids(moved[name][:, NODE])
+        if NODES in moved:
+            moved[NODES] = ids(moved[NODES])
         return moved
 
 

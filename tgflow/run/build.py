@@ -213,6 +213,8 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
     if trainer.graph.edge_x is not None:
         opened.callback(close_quietly, trainer.graph.edge_x)
     run.ingest = open_ingest(run, opened)
+    if trainer.graph.horizon is not None:  # ids alone grow for ever
+        run.ingest.ids.hold_index_in(str(run.path))
     if run.types is not None:
         trainer.graph.log.node_types = partial(run.types.of, run.ingest.ids)
     learned = trainer.position - run.note.history

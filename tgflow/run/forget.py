@@ -48,7 +48,7 @@ from tgflow.graph.ids import ERASED, ERASED_NUMBER, NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn import NodeMemory
 from tgflow.nn.history import NODE
-from tgflow.nn.memory import HISTORY, MAIL_T
+from tgflow.nn.memory import HISTORY, MAIL_T, NODES
 from tgflow.run.config import Config, ConfigError
 from tgflow.run.directory import LOCK, SETTINGS
 from tgflow.run.features import edge_file
@@ -576,9 +576,14 @@ class _Erasure:
     def _memory(self, piece: Tensors, part: int | None, dim: int | None) -> None:
         """Make the nodes' rows initial ones, and their partners' mail of their events zeros."""
         step, first = (1, 0) if part is None else (PARTS, part)
-        nodes = torch.arange(len(piece["clock"])) * step + first
-        is_theirs = torch.isin(nodes, self._nodes).unsqueeze(1)
-        piece |= {key: piece[key].masked_fill(is_theirs, 0) for key in ("rows", "clock")}
+        nodes = piece.get(NODES, torch.arange(len(piece["clock"])) * step + first)
+        is_theirs = torch.isin(nodes, self._nodes)
+        if NODES in piece:
+            nodes = nodes[~is_theirs]
+            piece |= {key: piece[key][~is_theirs] for key in (NODES, "rows", "clock")}
+        else:
+            mask = is_theirs.unsqueeze(1)
+            piece |= {key: piece[key].masked_fill(mask, 0) for key in ("rows", "clock")}
         if (origin := piece.get(f"{HISTORY}origin")) is not None:
             kept = ~torch.isin(origin[:, NODE], self._nodes)
             piece |= {

@@ -100,6 +100,9 @@ METRICS = (
     _gauge("tgflow_log_bytes", "Size of the event log.", "log_bytes"),
     _gauge("tgflow_dead_letter_bytes", "Size of the dead letters.", "dead_letter_bytes"),
     _gauge("tgflow_nodes", "Nodes seen.", "num_nodes"),
+    _gauge("tgflow_nodes_kept", "Nodes seen whose memory was not freed.", "nodes.kept"),
+    _gauge("tgflow_nodes_forgotten", "Nodes whose memory was freed: their events are before the "
+           "horizon.", "nodes.forgotten"),
     _gauge("tgflow_store_entries", "Neighbors in the block store.", "store.entries"),
     _gauge("tgflow_store_bytes", "Memory of the block store.", "store.bytes"),
     _gauge("tgflow_store_tier_bytes", "Memory of the block store, by tier.", "store.tier_bytes",
@@ -331,6 +334,7 @@ class RunMetrics:
             "events_per_second": None if record is None else record.events_per_second,
             **{f"prequential_{k}": v for k, v in prequential.items() if k.isidentifier()},
             "position": self._trainer.position,
+            "nodes": self._nodes(),
             "tables": table_figures(self._trainer.graph),
             "checkpoint": {
                 "position": stats.last_step,
@@ -358,6 +362,10 @@ class RunMetrics:
         """Return a line for each resource that ends within a day; see `Outlook.look`."""
         return self.outlook.look(self._trainer.position, self._num_left())
 
+    def _nodes(self) -> dict[str, int]:
+        forgotten = self._trainer.num_forgotten
+        return {"kept": self._trainer.graph.num_nodes - forgotten, "forgotten": forgotten}
+
     def memory(self) -> dict[str, int]:
         """Return the anonymous memory of the process by part, largest first."""
         parts = self._trainer.memory_parts()
@@ -374,6 +382,7 @@ class RunMetrics:
             **({} if record is None else {key: getattr(record, key) for key in _RECORDED}),
             "position": trainer.position,
             "num_nodes": trainer.graph.num_nodes,
+            **{f"nodes.{name}": num for name, num in self._nodes().items()},
             "memory_rows": trainer.memory_rows,
             **device_figures(trainer.device),
             "busy": {"training": 1 - progress.overhead_share()},

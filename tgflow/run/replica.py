@@ -238,9 +238,6 @@ class FrameReplica(Replica):
         for frame in frames:
             if late := _part(frame, "late"):
                 graph.log.late.load(late)
-        if run.labels is not None and graph.horizon is not None:
-            run.labels.history.upto(graph.num_events)  # before its beginning is forgotten
-        graph.forget_outside(graph.num_events)
         for own, part in ((scale, "scale"), (self._node_scale, "node_scale")):
             if own is not None and part in latest:
                 own.load(latest[part])
@@ -251,6 +248,9 @@ class FrameReplica(Replica):
                     state.put_rows(rows)
         elif state is not None and "state" in latest:
             state.load_state_dict(latest["state"])
+        if run.labels is not None and graph.horizon is not None:
+            run.labels.history.upto(graph.num_events)  # before its beginning is forgotten
+        graph.forget_outside(graph.num_events, [state])
         if "model" in latest:
             run.model.load_state_dict(latest["model"])
             self._keep_updated()

@@ -145,6 +145,11 @@ class StreamTrainer(ABC):
         rows = [getattr(each.model.state, "num_rows", None) for each in self._steppers]
         return sum(held) if (held := [num for num in rows if num is not None]) else None
 
+    @property
+    def num_forgotten(self) -> int:
+        """Nodes whose memory was freed, as all their events are before the horizon."""
+        return max(getattr(each.model.state, "num_forgotten", 0) for each in self._steppers)
+
     def memory_parts(self) -> dict[str, int]:
         """Return the bytes of the parts in host memory that grow. Any thread may call it."""
         graph, parts = self.graph, {"counts": sum(each.nbytes for each in tuple(self._slabs))}
@@ -505,7 +510,8 @@ class StreamTrainer(ABC):
         # Batches that are prepared begin there or later, and figures of labels lag behind.
         num = 0 if self.labels is None else 1 + max(each.num_pending for each in self._steppers)
         position = self.position - num * self.config.batch_size
-        self.graph.forget_outside(min(position, self.graph.log.read_again))
+        states = (each.model.state for each in self._steppers)
+        self.graph.forget_outside(min(position, self.graph.log.read_again), states)
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
             self._segment_start, self._index = self.position, 0
         else:

@@ -64,6 +64,8 @@ class BlockStore {
   void reserve_notes(const Events& events, eid_t first_eid);
   /// Stores the relations of checked events, and the sides of their nodes.
   void note(const Events& events, eid_t first_eid) noexcept;
+  /// Forgets the sides of all nodes but those of these events, of which it reads `src` and `dst`.
+  void renew_sides(const Events& events) noexcept;
   /// Reserves all memory for `events`, checked, as the log's events from `first_eid` on. Throws OutOfMemory
   /// or std::length_error without changes. Ends with `commit` or `abandon`.
   void reserve(const Events& events, eid_t first_eid);
@@ -164,6 +166,7 @@ class BlockStore {
   void leave_sparse_chunks(node_t v);
   void renew_directories();
 
+  void note_sides(const Events& events) noexcept;
   void sort_pairs(const Events& events);
   void try_sides(const Events& events, std::vector<uint8_t*>& marked);
   void plan_all();
@@ -184,7 +187,7 @@ class BlockStore {
   EntrySpace entries_;
   std::unique_ptr<Arena> directories_;
   OldArenas old_arenas_;
-  ReservedArray<Directory*> heads_;
+  SparseArray<Directory*> heads_;
   std::unique_ptr<ReservedArray<uint8_t>> sides_;  // bipartite, of all nodes: 1 = source, 2 = destination
   int64_t num_sides_ = 0;
   EventRelations relations_;

@@ -85,6 +85,7 @@ class EventLists {
         max_keys_(max_keys),
         pool_(log.disk()) {
     std::iota(all_decays_.begin(), all_decays_.end(), size_t{0});
+    if (first > 0) heads_.use_small_pages();  // of all nodes few have events within a horizon
   }
 
   /// Adds an event to the list of `key` of a part, below `kParts`, in the order of the log. Returns the
@@ -166,7 +167,7 @@ class EventLists {
   void decayed(const Prefix& prefix, const std::vector<size_t>& numbers, const Moment& moment,
                double* out) const;
 
-  int64_t bytes() const { return pool_.bytes() + static_cast<int64_t>(heads_.capacity() * sizeof(Head)); }
+  int64_t bytes() const { return pool_.bytes() + heads_.bytes(); }
 
   /// Events of a list in order: its first ones, or those after them in groups, which start with the sums
   /// before them.
@@ -199,6 +200,7 @@ class EventLists {
     uint8_t place_bytes;  ///< and the place of its list, kNone in an empty one.
 
     int64_t width() const { return key_bytes + place_bytes; }
+    bool operator!=(const Head& other) const { return table != other.table; }
   };
   struct Slot {
     uint32_t second;
@@ -208,9 +210,9 @@ class EventLists {
   // A place is twice an event plus one, or twice the place of a block in the pool.
   static bool is_one(uint32_t place) { return place % 2 == 1; }
   Block* block_at(uint32_t place) const { return pool_.at<Block>(place / 2); }
-  size_t node_of(uint64_t key) const { return has_pairs_ ? key >> 32 : key; }
+  int64_t node_of(uint64_t key) const { return static_cast<int64_t>(has_pairs_ ? key >> 32 : key); }
   static uint32_t second_of(uint64_t key) { return static_cast<uint32_t>(key); }
-  bool has_head(uint64_t key) const { return node_of(key) < heads_.size(); }
+  bool has_head(uint64_t key) const { return node_of(key) < num_heads_; }
 
   static int64_t capacity(const Head& head) { return kTableSizes.slots[head.size_class][head.width()]; }
   /// Unaligned: a slot is read as the end of a word, whose beginning is in the table too.
@@ -274,10 +276,11 @@ class EventLists {
   std::vector<size_t> all_decays_;  ///< Their numbers.
   const double seconds_per_tick_;
   const bool has_pairs_;
-  std::vector<Head> heads_;  ///< By node.
-  size_t next_swept_ = 0;
-  mutable std::vector<uint64_t>
-      unseen_;                  ///< By node: an event, and the number of those before it in the list.
+  SparseArray<Head> heads_{kMaxNode + 1};  ///< By node.
+  int64_t num_heads_ = 0, next_swept_ = 0;
+  int64_t num_known_ = 0;  ///< Of the nodes of `unseen_`.
+  /// By node: an event, and the number of those before it in the list.
+  mutable ReservedArray<uint64_t> unseen_{kMaxNode + 1};
   std::vector<uint32_t> left_;  ///< Of a list that is swept,
   std::vector<Slot> slots_;     ///< and of a table.
   WordPool pool_;

@@ -243,15 +243,25 @@ class RowIndex {
 /// others without reading their keys, which would miss the cache.
 class DenseIndex {
  public:
-  int64_t bytes() const { return static_cast<int64_t>(entries_.size() * sizeof(uint32_t)); }
+  int64_t bytes() const { return entries_.bytes(); }
   void prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[home(hash)]); }
+
+  /// Holds the table in a file from now on, once it is large. Throws FileError without room for it.
+  void hold_in(std::shared_ptr<DiskMemory> disk) {
+    disk_ = std::move(disk);
+    HugeArray<uint32_t> moved = made(entries_.size());
+    std::copy_n(entries_.data(), entries_.size(), moved.data());
+    entries_ = std::move(moved);
+  }
 
   /// Enlarges the table by a half if `num_rows`, all existing ones, fill it; `hash_of(row)` is the hash
   /// of each of them.
   template <typename HashOf>
   void reserve_one(int32_t num_rows, const HashOf& hash_of) {
-    if (2 * (static_cast<std::size_t>(num_rows) + 1) <= entries_.size()) return;
-    entries_.assign(entries_.size() + entries_.size() / 2, kEmpty);
+    if (2 * (int64_t{num_rows} + 1) <= entries_.size()) return;
+    HugeArray<uint32_t> larger = made(entries_.size() + entries_.size() / 2);
+    larger.fill(kEmpty);
+    entries_ = std::move(larger);
     while (rows_ < entries_.size() - 1) rows_ = 2 * rows_ + 1;
     for (int32_t row = 0; row < num_rows; ++row) {
       find_or_insert(hash_of(row), row, [](int32_t) { return false; });
@@ -278,17 +288,17 @@ class DenseIndex {
   static constexpr uint32_t kEmpty = ~uint32_t{0};  // the bits of a row are never all ones
 
   /// Uses the upper half of a hash; the lower half has the tag.
-  std::size_t home(uint64_t hash) const {
-    return static_cast<std::size_t>((hash >> 32) * entries_.size() >> 32);
+  int64_t home(uint64_t hash) const {
+    return static_cast<int64_t>((hash >> 32) * static_cast<uint64_t>(entries_.size()) >> 32);
   }
   uint32_t tag(uint64_t hash) const { return static_cast<uint32_t>(hash) & ~rows_; }
   int32_t row_of(uint32_t entry) const { return static_cast<int32_t>(entry & rows_); }
 
   /// The place of the row, or the empty place where it belongs.
   template <typename IsIt>
-  std::size_t place(uint64_t hash, const IsIt& is_it) const {
+  int64_t place(uint64_t hash, const IsIt& is_it) const {
     const uint32_t wanted = tag(hash);
-    std::size_t i = home(hash);
+    int64_t i = home(hash);
     while (entries_[i] != kEmpty) {
       if ((entries_[i] & ~rows_) == wanted && is_it(row_of(entries_[i]))) break;
       if (++i == entries_.size()) i = 0;
@@ -296,7 +306,14 @@ class DenseIndex {
     return i;
   }
 
-  std::vector<uint32_t> entries_ = std::vector<uint32_t>(16, kEmpty);
+  HugeArray<uint32_t> made(int64_t size) const {
+    return HugeArray<uint32_t>(size, size < kLeastOnDisk ? nullptr : disk_);
+  }
+
+  static constexpr int64_t kLeastOnDisk = int64_t{1} << 18;  // a mapping of fewer is not worth it
+
+  std::shared_ptr<DiskMemory> disk_;
+  HugeArray<uint32_t> entries_{16, kEmpty};
   uint32_t rows_ = 15;  ///< Bits of an entry that hold its row.
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <shared_mutex>
+#include <string>
 #include <string_view>
 
 #include "tgflow/detail/mix.hpp"
@@ -118,6 +119,11 @@ class IdMap {
   /// Holds items [begin, end) of a column in a file instead of memory; see `ReservedMemory::map_file`.
   /// Throws std::out_of_range.
   bool map_file(IdColumn column, int64_t begin, int64_t end, int fd, int64_t offset);
+
+  /// Holds the index in a file of a folder from now on, once it is large; it ends with the process, and is
+  /// made again from the ids. Throws FileError without room for it, as `encode` then does; a later call goes
+  /// on.
+  void hold_index_in(const std::string& folder);
 
   int64_t size() const;
   bool bipartite() const { return bipartite_; }

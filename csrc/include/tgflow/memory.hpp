@@ -1,6 +1,7 @@
 // Memory of tiers, arrays in large pages, and arrays that grow in place.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 // Marks used memory for AddressSanitizer; a no-op without it.
 #if defined(__SANITIZE_ADDRESS__)
@@ -53,7 +55,9 @@ class HostMemory : public TierMemory {
 /// so that a full disk is an error here and no signal later.
 class DiskMemory : public TierMemory {
  public:
-  explicit DiskMemory(std::string folder) : folder_(std::move(folder)) {}
+  explicit DiskMemory(std::string folder, std::string what_for = "table='disk'",
+                      std::string remedy = "free some, or use table='host'")
+      : folder_(std::move(folder)), what_for_(std::move(what_for)), remedy_(std::move(remedy)) {}
 
   void* allocate(int64_t bytes) override;
   void free(void* chunk, int64_t bytes) noexcept override;
@@ -63,7 +67,7 @@ class DiskMemory : public TierMemory {
   void* extend(int file, size_t begin, size_t end, void* address) const;
 
  private:
-  std::string folder_;
+  std::string folder_, what_for_, remedy_;
 };
 
 /// Pages that are about to be read: the disk reads them at once, where faults would wait for one at a time.
@@ -145,6 +149,10 @@ class ReservedMemory {
   bool map_file(size_t begin, size_t bytes, int fd, int64_t offset);
   /// Frees the whole pages of the first `bytes`, also mapped ones; they read as zero from then on.
   void drop(size_t bytes);
+  /// Uses no large pages from now on: most bytes stay zero or are cleared.
+  void use_small_pages();
+  /// Makes committed bytes zero, whole pages, and frees them. Others may be reading.
+  void clear(size_t begin, size_t bytes);
 
  private:
   void give_back(size_t begin, size_t bytes) noexcept;
@@ -153,6 +161,7 @@ class ReservedMemory {
   size_t size_ = 0;
   size_t committed_ = 0;
   size_t dropped_ = 0;
+  bool has_small_pages_ = false;
   std::shared_ptr<DiskMemory> disk_;
   int file_ = -1;
 };
@@ -183,9 +192,59 @@ class ReservedArray {
   }
   /// Frees elements [0, end), as `ReservedMemory::drop`.
   void drop(int64_t end) { memory_.drop(static_cast<size_t>(end) * sizeof(T)); }
+  void use_small_pages() { memory_.use_small_pages(); }
+  /// Clears elements [begin, end), as `ReservedMemory::clear`.
+  void clear(int64_t begin, int64_t end) {
+    memory_.clear(static_cast<size_t>(begin) * sizeof(T), static_cast<size_t>(end - begin) * sizeof(T));
+  }
 
  private:
   ReservedMemory memory_;
+};
+
+/// An array of which most elements may become zero again: the memory of pages of zeros is freed, and they
+/// are skipped. One thread at a time grows, marks and visits it; any number may read elements.
+template <typename T>
+class SparseArray : public ReservedArray<T> {
+ public:
+  static constexpr int64_t kPage = 4096 / sizeof(T);  ///< Elements of a page.
+
+  using ReservedArray<T>::ReservedArray;
+
+  void grow(int64_t size) {
+    ReservedArray<T>::grow(size);
+    const auto pages = static_cast<size_t>((size + kPage - 1) / kPage);
+    if (pages > is_used_.size()) is_used_.resize(pages);
+  }
+  /// Call it before element `i` becomes other than zero.
+  void mark(int64_t i) { is_used_[static_cast<size_t>(i / kPage)] = 1; }
+  /// Calls `use(i)` for all elements other than zero.
+  template <typename Use>
+  void for_each(const Use& use) const {
+    for (size_t page = 0; page < is_used_.size(); ++page) {
+      if (is_used_[page] == 0) continue;
+      const int64_t begin = static_cast<int64_t>(page) * kPage;
+      for (int64_t i = begin; i < begin + kPage; ++i) {
+        if ((*this)[i] != T{}) use(i);
+      }
+    }
+  }
+  /// Frees pages of zeros.
+  void free_zeros() {
+    for (size_t page = 0; page < is_used_.size(); ++page) {
+      const int64_t begin = static_cast<int64_t>(page) * kPage;
+      const T* const first = this->data() + begin;
+      if (is_used_[page] == 0 || std::any_of(first, first + kPage, [](T x) { return x != T{}; })) continue;
+      this->clear(begin, begin + kPage);
+      is_used_[page] = 0;
+    }
+  }
+  int64_t bytes() const {
+    return 4096 * std::count(is_used_.begin(), is_used_.end(), 1) + static_cast<int64_t>(is_used_.size());
+  }
+
+ private:
+  std::vector<uint8_t> is_used_;  ///< By page.
 };
 
 }  // namespace tgflow

@@ -14,14 +14,31 @@
 
 namespace tgflow {
 
+/// Numbers of nodes from 0 on, of few of them within a horizon.
+class NodeNumbers {
+ public:
+  explicit NodeNumbers(eid_t first) {
+    if (first > 0) values_.use_small_pages();
+  }
+  /// The number of a node, or -1.
+  int64_t of(node_t v) const { return v >= 0 && v < size_ ? values_[v] - 1 : -1; }
+  void set(node_t v, int64_t number) {
+    if (v >= size_) values_.grow(size_ = v + 1);
+    values_[v] = number + 1;
+  }
+
+ private:
+  ReservedArray<int64_t> values_{kMaxNode + 1};
+  int64_t size_ = 0;
+};
+
 /// Nodes in order of their first event. A prefix of the log is a prefix of `first`.
 struct FirstSeen {
   std::vector<node_t> node;
   std::vector<eid_t> first;
-  std::vector<int64_t> rank;  ///< By node: its index in `node`, or -1.
+  NodeNumbers rank;  ///< Index in `node`.
 
   void see(node_t v, eid_t eid);
-  int64_t rank_of(node_t v) const;
 };
 
 /// Marks of the events from `first` on: a bit each, and after every 512 the number of marked ones so far.
@@ -73,8 +90,13 @@ class PairIndex {
         shard_(shard),
         size_(first),
         num_pair_events_(first),
+        destinations_{{}, {}, NodeNumbers(first)},
+        sources_{{}, {}, NodeNumbers(first)},
+        type_(first),
+        rank_(first),
         pairs_(first),
-        first_meetings_(first) {}
+        first_meetings_(first),
+        latest_pair_(first) {}
   /// Of the events from position `first` on of the log of `other`.
   PairIndex(PairIndex& other, eid_t first);
 
@@ -151,9 +173,6 @@ class PairIndex {
     const std::vector<eid_t>* first;
     int64_t type;  ///< -1 for all.
   };
-  int64_t type_of(node_t v) const {
-    return static_cast<std::size_t>(v) < type_.size() ? type_[static_cast<std::size_t>(v)] : -1;
-  }
   void see_type(node_t v, int64_t type);
   uint8_t novelty(eid_t eid, const uint8_t* found) const;
   void mark_source(node_t src);
@@ -197,14 +216,14 @@ class PairIndex {
   FirstSeen destinations_;
   FirstSeen sources_;  ///< Of the events before the second destination.
   bool has_types_ = false;
-  std::vector<int64_t> type_;  ///< By node, -1 for one that is no destination so far.
-  std::vector<int64_t> rank_;  ///< By node: its index among the destinations of its type.
+  NodeNumbers type_;  ///< Of destinations so far.
+  NodeNumbers rank_;  ///< Index among the destinations of its type.
   std::vector<std::vector<node_t>> node_of_type_;
   std::vector<std::vector<eid_t>> first_of_type_;
   EventMarks pairs_;
   EventMarks first_meetings_;
   std::vector<int64_t> pair_before_;  ///< By pair, as far as queried: its source's previous one, or -1.
-  std::vector<int64_t> latest_pair_;  ///< By source: its last one so far, or -1.
+  NodeNumbers latest_pair_;           ///< Last pair of a source so far.
   std::shared_ptr<PairLinks> links_;  ///< Once pairs are read.
 };
 

@@ -1,4 +1,6 @@
+import errno
 import os
+import sys
 import threading
 
 import numpy as np
@@ -9,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
+from helpers.mappings import mapped_kib
+from tgflow import _core
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, UntrustedCheckpoint
 from tgflow.checkpoint import sections as parts
 from tgflow.checkpoint.sections import Ids
@@ -261,6 +265,34 @@ def test_saved_ids_are_mapped_and_load_in_chunks(make, bipartite, tmp_path, monk
     assert again.decode(known) == ids.decode(known)
     assert [x.tolist() for x in again.encode(src, dst)] == dense
     assert Ids.num_saved(found) == 9001
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
+@pytest.mark.parametrize("kind", [int, str])
+def test_index_of_many_ids_is_in_a_file_and_a_full_disk_is_an_error(kind, tmp_path):
+    names = [kind(i * 7) for i in range(400_000)]
+    src, dst = names[::2], names[1::2]
+    ids, plain = NodeIds(), NodeIds()
+    for each in (ids, plain):
+        each.encode(src[:1000], dst[:1000])
+    ids.hold_index_in(str(tmp_path))
+    plain.encode(src, dst)
+    _core.inject_fault(_core.FileOp.write, 0, 1, -errno.ENOSPC)
+    try:
+        with pytest.raises(OSError, match=rf"in {tmp_path} for the index of node ids.*No space"):
+            ids.encode(src, dst)
+    finally:
+        _core.inject_fault(_core.FileOp.write, 0, 0, 0)
+    assert 1000 < len(ids) < 400_000
+    again = NodeIds()
+    again.hold_index_in(str(tmp_path))
+    again.load_state_dict(plain.state_dict())
+    before = mapped_kib(tmp_path, "Size")
+    for each in (ids, again):
+        assert torch.equal(*(torch.stack(i.encode(src, dst)) for i in (each, plain)))
+    assert before >= 2 * 400_000 * 4 / 1024
+    assert mapped_kib(tmp_path, "Size") >= 2 * before
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(
