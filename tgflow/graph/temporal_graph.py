@@ -221,7 +221,7 @@ class TemporalGraph:
         self.feature_scale = feature_scale
         """Scales the features of appended events."""
         self.log.horizon = horizon
-        self.forgotten = first
+        self.forgotten = self._seen_from = first
         """Earlier events are not to be asked about."""
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
@@ -400,18 +400,21 @@ class TemporalGraph:
     def forget_outside(self, position: int, states: Iterable[StreamState | None] = ()) -> None:
         """Free what batches that begin at `position` or later do not see, as `forget`.
 
-        Once that is a fifth of what they see: it takes a pass over all nodes.
+        Events go once they are a fifth of what is seen: it takes a pass over all nodes.
 
         Args:
             position: Log position.
             states: Those of models; what they keep of nodes that have no later event is freed.
         """
         first = self.since(position)
+        if first <= self._seen_from:
+            return
+        self._seen_from = first
+        for state in states:  # now, as what they keep is saved
+            if isinstance(state, PartedState):
+                state.forget(first, self.log.native.since(first)[0])
         if 5 * (first - self.forgotten) >= max(position - first, 1):
             self.forget(first)
-            for state in states:
-                if isinstance(state, PartedState):
-                    state.forget(first, self.log.native.since(first)[0])
 
     @property
     def mutations(self) -> tuple[Mutation, ...]:
