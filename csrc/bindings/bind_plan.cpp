@@ -25,6 +25,13 @@ void append(PairIndex& index, const TensorArg& src, const TensorArg& dst, const 
   index.append(sources.data, targets.data, types, sources.size);
 }
 
+void read(PairIndex& index, int64_t end, const OptionalTensor& type) {
+  check_number("end", end, index.size(), tgflow::kMaxEvents);
+  const auto* types = data_or_null<const int64_t>(type, "type", {end - index.size()});
+  if (types != nullptr) check_range("type", {types, end - index.size()}, 0, PairIndex::kNumTypes);
+  index.read(end, types);
+}
+
 PairIndex* new_pairs(const std::optional<tgflow::EventLog*>& log, int64_t first_part, int64_t num_parts,
                      int64_t first) {
   check_number("first_part", first_part, 0, tgflow::kParts - 1);
@@ -201,6 +208,7 @@ void bind_pair_index(py::module_& m) {
            py::arg("other"), py::arg("first"), py::keep_alive<1, 2>())
       .def("__len__", &PairIndex::size)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("type") = std::nullopt, no_gil())
+      .def("read", &read, py::arg("end"), py::arg("type") = std::nullopt, no_gil())
       .def("read_pairs", &read_pairs, py::arg("end"), no_gil())
       .def("find_pairs", &find_pairs, py::arg("end"), py::arg("is_first"), no_gil())
       .def("mark_pairs", &mark_pairs, py::arg("end"), py::arg("is_first"), no_gil())

@@ -154,6 +154,11 @@ void PairIndex::append(const node_t* src, const node_t* dst, const int64_t* type
   }
 }
 
+void PairIndex::read(eid_t end, const int64_t* type) {
+  check_range(size_, end);
+  if (end > size_) append(log_->src() + size_, log_->dst() + size_, type, end - size_);
+}
+
 /// Adds the pair of the next event, if it is that of the log: without a second destination, negatives are of
 /// the sources of pairs.
 void PairIndex::mark_source(node_t src) {
@@ -194,20 +199,19 @@ void PairIndex::find_pairs(int64_t end, uint8_t* is_first) {
 
 void PairIndex::mark_pairs(int64_t end, const uint8_t* is_first) {
   const std::unique_lock<std::shared_mutex> lock(mutex_);
-  check_end(end);
+  check_range(num_pair_events_, end);
   mark(is_first, end - num_pair_events_);
 }
 
-void PairIndex::check_end(int64_t end) const {
-  if (log_ == nullptr) throw std::invalid_argument("there is no log to read pairs from");
+void PairIndex::check_range(eid_t begin, eid_t end) const {
+  if (log_ == nullptr) throw std::invalid_argument("there is no log to read events from");
   if (end > log_->size())
     throw std::out_of_range("position " + std::to_string(end) + " is past the log's end");
-  if (num_pair_events_ < log_->first())
-    throw std::out_of_range("events whose pairs were not read yet were forgotten");
+  if (begin < log_->first()) throw std::out_of_range("events that were not read yet were forgotten");
 }
 
 void PairIndex::read_links(int64_t end) {
-  check_end(end);
+  check_range(num_pair_events_, end);
   if (links_ == nullptr) links_ = std::make_shared<PairLinks>(*log_, shard_);
   links_->read_upto(end);
   if (end > num_pair_events_ && pairs_.first() < links_->first())

@@ -276,6 +276,7 @@ sample_neighbors graph=grown() strategy=core.Strategy.decayed key=1|not:-1 span=
   out_eid=i64(3,2) out_count=i32(3)
 PairIndex.__init__ log=grown().log|optional {PARTS}
 PairIndex.append @core.PairIndex() {ENDS} type=ids(0,1,1)|in:0,65536|optional
+PairIndex.read @core.PairIndex(grown().log) end=3|not:-1,4,MAX type=ids(0,1,1)|in:0,65536|optional
 PairIndex.read_pairs @core.PairIndex(grown().log) end=3|not:-1,4,MAX
 PairIndex.find_pairs @core.PairIndex(grown().log) {END} is_first=u8(3)
 PairIndex.mark_pairs @core.PairIndex(grown().log) {END} is_first=u8(3)

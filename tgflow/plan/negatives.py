@@ -124,14 +124,15 @@ class PairHistory:
             ValueError: If the log has fewer, or its pairs must be read by all ranks together.
         """
         log, native = self._log, self.native
-        if log is None or position <= (native.num_pair_events if pairs else len(self)):
+        if log is None or position <= (native.num_pair_events if pairs else len(native)):
             return self
         with self._growing:
-            if position > len(log):
+            if position > len(log.native):
                 raise ValueError(f"position {position} is past the log's end, {len(log)} events")
-            if len(self) < position:
-                events = log.read(len(self), position)
-                self.append(events.src, events.dst)
+            if (begin := len(native)) < position:
+                types = self._types
+                given = None if types is None else types(log.read(begin, position).dst)
+                native.read(position, given)
             if pairs and native.num_pair_events < position:
                 native.read_pairs(position)
         return self

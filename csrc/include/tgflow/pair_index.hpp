@@ -105,6 +105,8 @@ class PairIndex {
   /// Adds the next `n` events of the log. Node ids must be in [0, kMaxNode]. `type` has the types of the
   /// destinations, each in [0, kNumTypes) and always the same for a node; null without, for all events.
   void append(const node_t* src, const node_t* dst, const int64_t* type, int64_t n);
+  /// Adds the events of the log up to `end`, with the types of their destinations.
+  void read(eid_t end, const int64_t* type);
   /// The position of the first event that counts.
   eid_t first() const { return pairs_.first(); }
   /// The position up to which pairs were added: without `read_pairs`, that of the second destination.
@@ -177,7 +179,7 @@ class PairIndex {
   uint8_t novelty(eid_t eid, const uint8_t* found) const;
   void mark_source(node_t src);
   void mark(const uint8_t* is_first, int64_t num);
-  void check_end(int64_t end) const;
+  void check_range(eid_t begin, eid_t end) const;
   void read_links(int64_t end);
   Pool everyone() const { return {&destinations_.node, &destinations_.first, -1}; }
   /// The destinations that are drawn for a positive: those of its type, if there are types.
