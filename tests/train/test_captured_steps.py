@@ -166,7 +166,7 @@ def test_shapes_beyond_the_limit_run_uncaptured_until_one_is_evicted(monkeypatch
     monkeypatch.setattr(captured, "LONG", long)
     here, place = plan_of(TemporalGraph.from_events(made_events(60))).batch(0, 4), place_of("apart")
     whole = here.map(lambda column: column.to(place))
-    shape, calls = shape_of(whole), CapturedCalls(opened("apart"), list)
+    shape, calls = shape_of(whole), CapturedCalls(opened("apart"), None)
 
     def is_replayed(more_nodes, value=3):
         size = BatchShape(shape.targets, len(whole.nodes) + more_nodes, shape.edges)

@@ -96,7 +96,8 @@ class EventLog:
     @property
     def num_nodes(self) -> int:
         """The largest node id so far plus one, 0 for an empty log."""
-        return max(self.native.num_nodes, self.before[1])
+        num, before = self.native.num_nodes, self.before[1]
+        return num if num > before else before
 
     @property
     def has_relations(self) -> bool:
@@ -106,7 +107,7 @@ class EventLog:
     @property
     def t_last(self) -> int | None:
         """The latest time so far in ticks (the log's clock), None for an empty log."""
-        return self.native.clock if len(self) > self.first else None
+        return self.native.clock if len(self.native) > self.native.first else None
 
     def clock_at(self, position: int) -> int:
         """Return the latest time in ticks up to and with the event at a position."""

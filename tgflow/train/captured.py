@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import chain, starmap, zip_longest
 from operator import is_
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -36,8 +37,10 @@ class _Shape:
     inputs: Batch
     tensors: list[Tensor]
     """Those of `inputs`."""
-    fixed: list[Tensor | None]
-    """Tensors of the model's state at capture: a replay reads and writes these."""
+    state: list[dict[str, Any]]
+    """Tensors and modules of the model's state, by name."""
+    fixed: list[Any]
+    """Those at capture: a replay reads and writes these."""
     holds: Batch | None = None
     """The batch whose values are in `inputs`."""
     calls: dict[str, tuple[Any, CapturedWork]] = field(default_factory=dict)
@@ -72,8 +75,8 @@ class CapturedCalls:
 
     A replay runs the captured kernels on the current values of the batch's tensors; everything else
     that changes from batch to batch must be in device memory. A replay therefore uses the modules
-    and parameters of the capture, even if they were replaced since; only a replaced tensor of
-    `fixed` is detected.
+    and parameters of the capture, even if they were replaced since; only a replaced tensor or
+    module of `state` is detected.
 
     All graphs share one memory pool, sized by the largest one, as they run one after the other. A
     result is valid until the next call, except that a call with the same batch that was captured
@@ -81,8 +84,8 @@ class CapturedCalls:
 
     Args:
         device: The device.
-        fixed: Returns the tensors that captured work reads and writes beside the batch's.
-        prepare: Called before each call, replayed or not: what may replace tensors of `fixed`.
+        state: The model's state, whose tensors captured work reads and writes; None: there is none.
+        prepare: Called before each call, replayed or not: what may replace tensors of `state`.
         around: Context of work that runs or is captured; a replay needs none.
         idle: Context in which work changes nothing but its results.
     """
@@ -90,12 +93,12 @@ class CapturedCalls:
     def __init__(
         self,
         device: Device,
-        fixed: Callable[[], list[Tensor | None]],
+        state: nn.Module | None,
         prepare: Callable[[], None] = lambda: None,
         around: Callable[[], AbstractContextManager[None]] = nullcontext,
         idle: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._device, self._fixed, self._prepare = device, fixed, prepare
+        self._device, self._state, self._prepare = device, state, prepare
         self._around, self._idle = around, idle
         self._pool = device.open_pool()
         self._seen: Counter[Any] = Counter()
@@ -167,10 +170,7 @@ class CapturedCalls:
         Then those of all shapes are dropped, which would keep the tensors that it has left.
         """
         shape = self._shapes.get(key)
-        if shape is None:
-            return None
-        now = self._fixed()
-        if len(now) == len(shape.fixed) and all(map(is_, now, shape.fixed)):
+        if shape is None or all(starmap(is_, zip_longest(_values(shape.state), shape.fixed))):
             return shape
         self._shapes.clear()
         return None
@@ -183,7 +183,10 @@ class CapturedCalls:
                 return None
             del self._shapes[oldest]
         inputs = batch.map(torch.clone)
-        shape = self._shapes[key] = _Shape(inputs, inputs.tensors(), self._fixed(), batch)
+        modules = () if self._state is None else self._state.modules()
+        state = [held for each in modules for held in (each._buffers, each._modules)]
+        shape = _Shape(inputs, inputs.tensors(), state, [*_values(state)], batch)
+        self._shapes[key] = shape
         return shape
 
     def _capture(
@@ -249,15 +252,11 @@ def without_carry(result: tuple[Any, ...]) -> tuple[Any, ...]:
 def is_capturable(batch: Batch, *, learns: bool) -> bool:
     """Return whether a replay has rows, and no column of the host to copy to the device."""
     host = batch.host
-    if not len(batch) or host.relation is not None:
+    if not len(batch.eid) or host.relation is not None:
         return False
     is_masked = host.negative_mask is not None and batch.log_q is None
     return not learns or (host.weight is None and not is_masked)
 
 
-def buffers_of(module: nn.Module) -> list[Tensor | None]:
-    """Return what `Module.buffers` yields, in a tenth of the time, and None for those not set."""
-    found = [*module._buffers.values()]
-    for child in module._modules.values():
-        found += [] if child is None else buffers_of(child)
-    return found
+def _values(state: list[dict[str, Any]]) -> Iterator[Any]:
+    return chain.from_iterable(map(dict.values, state))

@@ -20,13 +20,7 @@ from tgflow.nn._native import note_non_finite
 from tgflow.nn.dropout import DropoutKeys, seeded_draws
 from tgflow.nn.linear import check_precision, product_precision
 from tgflow.nn.model import Scores, TemporalModel, device_of_model
-from tgflow.train.captured import (
-    CapturedCalls,
-    buffers_of,
-    is_capturable,
-    result_tensors,
-    without_carry,
-)
+from tgflow.train.captured import CapturedCalls, is_capturable, result_tensors, without_carry
 from tgflow.train.config import ExecutionConfig, TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite, elsewhere
 from tgflow.train.losses import LossLike, loss_of, parameters_of
@@ -281,9 +275,8 @@ class TrainStep:
             return None
         if state is not None and not (isinstance(state, nn.Module) and state.capturable):
             return None
-        tensors = list if state is None else partial(buffers_of, state)
         device = device_of(self.device)
-        return CapturedCalls(device, tensors, self.make_room, self.working, self.idle)
+        return CapturedCalls(device, state, self.make_room, self.working, self.idle)
 
     def loss_of(self, batch: Batch, scores: Scores) -> Tensor:
         """Return the loss of the scores of a batch, by its weights and the numbers of negatives."""

@@ -120,7 +120,7 @@ class Stepper:
             model,
             config,
             Peers() if peers is None else peers,
-            num_nodes=lambda: graph.num_nodes,
+            num_nodes=lambda: graph.log.num_nodes,
             **options,
         )
         self.num_updates = config.updates if self.learner.learns else 0
