@@ -157,7 +157,7 @@ def test_non_finite_value_in_a_captured_step_is_named(device):
 
 
 MAY_WAIT = {
-    "loader.py _cut",  # for a batch that is asked for before it is prepared
+    "loader.py take",  # for a batch that is asked for before it is prepared
     "store.py reserve",  # for totals of inserts that are late, to know what room there is
 }
 

@@ -331,7 +331,7 @@ def link_figures(
 
 def are_finite(values: Sequence[Tensor]) -> bool:
     """Return whether all values are finite: float, of any shape. Synchronizes."""
-    return _native.are_finite([_on_host(x) for x in values])
+    return _native.are_finite([*map(_on_host, values)])
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:

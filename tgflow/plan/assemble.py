@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +17,6 @@ from tgflow.graph.events import NO_NODE
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.sampling.expand import distinct
 from tgflow.graph.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
-from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.row_view import RowView
 from tgflow.graph.tables.table import Table
 from tgflow.plan import _native
@@ -222,15 +221,6 @@ class FeatureInput:
         """Return the distinct `base_ids`, without -1, in order of first appearance."""
         ids = self.base_ids(batch).cpu()
         return ids[ids >= 0] if self.name == "edge_x" else unique_events([ids])[0][1:]
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Enclose the replay of a captured `gather`, which is otherwise not tracked."""
-        base, cache = self.table.base, cache_of(self.base_table)
-        view = base.view if isinstance(base, FeatureTable) else None
-        turn = nullcontext() if cache is None else cache.reading()
-        with turn, nullcontext() if view is None else view.readers.reading():
-            yield
 
     @property
     def is_in_reach_of_a_gpu(self) -> bool:

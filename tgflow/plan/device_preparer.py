@@ -20,7 +20,9 @@ from tgflow.base.units import INT64_MAX
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph.batch import Batch
+from tgflow.graph.cache import cache_of
 from tgflow.graph.sampling import Frontier
+from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.row_view import RowView
 from tgflow.plan._native import PARAMS, FilledSlab, SlabPool, padded_rows
 from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
@@ -99,7 +101,8 @@ class DevicePreparer:
     def __init__(self, draws: Draws, gpu: Device, slabs: Slabs) -> None:
         self._draws, self._gpu, self._copies = draws, gpu, PinnedCopies(gpu)
         self._pinned = PinnedSlabs(gpu)
-        self._tables = {id(each.table.base): each for each in feature_inputs(draws.graph)}
+        found = {id(each.table.base): each for each in feature_inputs(draws.graph)}.values()
+        self._tables = [(cache_of(each.base_table), each.table.base) for each in found]
         self._free = slabs
 
     def placed(self, roots: Roots) -> Roots:
@@ -205,8 +208,11 @@ class DevicePreparer:
         with ExitStack() as reading:
             self._pinned.copy(filled.memory, out=slab.drawn)
             reading.enter_context(graph.backend.reading())
-            for each in self._tables.values():
-                reading.enter_context(each.reading())
+            for cache, base in self._tables:  # replays of captured gathers are not tracked
+                if cache is not None:
+                    reading.enter_context(cache.reading())
+                if isinstance(base, FeatureTable) and (view := base.view) is not None:
+                    reading.enter_context(view.readers.reading())
             slab.work.replay()
         slab.batch = replace(
             slab.batch, epoch=filled.epoch, index=filled.index, num_new=filled.at.num_new,

@@ -148,7 +148,7 @@ class Draws:
     def end(self) -> int:
         """The log position after the last event that is there now."""
         end = self.graph.num_events
-        return end if self.stop is None else min(end, self.stop)
+        return end if self.stop is None or self.stop > end else self.stop
 
     def span(self, index: int) -> tuple[int, int]:
         """Return the log positions [begin, end) of the new events of batch `index`.

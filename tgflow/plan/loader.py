@@ -66,7 +66,12 @@ class SideStream:
     def take(self, ready: ReadyBatch) -> Batch:
         """Return a batch for the current stream, whose later work waits for it."""
         self._gpu.wait_event(ready.done)
-        batch = self._cut(ready)
+        batch, num_used = ready.lent.batch, ready.num_used
+        if num_used is not None:
+            if not ready.done.query():
+                ready.done.synchronize()
+            batch = ready.lent.cut(num_used.tolist())
+            self._rooms.append(num_used)
         if ready.lent.cuts is None:
             for column in batch.tensors():
                 self._gpu.keep_for_current_stream(column)
@@ -92,15 +97,6 @@ class SideStream:
         except IndexError:
             room = self._gpu.allocate_host(num_used.nbytes).view(torch.int64)
         return room.copy_(num_used, non_blocking=True)
-
-    def _cut(self, ready: ReadyBatch) -> Batch:
-        if ready.num_used is None:
-            return ready.lent.batch
-        if not ready.done.query():
-            ready.done.synchronize()
-        batch = ready.lent.cut(ready.num_used.tolist())
-        self._rooms.append(ready.num_used)
-        return batch
 
 
 def sliced_tasks(tasks: Iterable[Task], wanted: range) -> Iterator[Task]:

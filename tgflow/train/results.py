@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from tgflow.base.metrics import are_finite
 from tgflow.cuda.device import StreamEvent, device_of
@@ -48,7 +49,7 @@ class Results(Generic[Label]):
         if self._device is None:
             self._waiting.append((label, {name: x.cpu() for name, x in values.items()}))
             return
-        flat = torch.cat([x.flatten() for x in values.values()])
+        flat = _flatten_dense_tensors([*values.values()])
         gpu = device_of(self._device)
         host = gpu.allocate_host(flat.nbytes).view(flat.dtype)
         host.copy_(flat, non_blocking=True)
@@ -69,12 +70,14 @@ class Results(Generic[Label]):
                 host, likes, done = values
                 if not done.query():
                     done.synchronize()
-                is_finite, values, at = are_finite([host]), {}, 0
-                for name, x in likes.items():
-                    size = x.numel()
-                    part = host[at : at + size].view(x.shape)
-                    values[name] = part if x.dtype == host.dtype else part.to(x.dtype)
-                    at += size
+                parts = _unflatten_dense_tensors(host, [*likes.values()])
+                is_finite, values = (
+                    are_finite([host]),
+                    {
+                        name: part if x.dtype == part.dtype else part.to(x.dtype)
+                        for (name, x), part in zip(likes.items(), parts, strict=True)
+                    },
+                )
             self._waiting.popleft()
             yield label, values, is_finite
 
