@@ -102,7 +102,8 @@ class DevicePreparer:
         self._draws, self._gpu, self._copies = draws, gpu, PinnedCopies(gpu)
         self._pinned = PinnedSlabs(gpu)
         found = {id(each.table.base): each for each in feature_inputs(draws.graph)}.values()
-        self._tables = [(cache_of(each.base_table), each.table.base) for each in found]
+        bases = [(cache_of(each.base_table), each.table.base) for each in found]
+        self._tables = [(c, x if isinstance(x, FeatureTable) else None) for c, x in bases]
         self._free = slabs
 
     def placed(self, roots: Roots) -> Roots:
@@ -211,7 +212,7 @@ class DevicePreparer:
             for cache, base in self._tables:  # replays of captured gathers are not tracked
                 if cache is not None:
                     reading.enter_context(cache.reading())
-                if isinstance(base, FeatureTable) and (view := base.view) is not None:
+                if base is not None and (view := base.view) is not None:
                     reading.enter_context(view.readers.reading())
             slab.work.replay()
         slab.batch = replace(

@@ -158,7 +158,7 @@ class Draws:
         """
         begin = self.start + index * self.batch_size
         last = self.end if self.only is None else len(self.only)
-        end = min(begin + self.batch_size, last)
+        end = begin + self.batch_size if begin + self.batch_size < last else last
         if index < 0 or begin >= end:
             raise IndexError(f"there is no batch {index}; the plan has {len(self)} batches now")
         if self.only is not None:
@@ -231,8 +231,10 @@ class Draws:
             num_events = num_new + min(num_replay, begin - first)
             rows = self.rows_of_slice(number, num_new, num_events)
             own_key = key if rows is None else derive_key(key, KeyDomain.SLICE, number)
-        features: Mapping[Feature, Tensor] = {} if tables is None else tables()
-        node_end = None if tables is None else graph.node_x_end
+        edge_x = node_x = node_end = None
+        if tables is not None:
+            features, node_end = tables(), graph.node_x_end
+            edge_x, node_x = features.get("edge_x"), features.get("node_x")
         slab = Slab(pool)
         dst = src = log_q = None
         if given is not None:
@@ -240,8 +242,8 @@ class Draws:
             log_q = given.log_q
         places, blocks = native.prepare(
             slab, key, own_key, dst, src, log_q, tables is None, with_counts, begin, end, since,
-            only, first, num_replay, graph.edge_x is not None, features.get("edge_x"),
-            graph.node_x is not None, features.get("node_x"),
+            only, first, num_replay, graph.edge_x is not None, edge_x,
+            graph.node_x is not None, node_x,
             INT64_MAX if node_end is None else node_end, is_padded, rows,
         )  # fmt: skip
         memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab alive

@@ -57,8 +57,13 @@ class SideStream:
         """Return `prepare(item)`, queued on this stream. Thread-safe."""
         with self._gpu.on(self._stream):
             lent = prepare(item)
-            num_used = lent.batch.num_used
-            on_host = None if num_used is None else self._on_host(num_used)
+            num_used, on_host = lent.batch.num_used, None
+            if num_used is not None:
+                try:
+                    on_host = self._rooms.pop()
+                except IndexError:
+                    on_host = self._gpu.allocate_host(num_used.nbytes).view(torch.int64)
+                on_host.copy_(num_used, non_blocking=True)
             ready = ReadyBatch(lent, self._gpu.record_event(), on_host)
         self._out.add(ready)
         return ready
@@ -89,14 +94,6 @@ class SideStream:
         self._gpu.wait_event(done)
         for ready in [*self._out]:
             self.free(ready)
-
-    def _on_host(self, num_used: Tensor) -> Tensor:
-        """Return host memory that holds `num_used` after the current stream's work so far."""
-        try:
-            room = self._rooms.pop()
-        except IndexError:
-            room = self._gpu.allocate_host(num_used.nbytes).view(torch.int64)
-        return room.copy_(num_used, non_blocking=True)
 
 
 def sliced_tasks(tasks: Iterable[Task], wanted: range) -> Iterator[Task]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import chain, starmap, zip_longest
@@ -170,7 +170,10 @@ class CapturedCalls:
         Then those of all shapes are dropped, which would keep the tensors that it has left.
         """
         shape = self._shapes.get(key)
-        if shape is None or all(starmap(is_, zip_longest(_values(shape.state), shape.fixed))):
+        if shape is None:
+            return None
+        now = chain.from_iterable(map(dict.values, shape.state))
+        if all(starmap(is_, zip_longest(now, shape.fixed))):
             return shape
         self._shapes.clear()
         return None
@@ -185,7 +188,8 @@ class CapturedCalls:
         inputs = batch.map(torch.clone)
         modules = () if self._state is None else self._state.modules()
         state = [held for each in modules for held in (each._buffers, each._modules)]
-        shape = _Shape(inputs, inputs.tensors(), state, [*_values(state)], batch)
+        fixed = [each for held in state for each in held.values()]
+        shape = _Shape(inputs, inputs.tensors(), state, fixed, batch)
         self._shapes[key] = shape
         return shape
 
@@ -256,7 +260,3 @@ def is_capturable(batch: Batch, *, learns: bool) -> bool:
         return False
     is_masked = host.negative_mask is not None and batch.log_q is None
     return not learns or (host.weight is None and not is_masked)
-
-
-def _values(state: list[dict[str, Any]]) -> Iterator[Any]:
-    return chain.from_iterable(map(dict.values, state))

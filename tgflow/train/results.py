@@ -49,7 +49,7 @@ class Results(Generic[Label]):
         if self._device is None:
             self._waiting.append((label, {name: x.cpu() for name, x in values.items()}))
             return
-        flat = _flatten_dense_tensors([*values.values()])
+        flat = _flatten_dense_tensors([*values.values()])  # type: ignore[no-untyped-call]
         gpu = device_of(self._device)
         host = gpu.allocate_host(flat.nbytes).view(flat.dtype)
         host.copy_(flat, non_blocking=True)
@@ -70,7 +70,8 @@ class Results(Generic[Label]):
                 host, likes, done = values
                 if not done.query():
                     done.synchronize()
-                parts = _unflatten_dense_tensors(host, [*likes.values()])
+                tensors = [*likes.values()]
+                parts = _unflatten_dense_tensors(host, tensors)  # type: ignore[no-untyped-call]
                 is_finite, values = (
                     are_finite([host]),
                     {

@@ -18,7 +18,7 @@ from tgflow.nn.messages import Messages, NewEvents
 from tgflow.nn.model import Scores, TemporalModel
 from tgflow.ranks.control import RankControl
 from tgflow.ranks.reducer import RankReducer, SliceReducer
-from tgflow.train.captured import cloned
+from tgflow.train.captured import cloned, is_capturable
 from tgflow.train.config import TrainingConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
 from tgflow.train.step import StepResult, StepScores, TrainStep, detached
@@ -147,7 +147,7 @@ class SlicedStep(TrainStep):
     ) -> tuple[Scores, Tensor, TrainingDiverged | None]:
         """Return the scores and the leaf of a slice, and the error, if any."""
         part: float | Tensor = _share_of_slice(batch, num_rows)
-        if self.replays(batch, learns=True):
+        if self._calls is not None and is_capturable(batch, learns=True):
             part = self._part.fill_(part)
         work = partial(self._backward, leaves, part)
         key = self.key_of(batch)

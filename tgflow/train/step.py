@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -252,7 +252,7 @@ class TrainStep:
         if key is not None:
             self.dropout.set(key)
         calls = self._calls
-        if calls is None or not self.replays(batch, learns=key is not None):
+        if calls is None or not is_capturable(batch, learns=key is not None):
             draws = nullcontext() if key is None else seeded_draws(key, self.device)
             with self.computing(), draws:
                 return work(batch)
@@ -263,10 +263,6 @@ class TrainStep:
                 result = kept(found)
                 self._replayed = name, found[0], result[0]
         return result
-
-    def replays(self, batch: Batch, *, learns: bool) -> bool:
-        """Return whether work on `batch` may be captured and replayed."""
-        return self._calls is not None and is_capturable(batch, learns=learns)
 
     def _captured_calls(self) -> CapturedCalls | None:
         """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
@@ -332,21 +328,17 @@ class TrainStep:
         with self.dropout.keyed(), self.touching_state(), precise:
             yield
 
-    @contextmanager
-    def limited_threads(self) -> Iterator[None]:
+    def limited_threads(self) -> AbstractContextManager[object]:
         """Context manager that limits torch to one thread for a model that only reads counts.
 
         Its operations are short, and torch's other threads would spin between them on the cores
         that count.
         """
-        if self.model.reads_nodes or (before := torch.get_num_threads()) == 1:
-            yield
-            return
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+        stack = ExitStack()
+        if not self.model.reads_nodes and (before := torch.get_num_threads()) > 1:
+            torch.set_num_threads(1)
+            stack.callback(torch.set_num_threads, before)
+        return stack
 
     def make_room(self) -> None:
         """Make the state hold all nodes, so that it does not move until there are more.

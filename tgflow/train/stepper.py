@@ -366,8 +366,9 @@ class Stepper:
     ) -> StepRecord:
         """Return the record of the prediction, and of the last update, if there was one."""
         progress, of, place = self.progress, step.of, step.places[-1]
+        start = of.start
         of_events, of_ranked, squares = self._measured(step, predicted)
-        loss, num = None, float(of.stop - of.start)
+        loss, num = None, float(of.stop - start)
         of_learned: Figures = {}
         if "loss" in learned:
             loss = learned["loss"].item()
@@ -381,7 +382,7 @@ class Stepper:
                 if len(replayed):
                     of_learned["replay_ap"] = average_precision(replayed, others), num
         progress.add(
-            of.start,
+            start,
             of.stop,
             of_events | of_learned | of_ranked,
             squares=squares,
@@ -392,7 +393,7 @@ class Stepper:
         recent, so_far = ({}, {}) if self._figures is None else self._figures.aps()
         return StepRecord(
             index=step.places[-1].index,
-            start=of.start,
+            start=start,
             stop=of.stop,
             t=of.t,
             loss=loss,
