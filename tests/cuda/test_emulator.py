@@ -211,7 +211,7 @@ def records_of(gpu, make, has_graph):
 
 
 @pytest.mark.parametrize("make", cases([small_tgn, small_tgat], [small_tgn]))
-@pytest.mark.parametrize("has_graph", [True, False])
+@pytest.mark.parametrize("has_graph", cases([True, False], [True]))
 @pytest.mark.parametrize("seed", cases(SEEDS, (2,)))
 def test_training_on_late_streams_has_the_bits_of_immediate_ones(
     seed, make, has_graph, monkeypatch

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.effort import slow
-
 ROOT = Path(__file__).resolve().parents[2]
 
 # From the ground up: each room and the rooms that it imports, also within functions and for type
@@ -200,32 +198,33 @@ def printed(code, env=None):
     return ran.stdout.split()
 
 
-def test_import_is_quick_and_light():
-    seconds, *loaded = printed(
-        "import sys, time, torch, numpy, pyarrow; start = time.process_time()\n"
+def test_import_is_quick_and_light_and_sets_a_short_spin_count():
+    seconds, spins, *loaded = printed(
+        "import os, sys, time, torch, numpy, pyarrow; start = time.process_time()\n"
         "import tgflow, tgflow.models\n"
-        "print(time.process_time() - start, *sys.modules)"
+        "print(time.process_time() - start, os.environ['GOMP_SPINCOUNT'], *sys.modules)\n"
+        "import tgflow.train.continual; print('further', *sys.modules)",
+        {name: x for name, x in os.environ.items() if name != "GOMP_SPINCOUNT"},
     )
     assert float(seconds) < 1.5
+    assert spins == "5000"
+    loaded, further = (loaded[: loaded.index("further")], loaded[loaded.index("further") :])
+    found = {name for name in further if name.startswith("tgflow")} - {"tgflow.models"}
+    assert len(found) <= 103, found
     heavy = {"matplotlib", "typer", "rich", "pandas", "scipy", "sklearn", "hypothesis", "pytest"}
     assert not heavy & set(loaded)
     assert "tgflow.models.tgn" not in loaded, "a model is imported when it is first asked for"
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "5000"), slow("7", "7")])
-def test_import_sets_a_short_spin_count_unless_already_set(given, expected):
-    settings = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
-    settings |= {} if given is None else {"GOMP_SPINCOUNT": given}
-    code = "import tgflow, os; print(os.environ['GOMP_SPINCOUNT'])"
-    assert printed(code, settings) == [expected]
-
-
-@pytest.mark.parametrize(("module", "most"), [slow("models.tgn", 49), ("train.continual", 103)])
-def test_import_loads_few_modules(module, most):
-    found = printed(
-        f"import sys, tgflow.{module}; print(*(m for m in sys.modules if m[:6] == 'tgflow'))"
+@pytest.mark.slow
+def test_import_of_a_model_loads_few_modules_and_keeps_the_spin_count():
+    spins, *found = printed(
+        "import os, sys, tgflow.models.tgn\n"
+        "print(os.environ['GOMP_SPINCOUNT'], *(m for m in sys.modules if m[:6] == 'tgflow'))",
+        os.environ | {"GOMP_SPINCOUNT": "7"},
     )
-    assert len(found) <= most, found
+    assert spins == "7"
+    assert len(found) <= 49, found
 
 
 FOLDERS = ("tgflow", "streams", "models")

@@ -72,7 +72,7 @@ def left_by(trainer: ContinualTrainer, batches: Any, shard: Shard | None = None)
 ALL = (GRAPH, MEMORY)
 
 
-@pytest.mark.parametrize("horizon", [None, Horizon(18), slow(Horizon(ticks=40))], ids=str)
+@pytest.mark.parametrize("horizon", [slow(None), Horizon(18), slow(Horizon(ticks=40))], ids=str)
 @pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
 def test_sharded_training_resumes_with_any_number_of_ranks(
     sharded: Sharded, horizon: Horizon | None, monkeypatch: pytest.MonkeyPatch

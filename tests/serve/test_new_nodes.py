@@ -115,7 +115,7 @@ def test_scores_of_new_nodes_are_those_of_their_first_events(name, is_bipartite)
         assert len(set(share.tolist())) == len(NEXT)
 
 
-@pytest.mark.parametrize("is_bipartite", [False, True])
+@pytest.mark.parametrize("is_bipartite", cases([False, True], [True]))
 def test_tpnet_scores_new_nodes_as_those_of_the_next_event(is_bipartite):
     """Its random signs are those of the dense ids that new nodes would get."""
     table, how = payments(is_bipartite), {"is_bipartite": is_bipartite, "with_task": False}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.effort import slow
 from helpers.kernels import needs_bfloat16
 from helpers.live_runs import assert_same_state
 from helpers.made_models import made_model
@@ -27,8 +28,18 @@ def trainer_of(name, beside, precision="fp32", **changes):
     )
 
 
-@pytest.mark.parametrize("name", ["tgn", "tgn+pairs", "tgat", "jodie", "graphmixer", "tpnet"])
-@pytest.mark.parametrize("changes", [{}, {"updates": 2, "replay_ratio": 0.0}, {"grad_clip": 0.1}])
+BESIDE = ["tgn", "tgn+pairs", "tgat", "jodie", "graphmixer", "tpnet"]
+CHANGES = [{"updates": 2, "replay_ratio": 0.0}, {"grad_clip": 0.1}]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        *((name, {}) for name in BESIDE),
+        *(("tgn+pairs", changes) for changes in CHANGES),
+        *(slow(name, c) for name in BESIDE if name != "tgn+pairs" for c in CHANGES),
+    ],
+)
 def test_predictions_beside_learning_change_no_bit(name, changes):
     events = made_events(100)
     plain, beside = (trainer_of(name, flag, **changes) for flag in (False, True))

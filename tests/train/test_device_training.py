@@ -84,7 +84,7 @@ def test_lists_and_ranks_among_all_on_a_device_match_the_cpu(device, has_graph, 
 
 
 @for_each_place
-@pytest.mark.parametrize("mrr_negatives", [3, "all"])
+@pytest.mark.parametrize("mrr_negatives", cases([3, "all"], ["all"]))
 def test_offline_training_on_a_device_matches_the_cpu(device, mrr_negatives):
     config = OfflineConfig(
         epochs=1, batch_size=20, learning_rate=1e-2, mrr_negatives=mrr_negatives,

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
+from helpers.effort import slow
 from helpers.made_models import made_model
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.plans import tied_events
@@ -242,8 +243,15 @@ def test_rule_with_the_highest_mrr_is_chosen_without_padding(tmp_path, monkeypat
     assert result["rule"] == model.candidates[int(merits.argmax())]
 
 
-@pytest.mark.parametrize("visibility", ["event", "batch"])
-@pytest.mark.parametrize("make", [small_tgn, small_tgat], ids=["tgn", "tgat"])
+@pytest.mark.parametrize(
+    ("make", "visibility"),
+    [
+        (small_tgn, "batch"),
+        (small_tgat, "event"),
+        slow(small_tgn, "event"),
+        slow(small_tgat, "batch"),
+    ],
+)
 def test_scores_among_many_match_those_of_each_event_alone(make, visibility):
     """Together, neighbors are projected once; alone and with gradients, targets are."""
     model = make(heads=4).eval()

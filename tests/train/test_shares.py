@@ -116,7 +116,7 @@ def test_results_do_not_depend_on_the_number_of_ranks(name: str, updates: int, w
     assert_ranks_have(expected, found)
 
 
-@pytest.mark.parametrize("name", [*MODELS])
+@pytest.mark.parametrize("name", cases([*MODELS], ["tgn+pairs", "tgat", "tpnet", "jodie", "craft"]))
 def test_slices_of_any_model_may_be_split(name: str) -> None:
     config = replace(CONFIG, slices=3, batch_size=20, updates=1)
     expected = left_by(trainer_of(name, config), EVENTS[:41])

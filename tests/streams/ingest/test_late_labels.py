@@ -236,7 +236,7 @@ def events_in_order(partitions):
 
 @pytest.mark.parametrize("with_log", [True, False])
 @pytest.mark.parametrize("by_id", [True, False])
-@pytest.mark.parametrize("seed", cases(range(60), range(15)))
+@pytest.mark.parametrize("seed", cases(range(60), range(4)))
 def test_labels_of_files_are_placed_by_time_whatever_the_polls_and_crashes(seed, by_id, with_log):
     rng = random.Random(f"{seed} {by_id} {with_log}")
     partitions, labels = made(rng, by_id)
@@ -265,7 +265,7 @@ def test_labels_of_files_are_placed_by_time_whatever_the_polls_and_crashes(seed,
 
 
 @pytest.mark.parametrize("by_id", [True, False])
-@pytest.mark.parametrize("seed", cases(range(60), range(15)))
+@pytest.mark.parametrize("seed", cases(range(60), range(4)))
 def test_labels_that_arrive_have_the_recorded_positions_after_crashes(seed, by_id):
     rng = random.Random(f"{seed} {by_id}")
     partitions, labels = made(rng, by_id)

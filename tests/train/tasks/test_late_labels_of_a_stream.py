@@ -119,7 +119,7 @@ def with_features(stream, start=0):
 
 
 CASES = [
-    (None, {}),
+    slow(None, {}),
     slow("20m", {"label_memory": 1 << 15}),
     slow("20m", {"updates": 2}),
     slow(None, {"horizon": Horizon(96)}),
