@@ -32,8 +32,8 @@ class _DType:
     """Replaces a dtype, whose own `__setstate__` trusts the file."""
 
     def __init__(self, code: str, *_: bool) -> None:
-        if code not in _DTYPES:
-            raise _Refused(f"the dtype {code!r:.20}")
+        if code not in _DTYPES:  # shown if it is text: that of nested tuples may have no end
+            raise _Refused(f"the dtype {code!r:.20}" if isinstance(code, str) else "a dtype")
         self.found = np.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -75,11 +75,10 @@ def _of_buffer(data: bytes, dtype: _DType, shape: tuple[int], _: str) -> _Values
 
 _CALLABLE: dict[str, Callable[..., Any]] = {
     "numpy.core.multiarray _reconstruct": _Values,
-    "numpy.core.multiarray scalar": lambda of, data: np.frombuffer(data, of.found).tolist()[0],
+    "numpy.core.multiarray scalar": lambda of, data: np.frombuffer(data, of.found, 1).item(),
     "numpy.core.numeric _frombuffer": _of_buffer,
     "numpy ndarray": _Values,
     "numpy dtype": _DType,
-    "_codecs encode": lambda text, _: text.encode("latin1"),
     "__builtin__ bytes": lambda: b"",
 }
 
@@ -102,9 +101,23 @@ class _Found(dict[Key, _Values]):
 class _ArrayUnpickler(pickle._Unpickler):
     stack: list[Any]
     read: Callable[[int], bytes]
+    num_encoded = 0
+
+    def __init__(self, data: mmap.mmap) -> None:
+        super().__init__(data)
+        self.num_bytes = len(data)
+
+    def encode(self, text: str, _: str) -> bytes:
+        """Return the bytes of a text; one text may be encoded again and again."""
+        self.num_encoded += len(text)
+        if self.num_encoded > self.num_bytes:
+            raise _Refused("bytes of more than its size")
+        return text.encode("latin1")
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         full_name = f"{module} {name}"
+        if full_name == "_codecs encode":
+            return self.encode
         try:
             return _CALLABLE[full_name.replace("numpy._core.", "numpy.core.")]
         except KeyError:

@@ -35,6 +35,7 @@ def compared(tmp_path_factory):
         [
             *("compare", "-s", str(events), "--models", models, "-o", str(out)),
             *("--model-set", "slow.learning_rate=0.0001", "--frozen-at", "0.5"),
+            *("--set", "learning.mrr_further=source:3,historical:3"),
             *map(str, SMALL),
         ]
     )
@@ -56,6 +57,8 @@ def test_compare_writes_figures_scores_and_a_page(compared):
     assert "6 models on made" in page
     assert "ahead of its frozen copy by, in MRR" in page
     assert "preset" in metrics["preset_line"]
+    for name, title in (("mrr_source", "source&#39;s last"), ("mrr_hist", "historical")):
+        assert f'"{title}">{metrics["participants"]["slow/0"][f"prequential.{name}"]:.4f}' in page
 
 
 def test_compare_page_is_rebuilt(compared, tgflow):

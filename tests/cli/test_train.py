@@ -46,6 +46,13 @@ def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):
     assert (tmp_path / "out" / "checkpoint" / "1" / "manifest.json").exists()
 
 
+def test_epoch_of_a_rule_has_no_loss(tgflow, events_csv):
+    ran = tgflow("train", "-s", events_csv, "-m", "recency", "-o", "out")
+    assert ran.code == 0
+    assert "seed 0  one pass  val AP" in ran.err
+    assert "loss" not in ran.err
+
+
 def test_lower_layer_rows_can_be_reused(tgflow, events_csv):
     tgat = ("train", "-s", events_csv, "-m", "tgat", *FEW)
     ran = tgflow(*tgat, "--reuse-staleness", "4", "--set", "reuse.refresh=0.5", "--json")

@@ -280,8 +280,8 @@ def _print(analysis: Analysis, stream: Mapping[str, Any] | None, path: Path) -> 
             )
             for label, interval in analysis.mrr.means.items()
         ]
-        found = ((label, *analysis.of_meetings(label)) for label in analysis.mrr.means)
-        print_table(("MRR", *analysis.meetings), [*found])
+        found = ((label, *analysis.of_mrr_parts(label)) for label in analysis.mrr.means)
+        print_table(("MRR", *analysis.mrr_parts), [*found])
     print_summary(
         ("model" if table is None else "links", "MRR", "95 %", "p", "AP", *own, "µs an event"),
         rows,

@@ -260,6 +260,7 @@ def fit(
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path
     epochs.facts = config.label_facts
+    epochs.is_rule = not any(True for _ in model.parameters())  # its logits are only an order
     opened = RunLogger(config.operate.log_to, logs, trainer.num_epochs, epochs.facts)
     with closing(opened) as epochs.logger:
         result = trainer.fit(partial(results.after_epoch, trainer), progress=False)
@@ -319,7 +320,7 @@ class EpochLog(Callback):
     ) -> None:
         self._console, self._epochs, self._metric = console, c.epochs, c.select_metric
         self._files, self._rates = files, rates
-        self.seed = 0
+        self.seed, self.is_rule = 0, False
         self.records = read_records(files.records).kept
         """Records of all epochs, including those before a resume."""
         self.logger: RunLogger | None = None
@@ -339,9 +340,10 @@ class EpochLog(Callback):
             self._files.log(self.records[-1])
             self.logger.log(record.epoch + 1, self.records[-1])
             self.logger.flush()
+        learned = f"epoch {record.epoch + 1:>3}/{self._epochs}  loss {record.loss:.4f}"
         self._console.print(
-            f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
-            f"  loss {record.loss:.4f}  val {METRIC_TITLES[self._metric]}"
+            f"seed {self.seed}  {'one pass' if self.is_rule else learned}"
+            f"  val {METRIC_TITLES[self._metric]}"
             f" {score(record.val[self._metric])}{label_score(record.val, self.facts)}"
             f"{' *' if record.is_best else '  '}  {duration(record.seconds)}"
             f"  {compact(record.events_per_second)} events/s",

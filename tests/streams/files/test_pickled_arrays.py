@@ -72,6 +72,7 @@ def test_pickled_code_is_refused_by_name_and_not_executed(tmp_path):
 SHARED = np.arange(2_000)
 OBJECTS = SHARED.astype(object)
 DEEP = b")" + b"\x85" * 1_000_000  # a tuple nested so deep that hashing it overflows the C stack
+WIDE = b")q\x00" + b"".join(b"0h%ch%c\x86q%c" % (i, i, i + 1) for i in range(60))  # of 2**60 tuples
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,16 @@ DEEP = b")" + b"\x85" * 1_000_000  # a tuple nested so deep that hashing it over
         (b"\x80\x04h\x07.", "not a whole pickle: UnpicklingError .* index 7"),
         (b"\x80\x04}K\x01K\x02s", "a value that is not an array"),
         (b"\x80\x04\x8d" + b"\xff" * 8, "not a whole pickle"),
-        (b"\x80\x04cnumpy\ndtype\n" + DEEP + b"\x85R.", "not a whole pickle: RecursionError"),
+        (b"\x80\x04cnumpy\ndtype\n" + DEEP + b"\x85R.", "it contains a dtype"),
+        (b"\x80\x04cnumpy\ndtype\n" + WIDE + b"\x85R.", "it contains a dtype"),
+        (
+            b"\x80\x04X\x64\0\0\0"
+            + b"a" * 100
+            + b"N\x86q\0"
+            + b"c_codecs\nencode\nh\0R" * 9
+            + b".",
+            "bytes of more than its size",
+        ),
         (b"\x80\x04P1\n.", "not a whole pickle: UnpicklingError"),
         (b"\x80\x04(ios\nsystem\n.", "the name 'os system'"),
         (b"\x80\x04cos\nsystem\nX\x02\x00\x00\x00ls\x85R.", "the name 'os system'"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tgflow.base.choices import METRIC_TITLES
 from tgflow.base.resampling import RESAMPLES, Interval, Resampling, Values
 from tgflow.base.units import seconds_in
 from tgflow.report.compare.outcome import Outcome
@@ -303,17 +304,27 @@ class Analysis:
         return out
 
     @cached_property
-    def meetings(self) -> dict[str, Mask]:
-        """Which events have a pair seen before, and which have not, by name and number."""
+    def mrr_parts(self) -> dict[str, Mask | str]:
+        """The further MRRs by title: of events whose pair was seen before, and of the others, as
+        masks; and among negatives of another kind, as names of figures.
+        """
         seen = self.facts["num_pair"] > 0
         both = {"returns": seen, "first meetings": ~seen}
-        return {f"{name}, {mask.sum():,}": mask for name, mask in both.items()}
+        out: dict[str, Mask | str] = {f"{name}, {x.sum():,}": x for name, x in both.items()}
+        known = {name for each in self._participants.values() for name in each}
+        further = ("mrr_source", "mrr_recent", "mrr_hist")
+        names = [name for name in further if f"prequential.{name}" in known]
+        return out | {METRIC_TITLES[name].removeprefix("MRR, "): name for name in names}
 
-    def of_meetings(self, label: str) -> list[str]:
-        """Return the MRR of each of `meetings`, the mean over seeds, as text."""
+    def of_mrr_parts(self, label: str) -> list[str]:
+        """Return the MRR of each of `mrr_parts`, the mean over seeds, as text."""
         ranks = self.reciprocal_ranks[label]
-        masks = self.meetings.values()
-        return [score(ranks[:, mask].mean() if mask.any() else np.nan) for mask in masks]
+        return [
+            score(self.own_metric(label, part))
+            if isinstance(part, str)
+            else score(ranks[:, part].mean() if part.any() else np.nan)
+            for part in self.mrr_parts.values()
+        ]
 
     def failures(self) -> dict[str, Mapping[str, Any]]:
         """Return the models that dropped out, and why."""

@@ -94,7 +94,7 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
 
 def _leaderboard(analysis: Analysis) -> Card:
     own = analysis.own_metrics
-    found = ("MRR", "p", *analysis.meetings, "AP", "p", *own)
+    found = ("MRR", "p", *analysis.mrr_parts, "AP", "p", *own)
     head = ("model", *found, "seeds", "µs an event", "state", "parameters")
     rows: list[tuple[Cell, ...]] = []
     for label, interval in analysis.mrr.means.items():
@@ -109,7 +109,7 @@ def _leaderboard(analysis: Analysis) -> Card:
                 label,
                 (mrr, span + spread),
                 _p(analysis.mrr.p_of_best(label)),
-                *analysis.of_meetings(label),
+                *analysis.of_mrr_parts(label),
                 _with_interval(analysis.ap.means[label]),
                 _p(analysis.ap.p_of_best(label)),
                 *(score(analysis.own_metric(label, name)) for name in own),
