@@ -149,7 +149,7 @@ def read_table(
     """Read a whole table, such as one of nodes; return its name for messages, and the table.
 
     Args:
-        source: Path of a CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet, Arrow,
+        source: Path of a CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet, Arrow or
             `.npz` file; or an in-memory table, as for `open_stream`.
         texts: Columns of CSV and TSV read as text, such as ids: "007" is not 7.
         layout: Layout of delimited text; None: with a header, commas or tabs.
@@ -176,7 +176,7 @@ def read_table(
 def _read_file(path: Path, texts: Sequence[str], layout: TextLayout) -> pa.Table:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {str(path)!r}")
-    if isinstance(path, Path) and path.is_fifo():
+    if path.is_fifo():
         text = "a table cannot be read from a named pipe; write it to a file first"
         raise StreamError(str(path), "schema", text)
     kind = format_of(path)
