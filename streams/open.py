@@ -146,8 +146,7 @@ def open_stream(
     and Feather. Published formats without conversion: JODIE's CSV files (columns src, dst, t,
     label, f0, f1, ...; a bipartite stream with its features), DyGLib's `ml_NAME.csv` with the
     features in `ml_NAME.npy`, SNAP's `.txt` (src, dst, t), Network Repository's `.edges` and
-    KONECT's `out.NAME` (src, dst, weight, t), all without headers; and `.npz`, arrays by name,
-    which are never unpickled.
+    KONECT's `out.NAME` (src, dst, weight, t), all without headers.
 
     A folder is read in order of file name, with digits compared as numbers (`part-2` before
     `part-10`); names that start with `.` or `_` are skipped. Tables are pyarrow tables and batches,

@@ -16,7 +16,7 @@ from tgflow.streams.rows.schema import ColumnNames, IdKind
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[
-    "csv", "tsv", "parquet", "arrow", "jsonl", "jodie", "dyglib", "snap", "edges", "konect", "npz",
+    "csv", "tsv", "parquet", "arrow", "jsonl", "jodie", "dyglib", "snap", "edges", "konect",
 ]  # fmt: skip
 
 

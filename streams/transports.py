@@ -28,13 +28,6 @@ class Transport:
             installed.
         ends: Whether its streams end; in endless ones, times may be at most a day after the clock
             by default, timeouts of order are set, and late events are dead letters.
-        publish: Returns a context manager that writes events to an address, and flushes and closes
-            on exit: `send(events)` and `flush()` raise `OSError` if events are rejected,
-            `num_events` counts those written, `describe()` returns a summary such as "40 records
-            to 3 partitions of edges", and `how_to_read()` the settings that read them. It takes
-            the address, the `NodeIds` of the events, and the keywords codec, records, partition_by,
-            options and connect_timeout. Raises `ValueError` if these are inconsistent. None if the
-            transport is read-only.
         id_kind: Returns the kind of the ids in the first records for a `config`, and the reason;
             None: the kind is a setting.
         topic: Returns a writer of arbitrary records to an address, with `send(value, partition,
@@ -46,7 +39,6 @@ class Transport:
     config: type[Any]
     open: Callable[[Any], PartitionedSource]
     ends: bool = False
-    publish: Callable[..., Any] | None = None
     topic: Callable[[str, Any], Any] | None = None
     id_kind: Callable[[Any], tuple[IdKind, str]] | None = None
 

@@ -1,17 +1,14 @@
-"""Decoders of columnar data: Parquet, Arrow IPC and Feather, NumPy and torch files, tables."""
+"""Decoders of columnar data: Parquet, Arrow IPC and Feather, tables."""
 
 from __future__ import annotations
 
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -22,16 +19,7 @@ import torch
 
 from tgflow.graph.events import EventBatch
 from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated, StreamError
-from tgflow.streams.files.decoder import (
-    SAMPLES,
-    Decoder,
-    check_digest,
-    check_size,
-    digest,
-    most_unpacked,
-    tail,
-    too_much,
-)
+from tgflow.streams.files.decoder import SAMPLES, Decoder, check_digest, check_size, digest, tail
 from tgflow.streams.rows.row_batch import Origin, Position, RowBatch
 from tgflow.streams.rows.schema import Columns
 from tgflow.streams.rows.validate import RowSchema, text_of, validate
@@ -39,7 +27,6 @@ from tgflow.streams.rows.validate import RowSchema, text_of, validate
 BATCH_ROWS = 1 << 15
 """Elements torch checks at once; above this it uses threads, which are slow on a busy machine."""
 _ARROW_MAGIC = b"ARROW1"
-_DAMAGE = (pa.ArrowException, OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError)
 
 
 def _without_runs(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -101,7 +88,7 @@ class ColumnarDecoder(Decoder):
                 done += len(batch)
         except StreamError:
             raise
-        except _DAMAGE as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             where, text = f"{self.name}, from row {done} on", f"the data is damaged ({error})"
             raise SourceCorrupt(where, "syntax", f"{text}; fetch the file again") from error
 
@@ -212,64 +199,6 @@ def arrow_decoder(path: Path) -> ColumnarDecoder:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise StreamError(str(path), "syntax", f"not a readable Arrow file: {error}") from error
     return ColumnarDecoder(str(path), names, num_rows, load, path=path, may_grow=not is_file)
-
-
-def _arrays_decoder(
-    path: Path,
-    shapes: Mapping[str, Sequence[int]],
-    arrays: Callable[[Sequence[str]], Mapping[str, Any]],
-) -> ColumnarDecoder:
-    """Open named arrays of equal length: 1-d, or 2-d, whose rows become lists."""
-    columns = {name: shape for name, shape in shapes.items() if len(shape) in (1, 2)}
-    lengths = {shape[0] for shape in columns.values()}
-    if len(lengths) > 1:
-        text = ", ".join(f"{name} {list(shape)}" for name, shape in columns.items())
-        raise StreamError(str(path), "schema", f"its arrays differ in length: {text:.200}")
-    num_rows = next(iter(lengths), 0)
-
-    def load(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        found = arrays(names)
-        for start in range(0, num_rows, BATCH_ROWS):
-            part = {name: array_of(x[start : start + BATCH_ROWS]) for name, x in found.items()}
-            yield pa.RecordBatch.from_pydict(part)
-
-    return ColumnarDecoder(str(path), list(columns), num_rows, load, path=path)
-
-
-def npz_decoder(path: Path, max_bytes: int | None = None) -> ColumnarDecoder:
-    """Open a `numpy.savez` file; object arrays, which need unpickling, are rejected."""
-    most = most_unpacked(path.stat().st_size, max_bytes)
-    with path.open("rb") as opened:
-        try:
-            with zipfile.ZipFile(opened) as file:
-                infos = [info for info in file.infolist() if info.filename.endswith(".npy")]
-                shapes = {info.filename.removesuffix(".npy"): _shape(file, info) for info in infos}
-        except StreamError:
-            raise
-        except (*_DAMAGE, NotImplementedError, RuntimeError, TokenError) as error:
-            text = f"not a readable .npz file: {error!s:.100}"
-            raise StreamError(str(path), "syntax", text) from None
-    if sum(info.file_size for info in infos) > most:
-        raise StreamError(str(path), "too_large", too_much(most))
-
-    def arrays(names: Sequence[str]) -> Mapping[str, Any]:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in names}
-
-    return _arrays_decoder(path, shapes, arrays)
-
-
-def _shape(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
-    """Return an array's shape from its header; `ValueError` if it is invalid or holds objects."""
-    read = {(1, 0): np.lib.format.read_array_header_1_0}
-    with file.open(info) as member:
-        version = np.lib.format.read_magic(member)
-        shape, _, dtype = read.get(version, np.lib.format.read_array_header_2_0)(member)
-    if dtype.hasobject:
-        raise ValueError(f"{info.filename} holds Python objects, which are not unpickled")
-    if int(np.prod(shape, dtype=object)) * dtype.itemsize > info.file_size:
-        raise ValueError(f"{info.filename} is shorter than its header declares")
-    return tuple(shape)
 
 
 def as_table(data: Any) -> pa.Table | None:

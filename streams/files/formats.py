@@ -20,7 +20,6 @@ from tgflow.streams.files.columnar import (
     ColumnarDecoder,
     arrow_decoder,
     as_table,
-    npz_decoder,
     parquet_decoder,
 )
 from tgflow.streams.files.csv import (
@@ -52,14 +51,12 @@ class Format:
         endings: File name endings.
         dialect: Dialect of delimited text, which a `TextLayout` may adjust.
         is_text: Whether it is text, which may be compressed and may grow.
-        unpacks: Whether its decoder takes the maximum bytes that a file may unpack to.
     """
 
     decoder: Callable[..., Decoder]
     endings: tuple[str, ...] = ()
     dialect: Dialect | None = None
     is_text: bool = True
-    unpacks: bool = False
 
 
 FORMATS = {
@@ -73,7 +70,6 @@ FORMATS = {
     "snap": Format(CsvDecoder, (".txt",), SNAP),
     "edges": Format(CsvDecoder, (".edges",), EDGES),
     "konect": Format(CsvDecoder, (), KONECT),
-    "npz": Format(npz_decoder, (".npz",), is_text=False, unpacks=True),
 }
 WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
 EXTENSIONS = {ending: name for name, each in FORMATS.items() for ending in each.endings}
@@ -140,7 +136,7 @@ def decoder_for(
         )
     if found.is_text:
         return found.decoder(path, max_bytes, block_bytes)
-    return found.decoder(path, max_bytes) if found.unpacks else found.decoder(path)
+    return found.decoder(path)
 
 
 def read_table(
@@ -149,8 +145,8 @@ def read_table(
     """Read a whole table, such as one of nodes; return its name for messages, and the table.
 
     Args:
-        source: Path of a CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet, Arrow or
-            `.npz` file; or an in-memory table, as for `open_stream`.
+        source: Path of a CSV, TSV or JSON lines (also `.gz`, `.zst`, `.bz2`), Parquet or Arrow
+            file; or an in-memory table, as for `open_stream`.
         texts: Columns of CSV and TSV read as text, such as ids: "007" is not 7.
         layout: Layout of delimited text; None: with a header, commas or tabs.
 
@@ -198,7 +194,7 @@ def _read_file(path: Path, texts: Sequence[str], layout: TextLayout) -> pa.Table
     except (pa.ArrowException, OSError) as error:
         raise StreamError(str(path), "syntax", f"it cannot be read: {error}") from None
     if not isinstance(decoder, ColumnarDecoder):
-        known = "CSV, TSV, JSON lines, Parquet, Arrow or .npz"
+        known = "CSV, TSV, JSON lines, Parquet or Arrow"
         raise StreamError(str(path), "schema", f"a table of nodes is {known}, got {kind}")
     batches = [*decoder.batches(decoder.names(), BATCH_ROWS)]
     return pa.Table.from_batches(batches) if batches else pa.table({})

@@ -32,21 +32,17 @@ NO_LETTERS: Length = {"segment": 0, "byte": 0, "crc32": [0]}
 
 
 class DeadLetterFiles:
-    """Dead letters as JSON lines in files `000000.jsonl`, `000001.jsonl`, ..., and in a topic.
+    """Dead letters as JSON lines in files `000000.jsonl`, `000001.jsonl`, ...
 
     Files contain each letter exactly once: `length` is saved with the positions of the sources, and
     `rewind` truncates the files to it on resume. An entry has the keys source, place, code, message
     (at most 200 characters), num_bytes, sha256 (of all raw bytes) and raw (base64 of the first
-    4 KiB). The topic receives each letter at least once: after a resume, those since the last
-    checkpoint are sent again. The record key is the place, such as "edges:3:4711:0" (topic,
-    partition, offset, row), so that consumers can deduplicate.
+    4 KiB).
 
     After a failed operation all later ones fail too, as the file content is unknown.
 
     Args:
         directory: Directory of the files; created if missing.
-        topic: Receives each letter too, by `send(value, partition, key)`, `flush` and `close`;
-            None: files only.
         fs: The file operations.
         segment_bytes: Size at which a new file is started.
         keep: Number of latest files to keep, at least 2; None: all.
@@ -59,13 +55,11 @@ class DeadLetterFiles:
         self,
         directory: Path,
         *,
-        topic: Any = None,
         fs: RealFs | None = None,
         segment_bytes: int = 64 << 20,
         keep: int | None = None,
     ) -> None:
         self._directory, self._keep = directory, keep
-        self._topic = topic
         self._fs = fs or RealFs()
         self._segment_bytes = segment_bytes
         if not directory.exists():
@@ -84,30 +78,23 @@ class DeadLetterFiles:
         return {"segment": self._segment, "byte": self._byte, "crc32": [*self._crc32]}
 
     def write(self, source: str, rows: Sequence[BadRow]) -> None:
-        """Append rejected rows of a source; `sync` makes them durable and flushes the topic."""
+        """Append rejected rows of a source; `sync` makes them durable."""
         if not rows:
             return
-        lines = [letter_of(source, row) for row in rows]
-        data = b"".join(lines)
+        data = b"".join(letter_of(source, row) for row in rows)
         with self._failing():
             self._fs.write(self._open(), data)
             self._byte += len(data)
             self._crc32[-1] = zlib.crc32(data, self._crc32[-1])
-        if self._topic is not None:
-            for row, line in zip(rows, lines, strict=True):
-                key = ":".join(map(str, row.origin.place.values()))
-                self._topic.send(line, None, key.encode())
 
     def sync(self) -> None:
-        """Block until all letters are on disk and acknowledged by the broker."""
+        """Block until all letters are on disk."""
         with self._failing():
             if self._fd is not None:
                 self._fs.sync(self._fd)
-        if self._topic is not None:
-            self._topic.flush()
 
     def rewind(self, length: Length) -> None:
-        """Remove letters written to files after `length`; those in a topic remain.
+        """Remove letters written to files after `length`.
 
         Dead letters are diagnostics only: if some are missing or damaged, a warning is logged, a
         partial one is truncated, and a new file is started. A whole file may be removed.
@@ -141,14 +128,12 @@ class DeadLetterFiles:
         self._segment, self._byte, self._crc32, self._failure = segment, byte, found, None
 
     def close(self) -> None:
-        """Sync all letters, then close files and connections."""
+        """Sync all letters, then close the files."""
         try:
             if self._failure is None:
                 self.sync()
         finally:
             self._close()
-            if self._topic is not None:
-                self._topic.close()
 
     def _segments(self) -> list[int]:
         """Return the numbers of the existing files, in order."""

@@ -86,8 +86,6 @@ class KafkaClientConfig:
     although there are more counts as unreachable."""
     group_id: Annotated[str | None, EXPERT] = None
     """Consumer group to commit positions to, only for lag monitoring."""
-    dead_letter_topic: Annotated[str | None, EXPERT] = None
-    """Topic that also receives the dead letters."""
     decoders: Annotated[int, Ge(1), Le(16), EXPERT] = 1
     """Processes that read and decode the topic, at most one per partition: partition p in process
     p mod N; 1: this process."""

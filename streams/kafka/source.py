@@ -18,7 +18,7 @@ from tgflow.streams.kafka.avro import RegistryDown
 from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
 from tgflow.streams.kafka.consumer import Cursor, Poller
-from tgflow.streams.kafka.publish import Publisher, Topic
+from tgflow.streams.kafka.publish import Topic
 from tgflow.streams.kafka.readers import PartitionReader, ReaderProcesses, Status
 from tgflow.streams.kafka.retry import ConnectionNotices, RetryPolicy, RetryState
 from tgflow.streams.rows.row_batch import Position, RowBatch, warn_of_first_time
@@ -305,6 +305,4 @@ def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
     return first_id_kind(f"topic {config.topic}", ids)
 
 
-TRANSPORT = Transport(
-    KafkaConfig, KafkaSource, publish=Publisher, topic=Topic, id_kind=first_id_kind_of
-)
+TRANSPORT = Transport(KafkaConfig, KafkaSource, topic=Topic, id_kind=first_id_kind_of)

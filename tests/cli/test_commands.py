@@ -1,7 +1,5 @@
 """The smaller commands, the help, and completion by the shell."""
 
-import csv
-import io
 import re
 import shutil
 import subprocess
@@ -16,7 +14,7 @@ from tgflow.cli import doctor
 from tgflow.cli.benchmarks.row import Row
 from tgflow.cli.errors import EXIT_CODES
 
-COMMANDS = ("run", "train", "playback", "info", "bench", "doctor")
+COMMANDS = ("run", "train", "info", "bench", "doctor")
 
 
 def plain(text):
@@ -107,24 +105,6 @@ def test_info_of_a_run(tgflow, events_csv):
         assert part in text
 
 
-def test_playback_writes_prints_and_paces_events(tgflow, events_csv, tmp_path):
-    assert tgflow("playback", events_csv).out == events_csv.read_text()
-    assert tgflow("playback", events_csv, "--to", "made.parquet", "--limit", 30).code == 0
-    rows = list(csv.reader(io.StringIO(tgflow("playback", "made.parquet").out)))
-    assert rows == list(csv.reader(io.StringIO(events_csv.read_text())))[:31]
-    (tmp_path / "slow.csv").write_text("src,dst,t\n1,2,0\n1,2,100\n")
-    ran = tgflow("playback", "slow.csv", "--speed", 1000)
-    assert ran.out.splitlines()[-1] == "1,2,100"
-
-
-@pytest.mark.slow
-def test_installed_module_plays_back_to_a_closed_pipe_without_errors(events_csv):
-    command = f"{sys.executable} -m tgflow playback {events_csv} | head -n 1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert done.stdout == "src,dst,t\n"
-    assert done.stderr == ""
-
-
 def test_doctor_reports_the_core(tgflow):
     checks = {check["name"]: check for check in tgflow("doctor", "--json").json}
     assert checks["tgflow"]["status"] == "ok"
@@ -155,7 +135,7 @@ def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("tgflow pl", ["playback"]),
+        ("tgflow tr", ["train"]),
         ("tgflow run --log-t", ["--log-to"]),
         ("tgflow run --visibility ", ["event", "batch"]),
         ("tgflow run --task ", ["link", "edge", "node", "property", "anomaly"]),

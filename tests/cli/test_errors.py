@@ -46,7 +46,6 @@ USAGE = [
     ("run made.csv -s other.csv", "FILE is", "--stream other.csv"),
     ("run --strem x", "No such option: --strem"),
     ("fly", "No such command"),
-    ("playback made.csv --to out.xyz", "has no known ending"),
     ("bench samples", f"there is no benchmark 'samples'; choose from {', '.join(BENCHMARKS)}"),
     ("bench store --entries 1e6,big", "must be numbers such as 1e6"),
     ("bench store --entries 10", "must be at least 10,000"),
@@ -102,7 +101,7 @@ USAGE = [
     ("run made.csv --nproc 0", "a world has 1 to 64 ranks, got 0"),
     ("run made.csv --nproc 65", "a world has 1 to 64 ranks, got 65"),
     # Paths
-    ("playback 'caf\udce9.csv'", "'caf\\udce9.csv' has bytes that are not UTF-8"),
+    ("info 'caf\udce9.csv'", "'caf\\udce9.csv' has bytes that are not UTF-8"),
     ("compare pipe.csv --models recency", "compare reads the stream twice: write the pipe to a"),
     ("run made.csv --resume", "--resume needs the run's directory"),
     ("train made.csv --resume", "--resume needs the run's directory"),
@@ -147,7 +146,6 @@ NO_INPUT = [
      "compare --out nowhere"),
 ]  # fmt: skip
 IO = [
-    ("playback made.csv --to no/such/out.csv", "no/such"),
     ("run made.csv -o taken", "holds files already", "--resume"),
     ("run made.csv -o taken --nproc 2", "holds files already"),
     ("run made.csv -o taken --resume", "holds files already"),

@@ -31,7 +31,7 @@ ROOMS = {
     "report": "base cuda graph nn plan checkpoint train",
     "run": "base cuda graph nn models plan checkpoint streams ranks train serve report",
     "testing": "base graph nn plan train",
-    "cli": "base cuda graph nn models plan checkpoint streams ranks train serve report run testing",
+    "cli": "base cuda graph nn models plan checkpoint streams ranks train serve report run",
 }
 FILES = {"__init__", "__main__"}
 MOST_FLOORS, MOST_ARROWS = 10, 75

@@ -3,13 +3,11 @@
 import sys
 from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar
 
 import pytest
 
 import tgflow as tg
 from helpers.ingestion import ListSource, Row
-from tgflow.cli import main
 from tgflow.cli.inputs import open_partitioned
 from tgflow.run.config import Config, StreamConfig
 from tgflow.streams import transports
@@ -31,41 +29,10 @@ def open_made(config):
     return ListSource({0: [Row(i % 7, i % 5, i) for i in range(count)]})
 
 
-class MadePublisher:
-    """Keeps the times of published events by address."""
-
-    published: ClassVar[dict[str, list[int]]] = {}
-
-    def __init__(self, url, ids, *, codec, records, partition_by, options, connect_timeout):
-        self.times = self.published[url] = []
-
-    @property
-    def num_events(self):
-        return len(self.times)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def send(self, events):
-        self.times += events.t.tolist()
-
-    def flush(self):
-        pass
-
-    def describe(self):
-        return "one go"
-
-    def how_to_read(self):
-        return {"codec": "csv"}
-
-
 @pytest.fixture(autouse=True)
 def made_transport(monkeypatch):
     module = ModuleType("made_transport")
-    module.TRANSPORT = Transport(MadeConfig, open_made, ends=True, publish=MadePublisher)
+    module.TRANSPORT = Transport(MadeConfig, open_made, ends=True)
     monkeypatch.setitem(sys.modules, "made_transport", module)
     monkeypatch.setitem(transports.SCHEMES, "made", "made_transport")
 
@@ -78,23 +45,6 @@ def test_command_line_reads_and_resumes_a_user_transport():
     source.start({0: {"row": 249}})
     [polled] = source.poll({0}, 0.1)
     assert polled.events.t.tolist() == [249]
-
-
-def test_command_line_writes_to_a_user_transport(tmp_path, capsys, monkeypatch):
-    path = tmp_path / "events.csv"
-    path.write_text("src,dst,t\n0,1,5\n1,2,6\n2,0,9\n")
-    assert main(["playback", str(path), "--to", "made://out", "--limit", "2"]) == 0
-    assert MadePublisher.published == {"made://out": [5, 6]}
-    said = capsys.readouterr().err
-    assert "published 2 events in one go" in said
-    assert "tgflow run --stream made://out --codec csv" in said
-    monkeypatch.setattr(
-        sys.modules["made_transport"], "TRANSPORT", Transport(MadeConfig, open_made)
-    )
-    assert main(["playback", str(path), "--to", "made://out"]) == 2
-    assert "made:// can be read, but not written to" in capsys.readouterr().err
-    assert main(["playback", str(path), "--to", "pulsar://out"]) == 2
-    assert "unknown scheme" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", ["a.csv", "/data/a.csv", "../a:b/c.csv", "C:/a.csv", ""])

@@ -16,7 +16,6 @@ from tgflow.cli import (
     errors,
     forget,
     info,
-    playback,
     predict,
     run,
     score,
@@ -75,7 +74,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "serve": serve.serve,
     },
     LOOK: {
-        "playback": playback.playback,
         "info": info.info,
         "forget": forget.forget,
         "convert": convert.convert,

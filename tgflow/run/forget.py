@@ -160,9 +160,6 @@ def unreachable(path: Path) -> list[str]:
     found = [f"the stream, {c.stream.path}, and the files of features and labels beside it"]
     if c.scores.to and scheme_of(c.scores.to):
         found.append(f"scores published to {c.scores.to}")
-    section = c.section_of(scheme_of(c.stream.path))
-    if topic := getattr(section, "dead_letter_topic", None):
-        found.append(f"dead letters in the topic {topic}")
     if c.start.init_from is not None:
         found.append(f"the run that it began with: tgflow forget {c.start.init_from}")
     return [

@@ -33,7 +33,7 @@ from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.ingest.late_labels import PIECE, LateLabelReader
 from tgflow.streams.rows.row_batch import Stoppable
-from tgflow.streams.transports import find_transport, scheme_of
+from tgflow.streams.transports import find_transport
 from tgflow.train.observe import Callback, StepRecord
 
 IDLE_TIMEOUT, ORDER_TIMEOUT, MAX_WAIT = "5s", "1s", "250ms"
@@ -181,13 +181,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
         text = f"--allowed-lateness is {lateness}, but after {order.order_timeout} without a row "
         text += "all events are released, and earlier ones are late; to wait: --order-timeout"
         run.run_log.warning("order", text)
-    address, topic = config.stream.path, None
-    section, transport = config.section_of(scheme_of(address)), find_transport(address)
-    name = getattr(section, "dead_letter_topic", None)
-    if name is not None and transport is not None and transport.topic is not None:
-        topic = transport.topic(f"{address.rpartition('/')[0]}/{name}", section.options)
-    keep = config.operate.keep_dead_letters
-    letters = DeadLetterFiles(run.path / DEAD_LETTERS, topic=topic, keep=keep)
+    letters = DeadLetterFiles(run.path / DEAD_LETTERS, keep=config.operate.keep_dead_letters)
     opened.callback(close_quietly, letters)
     if run.ids is not None:
         source.ids = run.ids
@@ -203,7 +197,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
         skip_to=run.trainer.position,
         first=run.directory.first,
         clock_limit=config.order.max_time_jump is None
-        and (is_endless(config) or config.stream.follow or is_pipe(address)),
+        and (is_endless(config) or config.stream.follow or is_pipe(config.stream.path)),
         keep_event_ids=config.scores.to is not None and config.stream.event_id is not None,
         labels=open_labels(run),
         stop=lambda: run.flow.stopped,

@@ -44,7 +44,7 @@ class NodeFeatures:
     the table may be in any order, and may have rows of nodes that never appear.
 
     Args:
-        table: A path (CSV, TSV or JSON lines, also `.gz`; Parquet, Arrow, `.npz`), a pyarrow
+        table: A path (CSV, TSV or JSON lines, also `.gz`; Parquet, Arrow), a pyarrow
             table, a data frame, a dict of columns or an iterable of dicts. Or features alone, a
             numeric tensor or array `[N, dim]`: row `i` then belongs to the node whose id is the
             number `i`.

@@ -77,10 +77,6 @@ class MockBroker(AbstractContextManager["MockBroker"]):
         self._process.stdin.flush()
         return int(self._answer()["result"])
 
-    def wait(self) -> None:
-        """Block until the child process has ended."""
-        self._process.wait()
-
     def kill(self) -> None:
         """Kill the child process; its contents are lost."""
         self._process.kill()

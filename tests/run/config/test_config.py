@@ -230,7 +230,7 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("run", {}, OFFLINE), ("run", {"order.idle_timeout": 5.0}, {"checkpoint.log": False}),
     ("run", FOLLOW, SORT), ("run", FOLLOW, ENDLESS), ("run", ENDLESS, SORT),
     ("run", SORT, {"order.late": "drop"}), ("compare", {}, {"order.dedup_window": 5}),
-    ("run", ENDLESS, {"stream.categorical": ["x"]}), ("run", {}, {"kafka.dead_letter_topic": "x"}),
+    ("run", ENDLESS, {"stream.categorical": ["x"]}),
     ("run", {"order.max_time_jump": "1d"} | HORIZON, {"order.max_time_jump": "none"}),
     ("train", {}, {"graph.horizon_events": 500}),
     ("train", {}, {"graph.table": "disk"}), ("run", GPU, {"graph.table": "disk"}),

@@ -1,9 +1,6 @@
-"""Published formats: DyGLib, SNAP, KONECT, named arrays and tensors, PyG data."""
+"""Published formats: DyGLib, SNAP, KONECT, PyG data."""
 
-import io
 import logging
-import random
-import zipfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +8,6 @@ import pytest
 import torch
 
 from helpers.files import flat, read, rows_of
-from helpers.forged import flip_bit
 from tgflow.streams import StreamError, open_files, open_stream
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12), (3, 4, 40)]
@@ -111,71 +107,6 @@ def test_comments_longer_than_a_block_are_skipped(tmp_path):
 def columns_of(rows):
     src, dst, t = (np.array(column) for column in zip(*rows, strict=True))
     return {"src": src, "dst": dst, "t": t}
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_npz_columns_are_matched_by_name(tmp_path, save):
-    path = tmp_path / "made.npz"
-    save(path, **columns_of(ROWS), msg=FEATURES[1:].astype(np.float32), about=np.array(3))
-    stream = open_stream(path, features=["msg"])
-    assert rows_of(stream) == ROWS
-    assert features_of(stream) == FEATURES[1:].tolist()
-    assert stream.num_events == 4
-
-
-def bomb():
-    """Return an .npz whose array header declares too many elements."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<i8", "fortran_order": False, "shape": (10**15,)}
-    )
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as file:
-        file.writestr("src.npy", np.lib.format.magic(1, 0)[:0] + header.getvalue())
-    return out.getvalue()
-
-
-def objects():
-    out = io.BytesIO()
-    np.savez(out, src=np.array([{}], dtype=object))
-    return out.getvalue()
-
-
-def uneven():
-    out = io.BytesIO()
-    np.savez(out, src=np.arange(3), dst=np.arange(4), t=np.arange(3))
-    return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"no", "not a readable .npz file"),
-        (bomb(), "shorter than its header declares"),
-        (objects(), "holds Python objects, which are not unpickled"),
-        (uneven(), r"differ in length: src \[3\], dst \[4\]"),
-    ],
-)
-def test_invalid_or_hostile_npz_is_an_error(tmp_path, data, message):
-    path = tmp_path / "made.npz"
-    path.write_bytes(data)
-    with pytest.raises(StreamError, match=message):
-        open_stream(path)
-
-
-def test_damaged_arrays_are_an_error_with_the_name_of_the_file(tmp_path):
-    path, chance = tmp_path / "made.npz", random.Random(1)
-    np.savez_compressed(path, **{name: np.arange(60) for name in ("src", "dst", "t")})
-    data, errors = path.read_bytes(), []
-    for i in range(200):
-        cut = data[: chance.randrange(len(data))]
-        path.write_bytes(cut if i % 2 else flip_bit(data, chance.randrange(8 * len(data))))
-        try:
-            list(open_stream(path))
-        except StreamError as error:
-            errors.append(str(error))
-    assert len(errors) > 100
-    assert all(str(path) in each for each in errors)
 
 
 class TemporalData(SimpleNamespace):

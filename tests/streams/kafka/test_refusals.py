@@ -119,23 +119,14 @@ def self_signed(folder):
 
 
 @pytest.mark.parametrize("decoders", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_refused_login_ends_run_and_playback_at_once(fake, tmp_path, capsys, decoders):
+def test_refused_login_ends_reading_and_scoring_at_once(fake, tmp_path, capsys, decoders):
     broker = fake()
     url = broker.url("edges")
     options = [word for o in SASL.items() for word in ("--kafka-option", "=".join(o))]
-    stream = [
-        "-s",
-        url,
-        "-o",
-        tmp_path / "out",
-        "-m",
-        "recency",
-        "--set",
-        f"kafka.decoders={decoders}",
-    ]
-    stream += ["--max-time-jump", "none"]
     made = write_events(tmp_path / "made.csv", 30)
-    for words in (["run", *stream], ["playback", made, "--to", url]):
+    common = ["-m", "recency", "--set", f"kafka.decoders={decoders}", "--max-time-jump", "none"]
+    for number, flags in enumerate((["-s", url], ["-s", made, "--scores", url])):
+        words = ["run", *flags, "-o", tmp_path / f"out-{number}", *common]
         began = time.monotonic()
         assert main([str(word) for word in [*words, *options]]) == 2
         assert time.monotonic() - began < 15  # of 60 s (connect_timeout); alone about 1 s

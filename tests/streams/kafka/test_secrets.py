@@ -83,7 +83,6 @@ def test_no_file_and_no_message_holds_a_secret(
         ["run", "-s", f"s3://key:{SECRET}/with@bucket/x.csv"],
         ["run", "-s", f"https://me:{SECRET}@host/x.csv"],
         ["run", "x.csv", "--scores", f"kafka://me:{SECRET}@host:9/scores"],
-        ["playback", "x.csv", "--to", f"kafka://me:{SECRET}@host:9/x"],
         ["run", "--config", "own.toml"],
     ],
 )

@@ -70,8 +70,6 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "--set order.dedup_window requires event ids: --event-id COLUMN"),
     ("transport", lambda c, by: c.stream.categorical is not None,
      "--categorical is for files; convert the values before they are published"),
-    ("live", lambda c, by: c.stream.path and not by.transport and c.kafka.dead_letter_topic,
-     "--set kafka.dead_letter_topic requires a Kafka stream"),
     ("live", lambda c, by: c.graph.horizon and (c.order.max_time_jump == "none" or (
         c.order.max_time_jump is None and not by.transport and not c.stream.follow)),
      "--horizon: one event of a far year would let it forget all others; give the largest jump of "
