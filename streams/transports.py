@@ -30,10 +30,9 @@ class Transport:
             by default, timeouts of order are set, and late events are dead letters.
         id_kind: Returns the kind of the ids in the first records for a `config`, and the reason;
             None: the kind is a setting.
-        topic: Returns a writer of arbitrary records to an address, with `send(value, partition,
-            key)`, `flush()` and `close()`, which raise `OSError` if records are rejected. It takes
-            the address and the options of the scheme's section. None if the transport is
-            read-only.
+        topic: Returns a writer of records to an address, with `send(value, key)`, `flush()` and
+            `close()`, which raise `OSError` if records are rejected. It takes the
+            address and the section of the scheme's settings. None if the transport is read-only.
     """
 
     config: type[Any]

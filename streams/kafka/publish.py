@@ -76,7 +76,6 @@ class Topic:
         self._unsent = 0
         self._producer: Any = None
         notices = ConnectionNotices(self.name, servers, connect_timeout)
-        self.num_partitions = 0
         try:
             with notices.in_background():
                 with checking_options():
@@ -84,9 +83,10 @@ class Topic:
                 patience = self._producer.config["max_block_ms"]
                 self._producer.config["max_block_ms"] = 500  # to look at `watch` in between
                 deadline = time.monotonic() + notices.left
-                while not self.num_partitions:
+                is_there = False
+                while not is_there:
                     try:
-                        self.num_partitions = len(self._producer.partitions_for(self.name))
+                        is_there = bool(self._producer.partitions_for(self.name))
                     except kafka.errors.KafkaTimeoutError:
                         if watch.has_answered:
                             deadline = min(deadline, time.monotonic() + TOPIC_SECONDS)
@@ -105,14 +105,14 @@ class Topic:
                 f"create it ({said(error)}); create it, or correct the URL"
             ) from error
 
-    def send(self, value: bytes, partition: int | None, key: bytes | None = None) -> None:
+    def send(self, value: bytes, key: bytes) -> None:
         """Queue a record for sending; blocks while the queue is full."""
         self._check()
         if self._unsent + len(value) > UNSENT_BYTES:
             self.flush()
         self._unsent += len(value)
         try:
-            future = self._producer.send(self.name, value=value, key=key, partition=partition)
+            future = self._producer.send(self.name, value=value, key=key)
         except Exception as error:
             raise self._refused(error) from error
         future.add_errback(self._fail)

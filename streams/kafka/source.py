@@ -305,4 +305,8 @@ def first_id_kind_of(config: KafkaConfig) -> tuple[IdKind, str]:
     return first_id_kind(f"topic {config.topic}", ids)
 
 
-TRANSPORT = Transport(KafkaConfig, KafkaSource, topic=Topic, id_kind=first_id_kind_of)
+def _topic(url: str, settings: KafkaConfig) -> Topic:
+    return Topic(url, settings.options, connect_timeout=settings.connect_timeout)
+
+
+TRANSPORT = Transport(KafkaConfig, KafkaSource, topic=_topic, id_kind=first_id_kind_of)

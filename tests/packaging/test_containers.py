@@ -76,10 +76,8 @@ def test_commands_of_the_compose_file_work_with_a_broker(services, tmp_path):
             python = [sys.executable, "-m", "tgflow"]
             return subprocess.Popen([*python, *words], cwd=tmp_path, env=environment)
 
-        lines = gzip.decompress(
-            (ROOT / "examples/data/collegemsg.csv.gz").read_bytes()
-        ).splitlines()
-        publish(broker, "messages", lines[1:601])
+        data = gzip.decompress((ROOT / "examples/data/collegemsg.csv.gz").read_bytes())
+        publish(broker, "messages", data.splitlines()[1:601], timestamp=None)
         run = start("run")
         try:
             text = ""

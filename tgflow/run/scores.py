@@ -259,7 +259,7 @@ class TopicScores:
 
     def write(self, rows: pa.RecordBatch, days: Tensor) -> None:
         for row in rows.to_pylist():
-            self._topic.send(json.dumps(row).encode(), None, str(row["position"]).encode())
+            self._topic.send(json.dumps(row).encode(), str(row["position"]).encode())
 
     def mark(self, num_rows: int) -> ScoreMark:
         return ScoreMark(num_rows)
@@ -530,7 +530,7 @@ def open_scores(run: RunContext) -> SavedScores | None:
         transport = find_transport(to)
         assert transport is not None
         assert transport.topic is not None
-        sink = TopicScores(transport.topic(to, config.section_of(scheme_of(to)).options))
+        sink = TopicScores(transport.topic(to, config.section_of(scheme_of(to))))
     saved = SavedScores(to, sink, rows, run, mark)
     trainer.scorer.on_scores = saved.write
     return saved

@@ -253,7 +253,7 @@ def test_reason_why_records_are_not_taken_is_named(broker, topic, monkeypatch, c
     to = Topic(broker.url(topic), options, timeout=2.0 if code == 19 else 60.0)
     began = time.monotonic()
     broker.fail(PRODUCE, [code] * 1000)
-    to.send(b"x", None)
+    to.send(b"x", b"0")
     with pytest.raises(error, match=words):
         to.flush()
     assert time.monotonic() - began < 20  # of 60 s (FLUSH_SECONDS)
