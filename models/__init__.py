@@ -1,4 +1,7 @@
-"""Models, one paper per file, by name; each is imported at first use."""
+"""Models, one paper per file, by name; each is imported at first use.
+
+A model takes its settings as one config, as fields of it, or both: `TGN(memory_dim=32)`.
+"""
 
 from __future__ import annotations
 

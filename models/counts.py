@@ -64,10 +64,6 @@ class SmoothedCounts(TemporalModel):
 
     It starts by ranking pairs by recency, if it reads the group of that name.
 
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
-
     Example:
         >>> tg.SmoothedCounts(groups=["shares"], depth=2).config.depth
         2

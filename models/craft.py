@@ -68,10 +68,6 @@ class CRAFTConfig:
 class CRAFT(TemporalModel):
     """Cross-attention from a candidate's row to the rows of the source's recent neighbors.
 
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
-
     Example:
         >>> model = tg.CRAFT(neighbors=5)
         >>> model.loss

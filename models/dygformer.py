@@ -70,10 +70,6 @@ class DyGFormerConfig:
 class DyGFormer(TemporalModel):
     """A transformer over the recent events of both nodes, with counts of shared neighbors.
 
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
-
     Example:
         >>> tg.DyGFormer(length=16).config.length
         16

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Gt
 
 from tgflow.base.describe import described
-from tgflow.base.setting import check_ranges
+from tgflow.base.setting import Checked
 from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
 from tgflow.nn.model import make_config
 
@@ -28,14 +28,11 @@ WINDOWS = (3600.0, 86_400.0, 604_800.0, 2_592_000.0, 31_536_000.0)
 
 @described
 @dataclass(frozen=True, kw_only=True)
-class EdgeBankConfig:
+class EdgeBankConfig(Checked):
     """Settings of EdgeBank with unlimited memory."""
 
     direction: PairDirection = "forward"
     """forward: events of a pair in the same direction; both: in either."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 @described
@@ -49,10 +46,6 @@ class EdgeBankTWConfig(EdgeBankConfig):
 
 class EdgeBank(Heuristic):
     """1 for pairs that were seen before, 0 for others.
-
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
         >>> tg.ContinualTrainer(tg.EdgeBank(), tg.TemporalGraph()).run([many])["num_events"]
@@ -68,10 +61,6 @@ class EdgeBank(Heuristic):
 
 class EdgeBankTW(Heuristic):
     """1 for pairs that were seen within a time window, 0 for others.
-
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
         >>> tg.EdgeBankTW(window=3600.0).candidates

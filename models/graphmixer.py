@@ -23,7 +23,7 @@ from torch import nn
 
 from tgflow.base.choices import PairGroup
 from tgflow.base.describe import described
-from tgflow.base.setting import check_ranges
+from tgflow.base.setting import Checked
 from tgflow.graph.batch import Batch
 from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
@@ -35,7 +35,7 @@ from tgflow.nn.tokens import gather_slots
 
 @described
 @dataclass(frozen=True, kw_only=True)
-class GraphMixerConfig:
+class GraphMixerConfig(Checked):
     """Settings of a GraphMixer; the defaults are the paper's, but for `dropout`."""
 
     edge_x_dim: Annotated[int, Ge(0)] = 0
@@ -56,9 +56,6 @@ class GraphMixerConfig:
     """Groups of the exact history of each pair that the decoder also reads, see `tgflow.nn.groups`;
     the paper's reads none. With any, shown as NAME+pairs."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 MAX_ROWS = 16_384
 """Nodes whose tokens are mixed at once."""
@@ -66,10 +63,6 @@ MAX_ROWS = 16_384
 
 class GraphMixer(TemporalModel):
     """MLP-Mixer over the recent events of a node, without state or attention.
-
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
         >>> model = tg.GraphMixer(neighbors=5)

@@ -71,10 +71,6 @@ class JODIEConfig:
 class JODIE(TemporalModel):
     """A memory per node, updated by mail, projected along the time since the node's latest event.
 
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
-
     Example:
         >>> model = tg.JODIE(memory_dim=32)
         >>> model.config.dropout

@@ -46,10 +46,6 @@ class PopTrackConfig:
 class PopTrack(Heuristic):
     """Popularity of the destination, with exponential decay by events, or within a time window.
 
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
-
     Example:
         >>> tg.PopTrack(decay=0.9).candidates
         (0.9,)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tgflow.base.describe import described
-from tgflow.base.setting import check_ranges
+from tgflow.base.setting import Checked
 from tgflow.graph.counts import LOOP, Count, Number, where
 from tgflow.models.heuristic import Heuristic, PairDirection, pair_age
 from tgflow.nn.model import make_config
@@ -31,7 +31,7 @@ _TIE = 2.0**-10  # seconds: below a millisecond, so that the second key decides 
 
 @described
 @dataclass(frozen=True, kw_only=True)
-class RecencyConfig:
+class RecencyConfig(Checked):
     """Settings of the rules of recency and popularity."""
 
     rule: Rule | None = None
@@ -40,18 +40,11 @@ class RecencyConfig:
     direction: PairDirection = "both"
     """both: events between the two in either direction; forward: in that of the pair."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 class Recency(Heuristic):
     """The exact order of pairs by a rule, as scores that order all pairs consistently.
 
     Pairs that were seen score from -1 to 0, others less, and those without any history the least.
-
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
         >>> tg.Recency(rule="LR>GR").candidates

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from tgflow.base.describe import described
 from tgflow.base.metrics import ranks
-from tgflow.base.setting import check_ranges
+from tgflow.base.setting import Checked
 from tgflow.graph.batch import Batch
 from tgflow.graph.counts import Count
 from tgflow.models.heuristic import Heuristic
@@ -45,7 +45,7 @@ ALPHAS = (0.0, 0.1, 0.5, 0.9, 0.99, 0.999, 0.99999, 1.0)
 
 @described
 @dataclass(frozen=True, kw_only=True)
-class RecurrencyConfig:
+class RecurrencyConfig(Checked):
     """Settings of the recurrency baseline."""
 
     step: Annotated[float, Gt(0)] = 86_400.0
@@ -55,16 +55,9 @@ class RecurrencyConfig:
     alpha: Annotated[float, Ge(0), Le(1)] | None = None
     """Weight of recurrence; unset: the best one of 0 to 1 for each relation."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
 
 class Recurrency(Heuristic):
     """Decayed recurrence of (source, relation, destination), and the destination's share.
-
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
 
     Example:
         >>> tg.Recurrency(decay=0.1, alpha=0.999).candidates

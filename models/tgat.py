@@ -47,10 +47,6 @@ class TGATConfig(AttentionConfig):
 class TGAT(TemporalModel):
     """Layers of attention over temporal neighbors, without state.
 
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
-
     Example:
         >>> model = tg.TGAT(layers=1)
         >>> model.fanouts

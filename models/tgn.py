@@ -62,10 +62,6 @@ class TGNConfig(AttentionConfig):
 class TGN(TemporalModel):
     """A memory per node, updated by mail, read through attention over recent neighbors.
 
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
-
     Example:
         >>> model = tg.TGN(memory_dim=32)
         >>> model.fanouts

@@ -77,10 +77,6 @@ class TPNetConfig:
 class TPNet(TemporalModel):
     """Mixes a node's recent events, each with its walks to both nodes of the pair.
 
-    Args:
-        config: Settings; None: the defaults.
-        settings: Fields of `config` to set, as in `TGN(memory_dim=32)`.
-
     Example:
         >>> tg.TPNet(neighbors=5).fanouts
         (5,)
