@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from tgflow.streams.decorators import playback as playback
     from tgflow.streams.decorators import rebatch as rebatch
     from tgflow.streams.errors import StreamError as StreamError
+    from tgflow.streams.files.reader import FileSource as FileSource
     from tgflow.streams.open import EventSource as EventSource
-    from tgflow.streams.open import open_files as open_files
     from tgflow.streams.open import open_stream as open_stream
     from tgflow.streams.options import StreamOptions as StreamOptions
     from tgflow.streams.source import Source as Source

@@ -1,4 +1,4 @@
-"""Open files, folders and tables as sources of events."""
+"""Open files, folders and tables as streams of events."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from tgflow.base.units import INT64_MAX, INT64_MIN
 from tgflow.graph.events import EventBatch, concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import StreamError
-from tgflow.streams.files.reader import DEPTH, FileSource, Reader
-from tgflow.streams.files.text import BLOCK_BYTES
+from tgflow.streams.files.reader import DEPTH, Reader
 from tgflow.streams.options import StreamOptions
 from tgflow.streams.prefetch import Ended, Prefetcher
 from tgflow.streams.rows.row_batch import EventColumns, RowBatch, to_batch
-from tgflow.streams.rows.schema import Checks
 
 MAX_BATCH = 1 << 16
 """Maximum events per batch."""
@@ -179,63 +177,15 @@ def open_stream(
         >>> [batch.t.tolist() for batch in source], source.ids.decode(torch.tensor([1]))
         ([[5, 7]], ['shop'])
     """
-    wanted = StreamOptions(**options)
-    stream = EventSource(source, wanted, ids=ids, bipartite=bipartite)
+    stream = EventSource(source, ids=ids, bipartite=bipartite, **options)
     if stream.refusal is not None:
         raise stream.refusal
     path = str(source) if isinstance(source, str | os.PathLike) else ""
     stream.sort = sort
-    stream.origin = {"path": path, "sort": sort, **asdict(wanted), **stream.columns}
+    stream.origin = {
+        "path": path,
+        "sort": sort,
+        **asdict(StreamOptions(**options)),
+        **stream.columns,
+    }
     return stream
-
-
-def open_files(
-    source: Any,
-    *,
-    event_id: str | None = None,
-    label_time: str | None = None,
-    labels_later: bool = False,
-    checks: Checks | None = None,
-    block_bytes: int = BLOCK_BYTES,
-    follow: bool = False,
-    bipartite: bool | None = None,
-    part: int = 0,
-    **options: Any,
-) -> FileSource:
-    """Open a file, a folder or a table as a source that can resume at any position.
-
-    Bad rows do not end it: each is reported with its place (the byte in the text, or the row) and
-    its bytes. Times may come in any order; `Ingest` sorts them.
-
-    Args:
-        source: As for `open_stream`.
-        event_id: Name of a text or integer column used to find repeated events, if
-            `OrderConfig.dedup_window` is set; None reads none.
-        label_time: Name of the column of a label's time, in a file of labels.
-        labels_later: Whether files may lack the column of labels: none is known then.
-        checks: Limits on the values; None for those of `Checks()`.
-        block_bytes: Bytes of a text file parsed at a time; does not change the result.
-        follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
-            folder, and never end. Column detection then uses the first row alone.
-        bipartite: As for `open_stream`.
-        part: Number of sources that a run has read before this one.
-        **options: Fields of `StreamOptions`.
-
-    Raises:
-        FileNotFoundError: If the file or folder does not exist.
-        StreamError: If a file has an unknown format, or lacks a column.
-        TypeError: If an option is unknown.
-        ValueError: If an option has an invalid value.
-    """
-    return FileSource(
-        source,
-        StreamOptions(**options),
-        event_id=event_id,
-        label_time=label_time,
-        labels_later=labels_later,
-        checks=checks,
-        block_bytes=block_bytes,
-        follow=follow,
-        bipartite=bipartite,
-        part=part,
-    )

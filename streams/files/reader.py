@@ -249,7 +249,7 @@ def _natural(name: str) -> list[tuple[str, int]]:
 def find_files(
     source: Any, options: StreamOptions, block_bytes: int, *, follow: bool = False
 ) -> Files:
-    """Return the files of a source; the arguments are those of `open_files`."""
+    """Return the files of a source; the arguments are those of `Reader`."""
     names_of(options)
     limit = options.max_file_bytes
     most = None if limit is None else parse_bytes(limit)
@@ -355,13 +355,31 @@ def _wait_for_rows(
 class Reader:
     """The events of files or of a table, in sequence, from any position.
 
-    The arguments are those of `open_files`, with its options as one, and the map of ids.
+    Args:
+        source: As for `open_stream`.
+        ids: An existing id map; None: a new one.
+        bipartite: As for `open_stream`.
+        checks: Limits on the values; None for those of `Checks()`.
+        block_bytes: Bytes of a text file parsed at a time; does not change the result.
+        follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
+            folder, and never end. Column detection then uses the first row alone.
+        event_id: Name of a text or integer column used to find repeated events, if
+            `OrderConfig.dedup_window` is set; None reads none.
+        label_time: Name of the column of a label's time, in a file of labels.
+        labels_later: Whether files may lack the column of labels: none is known then.
+        part: Number of sources that a run has read before this one.
+        **options: Fields of `StreamOptions`.
+
+    Raises:
+        FileNotFoundError: If the file or folder does not exist.
+        StreamError: If a file has an unknown format, or lacks a column.
+        TypeError: If an option is unknown.
+        ValueError: If an option has an invalid value.
     """
 
     def __init__(
         self,
         source: Any,
-        options: StreamOptions,
         *,
         ids: NodeIds | None = None,
         bipartite: bool | None = None,
@@ -372,16 +390,18 @@ class Reader:
         label_time: str | None = None,
         labels_later: bool = False,
         part: int = 0,
+        **options: Any,
     ) -> None:
-        self._files = files = find_files(source, options, block_bytes, follow=follow)
+        given = StreamOptions(**options)
+        self._files = files = find_files(source, given, block_bytes, follow=follow)
         self._event_id, self._label_time, self._labels_later = event_id, label_time, labels_later
         self.name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
-        self._options, found = _with_usual_names(files, options, event_id)
+        self._options, found = _with_usual_names(files, given, event_id)
         self.columns: Mapping[str, str] = found
         """Columns that were found by their usual names, by role: "src", "dst", "t"."""
         self._checks, self._part = checks or Checks(), part
-        times = Times(options.time_unit, options.tick_unit, options.time_format)
-        self.id_kind: IdKind = options.id_kind or "int"
+        times = Times(given.time_unit, given.tick_unit, given.time_format)
+        self.id_kind: IdKind = given.id_kind or "int"
         self.id_note = f"ids are {ID_KINDS[self.id_kind]}"
         """The kind of the ids, and why: that of the first `SAMPLES` rows, or as given."""
         self._widths: tuple[int, ...] = ()
@@ -399,7 +419,7 @@ class Reader:
         """Error of the first row, if none of the first rows can be read."""
         self._classes: dict[str, TextClasses] = {}
         self._first_classes: dict[str, list[str]] = {}
-        self._coding = LabelCoding(options) if options.has_coded_labels else None
+        self._coding = LabelCoding(given) if given.has_coded_labels else None
         self._look_ahead(times)
         counts = [decoder.num_events for decoder in files.decoders]
         known = [count for count in counts if count is not None]
@@ -715,9 +735,11 @@ def _meant(names: Sequence[str], role: str, name: str) -> str | None:
 
 
 class FileSource(Reader, PartitionedSource):
-    """Source of files in sequence, or of a table, as a single partition 0.
+    """Source of files in sequence, or of a table, as a single partition 0, from any position.
 
-    Files are read in a background thread, at most three blocks ahead.
+    Bad rows do not end it: each is reported with its place (the byte in the text, or the row) and
+    its bytes. Times may come in any order; `Ingest` sorts them. Files are read in a background
+    thread, at most three blocks ahead.
     A position holds the file and the byte (or row) in it, with an anchor: the file's size and a
     digest of the data before it. Resume also works after lines were appended, or after files that
     sort after the last one were added to a folder.

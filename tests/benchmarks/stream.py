@@ -13,7 +13,7 @@ from benchmarks.race import take_turns
 from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options
-from tgflow.streams import open_files
+from tgflow.streams import FileSource
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
@@ -71,7 +71,7 @@ def into_log(path: Path, directory: Path) -> int:
     with tempfile.TemporaryDirectory(dir=directory) as run_directory:
         letters = DeadLetterFiles(Path(run_directory) / "dead-letters")
         with DurableLog(Path(run_directory) / "log") as log:
-            source = open_files(path, features="f")
+            source = FileSource(path, features="f")
             ingest = Ingest(source, OrderConfig(), letters=letters, max_bad_ratio=0.05, log=log)
             num_events = sum(len(events) for events in ingest)
         letters.close()

@@ -17,7 +17,7 @@ import torch
 from helpers.files import read
 from helpers.kafka_io import config, decode
 from tgflow.graph.id_columns import read_ids
-from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams import FileSource, StreamError, open_stream
 from tgflow.streams.files import reader
 from tgflow.streams.kafka.codecs import RecordDecoder
 from tgflow.streams.rows.validate import first_id_kind
@@ -72,7 +72,7 @@ def lines(columns, sep):
 
 
 def source_of(way, columns, folder, monkeypatch):
-    """Return what `open_files` reads a table from."""
+    """Return what `FileSource` reads a table from."""
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     wide = [name for name, values in columns.items() if 2**63 in values]
     kinds = {name: pa.uint64() if name in wide else None for name in columns}
@@ -119,7 +119,7 @@ def test_odd_values_are_read_or_refused_alike(way, tmp_path, monkeypatch):
             polls = decode(values, "json", **options).arrivals
         else:
             source = source_of(way, columns, tmp_path, monkeypatch)
-            polls = read(open_files(source, tick_unit="s", **options))
+            polls = read(FileSource(source, tick_unit="s", **options))
         found[role, kind, repr(value)] = outcome(polls[-1], role)
     assert found == {(role, kind, repr(value)): result for role, kind, value, result in TABLE}
 
@@ -142,7 +142,7 @@ def test_first_rows_fix_the_kind_of_ids(way, ids, kind, name, tmp_path, monkeypa
         decoder = RecordDecoder(config("json", id_kind="string", features=()))
         assert first_id_kind("topic", decoder.first_ids(values))[0] == kind
         return
-    source = open_files(source_of(way, columns, tmp_path, monkeypatch))
+    source = FileSource(source_of(way, columns, tmp_path, monkeypatch))
     assert source.id_kind == kind
     assert source.id_note.startswith("ids are text, as " if kind == "string" else "ids are int")
     assert ("spaces around ids are kept, as in ' 7'" in source.id_note) == (" 7" in ids)
@@ -157,7 +157,7 @@ def test_kind_of_ids_does_not_depend_on_blocks(tmp_path):
         rows = [f"{other if i == odd else i},1,{i}" for i in range(200)]
         path.write_text("\n".join(["src,dst,t", *rows, ""]))
         for block_bytes in (10, 100, 1 << 20):
-            source = open_files(path, block_bytes=block_bytes)
+            source = FileSource(path, block_bytes=block_bytes)
             assert source.id_kind == kind
             bad = [row for rows in read(source) for row in rows.bad()]
             assert len(bad) == (kind == "int")
@@ -167,14 +167,14 @@ def test_kind_of_ids_does_not_depend_on_blocks(tmp_path):
 def test_ids_with_spaces_are_counted(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n" + "ann,bob,1\n" * 200 + " ann,bob ,1\nan n,bob,1\n")
-    counts = [rows.counts for rows in read(open_files(path))]
+    counts = [rows.counts for rows in read(FileSource(path))]
     assert counts == [{"id_with_spaces_around": 2}]
 
 
 @pytest.mark.parametrize("is_frame", [False, True])
 def test_columns_of_several_types_are_read_as_texts(is_frame):
     columns = {"src": ["ann", 7], "dst": [7, None], "t": [1, "2024-05-01"]}
-    source = open_files(pd.DataFrame(columns, dtype=object) if is_frame else columns)
+    source = FileSource(pd.DataFrame(columns, dtype=object) if is_frame else columns)
     [rows] = read(source)
     assert rows.events.src.to_pylist() == ["ann"]
     assert [bad.text for bad in rows.bad()] == ["dst is missing; every event needs both its nodes"]

@@ -56,7 +56,6 @@ from tgflow.run.serving import check_serving
 from tgflow.streams import EventSource, StreamError, StreamOptions, open_stream, playback
 from tgflow.streams.errors import LateEvent, TooManyBadRecords
 from tgflow.streams.files.reader import FileSource, is_pipe
-from tgflow.streams.open import open_files
 from tgflow.streams.options import TextLayout
 from tgflow.streams.rows.row_batch import PartitionedSource
 from tgflow.streams.rows.schema import ID_KINDS, UNCOUNTED, IdKind, time_guard
@@ -187,7 +186,7 @@ def open_partitioned(
     if transport is None:
         more: dict[str, Any] = {"event_id": c.event_id, "follow": c.follow, "checks": config.checks}
         more |= {"part": part, "label_time": label_time, "labels_later": config.labels.are_given}
-        return _opened(c, graph, config.task, open_files, **more)
+        return _opened(c, graph, config.task, FileSource, **more)
     scheme, bipartite = scheme_of(c.path), graph.direction == "bipartite"
     values: dict[str, Any] = {"url": c.path, "checks": config.checks, "bipartite": bipartite}
     values["label_time"] = label_time
@@ -316,7 +315,7 @@ def _counted_labels(
 ) -> tuple[dict[str, int], tuple[str, ...] | None, str | None]:
     """Return the labels of files with their counts, those that are classes, and a refusal."""
     more = {"labels_later": config.labels.are_given}
-    events = _opened(config.stream, config.graph, config.task, open_files, quiet=True, **more)
+    events = _opened(config.stream, config.graph, config.task, FileSource, quiet=True, **more)
     later = None if comes_live(config) else open_label_source(replaced(config, _units(events)))
     counts = Counter[str]()
     for source in (events, later):

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.effort import cases
 from helpers.files import GOOD, HEADER, SCHEMA, flat, poll_on, read
-from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams import FileSource, StreamError, open_stream
 from tgflow.streams.errors import CODES, SourceCorrupt
 from tgflow.streams.rows.schema import Checks
 
@@ -152,7 +152,7 @@ def test_each_bad_row_is_isolated_with_its_location_and_message(
         offsets[row] = len(data)
         data += row + b"\n"
     path.write_bytes(data + good)
-    polls = read(open_files(path, id_kind="int", **schema))
+    polls = read(FileSource(path, id_kind="int", **schema))
     events, bad = flat(polls)
     assert len(events) == num_good * len(rows) + 1
     found = [row for poll in polls for row in poll.bad()]
@@ -177,7 +177,7 @@ def test_blank_lines_are_skipped_and_counted(tmp_path, ending, block_bytes):
     lines.insert(30, "x")
     text = (header + "\n".join(lines) + "\n\n \t").encode()
     (tmp_path / name).write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
-    source = open_files(tmp_path / name, block_bytes=block_bytes)
+    source = FileSource(tmp_path / name, block_bytes=block_bytes)
     polls = read(source)
     events, bad = flat(polls)
     assert [event[3] for event in events] == [*range(60)]
@@ -187,7 +187,7 @@ def test_blank_lines_are_skipped_and_counted(tmp_path, ending, block_bytes):
     num = 0
     for poll in polls[:20]:  # each position resumes after its rows
         num += len(poll.events)
-        later, _ = flat(read(open_files(tmp_path / name, block_bytes=block_bytes), poll.position))
+        later, _ = flat(read(FileSource(tmp_path / name, block_bytes=block_bytes), poll.position))
         assert [event[3] for event in later] == [*range(num, 60)]
 
 
@@ -246,7 +246,7 @@ def test_unreadable_header_is_refused(tmp_path, header, message):
 def test_unused_columns_may_contain_anything(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t,other\n1,2,3,0x10\n1,2,3,\xff\n1,-2,3,\xff\n")
-    events, bad = flat(read(open_files(path)))
+    events, bad = flat(read(FileSource(path)))
     assert ([row[0] for row in events], [row[0] for row in bad]) == ([0, 1], [2])
 
 
@@ -306,7 +306,7 @@ def test_columnar_formats_isolate_each_row_by_its_number(tmp_path, case, ending)
     kind = "string" if case == "bad text" else "int"
     times, error = strict(source, id_kind=kind, **SCHEMA)
     assert (len(times), error) == (1, f"{name}, row 1: {text}")
-    ((row, code, place, raw),) = flat(read(open_files(source, id_kind=kind, **SCHEMA)))[1]
+    ((row, code, place, raw),) = flat(read(FileSource(source, id_kind=kind, **SCHEMA)))[1]
     assert (row, place["row"], code in CODES) == (1, 1, True)
     assert json.loads(raw).keys() == rows.keys()
 
@@ -336,7 +336,7 @@ def test_value_of_50_megabytes_is_one_bad_row_in_bounded_memory(tmp_path, ending
     path = tmp_path / f"events.{ending}"
     data = b"src,dst,t\n1,2,3\n1,2," + b"9" * (50 << 20) + b"\n4,5,6\n"
     path.write_bytes(gzip.compress(data, 1) if ending == "csv.gz" else data)
-    source, polls = open_files(path, block_bytes=block_bytes), []
+    source, polls = FileSource(path, block_bytes=block_bytes), []
     before, most = pa.total_allocated_bytes(), 0
     source.start({})
     while 0 not in source.ended():
@@ -360,7 +360,7 @@ def test_record_at_the_size_limit_is_accepted_for_any_block_size(tmp_path):
     path.write_bytes(b"src,dst,t\n" + b"".join(lines))
     longest = len(lines[2])
     for block_bytes in (1, 7, 40, 1000):
-        source = open_files(path, checks=Checks(max_record_bytes=longest), block_bytes=block_bytes)
+        source = FileSource(path, checks=Checks(max_record_bytes=longest), block_bytes=block_bytes)
         events, bad = flat(read(source))
         assert [row[0] for row in events] == [0, 1, 2, 4, 6]
         assert [(row, code) for row, code, _, _ in bad] == [(3, "too_large"), (5, "too_large")]
@@ -370,7 +370,7 @@ def test_origin_gives_location_and_bytes_of_good_rows(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"\xef\xbb\xbfsrc,dst,t\r\n1,2,3\r\nx,2,3\r\n4,5,6")
     origins = [
-        p.origin(i) for p in read(open_files(path, id_kind="int")) for i in range(len(p.events))
+        p.origin(i) for p in read(FileSource(path, id_kind="int")) for i in range(len(p.events))
     ]
     assert [origin.raw for origin in origins] == [b"1,2,3", b"4,5,6"]
     assert [origin.place["byte"] for origin in origins] == [14, 28]
@@ -387,7 +387,7 @@ def test_damaged_gzip_yields_whole_lines_then_an_error(tmp_path, cut):
     assert "the compressed data is damaged or cut short after" in error
     assert times == list(range(len(times)))
     if cut == 60_000:
-        source, polls = open_files(path, block_bytes=1 << 14), []
+        source, polls = FileSource(path, block_bytes=1 << 14), []
         source.start({})
         with pytest.raises(SourceCorrupt):
             poll_on(source, polls)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.files import read
-from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams import FileSource, StreamError, open_stream
 
 DATES = ["01/15/2024", "01/15/2024", "02/01/2024"]
 
@@ -110,7 +110,7 @@ def test_one_bad_time_among_good_ones_is_a_bad_row(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,soon\n1,2,01/15/2024\n")
     assert [
-        bad.text for batch in read(open_files(path, time_format="%m/%d/%Y")) for bad in batch.bad()
+        bad.text for batch in read(FileSource(path, time_format="%m/%d/%Y")) for bad in batch.bad()
     ] == ["t is 'soon', expected a time of time_format='%m/%d/%Y'"]
     path.write_text("src,dst,when,t\n1,2,3,soon\n")
     with pytest.raises(StreamError, match=r"line 2: t is 'soon'.*or another column: t="):
@@ -168,12 +168,12 @@ def test_categories_do_not_depend_on_blocks_and_resume_with_the_position(tmp_pat
     def rows(source, position=None):
         return [(batch.events.x, batch.position) for batch in read(source, position)]
 
-    whole = np.concatenate([x for x, _ in rows(open_files(path, categorical=["kind"]))])
-    parts = rows(open_files(path, categorical=["kind"], block_bytes=700))
+    whole = np.concatenate([x for x, _ in rows(FileSource(path, categorical=["kind"]))])
+    parts = rows(FileSource(path, categorical=["kind"], block_bytes=700))
     assert len(parts) > 3
     assert np.array_equal(np.concatenate([x for x, _ in parts]), whole)
     for i in range(0, len(parts) - 1, 3):
-        source = open_files(path, categorical=["kind"], block_bytes=700)
+        source = FileSource(path, categorical=["kind"], block_bytes=700)
         rest = rows(source, parts[i][1])
         done = sum(len(x) for x, _ in parts[: i + 1])
         assert np.array_equal(np.concatenate([x for x, _ in rest]), whole[done:])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from helpers.effort import slow, slow_in_full, tries
 from helpers.files import flat
 from tgflow.base._native import may_have_other_spellings
-from tgflow.streams import StreamError, open_files
+from tgflow.streams import FileSource, StreamError
 from tgflow.streams.errors import SourceCorrupt
 from tgflow.streams.rows.schema import Checks
 
@@ -27,7 +27,7 @@ EVIL = "EVIL\nEVIL,VICTIM,7,x\nEVIL\tVICTIM\t7\tx\r\nEVIL;VICTIM;7;x\n"
 
 def outcome(path, position=None, **options):
     """Return the events, the bad rows, the place of the error that ends the file, and the polls."""
-    found, polls, error = open_files(path, id_kind="string", **options), [], None
+    found, polls, error = FileSource(path, id_kind="string", **options), [], None
     try:
         found.start({} if position is None else {0: position})
         while 0 not in found.ended():

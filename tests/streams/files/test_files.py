@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases, tries
 from helpers.files import HEADER, SCHEMA, csv_of, flat, read, table_of
-from tgflow.streams import StreamError, open_files
+from tgflow.streams import FileSource, StreamError
 from tgflow.streams.errors import SourceTruncated
 from tgflow.streams.files.text import OpenQuote
 from tgflow.streams.ingest.config import OrderConfig
@@ -53,7 +53,7 @@ def read_to_open_quote(path, position=None, **schema):
     """Return the rows, and the error of a quote that is not closed, if there is one."""
     polls = []
     try:
-        return read(open_files(path, **schema), position, polls), ""
+        return read(FileSource(path, **schema), position, polls), ""
     except OpenQuote as error:
         return polls, str(error)
 
@@ -104,7 +104,7 @@ def test_duplicate_event_ids_of_files_are_dropped(tmp_path, ending):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         pa.parquet.write_table(pa.Table.from_pylist(rows), path)
-    found = open_files(path, event_id="key")
+    found = FileSource(path, event_id="key")
     ingest = Ingest(found, OrderConfig(dedup_window=10))
     times = [t for events in ingest for t in events.t.tolist()]
     assert times == [0, 1, 4]
@@ -115,7 +115,7 @@ def test_duplicate_event_ids_of_files_are_dropped(tmp_path, ending):
 def test_progress_is_known_with_the_first_events_after_an_empty_poll(tmp_path, monkeypatch):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,3\n4,5,6\n")
-    source = open_files(path)
+    source = FileSource(path)
     poll, is_first = source.poll, iter([True])
     monkeypatch.setattr(source, "poll", lambda *a: [] if next(is_first, False) else poll(*a))
     ingest = Ingest(source, OrderConfig(), clock=lambda: 0.0)
@@ -126,9 +126,9 @@ def test_invalid_event_id_column_or_value_is_an_error(tmp_path):
     path = tmp_path / "events.csv"
     path.write_text("src,dst,t\n1,2,3\n")
     with pytest.raises(StreamError, match=r"no column 'key'.*choose with event_id="):
-        open_files(path, event_id="key")
+        FileSource(path, event_id="key")
     table = {"src": [1], "dst": [2], "t": [3], "key": [0.5]}
-    [arrivals] = read(open_files(table, event_id="key"))
+    [arrivals] = read(FileSource(table, event_id="key"))
     [bad] = arrivals.bad()
     assert (bad.code, len(arrivals.events)) == ("type", 0)
     assert bad.text == "key is of type double; event ids are texts or integers"
@@ -146,27 +146,27 @@ def test_resume_binary_files_from_every_position(tmp_path, ending, monkeypatch):
         with pa.ipc.new_stream(str(path), table.schema) as writer:
             writer.write_table(table, 250)
     kind = "parquet" if ending == "parquet" else "arrow"
-    polls = read(open_files(path, format=kind))
+    polls = read(FileSource(path, format=kind))
     assert [row[3] for row in flat(polls)[0]] == list(range(1000))
     assert len(polls) > 5
     for i, poll in enumerate(polls):
-        rest = flat(read(open_files(path, format=kind), poll.position))
+        rest = flat(read(FileSource(path, format=kind), poll.position))
         assert rest == flat(polls[i + 1 :])
 
 
 def test_resume_a_table_in_memory():
     table = table_of(200_000)
-    first, *rest = read(open_files(table))
-    assert flat(read(open_files(table), first.position)) == flat(rest)
+    first, *rest = read(FileSource(table))
+    assert flat(read(FileSource(table), first.position)) == flat(rest)
     with pytest.raises(SourceTruncated, match="it has 10 rows, but had 200000 when it was read"):
-        read(open_files(table_of(10)), first.position)
+        read(FileSource(table_of(10)), first.position)
 
 
 def test_closing_stops_the_thread(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\n" + csv_of(0, 5_000))
     before = threading.active_count()
-    source = open_files(path, block_bytes=1000)
+    source = FileSource(path, block_bytes=1000)
     source.start({})
     assert source.poll({0}, 5)
     source.close()
@@ -178,12 +178,12 @@ def test_closing_stops_the_thread(tmp_path):
 def test_bad_first_row_does_not_set_the_schema(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\nx,y,z\n1,2\n\xff\n1,2,3\n")
-    source = open_files(path)
+    source = FileSource(path)
     assert source.id_kind == "int"
     assert [code for _, code, _, _ in flat(read(source))[1]] == ["type", "schema", "encoding"]
     path = tmp_path / "events.jsonl"
     path.write_bytes(b'oops\n{"src": "a"}\n{"src": "a", "dst": "b", "t": 1, "x": [1, 2]}\n')
-    source = open_files(path, features="x", id_kind="string")
+    source = FileSource(path, features="x", id_kind="string")
     assert source.x_dim == 2
     assert len(flat(read(source))[1]) == 2
 
@@ -191,4 +191,4 @@ def test_bad_first_row_does_not_set_the_schema(tmp_path):
 def test_concatenated_gzip_members_are_one_text(tmp_path):
     path = tmp_path / "events.csv.gz"
     path.write_bytes(gzip.compress(b"src,dst,t\n1,2,3\n4,5,") + gzip.compress(b"6\n"))
-    assert [row[3] for row in flat(read(open_files(path)))[0]] == [3, 6]
+    assert [row[3] for row in flat(read(FileSource(path)))[0]] == [3, 6]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.effort import tries
-from tgflow.streams import StreamError, open_files
+from tgflow.streams import FileSource, StreamError
 from tgflow.streams.errors import CODES
 
 EXAMPLES = int(os.environ.get("TGFLOW_FUZZ", tries(60, 8)))
@@ -24,7 +24,7 @@ def read_all(path, **schema):
     """Read a file to its end or to a declared error; every row is accounted for."""
     started = time.monotonic()
     try:
-        source = open_files(path, **schema)
+        source = FileSource(path, **schema)
         source.start({})
         try:
             while 0 not in source.ended():

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams import FileSource, StreamError, open_stream
 from tgflow.streams.files import reader
 
 HEADER = "src,dst,t\n"
@@ -41,7 +41,7 @@ def start_and_read(source, position):
 def test_implausible_first_time_of_a_pipe_is_reported(monkeypatch, caplog):
     data = io.BytesIO((HEADER + "1,2,1600000000000\n").encode())
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=data))
-    with closing(open_files("-", time_unit="s")) as source:
+    with closing(FileSource("-", time_unit="s")) as source:
         source.start({})
         assert times(source, 1) == [1600000000000]
     assert caplog.messages == [
@@ -57,7 +57,7 @@ def append(path, text):
 def test_whole_lines_are_read_as_they_arrive(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(HEADER + "0,1,10\n0,1,1")
-    source = open_files(path, follow=True)
+    source = FileSource(path, follow=True)
     source.start({})
     assert times(source, 1) == [10]
     assert source.poll({0}, 0.02) == [], "half a line is no row"
@@ -73,7 +73,7 @@ def test_whole_lines_are_read_as_they_arrive(tmp_path):
 ])  # fmt: skip
 def test_growing_files_without_a_header_begin_with_their_first_rows(tmp_path, name, row, options):
     (tmp_path / name).write_text(row * 3)
-    with closing(open_files(tmp_path / name, follow=True, **options)) as source:
+    with closing(FileSource(tmp_path / name, follow=True, **options)) as source:
         source.start({})
         assert times(source, 3) == [10] * 3
 
@@ -92,7 +92,7 @@ def test_quoted_line_ends_of_a_growing_file_are_never_rows(tmp_path, num_rows):
 
     thread = threading.Thread(target=write)
     thread.start()
-    source = open_files(path, follow=True)
+    source = FileSource(path, follow=True)
     source.start({})
     assert times(source, num_rows + 1) == [10] * num_rows + [11]
     thread.join()
@@ -101,7 +101,7 @@ def test_quoted_line_ends_of_a_growing_file_are_never_rows(tmp_path, num_rows):
 
 def test_files_added_to_a_folder_are_read(tmp_path):
     (tmp_path / "part-1.csv").write_text(HEADER + "0,1,10")
-    source = open_files(tmp_path, follow=True)
+    source = FileSource(tmp_path, follow=True)
     source.start({})
     assert times(source, 1) == [10]
     whole = tmp_path / ".part-2.csv"
@@ -115,9 +115,9 @@ def test_following_an_unsupported_source_is_refused(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(HEADER.encode()))
     with pytest.raises(ValueError, match="text files that are not compressed"):
-        open_files(path, follow=True)
+        FileSource(path, follow=True)
     with pytest.raises(ValueError, match="a table does not grow"):
-        open_files({"src": [0], "dst": [1], "t": [2]}, follow=True)
+        FileSource({"src": [0], "dst": [1], "t": [2]}, follow=True)
 
 
 def stdin_of(monkeypatch, data):
@@ -138,7 +138,7 @@ def test_rows_of_stdin_are_delivered_before_its_end(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=os.fdopen(reading, "rb")))
     with os.fdopen(writing, "wb", buffering=0) as pipe:
         pipe.write((HEADER + "7,8,10\n").encode())
-        source = open_files("-")
+        source = FileSource("-")
         source.start({})
         assert times(source, 1) == [10]
         pipe.write(b"7,8,11\n7,8,1")
@@ -153,18 +153,18 @@ def test_rows_of_stdin_are_delivered_before_its_end(monkeypatch):
 def test_stdin_resumes_after_the_read_rows_are_repeated(monkeypatch):
     lines = HEADER + "".join(f"7,8,{t}\n" for t in range(100))
     stdin_of(monkeypatch, lines.encode())
-    source = open_files("-", block_bytes=200)
+    source = FileSource("-", block_bytes=200)
     source.start({})
     rows = source.poll({0}, 5)[0]
     source.close()
     done = len(rows.events)
     assert 0 < done < 100
     stdin_of(monkeypatch, lines.encode())
-    again = open_files("-", block_bytes=200)
+    again = FileSource("-", block_bytes=200)
     again.start({0: rows.position})
     assert times(again, 100 - done) == [*range(done, 100)]
     again.close()
     stdin_of(monkeypatch, lines.replace("7,8", "9,8").encode())
-    other = open_files("-", block_bytes=200)
+    other = FileSource("-", block_bytes=200)
     with pytest.raises(StreamError, match="it is another file"):
         start_and_read(other, rows.position)

@@ -6,7 +6,7 @@ import pytest
 
 import tgflow as tg
 from helpers.files import flat, read, rows_of
-from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams import FileSource, StreamError, open_stream
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12)]
 
@@ -106,7 +106,7 @@ def test_layout_is_for_delimited_text(tmp_path):
 
 def test_bad_rows_after_comments_keep_their_line_numbers(tmp_path):
     path = written(tmp_path / "a.csv", "#\nsrc,dst,t\n#\n1,4,10\n#\n1,4,x\n#\n1,4,11\n")
-    events, [(_, _, place, _)] = flat(read(open_files(path, comment="#")))
+    events, [(_, _, place, _)] = flat(read(FileSource(path, comment="#")))
     assert (place["line"], [row[3] for row in events]) == (6, [10, 11])
 
 

@@ -24,7 +24,7 @@ import pytest
 from helpers.effort import tries
 from helpers.files import flat, read
 from tgflow.base.units import INT64_MAX
-from tgflow.streams import open_files
+from tgflow.streams import FileSource
 from tgflow.streams.files.text import OpenQuote
 
 MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 20)))
@@ -141,7 +141,7 @@ def events_of(rows, event, width):
 
 def taken(path, **schema):
     """Return the events that tgflow accepts by row number, and the number of bad rows."""
-    source = open_files(path, id_kind="int", label="label", **schema)
+    source = FileSource(path, id_kind="int", label="label", **schema)
     polls = read(source)
     labels = [label for poll in polls for label in poll.events.label.tolist()]
     events, bad = flat(polls)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.files import flat, read, rows_of
-from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams import FileSource, StreamError, open_stream
 
 ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12), (3, 4, 40)]
 
@@ -45,7 +45,7 @@ def test_unreadable_dyglib_line_is_a_bad_row(tmp_path, bad):
     path = write_dyglib(tmp_path, FEATURES)
     header, *rows = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([header, bad, *rows, b""]))
-    events, found = flat(read(open_files(path)))
+    events, found = flat(read(FileSource(path)))
     assert ([row[0] for row in found], len(events)) == ([0], len(ROWS))
 
 
@@ -92,7 +92,7 @@ def test_konect_header_sets_bipartite(tmp_path, kind):
 def test_comments_longer_than_a_block_are_skipped(tmp_path):
     path = tmp_path / "made.txt"
     path.write_text("".join(f"# comment {i}\n" for i in range(120)) + text_of(ROWS))
-    assert flat(read(open_files(path, block_bytes=30))) == flat(read(open_files(path)))
+    assert flat(read(FileSource(path, block_bytes=30))) == flat(read(FileSource(path)))
     assert rows_of(open_stream(path)) == ROWS
     for separator in ("\t", ",", "  ", ", "):
         path.write_text("# src dst t\n" + text_of(ROWS, separator))

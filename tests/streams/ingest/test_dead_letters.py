@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from helpers import faults
 from helpers.forged import flip_bit
-from tgflow.streams import open_files
+from tgflow.streams import FileSource
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles, letter_of
@@ -151,7 +151,7 @@ def test_limit_on_bad_rows_acts_within_a_block(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\n" + b"x\n" * 6_000)
     letters = DeadLetterFiles(tmp_path / "letters")
-    ingest = Ingest(open_files(path), OrderConfig(), letters=letters, max_bad_ratio=0.05)
+    ingest = Ingest(FileSource(path), OrderConfig(), letters=letters, max_bad_ratio=0.05)
     with pytest.raises(TooManyBadRecords, match="501 of the last 501 rows are bad"):
         list(ingest)
     letters.close()

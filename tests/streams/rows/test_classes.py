@@ -9,7 +9,7 @@ import torch
 
 from helpers.files import flat, read
 from tgflow.graph.events import NO_LABEL
-from tgflow.streams import StreamError, open_files, open_stream, write_events
+from tgflow.streams import FileSource, StreamError, open_stream, write_events
 from tgflow.streams.rows import validate
 from tgflow.streams.rows.validate import first_classes, label_values
 
@@ -79,10 +79,10 @@ def test_resumed_reading_keeps_the_class_numbers(tmp_path):
     words = [f"w{i * i % 7}" for i in range(60)]
     path = write_labels(tmp_path / "a.csv", words)
     expected = labels_of(open_stream(path, label="label"))
-    polled = read(open_files(path, label="label", block_bytes=90))
+    polled = read(FileSource(path, label="label", block_bytes=90))
     assert [x for rows in polled for x in rows.events.label.tolist()] == expected
     for i, rows in enumerate(polled[:-1]):
-        again = open_files(path, label="label", block_bytes=300)
+        again = FileSource(path, label="label", block_bytes=300)
         rest = read(again, rows.position)
         done = sum(len(rows.events) for rows in polled[: i + 1])
         assert [x for rows in rest for x in rows.events.label.tolist()] == expected[done:]
@@ -108,13 +108,13 @@ def test_resumed_reading_keeps_the_relations(tmp_path, ending):
     words = [f"w{i * i % 7}" for i in range(60)]
     path = write_labels(tmp_path / f"a.{ending}", words)
     options = {"relation": "label", "block_bytes": 90}
-    polled = read(open_files(path, **options))
+    polled = read(FileSource(path, **options))
     expected = [words.index(word) for word in words]
     first = list(dict.fromkeys(expected))
     found = [x for rows in polled for x in rows.events.relation.tolist()]
     assert found == [first.index(x) for x in expected]
     for i, rows in enumerate(polled[:-1]):
-        rest = read(open_files(path, **options), rows.position)
+        rest = read(FileSource(path, **options), rows.position)
         done = sum(len(rows.events) for rows in polled[: i + 1])
         assert [x for rows in rest for x in rows.events.relation.tolist()] == found[done:]
 
@@ -161,7 +161,7 @@ def test_bad_rows_do_not_affect_filled_rows(tmp_path):
     path = tmp_path / "a.csv"
     rows = [f"0,1,{t},," if t % 7 else f"0,1,{t},x,1" for t in range(80)]
     path.write_text("src,dst,t,f0,f1\n" + "\n".join(rows) + "\n")
-    events, bad = flat(read(open_files(path, features="f", fill_missing=0, id_kind="int")))
+    events, bad = flat(read(FileSource(path, features="f", fill_missing=0, id_kind="int")))
     assert [row[0] for row in bad] == [t for t in range(80) if t % 7 == 0]
     assert {row[4] for row in events} == {(0.0, 0.0)}
 

@@ -17,7 +17,7 @@ from helpers.files import flat
 from helpers.files import read as read_rows
 from tgflow.base.iso_time import iso_seconds
 from tgflow.base.units import seconds_per_tick, ticks_per_unit
-from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams import FileSource, StreamError, open_stream
 from tgflow.streams.rows.validate import plain_ticks
 
 NOON = 1_714_564_800
@@ -134,7 +134,7 @@ def test_numbers_of_other_sizes_are_seconds(tmp_path, times):
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_bad_row_among_the_first_does_not_affect_others(tmp_path, ending):
     numbers = write_times(tmp_path / f"a.{ending}", ["2024-05-01", NOON, NOON + 1])
-    events, bad = flat(read_rows(open_files(numbers)))
+    events, bad = flat(read_rows(FileSource(numbers)))
     midnight = NOON - 12 * 3600
     assert (bad, [row[3] for row in events]) == ([], [midnight, NOON, NOON + 1])
     times = write_times(tmp_path / f"b.{ending}", [5, NOON * 1000, NOON * 1000])
@@ -156,7 +156,7 @@ def test_number_with_a_huge_exponent_is_a_bad_row(tmp_path, ending, num_good, ti
         "tsv": "src\tdst\tt\tf0\n" + "".join(f"0\t1\t{t}\t1e-30\n" for t in times),
         "jsonl": "".join(f'{{"src":0,"dst":1,"t":{t},"f0":1e-30}}\n' for t in times),
     }[ending])  # fmt: skip
-    events, bad = flat(read_rows(open_files(path, features=["f0"])))
+    events, bad = flat(read_rows(FileSource(path, features=["f0"])))
     assert [row[0] for row in bad] == [num_good + 1]
     assert [row[3] for row in events] == [*range(num_good), 500, 501]
 
