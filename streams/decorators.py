@@ -98,11 +98,7 @@ def _paced(batches: Iterable[EventBatch], seconds: float, clock: Any) -> Iterato
 
 
 def rebatch(batches: Iterable[EventBatch], size: int) -> Iterator[EventBatch]:
-    """Yield the same events in batches of exactly `size`; the last one may be shorter.
-
-    Raises:
-        ValueError: If `size < 1`.
-    """
+    """Yield the same events in batches of exactly `size`; the last one may be shorter."""
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
     return _rebatched(batches, size)

@@ -41,9 +41,6 @@ class EventSource(Reader):
         """Return the first `count` events in file order, without bad rows.
 
         Node ids are dense over these events alone.
-
-        Raises:
-            StreamError: If a file cannot be read.
         """
         batches, ids, left = [], NodeIds(self.ids.bipartite), count
         with closing(self._read()) as read:

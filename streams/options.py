@@ -52,9 +52,6 @@ class StreamOptions(ColumnNames, TextLayout):
     become `tgflow.graph.events.NO_LABEL` where empty, null, NaN or unknown. Features may also be
     columns of lists; None reads those that the format declares (JODIE's), else none. Features of
     categorical columns follow the others.
-
-    Raises:
-        ValueError: If an option has an invalid value.
     """
 
     features: str | Sequence[str] | None = None

@@ -62,12 +62,6 @@ def write_rows(
         path: As `write_events`.
         rows: Batches of rows, all of one schema.
         schema: Schema of the file, used if there are no rows.
-
-    Returns:
-        The number of rows written.
-
-    Raises:
-        ValueError: If the name has an unknown ending.
     """
     target, num_rows, write = Path(path), 0, None
     kind, compression = format_of(target), COMPRESSION.get(target.suffix)
@@ -91,13 +85,7 @@ def write_rows(
 
 
 def encode_rows(rows: pa.RecordBatch, kind: str, *, header: bool = False) -> bytes:
-    """Encode rows as a chunk of a text file, which others may follow.
-
-    Args:
-        rows: The rows to encode.
-        kind: "csv", "tsv" or "jsonl".
-        header: Whether to write the column names first, where a format has them.
-    """
+    """Encode rows as a chunk of a text file, which others may follow."""
     if kind == "jsonl":
         return b"".join(f"{json.dumps(row)}\n".encode() for row in rows.to_pylist())
     sink = pa.BufferOutputStream()

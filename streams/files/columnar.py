@@ -40,11 +40,7 @@ class ColumnarDecoder(Decoder):
     """Decode the typed columns of a file or an in-memory table in batches.
 
     Args:
-        name: Name in messages.
-        names: The names of the columns.
-        num_events: Number of rows, None if unknown.
         load: Yields the requested columns in batches of any size.
-        path: The file; None for an in-memory table.
         may_grow: Whether rows may be appended to the file.
         features: Default feature columns, for streams that declare none.
     """
@@ -75,11 +71,7 @@ class ColumnarDecoder(Decoder):
     def batches(
         self, names: Sequence[str], num_rows: int, first: int = 0
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the columns `names` from row `first` on, at most `num_rows` rows at a time.
-
-        Raises:
-            SourceCorrupt: If the file is damaged.
-        """
+        """Yield the columns `names` from row `first` on, at most `num_rows` rows at a time."""
         done = 0
         try:
             for batch in map(_without_runs, self._load(names)):

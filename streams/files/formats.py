@@ -47,8 +47,6 @@ class Format:
     """A file format.
 
     Args:
-        decoder: Decoder class or function.
-        endings: File name endings.
         dialect: Dialect of delimited text, which a `TextLayout` may adjust.
         is_text: Whether it is text, which may be compressed and may grow.
     """

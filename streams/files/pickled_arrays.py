@@ -154,9 +154,6 @@ def read_pickled_arrays(path: Path) -> dict[Key, Int64s]:
     The arrays are of integers, of floats that are whole numbers, as TGB's generator writes where
     a source has no history, or of Python's integers as objects. Nothing named in the file is
     imported or called.
-
-    Raises:
-        StreamError: If the file contains anything else, or is damaged.
     """
     if not path.stat().st_size:  # an empty file cannot be mapped
         raise StreamError(

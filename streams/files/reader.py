@@ -462,9 +462,6 @@ class Reader:
         """Return the number of rows with each known label, as text, in order of appearance.
 
         Reads everything; `unknown_label` must be set, if only to nothing.
-
-        Raises:
-            StreamError: If a file cannot be read.
         """
         own, places, counts = self._coding, dict[str, int](), np.zeros(0, dtype=np.int64)
         self._coding = LabelCoding(self._options, places)

@@ -75,10 +75,6 @@ class Quotes:
 
     A quote at the start of a value opens it, and the next one that is not doubled closes it;
     other quotes are ordinary characters. Texts must begin with a row. Comment lines have no values.
-
-    Args:
-        separators: Characters that separate values.
-        comments: Prefixes of comment lines.
     """
 
     def __init__(self, separators: bytes, comments: Sequence[bytes] = ()) -> None:
@@ -226,7 +222,6 @@ class TextFile:
     """Text of a file from a position on, decompressed if its name ends in one of `COMPRESSION`.
 
     Args:
-        path: The file.
         max_bytes: Maximum text bytes of a compressed file; None: as `most_unpacked`.
         start: Position of a block; reading continues after it.
 

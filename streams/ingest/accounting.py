@@ -35,7 +35,6 @@ class RowAccounting:
     counted individually, so the poll size does not matter.
 
     Args:
-        name: Name of the source, for messages.
         max_bad_ratio: Tolerated share of bad rows, 0 to 1; 0 allows none, None any.
     """
 

@@ -21,11 +21,7 @@ AFTER_ALL = INT64_MAX
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderConfig:
-    """Settings of event ordering and admission.
-
-    Raises:
-        ValueError: If a setting is out of its range.
-    """
+    """Settings of event ordering and admission."""
 
     allowed_lateness: Duration | None = None
     """Stream time by which an event may come after a later one of its partition, such as 30s."""

@@ -42,13 +42,8 @@ class DeadLetterFiles:
     After a failed operation all later ones fail too, as the file content is unknown.
 
     Args:
-        directory: Directory of the files; created if missing.
-        fs: The file operations.
         segment_bytes: Size at which a new file is started.
         keep: Number of latest files to keep, at least 2; None: all.
-
-    Raises:
-        OSError: If the directory cannot be created or read.
     """
 
     def __init__(

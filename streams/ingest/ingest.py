@@ -66,7 +66,6 @@ class Ingest:
     Args:
         source: Row source; closed when the iteration ends or is closed. Its `ids` must be empty, or
             hold the ids of the first `skip_to` events.
-        config: Settings of ordering and admission.
         letters: Receives the rejected rows; None drops them, counted.
         max_bad_ratio: Share of bad rows at which it stops (`RowAccounting`); None never stops.
         log: Receives accepted rows before they are yielded; None writes none. Then after a crash
@@ -81,7 +80,6 @@ class Ingest:
         clock_limit: Whether a time more than a day after its row was written, else after the clock,
             is a bad row. No limit if the length of a tick is unknown.
         stop: Called between polls; once it returns True the iteration ends without loss.
-        clock: Returns monotonic seconds.
 
     Raises:
         ValueError: If an `idle_timeout` or an `order_timeout` is set without a log, which has to

@@ -132,14 +132,8 @@ class IngestState:
     """Immutable state of `Ingest` after a poll. Shares memory with other states.
 
     Args:
-        num_released: Number of events released.
         watermark: All events before this time have been released.
         last_t: Time of the last one.
-        partitions: State of each partition.
-        held: Buffered events, in sorted runs.
-        windows: Deduplication windows, by partition.
-        counts: Row counts of each partition; see `Counts`.
-        letters: Length of the dead letters.
         log: Log position after everything up to this state.
         labels: State of the reader of labels that come after their events, as JSON; None without.
         pending: Labels that wait for their events, or stand behind the last one.
@@ -213,11 +207,7 @@ class IngestState:
 
     @classmethod
     def from_json(cls, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> IngestState:
-        """Return the state for the results of `to_json()` and `state_dict()`.
-
-        Raises:
-            ValueError: If they are invalid.
-        """
+        """Return the state for the results of `to_json()` and `state_dict()`."""
         try:
             buffer = ReorderBuffer()
             if "rows" in tensors:

@@ -59,11 +59,7 @@ def hashed(ids: pa.Array) -> Int64s:
 
 
 class EventIndex:
-    """The log positions of events by 64-bit keys, in sorted runs: 16 bytes an event.
-
-    Args:
-        first: Position of the first event.
-    """
+    """The log positions of events by 64-bit keys, in sorted runs: 16 bytes an event."""
 
     def __init__(self, first: int = 0) -> None:
         self._runs: list[tuple[Int64s, Int64s]] = []
@@ -134,8 +130,6 @@ class LateLabelReader:
         by_id: Whether events are named by their ids.
         by_time: Whether a label of the source is placed before the first event that is later, which
             needs a source that ends, of one partition; else where it is read.
-        most_waiting: Maximum number of labels that wait.
-        max_bad_ratio: As of `Ingest`, of the labels.
         horizon: That of the graph; None: events are not forgotten.
     """
 
@@ -330,10 +324,6 @@ class LateLabelReader:
         They are those that waited for one of the events, each right after it, and queued ones.
         Those right after the last event come with the next ones: a checkpoint there lacks them.
         Without events all are returned that stand behind the last one.
-
-        Args:
-            keys: Keys of these events.
-            first: Log position of the first of them.
         """
         stop = first + len(keys)
         num = int(np.searchsorted(self._queue.at, stop, side="left" if len(keys) else "right"))
@@ -483,11 +473,7 @@ class LateLabelReader:
         return there <= self.source.ended() | self.source.caught_up()
 
     def arrived(self, now: int, timeout: float) -> list[LabelRows]:
-        """Queue and return what the source delivers now, at position `now`; all but placed by time.
-
-        Raises:
-            TooManyBadRecords: If more rows are bad than `max_bad_ratio` allows.
-        """
+        """Queue and return what the source delivers now, at position `now`; none placed by time."""
         found: list[LabelRows] = []
         if self.source is None or self.by_time:
             return found
@@ -514,9 +500,6 @@ class LateLabelReader:
             first: Log position of the first of them.
             stop_at: Time of the first label to leave; None: that of the last event.
             most: Maximum number of labels; None: any.
-
-        Raises:
-            TooManyBadRecords: As `arrived`.
         """
         found: list[LabelRows] = []
         stop_at = int(t[-1]) if stop_at is None else stop_at  # as more events may have its time

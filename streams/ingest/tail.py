@@ -22,7 +22,6 @@ class LogTail:
     theirs: these labels are in the next checkpoint.
 
     Args:
-        directory: Directory of the log.
         state: State of ingestion in the checkpoint, with a log position.
         ids: Ids of the checkpoint's events; those of later nodes are added.
         position: Number of the checkpoint's events.

@@ -47,11 +47,7 @@ class Decoded:
 
 
 class Codec:
-    """Decodes the values of records.
-
-    Args:
-        schema: Schema that the rows satisfy.
-    """
+    """Decodes the values of records."""
 
     def __init__(self, schema: RowSchema) -> None:
         self.schema = schema

@@ -55,11 +55,7 @@ _CONSUMER_DEFAULTS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaClientConfig:
-    """Settings for connecting to the brokers of a topic and reading it.
-
-    Raises:
-        ValueError: If a setting is out of its range, or an option is reserved.
-    """
+    """Settings for connecting to the brokers of a topic and reading it."""
 
     options: Annotated[Mapping[str, Any], Setting(flags=("--kafka-option", "--options"))] = field(
         default_factory=dict
@@ -132,9 +128,6 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         until_end: Stop at the topic's end as of the start of the run, also after a crash and a
             resume; after a completed stop, a resume reads up to the end as of then. Otherwise the
             stream never ends.
-
-    Raises:
-        ValueError: If one of these is not a valid choice.
     """
 
     url: str

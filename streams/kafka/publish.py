@@ -44,8 +44,6 @@ class Topic:
     """A topic to write to; records arrive once and in order, as far as the broker can guarantee.
 
     Args:
-        url: Its address.
-        options: Options of kafka-python's producer.
         timeout: Seconds to wait for an answer to a request.
         connect_timeout: Seconds to wait for a broker at first.
 

@@ -61,10 +61,8 @@ class PartitionReader:
     """Reads in a thread of this process, and decodes in the thread that takes the rows.
 
     Args:
-        config: The topic.
         cursors: Where to read on in known partitions.
         join: Other partitions to read from their beginning; None: all.
-        policy: Waits and timeouts.
         number: Which of `config.decoders` parts of the partitions to read; None: all of them.
     """
 
@@ -118,11 +116,7 @@ class PartitionReader:
         self._cursors |= dict.fromkeys(partitions, Cursor(0))
 
     def take(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
-        """Return rows of the partitions `wanted`, waiting for the first ones.
-
-        Raises:
-            StreamError: As `KafkaSource.poll`.
-        """
+        """Return rows of the partitions `wanted`, waiting for the first ones."""
         self._watch()
         if (left := self._not_before - time.monotonic()) > 0:
             time.sleep(min(left, timeout))
@@ -226,11 +220,7 @@ class ReaderProcesses:
                 each.send(own)
 
     def take(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
-        """Return rows of the partitions `wanted`, waiting for the first ones.
-
-        Raises:
-            StreamError: As `KafkaSource.poll`, or if a process has died.
-        """
+        """Return rows of the partitions `wanted`, waiting for the first ones."""
         for each in self._processes:
             each.want(self._own(each, wanted))
         deadline = time.monotonic() + timeout

@@ -115,14 +115,7 @@ class RetryState:
 
 
 class ConnectionNotices:
-    """Warns of a broker that does not answer: after `FIRST_NOTICE` seconds, then ever less often.
-
-    Args:
-        topic: Name of the topic.
-        servers: The addresses.
-        timeout: Seconds until the attempt ends.
-        clock: A module with `monotonic`.
-    """
+    """Warns of a broker that does not answer after `FIRST_NOTICE` seconds, then ever less often."""
 
     FIRST_NOTICE = 3.0
 

@@ -142,13 +142,10 @@ class RowBatch:
     as Kafka's tombstones, are not numbered.
 
     Args:
-        events: The good rows.
         index: Number of each good row, int64, increasing; None if all are good.
         faults: Faults of the other rows, by number.
-        num_rows: Number of rows.
         locate: Returns the origin of a row by number; slow, for messages and dead letters.
         position: Resume position after these rows.
-        partition: The partition.
         counts: Counts of other items, such as {"tombstone": 2}; not rows.
         gaps: Ranges skipped just before, `[begin, end)` in the source's numbering.
         written: When the good rows were written, in ms since 1970, -1 if unknown; None: unknown.

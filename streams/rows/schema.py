@@ -177,11 +177,7 @@ def _are_most(some: Sequence[object], values: Sequence[object]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """Limits on rows; a row that exceeds one becomes a dead letter.
-
-    Raises:
-        ValueError: If a limit is out of its range.
-    """
+    """Limits on rows; a row that exceeds one becomes a dead letter."""
 
     max_bad_ratio: Annotated[float, Ge(0), Le(1), Setting(resume="any_time")] = 0.05
     """Maximum share of bad rows among the last 10,000 of a partition; above it the run stops."""

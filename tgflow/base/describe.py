@@ -149,11 +149,7 @@ class _Help:
 
 @functools.cache
 def docstrings(kind: type) -> Mapping[str, str]:
-    """Return the docstrings of a class's fields, including inherited ones.
-
-    Raises:
-        OSError: If its source is not available.
-    """
+    """Return the docstrings of a class's fields, including inherited ones."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if not {"__dataclass_fields__", "_fields"} & vars(each).keys():

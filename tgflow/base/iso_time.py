@@ -63,9 +63,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def time_seconds(text: str, format: str | None = None) -> Fraction | None:
     """Return the seconds since 1970 of a time, exactly; None if the text is not one.
 
-    Args:
-        text: A time.
-        format: Its format as in `datetime.strptime`; None: as `iso_seconds`.
+    Without a `format` of `datetime.strptime` it is read as by `iso_seconds`.
     """
     if format is None:
         return iso_seconds(text)

@@ -61,11 +61,7 @@ class ModelLock:
 
 
 class OneThread:
-    """Admits one thread at a time, again and again, and refuses others.
-
-    Args:
-        what: Name of the work, and why two threads must not do it.
-    """
+    """Admits one thread at a time, and refuses others: `what` names the work in the error."""
 
     def __init__(self, what: str) -> None:
         self._what, self._changing = what, threading.Lock()
@@ -74,11 +70,7 @@ class OneThread:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Context manager of the work.
-
-        Raises:
-            RuntimeError: If another thread is within it.
-        """
+        """Context manager of the work."""
         me = threading.current_thread()
         with self._changing:
             other = self._thread

@@ -244,9 +244,6 @@ class LinkMetrics:
     """Collects scores batch by batch and summarizes them per batch and pooled.
 
     Stores two scores per event, for the pooled AP and AUC.
-
-    Args:
-        metrics: User-defined metrics, in addition to the built-in ones.
     """
 
     def __init__(self, metrics: Metrics | None = None) -> None:
@@ -318,9 +315,6 @@ def link_figures(
         `ap` and `auc` with the first negatives; `mrr` and `hits@k` of ranks among several;
         `mrr_returns`, `mrr_first` and `further` of some of these; and the sum of the squared
         reciprocal ranks, None without `mrr`.
-
-    Raises:
-        ValueError: If a score is NaN.
     """
     tolerance = _tolerance(positive, negative)
     *found, squares = _native.link_figures(

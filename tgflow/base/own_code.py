@@ -78,9 +78,6 @@ def give(reference: str) -> str:
     """Import a class, and return the name by which the settings of a run refer to it.
 
     That is `module:Class`, and for `path/to/file.py:Class` `file:Class`.
-
-    Raises:
-        ValueError: As `load`; or if another class of that name was given.
     """
     place, _, name = reference.rpartition(":")
     known = f"{Path(place).stem}:{name}" if place.endswith(".py") else reference

@@ -67,11 +67,7 @@ _BOUNDS: Mapping[type, tuple[str, str, Callable[[Any, Any], bool]]] = {
 
 
 def check_ranges(config: object) -> None:
-    """Check every field of a settings dataclass against the range or choices in its annotation.
-
-    Raises:
-        ValueError: If a value is out of its range, or not among its choices.
-    """
+    """Check every field of a settings dataclass against the range or choices in its annotation."""
     kind: Any = type(config)  # mypy treats a type as unhashable
     for name, allowed in _allowed_types(kind).items():
         value = getattr(config, name)

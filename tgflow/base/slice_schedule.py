@@ -63,12 +63,6 @@ def rows_of_slice(number: int, slices: int, num_new: int, num_rows: int) -> Tens
     fewer neighbors. New rows are consecutive, and share nodes. Of new rows, of replayed ones and of
     both together a slice has as many as any other, give or take one; some slices are empty if there
     are fewer rows than slices.
-
-    Args:
-        number: Number of the slice, from 0.
-        slices: Slices of the batch.
-        num_new: New rows of the batch.
-        num_rows: All of its rows.
     """
     parts = [new_rows_of_slice(each, slices, num_new) for each in range(slices)]
     new, turns = parts[number], sorted(range(slices), key=lambda each: len(parts[each]))

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    r"""Return `text` on one line, with terminal control characters escaped as in `\x1b`.
-
-    Args:
-        text: Any, such as text from a stream.
-        limit: Most characters, see `shortened`; None: no limit.
-    """
+    r"""Return `text` on one line, with terminal control characters escaped as in `\x1b`."""
     safe = "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
         for c in text

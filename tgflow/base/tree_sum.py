@@ -16,9 +16,6 @@ class TreeSum:
 
     Holds at most one tensor per level of the tree.
 
-    Args:
-        leaves: Slices of a batch, at least 1.
-
     Example:
         >>> tree = TreeSum(4)
         >>> for slice, gradient in enumerate(gradients):
@@ -55,11 +52,7 @@ class TreeSum:
         self.roots.append((leaves, values))
 
     def total(self) -> Tensor:
-        """Return the sum of all leaves, of their shape.
-
-        Raises:
-            ValueError: If some are missing.
-        """
+        """Return the sum of all leaves, of their shape."""
         if not self.roots or self.roots[0][0] != range(self.leaves):
             added = [f"[{leaves.start}, {leaves.stop})" for leaves, _ in self.roots]
             raise ValueError(f"of {self.leaves} slices only {added} were added")

@@ -35,11 +35,7 @@ UNITS = (*_NANOSECONDS, "tick")
 
 
 def seconds_per_tick(unit: str) -> float:
-    """Return the length of one `unit` in seconds.
-
-    Raises:
-        ValueError: If `unit` is not one of `UNITS`.
-    """
+    """Return the length of one `unit` in seconds."""
     check_unit(unit)
     return 1.0 if unit == "tick" else _NANOSECONDS[unit] / 10**9
 
@@ -133,11 +129,7 @@ def parse_bytes(size: SupportsIndex | str) -> int:
 
 
 def parse_seconds(span: float | str) -> float:
-    """Return a duration in seconds: a number, or text such as "500ms", "1.5s" or "2m".
-
-    Raises:
-        ValueError: If it is text of another form, or not positive.
-    """
+    """Return a duration in seconds: a number, or text such as "500ms", "1.5s" or "2m"."""
     if isinstance(span, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*", span)
         seconds = 0.0

@@ -138,11 +138,7 @@ class Checkpoint:
         self.meta[name] = value
 
     def get(self, name: str) -> Tensors:
-        """Return a section; sealed sections and those of id partitions are read now.
-
-        Raises:
-            KeyError: If there is no section of that name.
-        """
+        """Return a section; sealed sections and those of id partitions are read now."""
         name = self.prefix + name
         make = self.sealed.get(name, self.later.get(name))
         return self.sections[name] if make is None else make()

@@ -298,17 +298,10 @@ def put_pieces(
     first: int = 0,
     volatile: bool = False,
 ) -> None:
-    """Save append-only entries `[first, stop)`: full chunks sealed, the rest in a section `name`.
+    """Save append-only entries `[first, stop)`: full chunks sealed, the rest in section `name`.
 
-    Args:
-        writer: Target checkpoint.
-        name: Section name of the rest; chunks append their size and number to it.
-        size: Entries per chunk.
-        stop: Number of entries.
-        read: Returns the entries `[start, stop)` as views or copies, on any thread.
-        first: Entries before its chunk are no longer kept; their files go with the last checkpoint
-            that has them.
-        volatile: As `Checkpoint.put`.
+    `read` returns entries `[start, stop)` as views or copies, on any thread. Entries before the
+    chunk of `first` are no longer kept; their files go with the last checkpoint that has them.
     """
     sealed_stop = stop // size * size
     for start in range(first // size * size, sealed_stop, size):

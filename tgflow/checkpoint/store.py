@@ -42,11 +42,7 @@ class CheckpointStore:
         keep: Number of latest checkpoints kept. They share the files of sealed sections, which are
             written once.
         max_bytes: Maximum total size of a checkpoint; None allows what fits the memory, see `load`.
-        fs: File operations.
         lock: Lock of the run, which another machine may take over; None: there is no other writer.
-
-    Raises:
-        OSError: If the directory cannot be created or changed.
     """
 
     def __init__(
@@ -316,11 +312,7 @@ class CheckpointWriter:
         return True
 
     def wait(self) -> WriterStats:
-        """Block until no save is in progress.
-
-        Raises:
-            OSError: As `submit`.
-        """
+        """Block until no save is in progress."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

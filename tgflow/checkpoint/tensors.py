@@ -164,9 +164,6 @@ def check_like(what: str, found: Tensors, expected: Tensors) -> None:
     what: Section name, for messages.
     found: A loaded section.
     expected: Tensors implied by the configuration, such as a new model's `state_dict()`.
-
-    Raises:
-        UntrustedCheckpoint: If they differ.
     """
     for name in sorted(found.keys() ^ expected.keys()):
         side = "lacks" if name in expected else "has an unknown"

@@ -23,9 +23,6 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
         value: Value from a manifest.
         key: Its path, for messages.
 
-    Returns:
-        The value; for a dataclass, an instance.
-
     Raises:
         UntrustedCheckpoint: If the type differs; the message names the key.
 
@@ -72,11 +69,7 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
 
 
 def read_natural(meta: Mapping[str, Any], key: str, most: int = INT64_MAX) -> int:
-    """Return the integer from 0 to `most` under `key`.
-
-    Raises:
-        UntrustedCheckpoint: If it is missing or invalid; the message names the key.
-    """
+    """Return the integer from 0 to `most` under `key`."""
     value: int = read_as(int, meta.get(key), key)
     if not 0 <= value <= most:
         raise UntrustedCheckpoint(f"{key} is {value}, and not from 0 to {most}")

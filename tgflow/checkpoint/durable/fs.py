@@ -139,9 +139,6 @@ class AppendedFile:
     """An append-only file; written data is readable by other processes at once.
 
     It is opened, and created, by the first write.
-
-    Args:
-        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -158,21 +155,13 @@ class AppendedFile:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def write(self, data: bytes) -> None:
-        """Append `data`.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Append `data`."""
         file = self._opened()
         file.write(data)
         file.flush()
 
     def sync(self) -> None:
-        """Sync all written data to disk; any thread may call it.
-
-        Raises:
-            OSError: If the sync failed.
-        """
+        """Sync all written data to disk; any thread may call it."""
         was_named, self._is_named = self._is_named, self.path.exists()  # unless it is replaced now
         if not self._is_named:
             return
@@ -186,21 +175,13 @@ class AppendedFile:
             raise
 
     def rewind(self, size: int) -> None:
-        """Truncate to the first `size` bytes; a shorter file stays unchanged.
-
-        Raises:
-            OSError: If it cannot be truncated.
-        """
+        """Truncate to the first `size` bytes; a shorter file stays unchanged."""
         self.close()
         if self.size > size:
             os.truncate(self.path, size)
 
     def replace(self, parts: Iterable[bytes]) -> None:
-        """Replace the content; readers, also after a crash, see the new or the old bytes.
-
-        Raises:
-            OSError: If they cannot be written; the file is unchanged.
-        """
+        """Replace the content; readers, also after a crash, see the new or the old bytes."""
         self.close()
         replace_file(self.path, parts)
         self._is_named = False

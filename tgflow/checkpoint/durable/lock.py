@@ -116,11 +116,7 @@ class RunLock(AbstractContextManager["RunLock"]):
         )
 
     def check(self, *, now: bool = False) -> None:
-        """Raise Fenced if another machine has taken the lock over; reads the file once a second.
-
-        Args:
-            now: Whether to read the file in any case.
-        """
+        """Raise Fenced if another machine has taken the lock over; reads the file once a second."""
         if self._fd is None or (not now and time.monotonic() - self._checked_at < 1.0):
             return
         note = self._note()

@@ -59,11 +59,7 @@ class LogPosition:
 
     @classmethod
     def from_json(cls, value: Mapping[str, int]) -> LogPosition:
-        """Return the position for a result of `to_json`.
-
-        Raises:
-            ValueError: If it is invalid.
-        """
+        """Return the position for a result of `to_json`."""
         place = tuple(value.get(name) for name in ("segment", "byte"))
         if any(type(x) is not int or x < 0 for x in place):
             raise ValueError(f"a log position needs segment and byte, got {dict(value)}")
@@ -106,7 +102,6 @@ class DurableLog(AbstractContextManager["DurableLog"]):
 
     Args:
         directory: Directory of the segments; created if missing.
-        fs: File operations.
         segment_bytes: Size of a segment at which a new one is started.
         sync_ms: Maximum time between two syncs while frames are appended; 0 syncs every frame.
         needed: Position from which frames will be read, that of a checkpoint; None for all.
@@ -215,11 +210,7 @@ class DurableLog(AbstractContextManager["DurableLog"]):
             return self._frames(begin, self.end)
 
     def drop_before(self, position: LogPosition) -> None:
-        """Remove the segments that hold only frames before `position`, once it is synced.
-
-        Raises:
-            OSError: On a disk error.
-        """
+        """Remove the segments that hold only frames before `position`, once it is synced."""
         self._check_lock(now=True)
         with self._lock:
             if position > LogPosition(self._number, self._synced):
