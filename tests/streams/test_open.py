@@ -204,18 +204,6 @@ def test_ids_are_dense_in_order_of_appearance_and_kept_over_two_streams():
     assert (second[0].src.tolist(), second[0].dst.tolist()) == ([2], [0])
 
 
-def test_first_rows_set_the_id_type(tmp_path):
-    path = tmp_path / "events.csv"
-    path.write_text("src,dst,t\nann,7,0\n7,ann,1\n")
-    assert rows(open_stream(path)) == [("ann", "7", 0, None, ()), ("7", "ann", 1, None, ())]
-    path.write_text("src,dst,t\n7,7,0\n7,007,0\n")
-    assert [row[:2] for row in rows(open_stream(path))] == [("7", "7"), ("7", "007")]
-    with pytest.raises(StreamError, match="line 3: dst is '007', expected an integer such as 7"):
-        rows(open_stream(path, id_kind="int"))
-    mixed = {"src": ["ann", "7"], "dst": [1, 7], "t": [0, 1]}
-    assert rows(open_stream(mixed))[1][:2] == ("7", "7")
-
-
 def test_string_columns_of_every_arrow_type():
     names = pa.array(["a", "b"])
     for kind in (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())):

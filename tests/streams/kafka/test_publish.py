@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from helpers.live_runs import SMALL, write_events
 from tgflow.cli import main
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.kafka.publish import NoBrokerError, Topic
 from tgflow.streams.open import open_stream
 
 pytestmark = pytest.mark.timeout(60)
@@ -23,13 +21,6 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 STREAM = EXAMPLES / "data/collegemsg.csv.gz"
 TINY = ["--dim", "8", "--neighbors", "2", "--mrr-negatives", "2", "--replay-ratio", "0"]
 AWAY = "kafka://127.0.0.1:1/edges"
-
-
-def test_publishing_to_an_unreachable_broker_fails_in_time():
-    began = time.monotonic()
-    with pytest.raises(NoBrokerError, match=r"no answer from 127\.0\.0\.1:1 within 1 s"):
-        Topic(AWAY, {"api_version": (2, 3)}, connect_timeout=1.0)
-    assert time.monotonic() - began < 20
 
 
 def ordered(source, **settings):
