@@ -13,7 +13,7 @@ from tgflow.graph.events import concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams import Source, StreamError, open_stream, write_events
 
-ENDINGS = ["csv", "tsv", "csv.gz", "csv.zst", "jsonl", "jsonl.gz", "parquet", "arrow", "feather"]
+ENDINGS = ["csv", "tsv", "csv.bz2", "csv.zst", "jsonl", "jsonl.gz", "parquet", "arrow", "feather"]
 JODIE = (
     "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
     "0,0,0.0,0,-0.175063,-0.176678\n"

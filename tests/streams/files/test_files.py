@@ -1,95 +1,19 @@
-"""File sources: the same rows for any block size, and resume from every position."""
+"""File sources: repeated ids, positions of tables, odd first rows. Text: test_dialect.py."""
 
-import bz2
 import gzip
 import json
-import re
 import threading
 
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from helpers.effort import cases, tries
-from helpers.files import HEADER, SCHEMA, csv_of, flat, read, table_of
+from helpers.files import csv_of, flat, read, table_of
 from tgflow.streams import FileSource, StreamError
 from tgflow.streams.errors import SourceTruncated
-from tgflow.streams.files.text import OpenQuote
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.schema import Checks
-
-lines = st.sampled_from(
-    [
-        *[b"%d,%d,%d,0.25,1" % (i, i + 1, i * 7 % 10) for i in range(10)],
-        *(b"", b"  ", b"1,2,3", b"12.0,2,3,0,0", b",2,3,0,0", b"-1,2,3,0,0", b"1,\xff,3,0,0"),
-        *(b"1,2,4.5,0,0", b"1,2,1e400,0,0", b"1,2,3,,0", b"1,2,3,nan,0", b"1,2,3,0,0.5"),
-        *(b'1,"2,3,0,0', b"1,2\r3,4,0,0", b"\xef\xbb\xbf1,2,3,4,5"),
-        b"5,6,7,0x1,0",
-        b'"7",8,"9",1,0',
-        b'1,"2"3,4,5,6',
-        b"9" * 70,
-    ]
-)
-
-
-@st.composite
-def texts(draw):
-    """Return the bytes of a CSV file with good and bad lines and several kinds of line ends."""
-    body = draw(st.lists(lines, max_size=30))
-    ends = draw(st.lists(st.sampled_from([b"\n", b"\r\n"]), min_size=30, max_size=30))
-    text = b"".join(line + end for line, end in zip(body, ends, strict=False))
-    mark = draw(st.sampled_from([b"", b"\xef\xbb\xbf"]))
-    return mark + HEADER + (text if draw(st.booleans()) else text.removesuffix(b"\n"))
-
-
-CHECKS = Checks(max_record_bytes=60)
-
-
-def read_to_open_quote(path, position=None, **schema):
-    """Return the rows, and the error of a quote that is not closed, if there is one."""
-    polls = []
-    try:
-        return read(FileSource(path, **schema), position, polls), ""
-    except OpenQuote as error:
-        return polls, str(error)
-
-
-@settings(max_examples=tries(100))
-@example(HEADER + b'1,2,3,0,0\n1,"2,3,0,0\n1,2,3,0,0\n', 7, "int")
-@example(HEADER + b'1,2,3,0,0\n1,"2,3,0,0\n1,"2,3,0,0\n1,2,3,0,0\n', 7, "int")
-@given(texts(), st.integers(1, 300), st.sampled_from(["int", "string"]))
-@pytest.mark.parametrize("ending", cases(["csv", "csv.gz", "csv.bz2"], ["csv.gz"]))
-def test_any_block_size_and_resuming_at_any_block_give_the_same_rows(
-    scratch, ending, text, block_bytes, ids
-):
-    path = scratch / f"events.{ending}"
-    pack = {"csv": bytes, "csv.gz": gzip.compress, "csv.bz2": bz2.compress}[ending]
-    path.write_bytes(pack(text))
-    schema = SCHEMA | {"id_kind": ids, "checks": CHECKS}
-    whole, error = read_to_open_quote(path, **schema)
-    schema["block_bytes"] = block_bytes
-    polls, same_error = read_to_open_quote(path, **schema)
-    assert (flat(polls), same_error) == (flat(whole), error)
-    lines = text.removesuffix(b"\n").split(b"\n")
-    if error:
-        opened = int(re.search(r", line (\d+): a quote opens here", error)[1])
-        assert lines[opened - 1].rstrip(b"\r").endswith(b'1,"2,3,0,0')
-        assert all(place["line"] < opened for _, _, place, _ in flat(whole)[1])
-    elif b'1,"2,3' not in b"".join(lines[:-1]):  # else a row may have several lines
-        is_row = [bool(line.strip()) or len(line) >= CHECKS.max_bytes for line in lines[1:]]
-        assert sum(poll.num_rows for poll in whole) == sum(is_row)
-        assert sum(poll.counts.get("blank_line", 0) for poll in whole) == is_row.count(False)
-    for _, _, place, raw in flat(whole)[1]:
-        assert text[place["byte"] :].startswith(raw)
-        assert text[: place["byte"]].count(b"\n") == place["line"] - 1
-    for i in range(0, len(polls), 1 + len(polls) // 4):
-        position = json.loads(json.dumps(polls[i].position))
-        rest = read_to_open_quote(path, position, **schema)
-        assert (flat(rest[0]), rest[1]) == (flat(polls[i + 1 :]), error)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
