@@ -18,21 +18,10 @@ from tgflow._core import (
 )
 
 __all__ = [
-    "CORE_FILE",
-    "IdColumn",
-    "IntIdMap",
-    "StringIdMap",
-    "are_finite",
-    "compare_scores",
-    "derive_key",
-    "link_figures",
-    "may_have_other_spellings",
-    "num_threads",
-    "probe_reads",
-    "rank_scores",
-    "set_num_threads",
-    "simd_level",
-]
+    "CORE_FILE", "IdColumn", "IntIdMap", "StringIdMap", "are_finite", "compare_scores",
+    "derive_key", "link_figures", "may_have_other_spellings", "num_threads", "probe_reads",
+    "rank_scores", "set_num_threads", "simd_level",
+]  # fmt: skip
 
 CORE_FILE = _core.__file__
 """The compiled module."""

@@ -19,45 +19,18 @@ NegativeKind = Literal["random", "historical", "inductive"]
 ListKind = Literal["random", "source", "recent", "historical"]
 """Kinds of negatives to learn from; see `tgflow.plan.NegativeSampler`."""
 CountOf = Literal[
-    "pair",
-    "reverse",
-    "src",
-    "dst",
-    "src_as_dst",
-    "dst_as_src",
-    "transition",
-    "transition_row",
-    "window",
-    "window_row",
-    "continuation",
-    "continuation_all",
-    "src_new",
-    "dst_new",
-    "dst_first",
-    "src_switch",
-    "dst_switch",
-    "own_transition",
-    "covisit",
-    "pair_relation",
-    "src_relation",
-    "dst_relation",
-    "relation",
-    "all",
-]
+    "pair", "reverse", "src", "dst", "src_as_dst", "dst_as_src", "transition", "transition_row",
+    "window", "window_row", "continuation", "continuation_all", "src_new", "dst_new", "dst_first",
+    "src_switch", "dst_switch", "own_transition", "covisit", "pair_relation", "src_relation",
+    "dst_relation", "relation", "all",
+]  # fmt: skip
 """Past events that are counted for a pair; see `tgflow.graph.counts.Count`."""
 CountClock = Literal["seconds", "events", "source"]
 """Unit of the half-life of a count."""
 PairGroup = Literal[
-    "recency",
-    "order",
-    "frequency",
-    "source",
-    "destination",
-    "arrivals",
-    "covisits",
-    "replies",
+    "recency", "order", "frequency", "source", "destination", "arrivals", "covisits", "replies",
     "relations",
-]
+]  # fmt: skip
 """Groups of numbers of a pair's past; see `tgflow.nn.groups`."""
 Loss = Literal["bce", "softmax", "softmax+bce", "bpr"]
 """Training losses; see `tgflow.train.losses`."""
