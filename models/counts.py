@@ -83,7 +83,10 @@ class SmoothedCounts(TemporalModel):
         numbers = [_shares(c) if each == "shares" else numbers_of((each,)) for each in c.groups]
         self.counts = tuple(each for group in numbers for each in group)
         self.out = Linear(len(self.counts), 1)
-        first = [weight for group in c.groups for weight in _first_weights(group, c.depth)]
+        num = 3 + c.depth  # inputs of the paper's score
+        shares = [1 / num] * num
+        parts = [shares if g == "shares" else recency_weights((g,)) for g in c.groups]
+        first = [weight for part in parts for weight in part]
         with torch.no_grad():
             self.out.weight.copy_(torch.tensor(first) / c.gain)
             nn.init.zeros_(self.out.bias)
@@ -104,11 +107,6 @@ class SmoothedCounts(TemporalModel):
             logits = logits + self.last(x)
         logits = logits.squeeze(-1)
         return Scores(logits[:, 0], logits[:, 1:])
-
-
-def _first_weights(group: PairGroup | Literal["shares"], depth: int) -> list[float]:
-    num = 3 + depth
-    return [1 / num] * num if group == "shares" else recency_weights((group,))
 
 
 def _shares(c: SmoothedCountsConfig) -> Iterator[Number]:

@@ -140,7 +140,9 @@ def convert_tgb(
     if pickles:
         _add_negatives(data, pickles)
     if kind == "thgl" and not is_relbench:
-        _add_types(data, _only(folder, "*_nodetype*.csv"))
+        names, kinds, *_ = _columns_of(data, _only(folder, "*_nodetype*.csv"))
+        known = (nodes := _nodes(data, names)) >= 0
+        data.tables["types"] = pa.table({"id": nodes[known], "type": np.array(kinds)[known]})
     elif kind == "tkgl":
         for path in sorted(folder.glob("*_static_edgelist*.csv"))[:1]:
             _add_static(data, path)
@@ -381,12 +383,6 @@ def _nodes(data: _Data, column: list[str]) -> Int64s:
     assert data.ids is not None
     nodes: Int64s = data.ids.find(column).numpy()
     return nodes
-
-
-def _add_types(data: _Data, path: Path) -> None:
-    names, kinds, *_ = _columns_of(data, path)
-    known = (nodes := _nodes(data, names)) >= 0
-    data.tables["types"] = pa.table({"id": nodes[known], "type": np.array(kinds)[known]})
 
 
 def _add_static(data: _Data, path: Path) -> None:

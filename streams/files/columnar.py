@@ -29,13 +29,6 @@ BATCH_ROWS = 1 << 15
 _ARROW_MAGIC = b"ARROW1"
 
 
-def _without_runs(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Decode the run-end-encoded columns of a batch."""
-    is_run = pa.types.is_run_end_encoded
-    columns = [pc.run_end_decode(x) if is_run(x.type) else x for x in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
-
-
 class ColumnarDecoder(Decoder):
     """Decode the typed columns of a file or an in-memory table in batches.
 
@@ -74,7 +67,10 @@ class ColumnarDecoder(Decoder):
         """Yield the columns `names` from row `first` on, at most `num_rows` rows at a time."""
         done = 0
         try:
-            for batch in map(_without_runs, self._load(names)):
+            for found in self._load(names):
+                is_run = pa.types.is_run_end_encoded
+                columns = [pc.run_end_decode(x) if is_run(x.type) else x for x in found.columns]
+                batch = pa.RecordBatch.from_arrays(columns, found.schema.names)
                 for start in range(min(max(first - done, 0), len(batch)), len(batch), num_rows):
                     yield batch.slice(start, num_rows)
                 done += len(batch)

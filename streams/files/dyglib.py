@@ -86,7 +86,15 @@ class DyglibDecoder(CsvDecoder):
             return values, None
 
         def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
-            return _with_features(batch, rows, columns.event_id is not None)
+            index = pc.cast(batch.column(INDEX), pa.int64()).to_numpy()
+            if len(index) and not (index.min() >= 0 and index.max() < len(rows)):
+                raise pa.ArrowInvalid("an idx without features")
+            x = rows[index].astype(np.float32)
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), rows.shape[1])
+            named = dict(zip(batch.schema.names, batch.columns, strict=True)) | {FEATURES: lists}
+            if columns.event_id is None:
+                del named[INDEX]
+            return pa.RecordBatch.from_pydict(named)
 
         ways = [lambda *lines, way=way: finish(way(*lines)) for way in inner.ways]
         return replace(inner, ways=ways, row=row, finish=finish)
@@ -107,19 +115,6 @@ def _features(path: Path) -> Rows | None:
         _log.warning("%s holds zeros alone: the events are read without features", path)
         return None
     return rows
-
-
-def _with_features(batch: pa.RecordBatch, rows: Rows, keeps_index: bool) -> pa.RecordBatch:
-    """Add the features of each event to a batch; `pa.ArrowInvalid` if an idx is out of range."""
-    index = pc.cast(batch.column(INDEX), pa.int64()).to_numpy()
-    if len(index) and not (index.min() >= 0 and index.max() < len(rows)):
-        raise pa.ArrowInvalid("an idx without features")
-    x = rows[index].astype(np.float32)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), rows.shape[1])
-    named = dict(zip(batch.schema.names, batch.columns, strict=True)) | {FEATURES: lists}
-    if not keeps_index:
-        del named[INDEX]
-    return pa.RecordBatch.from_pydict(named)
 
 
 def _row_number(index: str, num_rows: int) -> int | None:

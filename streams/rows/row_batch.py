@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -259,11 +259,3 @@ class PartitionedSource(Protocol):
     def close(self) -> None:
         """Release all resources within a few seconds."""
         ...
-
-
-@runtime_checkable
-class Stoppable(Protocol):
-    """A source that may block for long, for instance on a broker, and can be stopped."""
-
-    stop: Callable[[], bool]
-    """Called during waits; once it returns True, `start` returns without having started."""

@@ -111,7 +111,12 @@ def parse_bytes(size: SupportsIndex | str) -> int:
         ValueError: If it is text of another form, negative, or 2**63 and more.
     """
     if isinstance(size, str):
-        num_bytes = _parse_size(size)
+        unit = r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*"
+        if (match := re.fullmatch(unit, size, re.IGNORECASE)) is None:
+            raise ValueError(f"a size is bytes or text such as '512MB' or '8GB', got {size!r}")
+        number, prefix, binary = match.groups()
+        scale = (1024 if binary else 1000) ** " KMGT".index((prefix or " ").upper())
+        num_bytes = int(Fraction(number) * scale)
     else:
         try:
             num_bytes = operator.index(size)
@@ -170,12 +175,3 @@ def duration(seconds: float) -> str:
         if count:
             parts.append(f"{count} {name}")
     return " ".join(parts[:2])
-
-
-def _parse_size(size: str) -> int:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*", size, re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"a size is bytes or text such as '512MB' or '8GB', got {size!r}")
-    number, prefix, binary = match.groups()
-    scale = (1024 if binary else 1000) ** " KMGT".index((prefix or " ").upper())
-    return int(Fraction(number) * scale)

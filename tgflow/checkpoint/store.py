@@ -64,7 +64,8 @@ class CheckpointStore:
         self._last: Written | None = None
         self._lock = lock
         make_directories(self._fs, self.directory)
-        self.remove_unfinished()
+        for path in self.directory.glob(f"{directories.TEMPORARY}*"):  # of interrupted saves
+            self._fs.remove_directory(path)
 
     def save(self, step: int, checkpoint: Checkpoint, announce: Announce | None = None) -> Path:
         """Write a checkpoint, then remove those no longer kept; returns its directory.
@@ -164,11 +165,6 @@ class CheckpointStore:
     def size_of(self, path: Path) -> int:
         """Return the bytes of a checkpoint's tensors, linked files included."""
         return sum(entry["bytes"] for entry in read_manifest(path)["files"].values())
-
-    def remove_unfinished(self) -> None:
-        """Remove unfinished directories of interrupted saves."""
-        for path in self.directory.glob(f"{directories.TEMPORARY}*"):
-            self._fs.remove_directory(path)
 
     def _same(self, step: int, manifest: Manifest) -> Written | None:
         """Return a valid checkpoint of this step with the content of `manifest`."""

@@ -32,7 +32,6 @@ from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
 from tgflow.streams.ingest.late_labels import PIECE, LateLabelReader
-from tgflow.streams.rows.row_batch import Stoppable
 from tgflow.streams.transports import find_transport
 from tgflow.train.observe import Callback, StepRecord
 
@@ -185,7 +184,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     opened.callback(close_quietly, letters)
     if run.ids is not None:
         source.ids = run.ids
-    if isinstance(source, Stoppable):
+    if hasattr(source, "stop"):  # it may block for long, for instance on a broker
         source.stop = lambda: run.flow.stopped
     return Ingest(
         source,
