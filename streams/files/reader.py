@@ -748,7 +748,6 @@ class FileSource(Reader, PartitionedSource):
     _stop = Event()
 
     def start(self, positions: Mapping[int, Position]) -> None:
-        """Start or resume at `positions[0]`; without it, read from the beginning."""
         self.close()
         self._stop = Event()
         self._has_checked_time |= bool(positions)
@@ -757,11 +756,9 @@ class FileSource(Reader, PartitionedSource):
         self._ahead = Prefetcher(rows, DEPTH)
 
     def partitions(self) -> Sequence[int]:
-        """Return partition 0."""
         return [PARTITION]
 
     def poll(self, wanted: Set[int], timeout: float) -> list[RowBatch]:
-        """Return the next block of rows, waiting up to `timeout` seconds."""
         if PARTITION not in wanted or self._has_ended or self._ahead is None:
             return []
         try:
@@ -775,7 +772,6 @@ class FileSource(Reader, PartitionedSource):
         return [rows]
 
     def ended(self) -> Set[int]:
-        """Return partition 0 once all files have been read completely."""
         return {PARTITION} if self._has_ended else set()
 
     def caught_up(self) -> Set[int]:
@@ -785,11 +781,9 @@ class FileSource(Reader, PartitionedSource):
         return {PARTITION} if is_waiting and ahead and ahead.is_empty else frozenset()
 
     def progress(self) -> float:
-        """Return the share of the files' bytes polled so far, 0 to 1."""
         return self._progress
 
     def close(self) -> None:
-        """Stop reading."""
         self._stop.set()
         if self._ahead is not None:
             self._ahead.close()

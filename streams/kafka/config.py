@@ -116,15 +116,9 @@ class KafkaConfig(ColumnNames, KafkaClientConfig):
         codec: Content of a record: "json", one object; "csv", one line or more of src, dst, t,
             relation, label, weight, the features and the event id; "arrow", an Arrow IPC
             stream, the fastest; "avro", one record, by `schema_file`, `registry` or both.
-        src, dst, t, relation, label, weight: Names of the fields; None without one.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
         event_id: Name of a field used to find repeated events, or None.
         label_time: Name of the field of a label's time, in a topic of labels; or None.
-        id_kind: Type of the node ids.
-        bipartite: Whether sources and destinations are separate name spaces.
-        time_unit, tick_unit: Units of the times and of the stream's ticks; no tick: `time_unit`.
-        time_format: Format of times that are texts, as in `strptime`; None: ISO 8601.
-        checks: Limits on records and values.
         until_end: Stop at the topic's end as of the start of the run, also after a crash and a
             resume; after a completed stop, a resume reads up to the end as of then. Otherwise the
             stream never ends.

@@ -110,7 +110,6 @@ class KafkaSource:
         self._unreported = {p for p, cursor in self._cursors.items() if given.get(p) != cursor}
 
     def partitions(self) -> Sequence[int]:
-        """Return the partitions that are read, known after `start`."""
         return sorted(self._cursors)
 
     def look_for_partitions(self) -> Sequence[int]:
@@ -163,11 +162,9 @@ class KafkaSource:
         return {p for p, cursor in self._cursors.items() if cursor.ended} - self._unreported
 
     def caught_up(self) -> Set[int]:
-        """Return the partitions polled to an end that the broker has reported lately."""
         return self._status.caught_up
 
     def lag(self) -> Mapping[int, int]:
-        """Return the number of offsets between the last poll and the end of each partition."""
         ends, cursors = self._status.ends, dict(self._cursors)
         return {p: max(0, ends[p] - cursor.offset) for p, cursor in cursors.items() if p in ends}
 
@@ -182,7 +179,6 @@ class KafkaSource:
         return done / total if total else float(bool(self._cursors) and self._config.until_end)
 
     def counters(self) -> Mapping[str, float]:
-        """Return counters such as rebuilds and seconds of outage and back-pressure."""
         found = self._past.copy()
         found.update(self._status.counters)
         return {
