@@ -15,7 +15,6 @@ from helpers.effort import slow
 from helpers.kafka_io import (
     FAST,
     PATIENT,
-    QUICK,
     SMALL,
     Reading,
     after,
@@ -41,7 +40,7 @@ from tgflow.streams.errors import (
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState, PartitionState
-from tgflow.streams.kafka import KafkaConfig, KafkaSource
+from tgflow.streams.kafka import KafkaConfig
 from tgflow.streams.kafka.config import FIXED_OPTIONS, client_values, parse_url
 from tgflow.streams.kafka.consumer import ConsumerConnection, Cursor
 from tgflow.streams.kafka.retry import ConnectionNotices
@@ -194,14 +193,6 @@ def test_partially_fetched_partition_is_read_after_a_pause(
         read_until(lambda: seen[1 - in_part] == 250)
         connection.pause(())
         read_until(lambda: seen[in_part] == 250)
-
-
-def test_missing_broker_is_reported_in_time():
-    config = KafkaConfig(url="kafka://127.0.0.1:1/edges", connect_timeout=0.3)
-    source = KafkaSource(config, retry=QUICK)
-    with pytest.raises(ValueError, match="no answer from"):
-        source.start({})
-    source.close()
 
 
 def test_invalid_options_are_refused_immediately(shared_broker, topic):
