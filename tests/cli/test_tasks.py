@@ -361,18 +361,6 @@ def test_static_labels_of_nodes_are_predicted_from_embeddings(tgflow, payments, 
 
 
 @pytest.mark.slow
-def test_anomalies_are_injected_and_found(tgflow, payments, tmp_path):
-    flags = ("--task", "anomaly", "--inject", "structural", "--inject-share", 0.2)
-    ran = tgflow("train", "-s", payments, "-m", "recency", "-o", "out", *flags)
-    assert ran.code == 0, ran.err
-    assert "labels, anomaly" in ran.out
-    header, *places = (tmp_path / "out" / "injected.csv").read_text().split()
-    assert (header, len(places)) == ("position", 12)
-    assert min(map(int, places)) >= 340
-    assert figures()["test.anomaly.num_positives"] == 12
-
-
-@pytest.mark.slow
 def test_properties_of_nodes_are_forecast(tgflow, payments, tmp_path):
     rows = [
         f"{86400 * day},a{i},s{(i + (day > 5)) % 4},1.0" for day in range(1, 17) for i in range(20)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from tgflow.base.choices import METRIC_TITLES, Injection
+from tgflow.base.choices import METRIC_TITLES
 from tgflow.base.peers import Peers
 from tgflow.base.units import duration, ticks_per_unit
 from tgflow.checkpoint import Checkpoint, Component, save
@@ -47,9 +47,7 @@ from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.node_property import PropertyLabels, asked_at_times, node_property_figures
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
-from tgflow.train.split import chronological_split
 from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.injection import inject
 from tgflow.train.tasks.labels import freeze
 from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures
 
@@ -138,9 +136,6 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
     if config.task.node_labels is not None:
         per_unit = ticks_per_unit(config.stream.unit, graph.time_unit).numerator
         labels = _read_labels(config.task, config.stream, per_unit, source.ids)
-    if config.task.inject is not None:
-        share, path = config.task.inject_share, directory.path
-        graph = _with_anomalies(config.offline, config.task.inject, share, graph, path)
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
     report = features.features_report(graph, nodes, source.ids)
@@ -186,23 +181,6 @@ def _read_labels(
         except ValueError as error:
             raise CliError(in_flags(str(error), path), DATA) from None
     return PropertyLabels.of(read_table(path, ["node"])[1], ids, per_unit, path)
-
-
-def _with_anomalies(
-    c: OfflineConfig, kind: Injection, share: float, graph: TemporalGraph, folder: Path
-) -> TemporalGraph:
-    """Return a graph with anomalies in its test part; write their positions to a file."""
-    split = chronological_split(
-        graph.log.read(0, graph.num_events),
-        val_ratio=c.val_ratio,
-        test_ratio=c.test_ratio,
-        new_node_ratio=c.new_node_ratio,
-        seed=c.data_seed,
-    )
-    made, places = inject(graph, kind, share, start=split.test_start, seed=c.data_seed)
-    lines = ["position", *map(str, places.tolist())]
-    (folder / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return made
 
 
 def _trainer(

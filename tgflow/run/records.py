@@ -166,7 +166,7 @@ BOARD, SEEDS = "tensorboard", "seeds"
 """Folder of the logger, and folder of loggers with several seeds, one each."""
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
-    | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
+    | {"stream.json", "metrics.json", "report.html", "ranks"}
     | {"micro-batches.txt", "scores.arrows", "score-rows", "forget"}
     | {LEARNED_FILES, SEEDS, BOARD}
 )

@@ -536,7 +536,7 @@ def initial_settings(
     left_out = {"graph.node_types_digest", "graph.device_budget", "graph.table"}
     left_out |= {"stream.max_file_bytes"}
     left_out |= set() if is_alike else {f"stream.{name}" for name in layout}
-    if "task.kind" in stated or there["task.node_labels"] or there["task.inject"]:
+    if "task.kind" in stated or there["task.node_labels"]:
         left_out |= {f"task.{name}" for name in _names(TaskConfig)}
     if there["stream.label"] == there["task.target"] and task != "link":
         left_out.add("stream.label")  # which the task sets

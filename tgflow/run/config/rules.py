@@ -140,8 +140,6 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "--label-stream and --label-token require a single process; leave out --nproc"),
     ("run, compare", lambda c, by: c.task.node_labels,
      "--node-labels is measured at the end of a training; use tgflow train"),
-    ("run, compare", lambda c, by: c.task.inject,
-     "--inject is measured at the end of a training; use tgflow train"),
     ("run", lambda c, by: c.task.freeze and c.start.init_from is None,
      "--freeze requires a model that has learned links: --init-from RUN"),
     # Comparisons

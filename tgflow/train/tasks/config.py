@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 
-from tgflow.base.choices import Injection
 from tgflow.base.describe import described
 from tgflow.base.setting import EXPERT, Duration, Setting, Size, check_ranges
 
@@ -34,11 +33,6 @@ class TaskConfig:
     node_labels: str | None = None
     """train: file of node labels, learned after the training: for node the columns node and label,
     static; for property t, node, label and weight."""
-    inject: Injection | None = None
-    """anomaly, in train: inject anomalies into test events instead: structural, by another
-    destination; temporal, by another time."""
-    inject_share: Annotated[float, Gt(0), Lt(1)] = 0.05
-    """Share of the test events that is injected."""
     classes: Annotated[int, Ge(2), Le(65_536)] | None = None
     """Number of classes; unset: that of distinct labels, counted in files; else 2."""
     label_delay: Annotated[Duration | None, Setting(resume="from_now")] = None
@@ -76,12 +70,12 @@ class TaskConfig:
         return self.kind in ("edge", "node") and self.node_labels is None
 
 
-_SOURCES = ("target", "node_labels", "inject")
+_SOURCES = ("target", "node_labels")
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "link": (),
     "edge": ("target",),
     "node": ("target", "node_labels"),
     "property": ("node_labels",),
-    "anomaly": ("target", "inject"),
+    "anomaly": ("target",),
 }
 """Allowed sources of the labels of each task."""
