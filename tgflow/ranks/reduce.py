@@ -21,14 +21,7 @@ class Reduction:
     """Sums one vector per slice into one vector for all, in two collectives.
 
     `sends` and `specs` are for a payload that holds other tensors too; `finish` does the rest.
-
-    Args:
-        peers: The ranks.
-        slices: Slices of a batch, at least as many as ranks.
-        length: Elements of a slice's vector, the same for all.
-
-    Raises:
-        WorldError: If there are more ranks than slices.
+    Raises WorldError if there are more ranks than slices.
     """
 
     def __init__(self, peers: Peers, slices: int, length: int) -> None:
@@ -43,10 +36,8 @@ class Reduction:
         self._sizes = [stop - start for start, stop in pairwise(bounds)]
 
     def sends(self, tree: TreeSum) -> list[Tensor]:
-        """Return the payload of each rank, float `[R, C]`: sums of R subtrees, C elements each.
-
-        Args:
-            tree: Holds the vectors of `slices`, all on one device.
+        """Return the payload of each rank, float `[R, C]`: sums of R subtrees of `slices`, C
+        elements each.
         """
         assert [leaves for leaves, _ in tree.roots] == self._roots[self._peers.rank]
         sums = torch.stack([values for _, values in tree.roots])
@@ -58,10 +49,8 @@ class Reduction:
         return [(dtype, (len(roots), size)) for roots in self._roots]
 
     def finish(self, received: Sequence[Tensor]) -> Tensor:
-        """Add the received chunks in rank order, and return the all-gathered sum, `[length]`.
-
-        Args:
-            received: float `[R, C]` from each rank, as described by `specs`; overwritten.
+        """Add the chunks of `specs` in rank order, overwriting them; return the gathered sum,
+        `[length]`.
         """
         tree = TreeSum(self._leaves)
         for roots, sums in zip(self._roots, received, strict=True):

@@ -106,10 +106,8 @@ class RunDirectory:
     ) -> RunDirectory:
         """Return the directory and the resolved settings of the run; changes nothing on disk.
 
-        A directory of a run that has learned nothing may be reused.
-
-        Raises:
-            ConfigError: If settings may not change, or break a rule (`tgflow.run.config.rules`).
+        A directory of a run that has learned nothing may be reused. Raises `ConfigError` if
+        settings may not change, or break a rule (`tgflow.run.config.rules`).
         """
         word = "--resume" if options.resume else "--overwrite"
         if options.resume and options.overwrite:

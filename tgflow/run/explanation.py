@@ -51,13 +51,7 @@ def label_text(found: Explanation, record: LabelRecord) -> str:
 
 
 def explanation_page(found: Explanation, name: str, unit: str) -> str:
-    """Return a self-contained page.
-
-    Args:
-        found: The explanation, by ids and times of the stream.
-        name: The run.
-        unit: Unit of its times.
-    """
+    """Return a page on an explanation by ids and times of the stream of run `name`."""
     title, is_link = f"Why {found.src} → {found.dst}", found.of == LINK
     what = "Score" if is_link else f"Probability of {found.of} {found.label}"
     lead = (

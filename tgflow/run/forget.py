@@ -77,8 +77,8 @@ def requested(path: Path) -> bool:
 def request(path: Path, nodes: Sequence[str], fs: RealFs | None = None) -> Path:
     """Write a request to forget nodes durably; return its file, which goes once it is carried out.
 
-    Raises:
-        ConfigError: If it is no directory of `tgflow run`, or an id cannot be one of its stream.
+    Raises `ConfigError` if it is no directory of `tgflow run`, or an id cannot be one of its
+    stream.
     """
     fs = RealFs() if fs is None else fs
     if not (path / SETTINGS).exists():

@@ -32,14 +32,7 @@ class LearnedFile:
 
 
 class LearnedFiles:
-    """The files of a run, in order; the last one may not have ended.
-
-    Args:
-        path: Directory of the run; None for a new one.
-
-    Raises:
-        LogCorrupt: If the list is damaged.
-    """
+    """The files of a run, in order; the last one may not have ended."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.entries: list[LearnedFile] = []
@@ -93,11 +86,7 @@ class LearnedFiles:
 
 
 def digests_of(path: str) -> list[str]:
-    """Return the SHA-256 of a file, or of each file in a folder.
-
-    Raises:
-        FileNotFoundError: If there is none.
-    """
+    """Return the SHA-256 of a file, or of each file in a folder."""
     found = []
     for each in paths_of(path):
         with each.open("rb") as file:

@@ -139,12 +139,9 @@ METRICS = (
 
 
 class RunCollector:
-    """Collector of `METRICS` for prometheus-client.
+    """Collector of `METRICS` for prometheus-client, from the values by key that `metrics` returns.
 
-    Args:
-        metrics: Returns their values by key.
-        labels: Labels of the run.
-        facts: As `Config.label_facts`; figures of the positive label have the label `class`.
+    With `Config.label_facts` as `facts`, figures of the positive label have the label `class`.
     """
 
     def __init__(
@@ -265,9 +262,7 @@ MOST_LABELS = 1_000
 def label_delays(graph: TemporalGraph, most: int | None = None) -> dict[str, float]:
     """Return the median and the 90th percentile of seconds from events to their late labels.
 
-    Args:
-        graph: Graph with the labels.
-        most: Number of the latest labels to look at; None: all within the horizon.
+    Those of the latest `most` labels; None: of all within the horizon.
     """
     late, since = graph.log.late, graph.since(graph.num_events)
     first = late.kept(since).first

@@ -37,12 +37,7 @@ def label_token(config: Config) -> str | None:
 
 
 class PostedLabels:
-    """Adds labels from bodies of requests to a run, read as those of files.
-
-    Args:
-        config: Settings of the run.
-        ingest: Its ingestion.
-    """
+    """Adds labels from bodies of requests to a run, read as those of files."""
 
     def __init__(self, config: Config, ingest: Ingest) -> None:
         c, by_id = config.stream, config.has_label_ids

@@ -78,8 +78,7 @@ class RecordFile:
     def rewind(self, num: int) -> None:
         """Truncate to the first `num` records; a file with fewer stays unchanged.
 
-        Raises:
-            LogCorrupt: If no line is a record: it is another file, which stays unchanged.
+        Raises LogCorrupt if no line is a record: it is another file, which stays unchanged.
         """
         self.close()
         self._numbers, end, number, is_own = array("q"), 0, -1, False
@@ -180,13 +179,8 @@ _PARTIAL = re.compile(r"\.(.+)\.partial")
 class RunFiles:
     """A directory for one run; never mixed with the files of another run.
 
-    Args:
-        path: The directory.
-        resumed: Whether it continues the run that is there.
-        overwrites: Whether `clear` removes a run that is there.
-
-    Raises:
-        FileExistsError: If it has files that may not be removed.
+    Raises FileExistsError if it has files that may not be removed: unless it is `resumed`, those of
+    a run that has learned, which `clear` removes if it `overwrites`.
     """
 
     def __init__(self, path: Path, *, resumed: bool = False, overwrites: bool = False) -> None:

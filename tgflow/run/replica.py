@@ -142,15 +142,7 @@ class Replica(ABC):
 class FrameReplica(Replica):
     """A replica beside a run: it applies the frames that the run publishes, bit for bit.
 
-    Args:
-        path: Directory of the run.
-        ring: Frames of the run.
-        warn: Called with a message if frames were lost.
-        model: As in `open_run`.
-
-    Raises:
-        FileNotFoundError: If the run ends without a checkpoint.
-        CheckpointError: Likewise, if its checkpoints are damaged, or belong to a comparison.
+    Waits for a checkpoint; raises as `open_run` if the run ends without one.
     """
 
     def __init__(
@@ -172,12 +164,10 @@ class FrameReplica(Replica):
 
     @property
     def run_position(self) -> int:
-        """Events that the run has learned; not fewer than those in answers."""
         return max(self._ring.head.position, self.predictor.position)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended."""
         return bool(self._ring.head.has_ended)
 
     def _follow(self) -> None:
@@ -294,14 +284,6 @@ class LogReplica(Replica):
     Between checkpoints it stores the events that the run has logged, with the parameters of the
     latest one: its answers are those of the model at that checkpoint, had it learned nothing since.
     A run without a log, or whose nodes have features, is followed from checkpoint to checkpoint.
-
-    Args:
-        path: Directory of the run.
-        model: As in `open_run`.
-
-    Raises:
-        FileNotFoundError: If there is no run, or it has no checkpoint yet.
-        CheckpointError: If its checkpoints are damaged, or belong to a comparison.
     """
 
     def __init__(self, path: Path, model: type[TemporalModel] | None = None) -> None:
@@ -311,14 +293,12 @@ class LogReplica(Replica):
 
     @property
     def run_position(self) -> int:
-        """Events that the run has learned, as far as known; not fewer than those in answers."""
         health = read_health(self._path / "health.json")
         there = 0 if health is None else int(health.get("position") or 0)
         return max(there, self.predictor.position)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended."""
         health = read_health(self._path / "health.json")
         return health is None or not health["alive"]
 

@@ -41,11 +41,8 @@ STRATEGIES: Mapping[str, Sample] = {
 
 
 class GrowingGraph:
-    """A graph of the first events of a stream.
-
-    Args:
-        read: Returns the stream's events at positions `[start, stop)`.
-        device: The graph's device.
+    """A graph of the first events of a stream, whose events at `[start, stop)` are `read(start,
+    stop)`.
     """
 
     def __init__(

@@ -28,16 +28,7 @@ from tgflow.train.config import ContinualConfig, OfflineConfig
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting.
-
-    Args:
-        key: "section.name".
-        hint: Its annotated type.
-        default: Its default.
-        help: Description, from the docstring of the field.
-        setting: Flags and effect on resume, from its annotation.
-        section: Title and effect of its section.
-    """
+    """A setting, with its section; `help` is from the docstring of the field."""
 
     key: str
     hint: Any
