@@ -21,6 +21,7 @@ from tgflow.ranks.parcel import broadcast_json
 from tgflow.report.label_figures import figure_name
 from tgflow.run import monitoring as watch
 from tgflow.run.checkpoints import Checkpoints, SavedRecords, SavedSettings
+from tgflow.run.config import flat
 from tgflow.run.context import RunContext
 from tgflow.run.directory import learn_again
 from tgflow.run.features import EdgeRows, HitRates, edge_file, features_report
@@ -190,7 +191,7 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
         Ids(run.ids).load(run.newest)
     directory.accept_settings()
     if run.config.checkpoint.log:
-        order = order_of(run.config)
+        order = order_of(run.config.order, run.config.stream, has_log=True)
         run.log = open_log(run.path / "log", run.state, order, run_log, directory.lock)
         opened.callback(run.log.close)
     init_from, initial = run.config.start.init_from, None
@@ -200,7 +201,9 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
     try:
         run.trainer = trainer = make_trainer(run, initial)
     except CheckpointError as error:
-        raise error if initial is None else misfit(str(init_from), run.config, error) from None
+        raise (
+            error if initial is None else misfit(str(init_from), flat(run.config), error)
+        ) from None
     if initial is not None:
         run.ids, run.state, run.note = start_of(initial, trainer.graph, run.direction)
     if run.state is not None and run.state.log is None and not run.state.counts:  # nothing read
@@ -239,7 +242,7 @@ def _shown(run: RunContext) -> Component:
 
 
 def _ends(run: RunContext) -> Component | None:
-    if max_wait_of(run.config) == inf:
+    if max_wait_of(run.config.scores.max_wait, run.config.stream) == inf:
         return None
     keep = run.directory.effect == "any_time"  # ends of other settings are not repeated
     path, position = run.path / ENDS_FILE, run.trainer.position
@@ -322,7 +325,8 @@ def _micro_batches(run: RunContext) -> Iterable[EventBatch]:
     batches: Iterable[EventBatch] = run.stream
     trainer = run.trainer
     if run.ends is not None:
-        size, seconds = trainer.config.batch_size, max_wait_of(run.config)
+        size = trainer.config.batch_size
+        seconds = max_wait_of(run.config.scores.max_wait, run.config.stream)
         batches = TimedStream(
             batches, trainer.position, size, seconds, run.ends.to_repeat, run.ends.add
         )
@@ -357,7 +361,7 @@ def _serve(run: RunContext, publisher: FramePublisher) -> None:
     where, c = run.served_at, run.config
     assert where is not None
     warn = partial(run.run_log.warning, "serve")
-    token = label_token(c)
+    token, by_id = label_token(c.labels), c.has_label_ids
     replicas = Replicas(
         run.path,
         c.serve,
@@ -365,7 +369,7 @@ def _serve(run: RunContext, publisher: FramePublisher) -> None:
         where,
         publisher.ring,
         warn=warn,
-        labels=None if token is None else PostedLabels(c, run.ingest),
+        labels=None if token is None else PostedLabels(c.stream, c.checks, run.ingest, by_id),
         label_token=token,
     )
     replicas.prioritize()  # where all cores are busy, answers come first

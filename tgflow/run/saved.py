@@ -553,9 +553,9 @@ def _names(kind: Any) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def misfit(path: str, config: Config, error: CheckpointError) -> Exception:
+def misfit(path: str, now: Mapping[str, Any], error: CheckpointError) -> Exception:
     """Return an error that names the settings for which an initial run's model does not fit."""
-    there, now = initial_settings(path, {}), flat(config)
+    there = initial_settings(path, {})
     found = [
         f"{flag_of(key)} is {quote_json(there[key])} there and {quote_json(now[key])} here"
         for key in there

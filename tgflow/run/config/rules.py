@@ -9,7 +9,7 @@ from typing import Literal
 
 from tgflow.base.units import parse_bytes
 from tgflow.run.config.load import ConfigError
-from tgflow.run.config.schema import FILED, Config
+from tgflow.run.config.schema import FILED, Config, LabelsConfig, StreamConfig
 from tgflow.streams.files.reader import is_pipe
 from tgflow.streams.transports import Transport, find_transport
 
@@ -128,7 +128,7 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("run", lambda c, by: c.labels.token is not None and c.serve.at is None,
      "--label-token is for POST /labels of a served run: --serve PORT"),
     ("run", lambda c, by: not c.checkpoint.log and (c.labels.token is not None
-     or (c.labels.stream and comes_live(c))),
+     or (c.labels.stream and comes_live(c.stream, c.labels))),
      "labels that are placed as they arrive require the log, which records where; leave out "
      "--no-log"),
     ("run", lambda c, by: c.labels.are_given and c.has_label_ids and not c.order.dedup_window,
@@ -176,10 +176,10 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
 """Invocations that are concerned, the combination that is refused, and the message."""
 
 
-def comes_live(config: Config) -> bool:
+def comes_live(stream: StreamConfig, labels: LabelsConfig) -> bool:
     """Return whether labels are placed as they arrive, for want of an end to read up to."""
-    paths = [path for path in (config.stream.path, config.labels.stream) if path]
-    if config.stream.follow or any(is_pipe(path) for path in paths):
+    paths = [path for path in (stream.path, labels.stream) if path]
+    if stream.follow or any(is_pipe(path) for path in paths):
         return True
     return any(find_transport(path) is not None for path in paths)
 
