@@ -37,7 +37,7 @@ def test_help_is_short_and_help_all_is_complete(tgflow, command, most):
     assert {"--out", "--config", "--help-all"} <= short
     assert len(short - {"--help", "--help-all"}) <= most
     assert short < whole
-    assert {"--sort", "--workers"} & whole
+    assert {"--sort", "--precision"} & whole
     assert set(re.findall(r"│ (--[a-z-]+)", tgflow(command, "--help").out)) == short
 
 

@@ -64,8 +64,8 @@ _EXPLAINED = {"TrainingDiverged", "RanksDisagree"}
 """Errors with code 70 that are not bugs in tgflow."""
 
 _GPU_WAY_OUT = (
-    "set a smaller --device-budget, --batch-size or --set tables.edge_budget=SIZE, or --edge-table "
-    "uva; a run resumes with --resume"
+    "set a smaller --set graph.device_budget=SIZE, --batch-size or --set tables.edge_budget=SIZE, "
+    "or --edge-table uva; a run resumes with --resume"
 )
 
 _HOST_WAY_OUT = (

@@ -19,7 +19,7 @@ _SIOCGIFADDR = 0x8915
 MEETING_VARIABLE = "TGFLOW_MEETING"
 """Rendezvous directory of the ranks that `supervise` started on one host."""
 _TORCHRUN = "start ranks with torchrun"
-_LINE = "tgflow run ... --interface NAME"
+_LINE = "tgflow run ... --set ranks.interface=NAME"
 
 
 class _Launcher(NamedTuple):

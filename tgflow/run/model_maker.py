@@ -74,7 +74,7 @@ def make_model(
                 learned.add_decoder(built, edge_x_dim)
             if task.freeze:
                 freeze(built)
-    with _refusing("{}; --strategy and --set learning.span=1h go together"):
+    with _refusing("{}; --set learning.strategy and learning.span=1h go together"):
         span = None if training.span is None else max(1, round(parse_seconds(training.span)))
         Sampler(training.strategy or built.strategy, span)
     with _refusing("{}"):

@@ -178,8 +178,8 @@ def read_token(endpoint: Endpoint, file: str | None) -> str | None:
         if not endpoint.is_own:
             raise ValueError(
                 f"{endpoint.host} can be reached from other machines, so clients must show a "
-                f"token: name a file that has it with --serve-token-file, or set {TOKEN_VARIABLE}; "
-                "or serve on 127.0.0.1"
+                f"token: set {TOKEN_VARIABLE}, or name a file that has it by --set "
+                "serve.token_file=FILE; or serve on 127.0.0.1"
             )
         return None
     return check_token(token, where)

@@ -82,14 +82,14 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "--graph-table disk is for runs, which have a directory for its files; use tgflow run"),
     ("run", lambda c, by: c.graph.table == "disk" and c.has_gpu_graph,
      "--graph-table disk: the graph is in the GPU's memory, and older neighbors with "
-     "--device-budget in host memory; leave it out"),
+     "--set graph.device_budget in host memory; leave it out"),
     # Features and their tables
     ("all", lambda c, by: c.graph.node_columns and c.graph.node_features is None,
      "--node-columns requires --node-features nodes.parquet"),
     ("all", lambda c, by: c.graph.node_side and c.graph.node_features is None,
      "--set graph.node_side requires --node-features nodes.parquet"),
     ("learning", lambda c, by: c.graph.device_budget is not None and c.run.device == "cpu",
-     "--device-budget requires --device cuda"),
+     "--set graph.device_budget requires --device cuda"),
     ("learning", lambda c, by: c.tables.edge_budget and c.placement != "auto",
      "--set tables.edge_budget requires --edge-table auto, got {c.placement}"),
     ("learning", lambda c, by: c.tables.edge_path and c.placement not in FILED,

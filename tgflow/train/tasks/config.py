@@ -38,7 +38,7 @@ class TaskConfig:
     label_delay: Annotated[Duration | None, Setting(resume="from_now")] = None
     """Delay after its event until a label is known, such as 1d or 2h; unset: none, once the event
     has been predicted."""
-    label_replay: Annotated[float, Ge(0), Le(100), Setting(resume="from_now")] = 4.0
+    label_replay: Annotated[float, Ge(0), Le(100), Setting(resume="from_now", expert=True)] = 4.0
     """Labels that came late learned again per new event, from what the label decoder read when it
     predicted them."""
     label_memory: Annotated[Size, EXPERT] = "1GiB"
