@@ -97,7 +97,6 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
-    """Validate the settings, and read all events and labels."""
     config, world = directory.config, lead.peers.world
     tables, for_graph = config.tables, config.graph.device_budget
     path = features.edge_file(config.placement, tables.edge_path, directory.path)
@@ -279,7 +278,6 @@ class SavedSeeds(Component):
         writer.note("num_seeds", self.num)
 
     def load(self, reader: Checkpoint | None) -> None:
-        """Restore the number; raises ConfigError if a different one was requested."""
         if reader is None:
             return
         self.num = read_natural(reader.meta, "num_seeds")

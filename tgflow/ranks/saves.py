@@ -27,8 +27,6 @@ from tgflow.ranks.parcel import broadcast_json, collect_json
 
 
 class _Shares:
-    """Files of one checkpoint written by the other ranks, for rank 0."""
-
     def __init__(self, peers: Peers, step: int, expected: set[str]) -> None:
         self._peers, self._step, self._expected = peers, step, expected
         self._words: list[Any] = []

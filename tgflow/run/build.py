@@ -321,7 +321,6 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
 
 
 def _micro_batches(run: RunContext) -> Iterable[EventBatch]:
-    """Return the stream, split into micro-batches, with node features."""
     batches: Iterable[EventBatch] = run.stream
     trainer = run.trainer
     if run.ends is not None:
@@ -344,7 +343,6 @@ def _num_left(run: RunContext) -> float:
 
 
 def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:
-    """Start to export metrics to Prometheus, if configured."""
     c = run.config
     if c.operate.metrics_port is None:
         return
@@ -357,7 +355,6 @@ def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:
 
 
 def _serve(run: RunContext, publisher: FramePublisher) -> None:
-    """Start the replicas of a served run."""
     where, c = run.served_at, run.config
     assert where is not None
     warn = partial(run.run_log.warning, "serve")

@@ -185,7 +185,6 @@ class RunDirectory:
         self.release()
 
     def release(self) -> None:
-        """Unlock the directory. Idempotent."""
         if self.lock is not None:
             self.lock.release()
 

@@ -19,7 +19,6 @@ _LEFT, _RIGHT, _TOP, _ROW = 240.0, 960.0, 16.0, 24.0
 
 
 def signed(value: float) -> str:
-    """Write a part of a logit."""
     return f"{value:+.4g}"
 
 
@@ -40,7 +39,6 @@ def halving(found: Explanation) -> str:
 
 
 def label_text(found: Explanation, record: LabelRecord) -> str:
-    """Return a sentence on the known labels of a node."""
     of, node = found.of, found.src if record.side == "src" else found.dst
     whose = f"events {'from' if record.side == 'src' else 'to'} {node}"
     if not record.num_known:

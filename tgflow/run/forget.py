@@ -70,7 +70,6 @@ _NOT_TEXT = {"checkpoints", "log", DEAD_LETTERS, FOLDER, LOCK, "tensorboard", SE
 
 
 def requested(path: Path) -> bool:
-    """Return whether nodes of a run are to be forgotten."""
     return any((path / FOLDER).glob(REQUESTS)) or (path / FOLDER / JOURNAL).exists()
 
 
@@ -224,7 +223,6 @@ class _Erasure:
         """By file of dead letters: byte and checksum in the new one by byte in the old one."""
 
     def prepare(self) -> None:
-        """Stage everything, then write the journal."""
         store = CheckpointStore(self._path / "checkpoints", lock=self._lock)
         newest = store.newest()
         self._dead_letters()
@@ -302,7 +300,6 @@ class _Erasure:
     def _frame(
         self, rows: pa.RecordBatch, footer: dict[str, Any]
     ) -> tuple[pa.RecordBatch, dict[str, Any]]:
-        """Return a frame of the durable log without the nodes."""
         footer = self._masked(footer) | {"letters": self._length(footer.get("letters"))}
         if footer.get("kind") == "labels" or not len(rows):
             return rows, footer
@@ -320,7 +317,6 @@ class _Erasure:
     # Files beside the checkpoints
 
     def _dead_letters(self) -> None:
-        """Mask the letters that quote one of the ids."""
         for path in sorted((self._path / DEAD_LETTERS).glob("*.jsonl")):
             lines, ends, byte, size, crc = [], {0: (0, 0)}, 0, 0, 0
             for line in path.read_bytes().splitlines(keepends=True):
@@ -440,7 +436,6 @@ class _Erasure:
     def _checkpoint(
         self, step: int, old: Checkpoint, moved: Callable[[LogPosition], LogPosition]
     ) -> None:
-        """Stage the newest checkpoint without the nodes; all that there are go."""
         entries = list_checkpoints(self._path / "checkpoints")
         ids = NodeIds()
         if "ids" in old.meta:

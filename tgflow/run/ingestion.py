@@ -285,13 +285,11 @@ class SavedIngest(Component, Callback):
             put_pieces(writer, LABEL_IDS, PIECE, stop, read, first=first, volatile=True)
 
     def saved(self) -> None:
-        """Commit the source's positions."""
         assert self._pending is not None
         self._saved = self._pending.to_json()
         self._ingest.committed(self._pending)
 
     def _drop_segments(self) -> None:
-        """Remove log segments that no checkpoint needs."""
         oldest = self._store.oldest_kept()
         if self._log is None or oldest is None or oldest["ingest"]["log"] is None:
             return

@@ -47,7 +47,6 @@ class LearnedFiles:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last file was learned to its end."""
         return bool(self.entries) and self.entries[-1].stop is not None
 
     def with_digest(self, digest: str) -> LearnedFile | None:
@@ -77,7 +76,6 @@ class LearnedFiles:
         self._write(files, [*before, last])
 
     def withdraw(self, files: RunFiles) -> None:
-        """Remove the last file, of which nothing was learned."""
         self._write(files, self.entries[:-1])
 
     def _write(self, files: RunFiles, entries: Sequence[LearnedFile]) -> None:

@@ -177,7 +177,6 @@ class RunCollector:
             yield family
 
     def registry(self) -> Any:
-        """Return a registry of prometheus-client with the run's metrics and the process's."""
         import prometheus_client as prometheus
 
         registry = prometheus.CollectorRegistry()
@@ -422,7 +421,6 @@ class RunMetrics:
         return out
 
     def _labels(self) -> dict[str, Any]:
-        """Return the counts of labels that come after their events."""
         labels = self._ingest.labels
         if labels is None:
             return {}

@@ -72,7 +72,6 @@ class RecordFile:
                 self._thin()
 
     def sync(self) -> None:
-        """Sync to disk; any thread may call it."""
         self._file.sync()
 
     def rewind(self, num: int) -> None:
@@ -207,7 +206,6 @@ class RunFiles:
                 self.path.chmod(0o700)
 
     def clear(self) -> None:
-        """Remove the files of a run; requires the lock."""
         self._check_free()
         for path in sorted(self.path.iterdir(), key=lambda path: path.name == "config.toml"):
             if _whole(path.name) not in BEFORE_LEARNING | LEARNED:
@@ -309,7 +307,6 @@ class RunNote:
 
 
 def run_note(meta: Mapping[str, Any]) -> RunNote:
-    """Return the note of a run in the meta of a checkpoint."""
     note: RunNote = read_as(RunNote, meta.get("run", asdict(RunNote())), "run")
     return note
 

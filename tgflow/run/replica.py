@@ -99,7 +99,6 @@ class Replica(ABC):
         )
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of each part of the copy."""
         graph, model = self.predictor.graph, self.predictor.model
         at = graph.log.first
         first, state = graph.log.read(at, at), model.state
@@ -187,7 +186,6 @@ class FrameReplica(Replica):
         self._apply(frames)
 
     def _frames(self) -> list[Frame]:
-        """Return the frames that follow, in order."""
         ring = self._ring
         if self._next is None:
             self._next = ring.find(self.predictor.position)
@@ -393,7 +391,6 @@ def main() -> None:
 
 
 def _observe(registry: CollectorRegistry, replica: Replica, answers: Answers) -> None:
-    """Update the gauges of a replica."""
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
         name = f"tgflow_replica_{name}"

@@ -215,7 +215,6 @@ class Run(Predictor):
 
     @property
     def is_continual(self) -> bool:
-        """Whether it was written by `tgflow run`, not `tgflow train`."""
         return bool(self._checkpoint.meta["trainer"] == "continual")
 
     def trainer(self, *, scores: bool = False) -> ContinualTrainer:
@@ -335,7 +334,6 @@ def open_run(
 
 
 def saved_config(home: Path, checkpoint: Checkpoint) -> Config:
-    """Return the settings of a run at one of its checkpoints."""
     saved = saved_model(checkpoint) | run_note(checkpoint.meta).settings
     return replaced(load_config(home / "config.toml", unknown=[]), saved)
 
@@ -554,7 +552,6 @@ def _names(kind: Any) -> list[str]:
 
 
 def misfit(path: str, now: Mapping[str, Any], error: CheckpointError) -> Exception:
-    """Return an error that names the settings for which an initial run's model does not fit."""
     there = initial_settings(path, {})
     found = [
         f"{flag_of(key)} is {quote_json(there[key])} there and {quote_json(now[key])} here"
@@ -568,7 +565,6 @@ def misfit(path: str, now: Mapping[str, Any], error: CheckpointError) -> Excepti
 
 
 def find_initial(path: str | Path, world: int = 1) -> Checkpoint:
-    """Return the checkpoint of the initial run (`--init-from`)."""
     if world > 1:
         raise ConfigError(
             "--init-from: only a single process can start from another run; leave out --nproc, "

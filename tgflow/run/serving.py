@@ -133,7 +133,6 @@ class FramePublisher(Component, Callback):
         return ring
 
     def on_step(self, record: StepRecord) -> None:
-        """Publish the events learned since the last frame."""
         if self._trainer.position > self._position:
             self._publish()
 
@@ -332,12 +331,10 @@ class Replicas(AbstractContextManager["Replicas"]):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the replicas."""
         return [process.pid for process in self._processes.values() if process.poll() is None]
 
     @property
     def is_alive(self) -> bool:
-        """Whether replicas are kept."""
         return self.failure is None and any(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
@@ -412,7 +409,6 @@ class Replicas(AbstractContextManager["Replicas"]):
         return process, job
 
     def _forget(self, pid: int) -> None:
-        """Remove the gauges of a process that has ended."""
         for file in Path(self._metrics).glob(f"gauge_live*_{pid}.db"):
             file.unlink(missing_ok=True)
 

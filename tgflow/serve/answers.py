@@ -140,7 +140,6 @@ class Answers:
 
 
 def _tried(call: Callable[[], Any]) -> Any:
-    """Return a result, or the error."""
     try:
         return call()
     except (ValueError, TypeError) as error:

@@ -255,8 +255,6 @@ class _Gone(Exception):
 
 
 class _Sent:
-    """Sends a response, and records its status."""
-
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0

@@ -598,7 +598,6 @@ class _LabelPast(_Past):
         }
 
     def _record(self, side: Side) -> LabelRecord:
-        """Return the known labels of one end."""
         (u, v, _), history = self._pair, self._of.labels.history
         since = self._view.since
         events = self._log.read(since, self._cut)

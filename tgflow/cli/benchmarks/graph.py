@@ -55,7 +55,6 @@ class GrowingGraph:
         """Seconds per event of each batch of `grow_to`."""
 
     def grow_to(self, num_events: int) -> None:
-        """Append events up to `num_events`."""
         while (missing := num_events - self.graph.num_events) > 0:
             events = self.read(min(BULK, missing))
             self.costs.append(self.append(events) / len(events))
@@ -65,7 +64,6 @@ class GrowingGraph:
         return self._read(self.graph.num_events, self.graph.num_events + size)
 
     def append(self, events: EventBatch) -> float:
-        """Append events and return the duration in seconds."""
         return seconds_of(lambda: self.graph.append(events), self.device)
 
 

@@ -39,7 +39,6 @@ class Field:
 
     @property
     def name(self) -> str:
-        """Its name in its section."""
         return self.key.partition(".")[2]
 
     @property
@@ -51,7 +50,6 @@ class Field:
 
     @property
     def effect(self) -> Effect:
-        """Effect of a changed value on a resumed run."""
         return self.setting.resume or self.section.resume
 
 
@@ -96,7 +94,6 @@ LEARNING_OF: Mapping[str, tuple[str, ...]] = {
 
 @functools.cache
 def by_key() -> Mapping[str, Field]:
-    """Return every setting by "section.name"."""
     return {field.key: field for field in fields()}
 
 

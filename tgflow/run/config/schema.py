@@ -291,7 +291,6 @@ class CheckpointConfig(Checked):
 
     @property
     def most_bytes(self) -> int | None:
-        """`max_checkpoint_bytes` as a number; None: any size."""
         limit = self.max_checkpoint_bytes
         return None if limit is None else parse_bytes(limit)
 
@@ -347,7 +346,6 @@ class OperateConfig(Checked):
 
     @property
     def memory_bytes(self) -> int | None:
-        """`memory_limit` as a number; None: any."""
         return None if self.memory_limit is None else parse_bytes(self.memory_limit)
 
 
@@ -515,13 +513,11 @@ class Config:
 
     @cached_property
     def continual(self) -> ContinualConfig:
-        """Settings of the continual trainer."""
         named = self.learning.of(ContinualConfig, without=self.is_offline)
         return ContinualConfig(**named | {"task": self.task})
 
     @cached_property
     def offline(self) -> OfflineConfig:
-        """Settings of the offline trainer."""
         named = self.learning.of(OfflineConfig, without=not self.is_offline)
         return OfflineConfig(**named | {"reuse": self.reuse, "task": self.task})
 
@@ -556,5 +552,4 @@ class Config:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the protocol is one of offline training."""
         return self.learning.protocol in get_args(OfflineProtocol)
