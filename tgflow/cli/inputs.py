@@ -36,7 +36,7 @@ from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.id_columns import Kind
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
-from tgflow.report.callbacks.logger import package
+from tgflow.report.callbacks import check_logger
 from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
 from tgflow.run.config.rules import comes_live
 from tgflow.run.config.schema import GraphConfig, ServeConfig
@@ -471,8 +471,7 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     config, peers = directory.config, Peers() if peers is None else peers
     check_scores(config.scores.to, config.stream.tick)
     served_at, _ = check_serving(config.serve), label_token(config.labels)
-    if config.operate.log_to is not None:
-        package(config.operate.log_to)  # before anything is created
+    check_logger(config.operate.log_to)  # before anything is created
     check_own(directory)
     source, nodes, device, threads = _open_inputs(
         directory, lambda d: open_partitioned(d.config, d.part), peers.world

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
-from tgflow.report.callbacks.logger import package
+from tgflow.report.callbacks import check_logger
 from tgflow.report.compare.offline_results import OfflineResults
 from tgflow.report.formatting import compact, score
 from tgflow.report.label_figures import label_score
@@ -109,8 +109,7 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
         )
     elif path is not None:
         path.unlink(missing_ok=True)  # it is recreated
-    if config.operate.log_to is not None:
-        package(config.operate.log_to)  # before anything is created
+    check_logger(config.operate.log_to)  # before anything is created
     source, nodes, device, threads = assemble.open_offline(directory, world)
     types = assemble.open_node_types(directory)
     config = directory.config
@@ -238,10 +237,13 @@ def fit(
     logs = path / SEEDS / folder if folder.name else path
     epochs.facts = config.label_facts
     epochs.is_rule = not any(True for _ in model.parameters())  # its logits are only an order
-    opened = RunLogger(config.operate.log_to, logs, trainer.num_epochs, epochs.facts)
-    with closing(opened) as epochs.logger:
+    with ExitStack() as opened:
+        if config.operate.log_to is not None:
+            logger = RunLogger(logs, trainer.num_epochs, epochs.facts)
+            epochs.logger = opened.enter_context(logger)
+        epochs.is_recorded = True
         result = trainer.fit(partial(results.after_epoch, trainer), progress=False)
-    epochs.logger = None
+    epochs.logger, epochs.is_recorded = None, False
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
     Ids(inputs.ids).save(checkpoint)
@@ -300,7 +302,8 @@ class EpochLog(Callback):
         self.records = read_records(files.records).kept
         """Records of all epochs, including those before a resume."""
         self.logger: RunLogger | None = None
-        """Logger of the epochs; None: progress is printed and not recorded."""
+        self.is_recorded = False
+        """Whether epochs are recorded; progress is printed anyway."""
         self.facts: Mapping[str, str] = {}
         """As `Config.label_facts`."""
         self.bar = Callback()
@@ -310,12 +313,13 @@ class EpochLog(Callback):
         self.bar.on_batch(record)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        if self.logger is not None:
+        if self.is_recorded:
             values = record.to_json() | self._rates.lately()
             self.records.append({"seed": self.seed, **values})
             self._files.log(self.records[-1])
-            self.logger.log(record.epoch + 1, self.records[-1])
-            self.logger.flush()
+            if self.logger is not None:
+                self.logger.log(record.epoch + 1, self.records[-1])
+                self.logger.flush()
         learned = f"epoch {record.epoch + 1:>3}/{self._epochs}  loss {record.loss:.4f}"
         self._console.print(
             f"seed {self.seed}  {'one pass' if self.is_rule else learned}"

@@ -29,7 +29,6 @@ from tgflow.run.followers import FollowedSaves, FollowedStream, RankGuard, make_
 from tgflow.run.forget import requested
 from tgflow.run.gpu import device_figures
 from tgflow.run.ingestion import (
-    DEAD_LETTERS,
     SavedIngest,
     close_quietly,
     load_ingest,
@@ -128,19 +127,8 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
     files = (run.config.scores.to, run.config.tables.edge_path)
     folders = [Path(each).parent for each in files if each and not scheme_of(each)]
     status, operate, batches = RunStatus(), run.config.operate, _micro_batches(run)
-    metrics = RunMetrics(
-        status,
-        flow,
-        run.trainer,
-        run.ingest,
-        checkpoints,
-        dead_letters=run.path / DEAD_LETTERS,
-        memory_limit=operate.memory_bytes,
-        log=run.log,
-        control=control,
-        outlook=Outlook(levels_of([run.path, *folders], operate.memory_bytes, control)),
-        num_left=lambda: _num_left(run),
-    )
+    outlook = Outlook(levels_of([run.path, *folders], operate.memory_bytes, control))
+    metrics = RunMetrics(run, status, checkpoints, outlook)
     _export(run, metrics, opened)
     if run.publisher is not None:
         if checkpoints.saved != position:
@@ -241,6 +229,12 @@ def _shown(run: RunContext) -> Component:
     return watch.Shown(title, total, metrics, console, run.run_log, waits)
 
 
+def _logger(run: RunContext) -> Component | None:
+    if run.config.operate.log_to is None:
+        return None
+    return RunLogger(run.path, run.trainer.position, run.config.label_facts)
+
+
 def _ends(run: RunContext) -> Component | None:
     if max_wait_of(run.config.scores.max_wait, run.config.stream) == inf:
         return None
@@ -297,9 +291,8 @@ class RunFigures(Component, Callback):
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
         run, graph = self._run, self._run.trainer.graph
-        control = run.trainer.control if run.peers.world > 1 else None
         features = features_report(graph, run.nodes, run.ingest.ids)
-        return {"features": features, **rank_report(control)}
+        return {"features": features, **rank_report(run)}
 
 
 COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
@@ -307,9 +300,7 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
     _settings,
     lambda run: SavedRecords(run.directory.files, run.newest, run.run_log),
     SavedIngest,
-    lambda run: RunLogger(
-        run.config.operate.log_to, run.path, run.trainer.position, run.config.label_facts
-    ),
+    _logger,
     _shown,
     open_alerts,
     open_scores,
@@ -334,12 +325,6 @@ def _micro_batches(run: RunContext) -> Iterable[EventBatch]:
     if run.nodes is not None:
         batches = run.nodes.along(batches, trainer.graph, ids=run.ingest.ids)
     return batches
-
-
-def _num_left(run: RunContext) -> float:
-    """Return the number of events that the stream still has, infinite if unknown."""
-    total, share = run.stream.num_events, run.stream.share(run.trainer.position)
-    return inf if total is None or share is None else (1 - share) * total
 
 
 def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:

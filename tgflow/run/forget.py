@@ -52,9 +52,9 @@ from tgflow.nn.memory import HISTORY, MAIL_T, NODES
 from tgflow.run.config import Config, ConfigError
 from tgflow.run.directory import LOCK, SETTINGS
 from tgflow.run.features import edge_file
-from tgflow.run.ingestion import DEAD_LETTERS, FILE, LABEL_IDS
+from tgflow.run.ingestion import FILE, LABEL_IDS
 from tgflow.run.model_maker import make_model
-from tgflow.run.records import KEY, DamagedJson, checksum, read_checked
+from tgflow.run.records import DEAD_LETTERS, KEY, DamagedJson, checksum, read_checked
 from tgflow.run.saved import saved_config
 from tgflow.run.scores import ROWS, ROWS_OF_DAYS, score_files
 from tgflow.streams.ingest.late_labels import PIECE

@@ -25,7 +25,7 @@ from tgflow.run.config.rules import comes_live
 from tgflow.run.context import RunContext
 from tgflow.run.log import RunLog
 from tgflow.run.metrics import label_delays
-from tgflow.run.records import DamagedJson
+from tgflow.run.records import DEAD_LETTERS, DamagedJson
 from tgflow.streams.files.reader import is_pipe
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
@@ -40,7 +40,6 @@ IDLE_TIMEOUT, ORDER_TIMEOUT, MAX_WAIT = "5s", "1s", "250ms"
 """Defaults of streams without an end."""
 SEGMENT_BYTES = 16 << 20
 """Approximate segment size of the log; the log is removed segment by segment."""
-DEAD_LETTERS = "dead-letters"
 FILE = "stream.json"
 LABEL_IDS = "label_ids"
 """Section of the event ids that labels may name."""

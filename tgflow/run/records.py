@@ -159,11 +159,11 @@ _compact: Callable[[Mapping[str, Any]], str] = json.JSONEncoder(separators=(",",
 
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
 """Files written before a run starts, and the note of its file of scores."""
-LEARNED_FILES = "files.json"
+LEARNED_FILES, DEAD_LETTERS = "files.json", "dead-letters"
 BOARD, SEEDS = "tensorboard", "seeds"
 """Folder of the logger, and folder of loggers with several seeds, one each."""
 BEFORE_LEARNING = frozenset(
-    {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
+    {"config.toml", "metrics.jsonl", "log", DEAD_LETTERS, "checkpoints", "edge-x.rows"}
     | {"stream.json", "metrics.json", "report.html", "ranks"}
     | {"micro-batches.txt", "scores.arrows", "score-rows", "forget"}
     | {LEARNED_FILES, SEEDS, BOARD}
