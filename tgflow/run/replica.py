@@ -396,25 +396,24 @@ def _observe(registry: CollectorRegistry, replica: Replica, answers: Answers) ->
         name = f"tgflow_replica_{name}"
         return Gauge(name, text, labels, registry=registry, multiprocess_mode="liveall")
 
-    position = gauge("position", "Events included in answers.")
-    parameters = gauge("parameters", "Log position up to which the parameters were learned.")
-    behind = gauge("behind_events", "Events that the run has learned and answers do not include.")
-    age = gauge("age_seconds", "Time since answers included all events of the run.")
-    frames = gauge("frames", "Frames or logged micro-batches of the run applied.")
-    restarts = gauge("restarts", "Times frames were lost, and a checkpoint replaced them.")
-    answered = gauge("answers", "Questions answered.")
-    turns = gauge("turns", "Turns in which they were answered together.")
+    gauges = [
+        gauge("position", "Events included in answers."),
+        gauge("parameters", "Log position up to which the parameters were learned."),
+        gauge("behind_events", "Events that the run has learned and answers do not include."),
+        gauge("age_seconds", "Time since answers included all events of the run."),
+        gauge("frames", "Frames or logged micro-batches of the run applied."),
+        gauge("restarts", "Times frames were lost, and a checkpoint replaced them."),
+        gauge("answers", "Questions answered."),
+        gauge("turns", "Turns in which they were answered together."),
+    ]
     held = gauge("memory_bytes", "Memory by part.", "part")
     while True:
-        health = replica.health()
-        position.set(health.position)
-        parameters.set(health.parameters)
-        behind.set(health.behind)
-        age.set(health.age)
-        frames.set(replica.num_frames)
-        restarts.set(replica.num_restarts)
-        answered.set(answers.num_answered)
-        turns.set(answers.num_turns)
+        at = replica.health()
+        values = [at.position, at.parameters, at.behind, at.age]
+        values += [replica.num_frames, replica.num_restarts]
+        values += [answers.num_answered, answers.num_turns]
+        for each, value in zip(gauges, values, strict=True):
+            each.set(value)
         for part, size in replica.memory().items():
             held.labels(part).set(size)
         time.sleep(_LOOK_SECONDS)
