@@ -66,7 +66,7 @@ class StreamOptions(ColumnNames, TextLayout):
     unset: such a row is rejected."""
     time_unit: Unit | None = None
     """Unit of numeric times; unset: detected from the first rows. ISO 8601 times need none."""
-    tick_unit: Unit | None = None
+    tick_unit: Annotated[Unit | None, EXPERT] = None
     """Unit to store times in; finer than time_unit if they have decimals; unset: time_unit, or the
     unit that the first dates need."""
     time_format: str | None = None

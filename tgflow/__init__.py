@@ -88,7 +88,6 @@ if TYPE_CHECKING:
     from tgflow.ranks.join import join as join
     from tgflow.report import callbacks as callbacks
     from tgflow.report import compare as compare
-    from tgflow.report.curve import learning_curve as learning_curve
     from tgflow.run.node_features import NodeFeatures as NodeFeatures
     from tgflow.run.saved import open_run as open_run
     from tgflow.run.saved import save_run as save_run

@@ -219,8 +219,9 @@ class Registry:
             raise RegistryDown(f"no answer: {cause}") from None
 
     def _refused(self, text: str) -> SourceRefused:
-        way_out = "correct --registry, or --registry-option username, password=env:NAME, token or "
-        return SourceRefused(f"registry {self._url}", "refused", f"{text}; {way_out}cafile")
+        way_out = "correct --registry, or username, password, token or cafile of --set "
+        text = f"{text}; {way_out}kafka.registry_options=..."
+        return SourceRefused(f"registry {self._url}", "refused", text)
 
 
 class _EachAnswer(HTTPErrorProcessor):

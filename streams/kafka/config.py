@@ -68,10 +68,8 @@ class KafkaClientConfig:
     registry: str | None = None
     """Schema registry for --codec avro, such as http://HOST:8081: each record begins with the id of
     the schema that it was written with."""
-    registry_options: Annotated[Mapping[str, Any], Setting(flags=("--registry-option",))] = field(
-        default_factory=dict
-    )
-    """Options of the registry: username and password, or token, and cafile; may be repeated.
+    registry_options: Annotated[Mapping[str, Any], EXPERT] = field(default_factory=dict)
+    """Options of the registry: username and password, or token, and cafile.
     Values may be env:NAME or file:PATH; secrets must be."""
     on_expired: Annotated[Literal["fail", "skip"], EXPERT] = "fail"
     """When retention has deleted the next records: fail, or skip them and record a gap."""

@@ -1,20 +1,17 @@
 """The smaller commands, the help, and completion by the shell."""
 
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
-import torch
 
 from helpers.live_runs import SMALL
 from tgflow.base import _native
-from tgflow.cli import doctor
 from tgflow.cli.benchmarks.row import Row
 from tgflow.cli.errors import EXIT_CODES
 
-COMMANDS = ("run", "train", "info", "bench", "doctor")
+COMMANDS = ("run", "train", "info", "bench")
 
 
 def plain(text):
@@ -38,7 +35,7 @@ def test_help_is_short_and_help_all_is_complete(tgflow, command, most):
     assert {"--out", "--config", "--help-all"} <= short
     assert len(short - {"--help", "--help-all"}) <= most
     assert short < whole
-    assert {"--sort", "--workers"} & whole
+    assert {"--sort", "--precision"} & whole
     assert set(re.findall(r"│ (--[a-z-]+)", tgflow(command, "--help").out)) == short
 
 
@@ -54,7 +51,10 @@ def test_help_lists_commands_and_exit_codes(tgflow):
 def test_version(tgflow):
     ran = tgflow("--version")
     assert ran.code == 0
-    assert re.fullmatch(r"tgflow \d+\.\d+\.\d+\S*\n", ran.out)
+    first, *lines = ran.out.splitlines()
+    assert re.fullmatch(r"tgflow \d+\.\d+\.\d+\S*", first)
+    assert [line.split()[0] for line in lines] == ["python", "torch", "pyarrow", "core", "gpu"]
+    assert _native.simd_level() in lines[3]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,6 @@ def test_info_of_a_run(tgflow, events_csv):
         assert part in text
 
 
-def test_doctor_reports_the_core(tgflow):
-    checks = {check["name"]: check for check in tgflow("doctor", "--json").json}
-    assert checks["tgflow"]["status"] == "ok"
-    assert "threads" in tgflow("doctor").out
-
-
 def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
     rows = [
         Row("recent", 2e7, "roots/s", {"k": 10, "entries": 1000}, 1e7, 5e6),
@@ -148,52 +142,3 @@ def test_commands_flags_and_values_are_completed(tgflow, monkeypatch, line, word
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     assert tgflow().out.split() == words
-
-
-def found(name, folder=None):
-    (check,) = [check for check in doctor.report(folder) if check.name == name]
-    return check
-
-
-def test_report_lists_each_check_once_with_advice_for_failures(tmp_path):
-    checks = {check.name: check for check in doctor.report(tmp_path)}
-    assert len(checks) == len(doctor.report(tmp_path))
-    assert {"python", "threads", "memory", "disk", "CUDA device"} <= checks.keys()
-    assert all(check.detail for check in checks.values())
-    assert all(check.advice for check in checks.values() if check.status != "ok")
-    assert {checks[name].status for name in ("tgflow", "torch", "pyarrow")} == {"ok"}
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("name", "owner", "attribute", "value"),
-    [
-        ("disk", shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 0, 5 * 10**8)),
-        ("row files", _native, "probe_reads", lambda _: "pread through the page cache"),
-        ("threads", torch, "get_num_threads", lambda: 10_000),
-        ("compiler", shutil, "which", lambda _: None),
-    ],
-)
-def test_slow_or_limiting_settings_are_warnings(monkeypatch, name, owner, attribute, value):
-    monkeypatch.setattr(owner, attribute, value)
-    assert found(name).status == "warn"
-    assert found(name).advice
-
-
-def test_slow_vector_instructions_are_a_warning(monkeypatch):
-    assert _native.simd_level() in found("vectors").detail
-    monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
-    for level, status in (("AVX-512", "ok"), ("AVX2", "ok"), ("baseline", "warn")):
-        monkeypatch.setattr(_native, "simd_level", lambda level=level: level)
-        assert found("vectors").status == status
-
-
-@pytest.mark.parametrize("error", [OSError("broken"), RuntimeError("broken")])
-def test_failing_check_is_a_finding(monkeypatch, error):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(shutil, "disk_usage", fail)
-    check = found("disk")
-    assert check.status == "missing"
-    assert check.detail == f"{type(error).__name__}: broken"

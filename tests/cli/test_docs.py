@@ -45,7 +45,7 @@ def commands(path):
 
 def flags_by_command():
     group = typer.main.get_command(app.app)
-    context = group.make_context("tgflow", ["doctor"], resilient_parsing=True)
+    context = group.make_context("tgflow", ["info"], resilient_parsing=True)
     commands = {name: group.get_command(context, name).params for name in group.commands}
     return {
         name: {flag for param in params for flag in (*param.opts, *param.secondary_opts)}

@@ -23,7 +23,7 @@ from tgflow.graph.tables import DamagedFile
 from tgflow.plan.in_order import BatchError
 from tgflow.run.config import ConfigError
 
-NODES = "--node-features nodes.parquet --node-id who"
+NODES = "--node-features nodes.parquet --set graph.node_id=who"
 PLAIN = "run plain.log --no-header --columns src,dst,amount,t --sep ;"
 ROWS = "run features.csv --features f*"
 FEW = "--epochs 1 --dim 8 --neighbors 3 --batch-size 50 --threads 1"
@@ -53,7 +53,7 @@ USAGE = [
     # Layout of files
     (f"{PLAIN[:-1]} ab", "sep must be one character"),
     ("run plain.log --sep ; --columns src,src,t", "'src' is there twice"),
-    (f"{PLAIN} --time-unit ms --tick-unit s", "--tick-unit s is coarser"),
+    (f"{PLAIN} --time-unit ms --set stream.tick_unit=s", "--set stream.tick_unit=s is coarser"),
     (f"{PLAIN} --format parquet --no-header", "are for delimited text"),
     # Rules between settings, of each command
     (f"{PLAIN} --follow --sort", "--sort: a file that is followed has no end"),
@@ -63,7 +63,7 @@ USAGE = [
     ("run made.csv --order-timeout soon", "--order-timeout: order.order_timeout: a span of time"),
     ("run s3://bucket/x.csv", "unknown scheme; streams are kafka:// and paths: mount an object st"),
     # Sampling
-    ("run made.csv --strategy window", "strategy window needs a span: its width"),
+    ("run made.csv --set learning.strategy=window", "strategy window needs a span: its width"),
     ("run made.csv --set learning.span=5", "strategy recent takes no span, got 5"),
     # Scores and serving
     ("run made.csv --scores s.xlsx", "--scores: 's.xlsx' has an unsupported ending; use .pa"),
@@ -71,9 +71,9 @@ USAGE = [
     ("run made.csv --scores amqp://host/q", "--scores: 'amqp://host/q' has an unknown scheme"),
     ("run made.csv --scores kafka://host", "--scores: "),
     ("run made.csv --max-wait soon", "--max-wait: scores.max_wait: a span of time is more than"),
-    ("run made.csv --serve 0.0.0.0:0", "clients must show a token: name a file"),
+    ("run made.csv --serve 0.0.0.0:0", "clients must show a token: set TGFLOW_SERVE_TOKEN"),
     ("run made.csv --serve http", "--serve: 'http' is neither a port nor HOST:PORT"),
-    ("run made.csv --serve 0 --serve-token-file short", "at least 16 characters"),
+    ("run made.csv --serve 0 --set serve.token_file=short", "at least 16 characters"),
     ("run made.csv --log-to mlflow", "--log-to"),
     # Features
     ("run made.csv --edge-table disk", "--edge-table: the stream has no edge features"),
@@ -124,11 +124,11 @@ DATA = [
     (f"train made.csv {FEW} --eval-neighbors 7,7", "--eval-neighbors: TGN takes fan-outs for as "
      "many hops as its own"),
     (f"{TGAT} --reuse-staleness 4 -m tgn", "leave reuse out (--reuse-staleness 0)"),
-    (f"{TGAT} --reuse-staleness 4 --strategy uniform", "reuse is for strategy recent"),
+    (f"{TGAT} --reuse-staleness 4 --set learning.strategy=uniform", "reuse is for strategy recent"),
     (f"{TGAT} --reuse-staleness 4 --slices 2", "slices (--slices 1)"),
     (f"train fraud.csv {FEW} --task edge --target nothing", "there is no column 'nothing'"),
     ("run pay.csv --node-features nodes.parquet", "no column 'id'; the columns are who, balance, "
-     "age, city: choose with --node-id ..."),
+     "age, city: choose with --set graph.node_id ..."),
     (f"run pay.csv {NODES}", "column 'city' holds no numbers; the columns are balance, age, city: "
      "choose numbers with --node-columns ..."),
     (f"run pay.csv {NODES} --node-columns age --direction bipartite", '"src" and "dst", '
@@ -140,7 +140,7 @@ NO_INPUT = [
     ("run", "name a file of events: --stream events.csv"),
     ("run -s nowhere.csv", "no file or folder 'nowhere.csv'"),
     ("run pay.csv --node-features no.csv", "there is no file 'no.csv'; --node-features takes"),
-    ("run made.csv --serve 0 --serve-token-file none", "none: No such file"),
+    ("run made.csv --serve 0 --set serve.token_file=none", "none: No such file"),
     ("convert tgb . --out data", "_edgelist*.csv"),
     ("compare --report nowhere", "nowhere has no finished comparison; make one: tgflow "
      "compare --out nowhere"),
@@ -257,7 +257,7 @@ def test_error_in_kafka_settings_names_the_fix(refused, line, code, words):
          "notes.csv exists already"),
         ("run fraud.csv --features amount --task edge --target is_fraud -m dygformer", 2,
          "--task edge: DyGFormer makes no embeddings"),
-        slow("run made.csv --serve 203.0.113.7:0 --serve-token-file long", 74, "cannot listen on"),
+        slow("run made.csv --serve 203.0.113.7:0 --set serve.token_file=long", 74, "cannot listen"),
     ],
 )  # fmt: skip
 def test_error_after_the_start_of_a_run_names_the_fix(refused, line, code, word):
@@ -334,7 +334,7 @@ def test_class_of_errors_has_its_exit_code(code, name):
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
             MEMORY,
             "the GPU has no memory left: CUDA out of memory. Tried to allocate 2.00 GiB; "
-            "set a smaller --device-budget, ",
+            "set a smaller --set graph.device_budget=SIZE, ",
         ),
         (MemoryError("out of memory: the native core asked for 64 bytes"), MEMORY,
          "out of memory: the native core asked for 64 bytes; set a smaller --batch-size, "),

@@ -12,7 +12,7 @@ import tgflow as tg
 from helpers.effort import slow
 from helpers.live_runs import SMALL, same_run
 
-NODES = ("--node-features", "nodes.parquet", "--node-id", "who")
+NODES = ("--node-features", "nodes.parquet", "--set", "graph.node_id=who")
 COLUMNS = ("--node-columns", "balance", "--node-columns", "age")
 TGAT = ("-m", "tgat", *SMALL)
 NAMES = [f"acc_{i}" for i in range(24)]

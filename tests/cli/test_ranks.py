@@ -196,7 +196,7 @@ class Whole(TGN):
     [
         ("run", "--set tables.cache_policy=belady", "--set tables.cache_policy"),
         ("run", "--rank-memory halved", "--rank-memory"),
-        ("run", "--interface nowhere0", r"interface 'nowhere0' is none .*; there are .*127\.0\.0"),
+        ("run", "--set ranks.interface=nowhere0", r"'nowhere0' is none .*; there are .*127\.0\.0"),
         ("run", "--slices 1", "--slices: a batch has 1, so at most 1 of 2 .*or pass --slices 2"),
         ("run", "--model ./own.py:Whole", "Whole overrides commit.*: define messages and store"),
         ("run", "--features f* --edge-table auto", "--edge-table auto: 2 ranks would use a file"),

@@ -52,21 +52,13 @@ def test_settings_and_clocks_without_effect_may_change_on_resume(
     jumps = iter([1e9 * (-1) ** i for i in range(100_000)])
     for module in (checkpoints, runner):
         monkeypatch.setattr(module.time, "time", lambda: 1.8e9 + next(jumps))
-    assert run(*STEP, "--workers", 2, "--resume", "--limit", 200).code == 0
+    assert run(*STEP, "--set", "learning.num_threads=2", "--resume", "--limit", 200).code == 0
     shutil.copytree("out/checkpoints", "copy/checkpoints")
     saved = sorted(Path("out/checkpoints").iterdir())
     assert resume().code == 0
     assert sorted(Path("out/checkpoints").iterdir()) == saved, "nothing new to save"
-    free = (
-        "--workers",
-        0,
-        "--metrics-port",
-        0,
-        "--set",
-        "checkpoint.keep=2",
-        "--checkpoint-every",
-        7,
-    )
+    sets = ("--set", "learning.num_threads=0", "--set", "checkpoint.keep=2")
+    free = (*sets, "--metrics-port", 0, "--checkpoint-every", 7)
     assert resume("--limit", 400, *free).code == 0
     assert "keep = 2" in Path("out/config.toml").read_text()
     same_run(whole, Path("out"))
@@ -148,7 +140,7 @@ def test_resume_by_another_process_or_command_is_refused(tgflow, whole):
 
     before = (whole / "config.toml").read_bytes()
     with RunLock(whole / ".lock"):
-        ran = tgflow("run", "-o", "whole", "--resume", "--workers", 0)
+        ran = tgflow("run", "-o", "whole", "--resume", "--set", "learning.num_threads=0")
     assert ran.code == 73
     assert "is in use by process" in ran.err
     assert (whole / "config.toml").read_bytes() == before

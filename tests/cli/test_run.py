@@ -63,7 +63,7 @@ def test_run_writes_all_documented_files_and_can_be_repeated(tgflow, events_csv,
 
 def test_neighbors_are_sampled_as_configured(tgflow, events_csv):
     plain = ["-s", events_csv, "-m", "tgn", "--json", *SMALL]
-    ran = tgflow("run", *plain, "--strategy", "decayed", "--set", "learning.span=3600")
+    ran = tgflow("run", *plain, "--set", "learning.strategy=decayed", "--set", "learning.span=3600")
     assert ran.json["prequential.loss"] != tgflow("run", *plain).json["prequential.loss"]
 
 

@@ -317,7 +317,18 @@ def test_score_rows_have_the_predicted_label(tgflow, tmp_path, ending):
         shop = rng.randrange(9)
         lines.append(f"a{rng.randrange(20)},s{shop},{60 * i},{('cash', 'card', 'wire')[shop % 3]}")
     (tmp_path / "shops.csv").write_text("\n".join(["src,dst,t,kind", *lines]) + "\n")
-    kinds = ("--task", "edge", "--target", "kind", "--classes", 3, "--lr", 0.01, "--updates", 3)
+    kinds = (
+        "--task",
+        "edge",
+        "--target",
+        "kind",
+        "--classes",
+        3,
+        "--lr",
+        0.01,
+        "--set",
+        "learning.updates=3",
+    )
     ran = tgflow("run", "-s", "shops.csv", *kinds, *SMALL, "--scores", f"whole.{ending}")
     assert ran.code == 0, ran.err
     rows = rows_of(f"whole.{ending}")
@@ -358,18 +369,6 @@ def test_static_labels_of_nodes_are_predicted_from_embeddings(tgflow, payments, 
     assert "degrees and age alone" in ran.out
     assert figures()["test.node.num_unknown"] == 1
     assert 0 <= figures()["test.node.auc"] <= 1
-
-
-@pytest.mark.slow
-def test_anomalies_are_injected_and_found(tgflow, payments, tmp_path):
-    flags = ("--task", "anomaly", "--inject", "structural", "--inject-share", 0.2)
-    ran = tgflow("train", "-s", payments, "-m", "recency", "-o", "out", *flags)
-    assert ran.code == 0, ran.err
-    assert "labels, anomaly" in ran.out
-    header, *places = (tmp_path / "out" / "injected.csv").read_text().split()
-    assert (header, len(places)) == ("position", 12)
-    assert min(map(int, places)) >= 340
-    assert figures()["test.anomaly.num_positives"] == 12
 
 
 @pytest.mark.slow

@@ -25,4 +25,4 @@ with tempfile.TemporaryDirectory() as folder:
     subprocess.run([*tgflow, "run", data, "--out", out, *small], cwd=folder, check=True)
     assert (out / "report.html").exists()
     assert len(tg.open_run(out).top_k(1, k=3)) == 3
-    subprocess.run([*tgflow, "doctor"], check=True)
+    subprocess.run([*tgflow, "--version"], check=True)

@@ -24,7 +24,7 @@ def torchrun(host, folder, *arguments, nnodes="2", store_at=0, hosts=(), **envir
         *("--rdzv-endpoint", f"{hosts[store_at].address}:{PORT}", "--rdzv-id", folder.name),
         *("--rdzv-conf", f"is_host={int(number == store_at)},last_call_timeout=5"),
         *("--local-addr", host.address),
-        *("-m", "tgflow", "run", *arguments, "--interface", host.link),
+        *("-m", "tgflow", "run", *arguments, "--set", f"ranks.interface={host.link}"),
     ]
     command = ["-m", "torch.distributed.run", *options]
     return host.start(command, folder / f"said-{number}", environ)

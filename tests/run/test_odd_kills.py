@@ -29,7 +29,7 @@ KINDS = {
     ],
     "TGN, rows on disk, 4 workers": [
         *("--model", "tgn", *FEATURES, "--edge-table", "disk", "--edge-cache", "4KiB"),
-        *("--workers", "4"),
+        *("--set", "learning.num_threads=4"),
     ],
 }
 EACH = max(1, KILLS // len(KINDS))

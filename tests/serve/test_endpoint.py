@@ -68,7 +68,9 @@ def test_hosts_are_the_bound_address_and_listed_names(at, listed, accepted, refu
 def test_token_is_required_unless_listening_on_localhost(tmp_path, monkeypatch):
     here, everywhere = Endpoint.parse("8080"), Endpoint.parse("0.0.0.0:8080")
     assert read_token(here, None) is None
-    with pytest.raises(ValueError, match=r"0\.0\.0\.0 can be .* --serve-token-file, or set"):
+    with pytest.raises(
+        ValueError, match=r"0\.0\.0\.0 can be .*: set .* --set serve\.token_file=FILE"
+    ):
         read_token(everywhere, None)
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")

@@ -50,8 +50,6 @@ METRIC_TITLES = {
 """Titles of the built-in metrics that summaries show, by their names in results."""
 Precision = Literal["fp32", "tf32", "bf16"]
 """Precision of float32 matrix products."""
-Injection = Literal["structural", "temporal"]
-"""Kind of injected anomalies: another destination, or another time."""
 ContinualProtocol = Literal["prequential/1"]
 OfflineProtocol = Literal["dyglib/1", "tgbl/1", "tgbn/1", "thgl/1", "tkgl/1", "tgbseq/1"]
 """Names of protocols of a continual and of an offline training; see `tgflow.train.protocols`."""

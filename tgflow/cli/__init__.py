@@ -10,14 +10,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
+    """Run the command line, on the process's arguments by default, and return its exit code.
 
-    Args:
-        argv: Arguments without the program's name; None takes the process's.
-
-    Returns:
-        One of `tgflow.cli.errors.EXIT_CODES`, or 130 after Ctrl-C before a run begins, or a
-        second one. Thread counts and the umask are restored.
+    It is one of `tgflow.cli.errors.EXIT_CODES`, or 130 after Ctrl-C before a run begins, or a
+    second one. Thread counts and the umask are restored.
     """
     try:
         from tgflow.cli import app, errors

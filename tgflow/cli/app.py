@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated
@@ -12,7 +13,6 @@ from tgflow.cli import (
     bench,
     compare,
     convert,
-    doctor,
     errors,
     forget,
     info,
@@ -46,9 +46,31 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"tgflow {version('tgflow-learn')}")
-        raise typer.Exit
+    """Print the version, and what a report of a bug needs."""
+    if not wanted:
+        return
+    typer.echo(f"tgflow {version('tgflow-learn')}")
+    import torch
+
+    from tgflow.base import _native
+    from tgflow.cuda.requirements import CudaError, driver_version, require_cupy
+    from tgflow.run.machine import num_cores
+
+    try:
+        cupy = require_cupy(torch.device("cuda")).__version__
+        names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+        gpu = f"{', '.join(names)}; driver {driver_version()}, CuPy {cupy}"
+    except CudaError as error:
+        gpu = f"none: {error}"
+    typer.echo(
+        f"python  {platform.python_version()}, {platform.platform()}\n"
+        f"torch   {torch.__version__}, {torch.get_num_threads()} threads\n"
+        f"pyarrow {version('pyarrow')}\n"
+        f"core    {_native.simd_level()}, {_native.num_threads()} threads of {num_cores()} cores, "
+        f"reads files by {_native.probe_reads(_native.CORE_FILE)}\n"
+        f"gpu     {gpu}"
+    )
+    raise typer.Exit
 
 
 @app.callback()
@@ -78,7 +100,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "forget": forget.forget,
         "convert": convert.convert,
         "bench": bench.bench,
-        "doctor": doctor.doctor,
     },
 }
 for panel, commands in COMMANDS.items():

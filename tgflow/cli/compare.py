@@ -120,7 +120,6 @@ def compare(
 
 
 def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, Any]]:
-    """Compare models in one pass; return the analysis, and the report of the stream."""
     import numpy as np
 
     from tgflow.cli import inputs
@@ -180,7 +179,6 @@ def _compare_continual(directory: RunDirectory) -> tuple[Analysis, Mapping[str, 
 
 
 def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
-    """Train models offline, compare them on the test split, and return the analysis."""
     from tgflow.cli import inputs
     from tgflow.cli.model_choices import choose, entrants
     from tgflow.cuda.device import device_of
@@ -261,7 +259,6 @@ def _write(files: RunFiles, outcome: Outcome) -> Analysis:
 
 
 def _print(analysis: Analysis, stream: Mapping[str, Any] | None, path: Path) -> None:
-    """Print the leaderboard, the models that dropped out, and the report of the stream."""
     summary = analysis.outcome.summary
     rows, own = [], analysis.own_metrics
     if (table := analysis.label_table()) is not None:
@@ -303,7 +300,6 @@ def _print(analysis: Analysis, stream: Mapping[str, Any] | None, path: Path) -> 
 
 
 def _draw_again(path: Path) -> None:
-    """Redraw the page of a finished comparison."""
     from tgflow.report.compare.analysis import Analysis
     from tgflow.report.compare.outcome import SUMMARY, Outcome, OutcomeDamaged
     from tgflow.report.compare.page import comparison_page

@@ -26,46 +26,28 @@ EXIT_CODES = {
     UNTRUSTED: "untrusted file, or one that needs code of your own",
 }
 
-_CODES = {
-    "Stopped": 0,
-    "ConfigError": USAGE,
-    "SourceExpired": NO_INPUT,
-    "SourceTruncated": NO_INPUT,
-    "SourceMismatch": NO_INPUT,
-    "SourceCorrupt": CORRUPT,
-    "SourceRefused": USAGE,
-    "SourceUnavailable": UNAVAILABLE,
-    "NoBrokerError": UNAVAILABLE,
-    "PeerLost": UNAVAILABLE,
-    "MemoryLimit": MEMORY,
-    "MemoryError": MEMORY,
-    "OutOfMemoryError": MEMORY,
-    "StrictResume": USAGE,
-    "WorldError": USAGE,
-    "NoTopicError": NO_INPUT,
-    "ModuleNotFoundError": USAGE,
-    "Locked": LOCKED,
-    "UntrustedCheckpoint": UNTRUSTED,
-    "CodeNotGiven": UNTRUSTED,
-    "CheckpointError": CORRUPT,
-    "LogCorrupt": CORRUPT,
-    "ScoresLost": CORRUPT,
-    "OutcomeDamaged": CORRUPT,
-    "LogVersion": CORRUPT,
-    "DamagedFile": CORRUPT,
-    "FileNotFoundError": NO_INPUT,
-    "IsADirectoryError": NO_INPUT,
-    "NotADirectoryError": NO_INPUT,
-    "OSError": IO,
-    "ValueError": DATA,
+_NAMES = {
+    0: "Stopped",
+    USAGE: "ConfigError SourceRefused StrictResume WorldError ModuleNotFoundError",
+    NO_INPUT: "SourceExpired SourceTruncated SourceMismatch NoTopicError FileNotFoundError "
+    "IsADirectoryError NotADirectoryError",
+    CORRUPT: "SourceCorrupt CheckpointError LogCorrupt ScoresLost OutcomeDamaged LogVersion "
+    "DamagedFile",
+    UNAVAILABLE: "SourceUnavailable NoBrokerError PeerLost",
+    MEMORY: "MemoryLimit MemoryError OutOfMemoryError",
+    LOCKED: "Locked",
+    UNTRUSTED: "UntrustedCheckpoint CodeNotGiven",
+    IO: "OSError",
+    DATA: "ValueError",
 }
+_CODES = {name: code for code, names in _NAMES.items() for name in names.split()}
 """Exit code by class name of the nearest ancestor, else INTERNAL; avoids slow imports."""
 _EXPLAINED = {"TrainingDiverged", "RanksDisagree"}
 """Errors with code 70 that are not bugs in tgflow."""
 
 _GPU_WAY_OUT = (
-    "set a smaller --device-budget, --batch-size or --set tables.edge_budget=SIZE, or --edge-table "
-    "uva; a run resumes with --resume"
+    "set a smaller --set graph.device_budget=SIZE, --batch-size or --set tables.edge_budget=SIZE, "
+    "or --edge-table uva; a run resumes with --resume"
 )
 
 _HOST_WAY_OUT = (

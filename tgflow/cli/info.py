@@ -187,7 +187,6 @@ def _scores(path: Path, elapsed: float | None, problems: dict[str, str]) -> dict
 
 
 def _growth(size: int, elapsed: float | None) -> dict[str, Any]:
-    """Return bytes, and their growth per day of running; None: unknown."""
     return {"bytes": size, "bytes_per_day": size / elapsed * DAY if elapsed else None}
 
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -37,7 +36,7 @@ from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.id_columns import Kind
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.ranks.launch import read_launch
-from tgflow.report.callbacks.logger import package
+from tgflow.report.callbacks import check_logger
 from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
 from tgflow.run.config.rules import comes_live
 from tgflow.run.config.schema import GraphConfig, ServeConfig
@@ -316,7 +315,11 @@ def _counted_labels(
     """Return the labels of files with their counts, those that are classes, and a refusal."""
     more = {"labels_later": config.labels.are_given}
     events = _opened(config.stream, config.graph, config.task, FileSource, quiet=True, **more)
-    later = None if comes_live(config) else open_label_source(replaced(config, _units(events)))
+    later = (
+        None
+        if comes_live(config.stream, config.labels)
+        else open_label_source(replaced(config, _units(events)))
+    )
     counts = Counter[str]()
     for source in (events, later):
         if isinstance(source, FileSource):
@@ -466,13 +469,13 @@ def open_live(directory: RunDirectory, peers: Peers | None = None) -> RunContext
     """Validate the settings of a run together with its stream, and open its inputs."""
     config, peers = directory.config, Peers() if peers is None else peers
     check_scores(config.scores.to, config.stream.tick)
-    served_at, _ = check_serving(config.serve), label_token(config)
-    if config.operate.log_to is not None:
-        package(config.operate.log_to)  # before anything is created
+    served_at, _ = check_serving(config.serve), label_token(config.labels)
+    check_logger(config.operate.log_to)  # before anything is created
     check_own(directory)
-    opened = partial(open_partitioned, part=directory.part)
-    source, nodes, device, threads = _open_inputs(directory, opened, peers.world)
-    check_alerts(directory.config)
+    source, nodes, device, threads = _open_inputs(
+        directory, lambda d: open_partitioned(d.config, d.part), peers.world
+    )
+    check_alerts(directory.config.scores.alert_budget, directory.config.task)
     types = open_node_types(directory)
     labels = open_label_source(directory.config)
     run = RunContext(
@@ -494,17 +497,23 @@ def open_offline(
     directory: RunDirectory, world: int = 1
 ) -> tuple[EventSource, NodeFeatures | None, torch.device, int]:
     """Open the inputs of an offline training: stream, node features, device and threads."""
-    return _open_inputs(directory, lambda c: open_source(c.stream, c.graph, c.task), world)
+
+    def opened(directory: RunDirectory) -> EventSource:
+        c = directory.config
+        return open_source(c.stream, c.graph, c.task)
+
+    return _open_inputs(directory, opened, world)
 
 
 def _open_inputs(
-    directory: RunDirectory, opened: Callable[[Config], _Inputs], world: int
+    directory: RunDirectory, opened: Callable[[RunDirectory], _Inputs], world: int
 ) -> tuple[_Inputs, NodeFeatures | None, torch.device, int]:
     """Open device, threads, stream and node features; what they resolve becomes settings."""
     c = directory.config
     device = use_device(c.run.device, c.model.precision)
-    threads, c = use_threads(c.run.threads, c.serve), announce_labels(c, resumed=directory.resumed)
-    source = opened(c)
+    threads = use_threads(c.run.threads, c.serve)
+    directory.config = c = announce_labels(c, resumed=directory.resumed)
+    source = opened(directory)
     if isinstance(source, FileSource | EventSource) and c.operate.log_format != "json":
         hint(in_flags(source.id_note))
     found = inferred(source, c.stream) | {"run.threads": threads}

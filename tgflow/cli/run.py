@@ -31,7 +31,15 @@ from tgflow.report.table_text import (
     print_summary,
 )
 from tgflow.run import page
-from tgflow.run.config import LEARNING_OF, Config, ConfigError, load_config, plain, replaced
+from tgflow.run.config import (
+    LEARNING_OF,
+    Config,
+    ConfigError,
+    StreamConfig,
+    load_config,
+    plain,
+    replaced,
+)
 from tgflow.run.records import read_figures, read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
 
@@ -119,7 +127,7 @@ def run(
         )
     if append and read_launch(os.environ) is not None and not is_started():
         raise ConfigError("--append with several processes is for those of one host: --nproc 2")
-    files = _files(config, append, resume=resume) if append else iter([None])
+    files = _files(config.run.out, config.stream, append, resume=resume) if append else iter([None])
     if nproc is not None and not is_started():
         out, path, model = config.run.out, config.stream.path, config.model.name
         code = None
@@ -180,16 +188,17 @@ def _words(words: Sequence[str], file: str | None) -> list[str]:
     return kept if file is None else [*kept, "--append", file]
 
 
-def _files(config: Config, append: Sequence[str], *, resume: bool) -> Iterator[str | None]:
+def _files(
+    out: str | None, stream: StreamConfig, append: Sequence[str], *, resume: bool
+) -> Iterator[str | None]:
     """Yield None if the stream of the run has not ended, then the files that it has not learned."""
     from tgflow.run.learned_files import LearnedFiles, digests_of
     from tgflow.streams.files.reader import is_pipe, paths_of
     from tgflow.streams.transports import find_transport
 
-    out = config.run.out
     if not resume or out is None:
         raise ConfigError("--append continues a run: --resume --out RUN --append FILE")
-    streams = [config.stream]
+    streams = [stream]
     if (saved := Path(out) / "config.toml").exists():
         streams.append(load_config(saved, unknown=[]).stream)
     are_endless = [c.follow or find_transport(c.path) for c in streams]

@@ -120,7 +120,6 @@ def score(
 def _print(
     rows: Sequence[dict[str, Any]], left: range, path: Path, note: str, run: Run | None
 ) -> None:
-    """Print rows as a table, reasons below it."""
     unit = load_config(path / "config.toml").stream.unit
 
     def cell(name: str, x: Any) -> str:
@@ -191,7 +190,6 @@ def _add_history(rows: list[dict[str, Any]], side: Side, scores: pa.Table, run: 
 
 
 def _scores(run: Path, of: str | None) -> tuple[str, pa.Table]:
-    """Return the column of scores, and the table of events whose score is known."""
     import pyarrow as pa
 
     from tgflow.run.scores import score_files

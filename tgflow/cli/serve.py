@@ -36,7 +36,7 @@ def serve(config: Config, *, run: RunPath, model: OwnModel = None) -> None:
 
       tgflow serve runs/pay
       tgflow serve runs/pay --serve 9000 --replicas 2
-      tgflow serve runs/pay --serve 0.0.0.0:8080 --serve-token-file token.txt
+      tgflow serve runs/pay --serve 0.0.0.0:8080 --set serve.token_file=token.txt
       curl -H 'Content-Type: application/json' -d '{"src": ["acc_9"], "k": 3}' localhost:8080/top-k
     """
     from tgflow.cli.inputs import printer

@@ -123,7 +123,6 @@ def train(
 
 
 def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[str, Any]:
-    """Train as the only process, or as rank 0; return the figures."""
     import numpy as np
 
     from tgflow.cli import inputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from tgflow.base.choices import METRIC_TITLES, Injection
+from tgflow.base.choices import METRIC_TITLES
 from tgflow.base.peers import Peers
 from tgflow.base.units import duration, ticks_per_unit
 from tgflow.checkpoint import Checkpoint, Component, save
@@ -27,7 +27,7 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
-from tgflow.report.callbacks.logger import package
+from tgflow.report.callbacks import check_logger
 from tgflow.report.compare.offline_results import OfflineResults
 from tgflow.report.formatting import compact, score
 from tgflow.report.label_figures import label_score
@@ -47,9 +47,7 @@ from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.node_property import PropertyLabels, asked_at_times, node_property_figures
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
-from tgflow.train.split import chronological_split
 from tgflow.train.tasks.config import TaskConfig
-from tgflow.train.tasks.injection import inject
 from tgflow.train.tasks.labels import freeze
 from tgflow.train.tasks.node_labels import LabeledNodes, node_label_figures
 
@@ -99,7 +97,6 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
-    """Validate the settings, and read all events and labels."""
     config, world = directory.config, lead.peers.world
     tables, for_graph = config.tables, config.graph.device_budget
     path = features.edge_file(config.placement, tables.edge_path, directory.path)
@@ -112,8 +109,7 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
         )
     elif path is not None:
         path.unlink(missing_ok=True)  # it is recreated
-    if config.operate.log_to is not None:
-        package(config.operate.log_to)  # before anything is created
+    check_logger(config.operate.log_to)  # before anything is created
     source, nodes, device, threads = assemble.open_offline(directory, world)
     types = assemble.open_node_types(directory)
     config = directory.config
@@ -138,9 +134,6 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
     if config.task.node_labels is not None:
         per_unit = ticks_per_unit(config.stream.unit, graph.time_unit).numerator
         labels = _read_labels(config.task, config.stream, per_unit, source.ids)
-    if config.task.inject is not None:
-        share, path = config.task.inject_share, directory.path
-        graph = _with_anomalies(config.offline, config.task.inject, share, graph, path)
     if types is not None:
         graph.log.node_types = partial(types.of, source.ids)
     report = features.features_report(graph, nodes, source.ids)
@@ -186,23 +179,6 @@ def _read_labels(
         except ValueError as error:
             raise CliError(in_flags(str(error), path), DATA) from None
     return PropertyLabels.of(read_table(path, ["node"])[1], ids, per_unit, path)
-
-
-def _with_anomalies(
-    c: OfflineConfig, kind: Injection, share: float, graph: TemporalGraph, folder: Path
-) -> TemporalGraph:
-    """Return a graph with anomalies in its test part; write their positions to a file."""
-    split = chronological_split(
-        graph.log.read(0, graph.num_events),
-        val_ratio=c.val_ratio,
-        test_ratio=c.test_ratio,
-        new_node_ratio=c.new_node_ratio,
-        seed=c.data_seed,
-    )
-    made, places = inject(graph, kind, share, start=split.test_start, seed=c.data_seed)
-    lines = ["position", *map(str, places.tolist())]
-    (folder / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return made
 
 
 def _trainer(
@@ -261,10 +237,13 @@ def fit(
     logs = path / SEEDS / folder if folder.name else path
     epochs.facts = config.label_facts
     epochs.is_rule = not any(True for _ in model.parameters())  # its logits are only an order
-    opened = RunLogger(config.operate.log_to, logs, trainer.num_epochs, epochs.facts)
-    with closing(opened) as epochs.logger:
+    with ExitStack() as opened:
+        if config.operate.log_to is not None:
+            logger = RunLogger(logs, trainer.num_epochs, epochs.facts)
+            epochs.logger = opened.enter_context(logger)
+        epochs.is_recorded = True
         result = trainer.fit(partial(results.after_epoch, trainer), progress=False)
-    epochs.logger = None
+    epochs.logger, epochs.is_recorded = None, False
     result |= _node_figures(trainer, inputs.labels)
     checkpoint = trainer.checkpoint()
     Ids(inputs.ids).save(checkpoint)
@@ -301,7 +280,6 @@ class SavedSeeds(Component):
         writer.note("num_seeds", self.num)
 
     def load(self, reader: Checkpoint | None) -> None:
-        """Restore the number; raises ConfigError if a different one was requested."""
         if reader is None:
             return
         self.num = read_natural(reader.meta, "num_seeds")
@@ -324,7 +302,8 @@ class EpochLog(Callback):
         self.records = read_records(files.records).kept
         """Records of all epochs, including those before a resume."""
         self.logger: RunLogger | None = None
-        """Logger of the epochs; None: progress is printed and not recorded."""
+        self.is_recorded = False
+        """Whether epochs are recorded; progress is printed anyway."""
         self.facts: Mapping[str, str] = {}
         """As `Config.label_facts`."""
         self.bar = Callback()
@@ -334,12 +313,13 @@ class EpochLog(Callback):
         self.bar.on_batch(record)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        if self.logger is not None:
+        if self.is_recorded:
             values = record.to_json() | self._rates.lately()
             self.records.append({"seed": self.seed, **values})
             self._files.log(self.records[-1])
-            self.logger.log(record.epoch + 1, self.records[-1])
-            self.logger.flush()
+            if self.logger is not None:
+                self.logger.log(record.epoch + 1, self.records[-1])
+                self.logger.flush()
         learned = f"epoch {record.epoch + 1:>3}/{self._epochs}  loss {record.loss:.4f}"
         self._console.print(
             f"seed {self.seed}  {'one pass' if self.is_rule else learned}"

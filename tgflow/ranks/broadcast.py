@@ -42,10 +42,7 @@ class What(IntEnum):
 class LeaderFailed(RuntimeError):
     """Raised on the other ranks when rank 0 stopped reading before the end of its stream.
 
-    Args:
-        kinds: Class names of the error on rank 0, the most derived first.
-        text: Its text.
-        exit_code: Exit code of rank 0, if its error defines one.
+    `kinds` are the class names of its error, the most derived first; `exit_code` if that has one.
     """
 
     def __init__(self, kinds: Sequence[str], text: str, exit_code: int | None = None) -> None:
@@ -99,10 +96,6 @@ def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBat
     `MICRO_BATCH_END`, which follows, the remainder.
 
     A complete micro-batch is yielded without waiting for later events.
-
-    Args:
-        stream: Batches of any size.
-        batch_size: Events of a micro-batch; the first of them begins with the stream.
     """
     waiting: list[EventBatch] = []
     num_waiting = 0
@@ -192,17 +185,9 @@ class Feed(EventStream):
     """The stream of rank 0: iterating reads it, and broadcasts it to all other ranks.
 
     A context manager: on entry it starts sending; on exit it sends the end of the stream or the
-    error.
-
-    Args:
-        peers: The ranks; this one is rank 0.
-        stream: Batches of any size, in order; an error that it raises ends all ranks.
-        batch_size: Events of a micro-batch.
-        lost: Callback from the sending thread if another rank is gone, as a thread that waits for
-            the stream cannot detect it.
-        on_requests: Callback from the sending thread with the requests of all ranks, which are the
-            answers to a heartbeat: `Order`.
-        timeout: Seconds after which a silent rank is lost; a heartbeat comes after a third of it.
+    error, which ends all ranks. The sending thread calls `lost` if another rank is gone, as a
+    thread that waits for the stream cannot detect it, and `on_requests` with the requests of all
+    ranks (`Order`), which are the answers to a heartbeat: that comes after a third of `timeout`.
 
     Example:
         >>> with Feed(peers, stream, batch_size=200) as feed:  # on rank 0
@@ -242,9 +227,8 @@ class Feed(EventStream):
     def __iter__(self) -> Iterator[EventBatch]:
         """Read the stream, and yield the batches queued for the other ranks.
 
-        Raises:
-            PeerLost: If another rank is gone. Errors of the stream are passed on.
-            FeedClosed: If it was closed.
+        Raises PeerLost if another rank is gone, FeedClosed if it was closed, and errors of the
+        stream.
         """
         num_nodes = 0  # nodes whose features were sent
         try:
@@ -298,13 +282,8 @@ class Feed(EventStream):
 class Followed:
     """The stream on ranks other than 0: the segments that rank 0 sends; opens nothing itself.
 
-    A context manager; receives nothing more after exit.
-
-    Args:
-        peers: The ranks.
-        unit: Time unit of a tick.
-        x_dim: Width of the edge features, 0 without them.
-        request: Returns the requests of this rank, sent with the answers to heartbeats.
+    A context manager; receives nothing more after exit. `request` returns the requests of this
+    rank, sent with the answers to heartbeats.
     """
 
     def __init__(
@@ -337,11 +316,8 @@ class Followed:
     def __iter__(self) -> Iterator[EventBatch]:
         """Yield the segments read by rank 0; blocks until they arrive.
 
-        Raises:
-            FeedClosed: If it was closed.
-            LeaderFailed: If rank 0 failed to read, or stopped.
-            PeerLost: If rank 0 is gone.
-            RanksDisagree: If it sends an unexpected message.
+        Raises LeaderFailed if rank 0 failed to read or stopped, PeerLost if it is gone,
+        RanksDisagree at an unexpected message, and FeedClosed if it was closed.
         """
         while not self._is_closed:
             try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
-from tgflow.base.peers import Peers, RanksDisagree, Traffic
+from tgflow.base.peers import Peers, RanksDisagree
 
 if TYPE_CHECKING:
     from tgflow.ranks.parcel import Spec
@@ -69,34 +69,6 @@ class RankFigures:
     request: Order = Order.NONE
     """The order that it requests from rank 0."""
 
-    @classmethod
-    def of(
-        cls,
-        traffic: Traffic,
-        *,
-        compute_seconds: float,
-        memory_bytes: int,
-        free_bytes: int,
-        request: Order,
-    ) -> Self:
-        """Return the status of this rank."""
-        flows = dict(traffic.flows)
-        gradient, rows, queries = (
-            sum(flows[kind].bytes for kind in kinds if kind in flows)
-            for kinds in (("gradient",), _ROWS, _QUERIES)
-        )
-        return cls(
-            compute_seconds=compute_seconds,
-            wait_seconds=sum(x.seconds for kind, x in flows.items() if kind not in _BESIDE),
-            memory_bytes=memory_bytes,
-            free_bytes=free_bytes,
-            gradient_bytes=gradient,
-            rows_bytes=rows,
-            query_bytes=queries,
-            other_bytes=sum(flow.bytes for flow in flows.values()) - gradient - rows - queries,
-            request=request,
-        )
-
     def to_tensor(self) -> Tensor:
         """Return the status as float64 `[9]`: counts below 2^53 are exact."""
         return torch.tensor([float(each) for each in astuple(self)], dtype=torch.float64)
@@ -132,6 +104,18 @@ class RankControl:
         """Status of each rank, as of the latest micro-batch; only on rank 0 of several."""
         self.requests: Sequence[Order] = ()
         """Latest request of each other rank, NONE for this one; only on rank 0 of several."""
+
+    def own_figures(self) -> RankFigures:
+        """Return the status of this rank."""
+        flows = dict(self._peers.traffic.flows)
+        sent = [
+            sum(flows[kind].bytes for kind in kinds if kind in flows)
+            for kinds in (("gradient",), _ROWS, _QUERIES)
+        ]
+        sent.append(sum(flow.bytes for flow in flows.values()) - sum(sent))
+        waits = sum(x.seconds for kind, x in flows.items() if kind not in _BESIDE)
+        memory = self.memory_bytes, self.free_bytes
+        return RankFigures(self.compute_seconds(), waits, *memory, *sent, self.request)
 
     def begin(self) -> None:
         """Begin a micro-batch, which has no order yet."""

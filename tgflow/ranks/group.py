@@ -39,21 +39,8 @@ class Ranks(Peers):
     seconds are those of the launch. Headers, orders and status are in host memory, and so use gloo.
 
     It makes the default process group of `torch.distributed`, which it closes, or groups beside
-    those of an existing one. All ranks construct it together.
-
-    Args:
-        store: Rendezvous store; used by this world alone.
-        rank: This rank.
-        world: Number of ranks.
-        timeout: Seconds after which a rank that does not answer is lost.
-        interface: Name of the network interface to listen on, as `lo`; None: gloo's choice.
-        nccl: Whether tensors on CUDA devices use NCCL; the same on all ranks, each with its own
-            device.
-        members: All ranks, to name a lost one.
-        group: An existing process group of these ranks; None: initialize the default one.
-
-    Raises:
-        PeerLost: If the others do not join within `timeout`.
+    those of an existing one, `group`. All ranks construct it together, with a store of their own;
+    PeerLost if the others do not join within `timeout`. `members` name a lost rank.
     """
 
     def __init__(

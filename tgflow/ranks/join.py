@@ -169,9 +169,6 @@ def listen(host: str, port: int, deadline: float = 0.0) -> socket.socket:
     """Return a socket that listens on this address alone, where torch's store listens on all.
 
     It is retried until `deadline`, as the port's previous process may still be ending.
-
-    Raises:
-        OSError: If the address cannot be bound.
     """
     while True:
         try:

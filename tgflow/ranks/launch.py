@@ -19,7 +19,7 @@ _SIOCGIFADDR = 0x8915
 MEETING_VARIABLE = "TGFLOW_MEETING"
 """Rendezvous directory of the ranks that `supervise` started on one host."""
 _TORCHRUN = "start ranks with torchrun"
-_LINE = "tgflow run ... --interface NAME"
+_LINE = "tgflow run ... --set ranks.interface=NAME"
 
 
 class _Launcher(NamedTuple):
@@ -35,24 +35,16 @@ class _Launcher(NamedTuple):
 _LAUNCHERS = (
     _Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", _TORCHRUN),
     _Launcher(
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
         f"mpirun -x MASTER_ADDR=HOST_OF_RANK_0 -x MASTER_PORT=29400 {_LINE}",
     ),
     _Launcher(
-        "PMI_RANK",
-        "PMI_SIZE",
-        "MPI_LOCALRANKID",
-        "MPI_LOCALNRANKS",
+        *("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
         f"mpirun -genv MASTER_ADDR HOST_OF_RANK_0 -genv MASTER_PORT 29400 {_LINE}",
     ),
     _Launcher(
-        "SLURM_PROCID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_LOCALID",
-        "SLURM_STEP_TASKS_PER_NODE",
+        *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
         "MASTER_ADDR=$(scontrol show hostnames | head -1) MASTER_PORT=29400 srun -n {world} "
         f"{_LINE}",
     ),

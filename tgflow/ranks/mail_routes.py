@@ -20,12 +20,7 @@ class MailRoutes:
 
     Derived from the log, so sizes need not be sent. A row that is not read, such as one replaced by
     a later one to the same node, is not sent. Owners order the rows by event, so `mean` adds in the
-    same order as in one process.
-
-    Args:
-        shard: Shard of this rank.
-        share: Share of the batch.
-        own: The messages of the slices computed here, two rows an event.
+    same order as in one process. `own` are the messages of the slices computed here.
     """
 
     def __init__(self, shard: Shard, share: Share, own: Mapping[int, Messages]) -> None:
@@ -69,10 +64,8 @@ class MailRoutes:
         ]
 
     def joined(self, received: Sequence[Sequence[Tensor]]) -> Messages:
-        """Return the messages of all new events; rows whose receiver is not owned are zeros.
-
-        Args:
-            received: From each rank, as described by `specs`.
+        """Return the messages of all new events from `specs`; rows whose receiver is not owned are
+        zeros.
         """
         columns = [
             column.new_zeros(self._num_rows, *column.shape[1:]) for column in self._mine.columns

@@ -24,11 +24,6 @@ class Layout:
 
     A payload has a buffer in host memory, with a header, and one on a device if tensors are there.
     So headers are checked, and values read, without waiting for the device.
-
-    Args:
-        kind: Name of the payloads.
-        specs: Dtype and shape of each tensor.
-        on_device: Names of the tensors on the device.
     """
 
     def __init__(
@@ -102,21 +97,11 @@ def exchange_parcels(
 ) -> list[dict[str, Tensor]]:
     """Send tensors to each rank and return those of each, in the group "train".
 
-    One collective for tensors in host memory, in any number; and one more if some are on a device.
-    In `peers.traffic` each tensor counts under its own name, headers under `kind`.
-
-    Args:
-        peers: The ranks.
-        kind: Name of the payloads.
-        step: Number of the payload of its kind: a micro-batch, counted alike by all ranks.
-        sends: Tensors for each rank by name, this one included: in host memory, or those of a name
-            on one device on all ranks. Each rank sends some tensor of each such name.
-        expected: Dtypes and shapes of the tensors from each rank. They must be right: gloo ends the
-            process if sizes differ.
-
-    Returns:
-        The tensors of each rank by name, in their own memory. Does not synchronize with the device
-        where the group has NCCL.
+    One collective for tensors in host memory, in any number; and one more if some are on a device:
+    those of a name on one device on all ranks, each of which sends some. `step` numbers the
+    payloads of a kind alike on all ranks. `expected` must be right: gloo ends the process if sizes
+    differ. In `peers.traffic` each tensor counts under its own name, headers under `kind`. Does not
+    synchronize with the device where the group has NCCL.
 
     Raises:
         RanksDisagree: If a rank is at another step or sent other tensors of the same size.
@@ -156,16 +141,7 @@ def exchange_vectors(
 
 
 def broadcast_json(peers: Peers, value: Any = None, *, group: Group = "train") -> Any:
-    """Return on all ranks the `value` of rank 0, sent as JSON. Blocks until it arrives.
-
-    Args:
-        peers: The ranks; all of them call this together.
-        value: Plain values that JSON can represent; read on rank 0 only.
-        group: Group of collectives.
-
-    Raises:
-        PeerLost: If another rank is gone.
-    """
+    """Return on all ranks the `value` of rank 0, sent as JSON; all call it together."""
     kind, data = f"json, {group}", _packed(value if peers.rank == 0 else None)
     size = torch.tensor([len(data)])
     peers.broadcast(size, kind=kind, group=group)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
 from math import prod
 from operator import or_
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from tgflow.base.peers import Peers
 from tgflow.base.slice_schedule import SliceSchedule
-from tgflow.base.tree_sum import TreeSum
+from tgflow.base.tree_sum import TreeSum, subtrees
 from tgflow.graph.batch import Share
 from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.messages import Messages
@@ -36,9 +37,10 @@ from tgflow.ranks.control import (
 )
 from tgflow.ranks.mail_routes import MailRoutes
 from tgflow.ranks.parcel import Spec, exchange_parcels
-from tgflow.ranks.reduce import GRADIENT, Reduction
 
 _LOST_SPEC: Spec = (torch.uint8, (1,))
+_GRADIENT = "gradient"
+"""Name of the sums in payloads and in `Traffic`."""
 
 
 class SliceReducer:
@@ -119,7 +121,7 @@ class RankReducer(SliceReducer):
         self._peers, self._slices, self._model, self._elsewhere = peers, slices, model, elsewhere
         self.leads = peers.rank == 0
         self._control = control
-        self._reduction: Reduction | None = None
+        self._roots = [subtrees(each, slices) for each in self._owned]
         self._step = 0
         self._scores: list[_Rows] = []
         self._stored: _Rows | None = None
@@ -184,12 +186,22 @@ class RankReducer(SliceReducer):
         )
 
     def total(self, leaves: TreeSum) -> Tensor:
-        """Sum over the ranks, with all that is queued in the same payload."""
-        if self._reduction is None:
-            self._reduction = Reduction(self._peers, self._slices, len(leaves.roots[0][1]))
-        chunks = self._reduction.sends(leaves)
-        parcels = self._exchange(chunks, self._reduction.specs(chunks[0].dtype))
-        return self._reduction.finish([parcel[GRADIENT] for parcel in parcels])
+        """Sum over the ranks, with all that is queued in the same payload.
+
+        Chunk c of the sum of every subtree goes to rank c, which adds them in the order of one
+        process, and back to all.
+        """
+        peers, sums = self._peers, torch.stack([values for _, values in leaves.roots])
+        assert [numbers for numbers, _ in leaves.roots] == self._roots[peers.rank]
+        bounds = [sums.shape[1] * rank // peers.world for rank in range(peers.world + 1)]
+        sizes = [stop - start for start, stop in pairwise(bounds)]
+        specs: list[Spec] = [(sums.dtype, (len(each), sizes[peers.rank])) for each in self._roots]
+        parcels = self._exchange(torch.split(sums, sizes, dim=1), specs)
+        tree = TreeSum(self._slices)
+        for roots, parcel in zip(self._roots, parcels, strict=True):
+            for numbers, values in zip(roots, parcel[_GRADIENT], strict=True):
+                tree.add(numbers, values)
+        return peers.gather(tree.total(), sizes, kind=_GRADIENT)
 
     def flush(self, share: Share) -> None:
         """Send what is queued, if anything is."""
@@ -223,21 +235,14 @@ class RankReducer(SliceReducer):
             add("checksum", [checksum(dict(self._model.named_parameters()))] * world,
                 [CHECKSUM_SPEC] * world)  # fmt: skip
         if chunks is not None:
-            add(GRADIENT, chunks, specs)
+            add(_GRADIENT, chunks, specs)
         sizes = [[prod(each.specs[rank][1]) for each in scores] for rank in range(world)]
         if scores:
             packed = torch.cat([each.sends[0].flatten() for each in scores])
             from_each: list[Spec] = [(torch.uint8, (sum(of_rank),)) for of_rank in sizes]
             add("scores", [packed], from_each if leads else [])
         control = self._control
-        figures = RankFigures.of(
-            self._peers.traffic,
-            compute_seconds=control.compute_seconds(),
-            memory_bytes=control.memory_bytes,
-            free_bytes=control.free_bytes,
-            request=control.request,
-        )
-        add("figures", [figures.to_tensor()], [FIGURES_SPEC] * world if leads else [])
+        add("figures", [control.own_figures().to_tensor()], [FIGURES_SPEC] * world if leads else [])
         asked = reduce(or_, control.requests, control.request) & ~Order.HOLD  # rank 0 alone pauses
         add("order", [torch.tensor([int(asked)])] * world if leads else [], [ORDER_SPEC])
         parcels = exchange_parcels(self._peers, STEP, step, sends, expected)

@@ -27,8 +27,6 @@ from tgflow.ranks.parcel import broadcast_json, collect_json
 
 
 class _Shares:
-    """Files of one checkpoint written by the other ranks, for rank 0."""
-
     def __init__(self, peers: Peers, step: int, expected: set[str]) -> None:
         self._peers, self._step, self._expected = peers, step, expected
         self._words: list[Any] = []
@@ -85,12 +83,7 @@ def failure_of(word: Any, directory: Path, who: str = "") -> OSError:
 
 
 class LeadingStore:
-    """Store of a distributed run at rank 0, for its `CheckpointWriter`.
-
-    Args:
-        store: Store of the run.
-        peers: The ranks; the group "save" is used for checkpoints only.
-    """
+    """Store of a distributed run at rank 0, for its `CheckpointWriter`."""
 
     def __init__(self, store: CheckpointStore, peers: Peers) -> None:
         self._store, self._peers = store, peers
@@ -98,13 +91,8 @@ class LeadingStore:
     def save(self, step: int, checkpoint: Checkpoint) -> Path:
         """Write and commit a checkpoint, once all other ranks have saved at the same step.
 
-        Rank 0 writes a checkpoint with nothing `elsewhere` alone: the others do not save it.
-
-        Raises:
-            DiskFull: If a rank has no space; nothing was changed.
-            CheckpointNotCommitted: On a disk error of a rank; nothing was changed.
-            CheckpointDurabilityUnknown: If it is in place, but may not survive a crash.
-            PeerLost: If a rank is gone, or has not written its files within the timeout.
+        Rank 0 writes a checkpoint with nothing `elsewhere` alone: the others do not save it. Raises
+        as `CheckpointStore.save`, for any rank; PeerLost if one has not written within the timeout.
         """
         if not checkpoint.elsewhere:
             return self._store.save(step, checkpoint)

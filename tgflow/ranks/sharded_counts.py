@@ -27,30 +27,21 @@ class ShardedCounts:
     Pairs, and what else depends on one source, are at the rank that owns the source; all other keys
     are spread by hash. To read events, each rank adds those of its own sources and sends what the
     other lists need: the source's last destinations, and whether the pair is new (for all groups of
-    pair features 152 bytes an event, to all ranks). An answer takes two rounds: of the source
-    (40 bytes a pair, and 8 for each number and node), then of the keys found by it (24 bytes each,
-    and 8 for each number).
+    pair features 152 bytes an event, to all ranks). An answer takes two rounds: of the source (40
+    bytes a pair, and 8 for each number and node), then of the keys found by it (24 bytes each, and
+    8 for each number).
 
     A collective: all ranks call it, one thread each, with batches that end at the same event.
-
-    Args:
-        history: Counts of this rank's graph.
-        peers: The ranks.
     """
 
     def __init__(self, history: CountHistory, peers: Peers) -> None:
         self._history, self._native, self._peers = history, history.native, peers
 
     def counted(self, drawn: Sequence[tuple[Draws, Roots]]) -> list[tuple[Draws, Roots]]:
-        """Return the queries of batches with their counts.
+        """Return queries drawn by plans of this history, at least one, with their counts.
 
-        Args:
-            drawn: Settings of plans of this history, and queries drawn with them, at least one.
-
-        Raises:
-            PeerLost: If another rank is gone.
-            RanksDisagree: If the batches of another rank end elsewhere.
-            ValueError: If events have been deleted from the graph.
+        Raises PeerLost if another rank is gone, RanksDisagree if its batches end elsewhere, and
+        ValueError if events have been deleted from the graph.
         """
         if not self._history.asked:
             return [*drawn]
@@ -134,12 +125,9 @@ class ShardedCounts:
     ) -> Tensor:
         """Return the numbers of queries, float64 `[Q, L]`, by their owners.
 
-        Args:
-            owner: Rank that owns each query, int64 `[Q]`.
-            lookup: Lookup of each query, int64 `[Q]`, ascending.
-            columns: The queries, int64 `[C, Q]`.
-            widths: Numbers of each lookup; the largest is L.
-            answer: Writes the numbers of queries, from how many there are of each lookup.
+        `owner` and the ascending `lookup` of each query are int64 `[Q]`, `columns` int64 `[C, Q]`.
+        A lookup has `widths` numbers, the most L; `answer` writes those of some queries of each
+        lookup.
         """
         world, num_lookups = self._peers.world, len(widths)
         widths_of, slots = (
@@ -178,11 +166,8 @@ class ShardedCounts:
 def read_pairs(history: PairHistory, peers: Peers, stop: int) -> None:
     """Read the pairs of the events before `stop` of a shard's history, together with all ranks.
 
-    Sends a byte an event to every rank.
-
-    Raises:
-        PeerLost: If another rank is gone.
-        RanksDisagree: If another rank reads up to another event.
+    Sends a byte an event to every rank. Raises PeerLost, and RanksDisagree if a rank reads up to
+    another event.
     """
     native = history.upto(stop).native
     _gathered_sizes(peers, native.num_pair_events, stop, 0)

@@ -112,17 +112,8 @@ class ShardedSampler:
     rank's batch and row, and cut-offs are log positions, so the owner's answer is the same as the
     requesting rank's, even if it has appended more.
 
-    A collective: all ranks call it, one thread each, with equal numbers of batches and hops.
-    Synchronizes with a device.
-
-    Args:
-        graph: Shard of this rank.
-        peers: The ranks; this one owns the shard.
-        sampler: Sampler; the same on all ranks.
-        relations: Relations of the events to use, the same on all ranks; None: all events.
-
-    Raises:
-        ValueError: If the graph is not this rank's shard.
+    A collective: all ranks call it with one sampler, one thread each, with equal numbers of batches
+    and hops. Synchronizes with a device.
     """
 
     def __init__(
@@ -144,13 +135,8 @@ class ShardedSampler:
     def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
         """Return the hops of each batch; all batches advance hop by hop together.
 
-        Args:
-            walks: Walks of this rank's batches, equal in number and hops on all ranks. A rank with
-                fewer batches adds walks from empty frontiers.
-
-        Raises:
-            PeerLost: If another rank is gone.
-            RanksDisagree: If a rank's query needs events that this one has not appended.
+        A rank with fewer batches adds walks from empty frontiers. Raises PeerLost, and
+        RanksDisagree if a rank's query needs events that this one has not appended.
         """
         walks = list(walks)
         steps = [_step(walk) for walk in walks]

@@ -117,29 +117,18 @@ def supervise(
     say: Callable[[str], None] = lambda text: None,
     environ: Mapping[str, str] | None = None,
 ) -> int:
-    """Run a command as `nproc` ranks until they are done; restart all of them if one is lost.
+    """Run a command as `nproc` ranks, 1 to 64, until they are done; restart all if one is lost.
 
     If a rank ends by a signal, or with a code of `RESTARTED`, all are restarted together, after 1
-    s, 2 s, 4 s and so on up to 60 s; with another code all end at once. The first SIGTERM or SIGINT
-    is passed to rank 0, which ends all; a second one kills them. Blocks; call it from the main
-    thread of a single-threaded process.
+    s, 2 s, 4 s and so on up to 60 s, at most `max_restarts` times without other `progress`; with
+    another code all end at once. The first SIGTERM or SIGINT is passed to rank 0, which ends all;
+    to all of them if the command `keeps` nothing; a second one kills them. Blocks; call it from the
+    main thread of a single-threaded process. `command` is called before each start: a later one may
+    resume.
 
-    Args:
-        command: Returns program and arguments, called before each start: a later one may resume.
-        nproc: Number of ranks, 1 to 64.
-        max_restarts: Most restarts in a row without progress in between.
-        keeps: Whether ranks save their work when stopped; if not, a signal is passed to all of
-            them, and ends them.
-        progress: Returns a value that changes with progress: the newest checkpoint's name.
-        say: Called with one line about each restart and end.
-        environ: The environment of the ranks; None: this process's.
-
-    Returns:
-        0 if rank 0 returned it, or a signal ended the ranks and their work was saved; else the
-        ranks' exit code, 128 + n for signal n.
-
-    Raises:
-        WorldError: If `nproc` is out of range, this process is a rank itself, or this is not Linux.
+    Returns 0 if rank 0 returned it, or a signal ended the ranks and their work was saved; else the
+    ranks' exit code, 128 + n for signal n. Raises WorldError if `nproc` is out of range, this
+    process is a rank itself, or this is not Linux.
     """
     environ = os.environ if environ is None else environ
     Shard(0, nproc)

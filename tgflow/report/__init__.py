@@ -9,7 +9,5 @@ from tgflow.base.lazy import lazy_names
 if TYPE_CHECKING:
     from tgflow.report import callbacks as callbacks
     from tgflow.report import compare as compare
-    from tgflow.report.curve import LearningCurve as LearningCurve
-    from tgflow.report.curve import learning_curve as learning_curve
 
 __all__, __getattr__, __dir__ = lazy_names(__name__)

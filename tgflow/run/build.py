@@ -21,6 +21,7 @@ from tgflow.ranks.parcel import broadcast_json
 from tgflow.report.label_figures import figure_name
 from tgflow.run import monitoring as watch
 from tgflow.run.checkpoints import Checkpoints, SavedRecords, SavedSettings
+from tgflow.run.config import flat
 from tgflow.run.context import RunContext
 from tgflow.run.directory import learn_again
 from tgflow.run.features import EdgeRows, HitRates, edge_file, features_report
@@ -28,7 +29,6 @@ from tgflow.run.followers import FollowedSaves, FollowedStream, RankGuard, make_
 from tgflow.run.forget import requested
 from tgflow.run.gpu import device_figures
 from tgflow.run.ingestion import (
-    DEAD_LETTERS,
     SavedIngest,
     close_quietly,
     load_ingest,
@@ -127,19 +127,8 @@ def _open(run: RunContext, opened: ExitStack) -> Runner:
     files = (run.config.scores.to, run.config.tables.edge_path)
     folders = [Path(each).parent for each in files if each and not scheme_of(each)]
     status, operate, batches = RunStatus(), run.config.operate, _micro_batches(run)
-    metrics = RunMetrics(
-        status,
-        flow,
-        run.trainer,
-        run.ingest,
-        checkpoints,
-        dead_letters=run.path / DEAD_LETTERS,
-        memory_limit=operate.memory_bytes,
-        log=run.log,
-        control=control,
-        outlook=Outlook(levels_of([run.path, *folders], operate.memory_bytes, control)),
-        num_left=lambda: _num_left(run),
-    )
+    outlook = Outlook(levels_of([run.path, *folders], operate.memory_bytes, control))
+    metrics = RunMetrics(run, status, checkpoints, outlook)
     _export(run, metrics, opened)
     if run.publisher is not None:
         if checkpoints.saved != position:
@@ -190,7 +179,7 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
         Ids(run.ids).load(run.newest)
     directory.accept_settings()
     if run.config.checkpoint.log:
-        order = order_of(run.config)
+        order = order_of(run.config.order, run.config.stream, has_log=True)
         run.log = open_log(run.path / "log", run.state, order, run_log, directory.lock)
         opened.callback(run.log.close)
     init_from, initial = run.config.start.init_from, None
@@ -200,7 +189,9 @@ def _open_state(run: RunContext, opened: ExitStack) -> None:
     try:
         run.trainer = trainer = make_trainer(run, initial)
     except CheckpointError as error:
-        raise error if initial is None else misfit(str(init_from), run.config, error) from None
+        raise (
+            error if initial is None else misfit(str(init_from), flat(run.config), error)
+        ) from None
     if initial is not None:
         run.ids, run.state, run.note = start_of(initial, trainer.graph, run.direction)
     if run.state is not None and run.state.log is None and not run.state.counts:  # nothing read
@@ -238,8 +229,14 @@ def _shown(run: RunContext) -> Component:
     return watch.Shown(title, total, metrics, console, run.run_log, waits)
 
 
+def _logger(run: RunContext) -> Component | None:
+    if run.config.operate.log_to is None:
+        return None
+    return RunLogger(run.path, run.trainer.position, run.config.label_facts)
+
+
 def _ends(run: RunContext) -> Component | None:
-    if max_wait_of(run.config) == inf:
+    if max_wait_of(run.config.scores.max_wait, run.config.stream) == inf:
         return None
     keep = run.directory.effect == "any_time"  # ends of other settings are not repeated
     path, position = run.path / ENDS_FILE, run.trainer.position
@@ -294,9 +291,8 @@ class RunFigures(Component, Callback):
 
     def report(self) -> Mapping[str, Mapping[str, Any]]:
         run, graph = self._run, self._run.trainer.graph
-        control = run.trainer.control if run.peers.world > 1 else None
         features = features_report(graph, run.nodes, run.ingest.ids)
-        return {"features": features, **rank_report(control)}
+        return {"features": features, **rank_report(run)}
 
 
 COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
@@ -304,9 +300,7 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
     _settings,
     lambda run: SavedRecords(run.directory.files, run.newest, run.run_log),
     SavedIngest,
-    lambda run: RunLogger(
-        run.config.operate.log_to, run.path, run.trainer.position, run.config.label_facts
-    ),
+    _logger,
     _shown,
     open_alerts,
     open_scores,
@@ -318,11 +312,11 @@ COMPONENTS: tuple[Callable[[RunContext], Component | None], ...] = (
 
 
 def _micro_batches(run: RunContext) -> Iterable[EventBatch]:
-    """Return the stream, split into micro-batches, with node features."""
     batches: Iterable[EventBatch] = run.stream
     trainer = run.trainer
     if run.ends is not None:
-        size, seconds = trainer.config.batch_size, max_wait_of(run.config)
+        size = trainer.config.batch_size
+        seconds = max_wait_of(run.config.scores.max_wait, run.config.stream)
         batches = TimedStream(
             batches, trainer.position, size, seconds, run.ends.to_repeat, run.ends.add
         )
@@ -333,14 +327,7 @@ def _micro_batches(run: RunContext) -> Iterable[EventBatch]:
     return batches
 
 
-def _num_left(run: RunContext) -> float:
-    """Return the number of events that the stream still has, infinite if unknown."""
-    total, share = run.stream.num_events, run.stream.share(run.trainer.position)
-    return inf if total is None or share is None else (1 - share) * total
-
-
 def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:
-    """Start to export metrics to Prometheus, if configured."""
     c = run.config
     if c.operate.metrics_port is None:
         return
@@ -353,11 +340,10 @@ def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:
 
 
 def _serve(run: RunContext, publisher: FramePublisher) -> None:
-    """Start the replicas of a served run."""
     where, c = run.served_at, run.config
     assert where is not None
     warn = partial(run.run_log.warning, "serve")
-    token = label_token(c)
+    token, by_id = label_token(c.labels), c.has_label_ids
     replicas = Replicas(
         run.path,
         c.serve,
@@ -365,7 +351,7 @@ def _serve(run: RunContext, publisher: FramePublisher) -> None:
         where,
         publisher.ring,
         warn=warn,
-        labels=None if token is None else PostedLabels(c, run.ingest),
+        labels=None if token is None else PostedLabels(c.stream, c.checks, run.ingest, by_id),
         label_token=token,
     )
     replicas.prioritize()  # where all cores are busy, answers come first

@@ -106,10 +106,8 @@ class RunDirectory:
     ) -> RunDirectory:
         """Return the directory and the resolved settings of the run; changes nothing on disk.
 
-        A directory of a run that has learned nothing may be reused.
-
-        Raises:
-            ConfigError: If settings may not change, or break a rule (`tgflow.run.config.rules`).
+        A directory of a run that has learned nothing may be reused. Raises `ConfigError` if
+        settings may not change, or break a rule (`tgflow.run.config.rules`).
         """
         word = "--resume" if options.resume else "--overwrite"
         if options.resume and options.overwrite:
@@ -128,7 +126,7 @@ class RunDirectory:
             meta = _newest_meta(path)
             saved = _saved(path, run_note(meta).settings, options.append, unknown)
             stated = {**(options.stated or {}), "run.out": config.run.out}
-            _check_stream(path, saved, stated)
+            _check_stream(path, saved.stream.path, stated)
             wanted = replaced(saved, stated)
             if wanted.placement not in FILED:  # irrelevant where rows are in memory now
                 unused = {"tables.edge_budget": None, "tables.edge_path": None}
@@ -187,7 +185,6 @@ class RunDirectory:
         self.release()
 
     def release(self) -> None:
-        """Unlock the directory. Idempotent."""
         if self.lock is not None:
             self.lock.release()
 
@@ -235,10 +232,9 @@ def _saved(
     return replaced(view, {**counting, **({} if last is None else {"stream.path": last})})
 
 
-def _check_stream(path: Path, saved: Config, stated: dict[str, Any]) -> None:
+def _check_stream(path: Path, now: str, stated: dict[str, Any]) -> None:
     """Refuse another file as the stream of a resumed run; ignore one that was learned before."""
     given: Any = stated.get("stream.path")
-    now = saved.stream.path
     if given in (each.path for each in LearnedFiles(path).entries):
         del stated["stream.path"]
         return

@@ -19,7 +19,6 @@ _LEFT, _RIGHT, _TOP, _ROW = 240.0, 960.0, 16.0, 24.0
 
 
 def signed(value: float) -> str:
-    """Write a part of a logit."""
     return f"{value:+.4g}"
 
 
@@ -40,7 +39,6 @@ def halving(found: Explanation) -> str:
 
 
 def label_text(found: Explanation, record: LabelRecord) -> str:
-    """Return a sentence on the known labels of a node."""
     of, node = found.of, found.src if record.side == "src" else found.dst
     whose = f"events {'from' if record.side == 'src' else 'to'} {node}"
     if not record.num_known:
@@ -51,13 +49,7 @@ def label_text(found: Explanation, record: LabelRecord) -> str:
 
 
 def explanation_page(found: Explanation, name: str, unit: str) -> str:
-    """Return a self-contained page.
-
-    Args:
-        found: The explanation, by ids and times of the stream.
-        name: The run.
-        unit: Unit of its times.
-    """
+    """Return a page on an explanation by ids and times of the stream of run `name`."""
     title, is_link = f"Why {found.src} → {found.dst}", found.of == LINK
     what = "Score" if is_link else f"Probability of {found.of} {found.label}"
     lead = (

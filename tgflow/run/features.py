@@ -65,7 +65,6 @@ def scale_of(kind: ScaleKind, x_dim: int, freeze_at: int = FREEZE_AT) -> Feature
 def features_report(
     graph: TemporalGraph, nodes: NodeFeatures | None, ids: NodeIds
 ) -> dict[str, str]:
-    """Return sentences on the features of a run, by name."""
     said = {}
     if graph.feature_scale is not None and graph.edge_x is not None:
         said["scale"] = graph.feature_scale.line()
@@ -124,7 +123,6 @@ def open_edge_table(
 def with_cache(
     t: TablesConfig, table: FeatureTable, policy: Policy, gpu: Device | None
 ) -> FeatureTable | CachedTable:
-    """Return `table` behind the configured cache, if any."""
     if t.edge_cache is None:
         return table
     named: Policy | None = t.cache_policy or policy

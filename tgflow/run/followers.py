@@ -85,7 +85,6 @@ def receive_run(peers: Peers) -> RunContext:
 
 
 def _mark_file(path: Path) -> Path:
-    """Return the file that all ranks must see."""
     return path / RANKS / ".shared"
 
 
@@ -142,7 +141,6 @@ class RankGuard(MemoryGuard):
 
 
 def make_writer(peers: Peers, store: CheckpointStore) -> CheckpointWriter:
-    """Return the writer of rank 0."""
     return CheckpointWriter(store if peers.world == 1 else LeadingStore(store, peers))
 
 

@@ -52,9 +52,9 @@ from tgflow.nn.memory import HISTORY, MAIL_T, NODES
 from tgflow.run.config import Config, ConfigError
 from tgflow.run.directory import LOCK, SETTINGS
 from tgflow.run.features import edge_file
-from tgflow.run.ingestion import DEAD_LETTERS, FILE, LABEL_IDS
+from tgflow.run.ingestion import FILE, LABEL_IDS
 from tgflow.run.model_maker import make_model
-from tgflow.run.records import KEY, DamagedJson, checksum, read_checked
+from tgflow.run.records import DEAD_LETTERS, KEY, DamagedJson, checksum, read_checked
 from tgflow.run.saved import saved_config
 from tgflow.run.scores import ROWS, ROWS_OF_DAYS, score_files
 from tgflow.streams.ingest.late_labels import PIECE
@@ -70,15 +70,14 @@ _NOT_TEXT = {"checkpoints", "log", DEAD_LETTERS, FOLDER, LOCK, "tensorboard", SE
 
 
 def requested(path: Path) -> bool:
-    """Return whether nodes of a run are to be forgotten."""
     return any((path / FOLDER).glob(REQUESTS)) or (path / FOLDER / JOURNAL).exists()
 
 
 def request(path: Path, nodes: Sequence[str], fs: RealFs | None = None) -> Path:
     """Write a request to forget nodes durably; return its file, which goes once it is carried out.
 
-    Raises:
-        ConfigError: If it is no directory of `tgflow run`, or an id cannot be one of its stream.
+    Raises `ConfigError` if it is no directory of `tgflow run`, or an id cannot be one of its
+    stream.
     """
     fs = RealFs() if fs is None else fs
     if not (path / SETTINGS).exists():
@@ -221,7 +220,6 @@ class _Erasure:
         """By file of dead letters: byte and checksum in the new one by byte in the old one."""
 
     def prepare(self) -> None:
-        """Stage everything, then write the journal."""
         store = CheckpointStore(self._path / "checkpoints", lock=self._lock)
         newest = store.newest()
         self._dead_letters()
@@ -230,10 +228,10 @@ class _Erasure:
             self._fs.make_directory(self._staged / "log")
             moved = rewrite(self._fs, log, self._staged / "log", self._frame)
             self._moves.append((self._staged / "log", log))
-        config = _config(self._path, None if newest is None else newest[1].path)
-        self._scores(config, {} if newest is None else newest[1].meta.get("score_rows") or {})
+        self._config = _config(self._path, None if newest is None else newest[1].path)
+        self._scores({} if newest is None else newest[1].meta.get("score_rows") or {})
         if newest is not None:
-            self._checkpoint(*newest, config, moved)
+            self._checkpoint(*newest, moved)
         self._texts()
         for folder in sorted({self._staged, *(staged.parent for staged, _ in self._moves)}):
             self._fs.sync_directory(folder)
@@ -299,7 +297,6 @@ class _Erasure:
     def _frame(
         self, rows: pa.RecordBatch, footer: dict[str, Any]
     ) -> tuple[pa.RecordBatch, dict[str, Any]]:
-        """Return a frame of the durable log without the nodes."""
         footer = self._masked(footer) | {"letters": self._length(footer.get("letters"))}
         if footer.get("kind") == "labels" or not len(rows):
             return rows, footer
@@ -317,7 +314,6 @@ class _Erasure:
     # Files beside the checkpoints
 
     def _dead_letters(self) -> None:
-        """Mask the letters that quote one of the ids."""
         for path in sorted((self._path / DEAD_LETTERS).glob("*.jsonl")):
             lines, ends, byte, size, crc = [], {0: (0, 0)}, 0, 0, 0
             for line in path.read_bytes().splitlines(keepends=True):
@@ -347,14 +343,14 @@ class _Erasure:
                 byte, crcs[number] = ends[byte]
         return {"segment": last, "byte": byte, "crc32": crcs}
 
-    def _scores(self, config: Config, noted: Mapping[str, Any]) -> None:
+    def _scores(self, noted: Mapping[str, Any]) -> None:
         """Remove the ids from all files of scores, those that a checkpoint counts up to there."""
         own, mark = noted.get("to"), noted.get("mark", {"day": None})
         rows = {path.stem: path for path in (self._path / ROWS_OF_DAYS).glob("*.arrows")}
         if (path := self._path / ROWS).exists():
             rows[""] = path
         files = [(own, day, path) for day, path in rows.items()]
-        for to in {config.scores.to, own}:
+        for to in {self._config.scores.to, own}:
             if to is not None and not scheme_of(to):
                 files += [(to, day, path) for day, path in score_files(to).items()]
         for to, day, path in files:
@@ -435,13 +431,8 @@ class _Erasure:
     # The checkpoint
 
     def _checkpoint(
-        self,
-        step: int,
-        old: Checkpoint,
-        config: Config,
-        moved: Callable[[LogPosition], LogPosition],
+        self, step: int, old: Checkpoint, moved: Callable[[LogPosition], LogPosition]
     ) -> None:
-        """Stage the newest checkpoint without the nodes; all that there are go."""
         entries = list_checkpoints(self._path / "checkpoints")
         ids = NodeIds()
         if "ids" in old.meta:
@@ -452,8 +443,8 @@ class _Erasure:
             Ids(ids).save(new)
         for name in ("edge_x", "node_x"):
             if name in old.meta:
-                self._features(old, new, name, config, len(ids))
-        dim = self._memory_dim(old, config)
+                self._features(old, new, name, len(ids))
+        dim = self._memory_dim(old)
         for name in {**old.sections, **old.sealed, **old.later}:
             if name.partition("_")[0] == "ids" or re.match("(edge|node)_x(-|_mark|$)", name):
                 continue
@@ -598,20 +589,19 @@ class _Erasure:
             if (int(nodes[at]), int(piece[f"{prefix}clock"][row, MAIL_T])) in self._partners:
                 piece[f"{prefix}rows"][row, dim:] = 0
 
-    def _memory_dim(self, old: Checkpoint, config: Config) -> int | None:
+    def _memory_dim(self, old: Checkpoint) -> int | None:
         """Return the width of the memory before the mail; None without one."""
-        widths = [(old.meta.get(name) or {}).get("dim", 0) for name in ("edge_x", "node_x")]
+        c, widths = (
+            self._config,
+            [(old.meta.get(name) or {}).get("dim", 0) for name in ("edge_x", "node_x")],
+        )
         try:
-            model = make_model(
-                config.model, config.task, config.continual, widths[0], node_x_dim=widths[1]
-            )
+            model = make_model(c.model, c.task, c.continual, widths[0], node_x_dim=widths[1])
         except ConfigError:  # of a class that is not tgflow's
             return None
         return model.state.dim if isinstance(model.state, NodeMemory) else None
 
-    def _features(
-        self, old: Checkpoint, new: Checkpoint, name: str, config: Config, num_ids: int
-    ) -> None:
+    def _features(self, old: Checkpoint, new: Checkpoint, name: str, num_ids: int) -> None:
         """Make the feature rows of the nodes, or of their events, zeros."""
         meta, file = old.meta, file_of(old.meta, name)
         dim, size = meta[name]["dim"], int(old.get(f"{name}_mark")["rows"])
@@ -640,7 +630,8 @@ class _Erasure:
             new.outside.clear()
             new.meta[name] = new.meta[name] | {"file": str(file)}
             self._moves.append((staged, file))
-            of_0 = edge_file(config.placement, config.tables.edge_path, self._path)
+            c = self._config
+            of_0 = edge_file(c.placement, c.tables.edge_path, self._path)
             if of_0 is not None:  # others copy the rows of rank 0
                 self._gone += sorted(of_0.parent.glob(f"{of_0.stem}-[0-9][0-9][0-9]{of_0.suffix}"))
             source.close()

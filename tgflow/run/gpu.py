@@ -43,7 +43,6 @@ def use_device(name: str, precision: Precision) -> torch.device:
 
 
 def execution_config(precision: Precision, *, capture: bool) -> ExecutionConfig:
-    """Return how a trainer computes, with the threads that torch has now."""
     beside = torch.get_num_threads() > 1
     return ExecutionConfig(precision=precision, capture=capture, beside=beside)
 

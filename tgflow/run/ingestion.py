@@ -20,12 +20,12 @@ from tgflow.checkpoint.durable.log import DurableLog, LogPosition
 from tgflow.checkpoint.sections import Ids, pieces_of, put_pieces
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.graph.log import NodeCount
-from tgflow.run.config import Config, ConfigError, in_flags
+from tgflow.run.config import ConfigError, StreamConfig, in_flags
 from tgflow.run.config.rules import comes_live
 from tgflow.run.context import RunContext
 from tgflow.run.log import RunLog
 from tgflow.run.metrics import label_delays
-from tgflow.run.records import DamagedJson
+from tgflow.run.records import DEAD_LETTERS, DamagedJson
 from tgflow.streams.files.reader import is_pipe
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
@@ -39,7 +39,6 @@ IDLE_TIMEOUT, ORDER_TIMEOUT, MAX_WAIT = "5s", "1s", "250ms"
 """Defaults of streams without an end."""
 SEGMENT_BYTES = 16 << 20
 """Approximate segment size of the log; the log is removed segment by segment."""
-DEAD_LETTERS = "dead-letters"
 FILE = "stream.json"
 LABEL_IDS = "label_ids"
 """Section of the event ids that labels may name."""
@@ -109,28 +108,25 @@ def load_ingest(reader: Checkpoint) -> IngestState:
         raise UntrustedCheckpoint(str(error)) from None
 
 
-def order_of(config: Config) -> OrderConfig:
+def order_of(order: OrderConfig, stream: StreamConfig, *, has_log: bool) -> OrderConfig:
     """Return the settings of order; timeouts that are unset have the defaults of the stream."""
-    order, is_topic = config.order, is_endless(config)
-    if not config.checkpoint.log or (is_topic and config.stream.until_end):
+    is_topic, idle, late = is_endless(stream.path), order.idle_timeout, order.order_timeout
+    if not has_log or (is_topic and stream.until_end):
         return replace(order, idle_timeout=None, order_timeout=None)
-    return replace(
-        order,
-        idle_timeout=order.idle_timeout or (IDLE_TIMEOUT if is_topic else None),
-        order_timeout=order.order_timeout
-        or (ORDER_TIMEOUT if is_topic or config.stream.follow else None),
-    )
+    idle = idle or (IDLE_TIMEOUT if is_topic else None)
+    late = late or (ORDER_TIMEOUT if is_topic or stream.follow else None)
+    return replace(order, idle_timeout=idle, order_timeout=late)
 
 
-def max_wait_of(config: Config) -> float:
+def max_wait_of(max_wait: float | str | None, stream: StreamConfig) -> float:
     """Return the seconds that an event waits for its micro-batch to fill; infinite for any."""
-    is_live = config.stream.follow or (is_endless(config) and not config.stream.until_end)
-    return parse_timeout(config.scores.max_wait or (MAX_WAIT if is_live else "none"))
+    is_live = stream.follow or (is_endless(stream.path) and not stream.until_end)
+    return parse_timeout(max_wait or (MAX_WAIT if is_live else "none"))
 
 
-def is_endless(config: Config) -> bool:
-    """Return whether the stream is of a transport without an end."""
-    transport = find_transport(config.stream.path)
+def is_endless(path: str) -> bool:
+    """Return whether a stream is of a transport without an end."""
+    transport = find_transport(path)
     return transport is not None and not transport.ends
 
 
@@ -142,7 +138,8 @@ def open_labels(run: RunContext) -> LateLabelReader | None:
     labels = LateLabelReader(
         run.label_source,
         by_id=c.has_label_ids,
-        by_time=not comes_live(c) and min(order_of(c).timeouts()) == inf,
+        by_time=not comes_live(c.stream, c.labels)
+        and min(order_of(c.order, c.stream, has_log=c.checkpoint.log).timeouts()) == inf,
         most_waiting=c.labels.max_waiting,
         max_bad_ratio=c.checks.max_bad_ratio,
         horizon=run.trainer.graph.horizon,
@@ -166,7 +163,8 @@ def open_labels(run: RunContext) -> LateLabelReader | None:
 
 def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
     """Open ingestion at the trainer's position; `opened` closes its dead letters."""
-    config, source, order = run.config, run.source, order_of(run.config)
+    config, source = run.config, run.source
+    order = order_of(config.order, config.stream, has_log=run.log is not None)
     if config.stream.sort:  # all events are buffered until the end
         order = replace(
             order,
@@ -196,7 +194,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
         skip_to=run.trainer.position,
         first=run.directory.first,
         clock_limit=config.order.max_time_jump is None
-        and (is_endless(config) or config.stream.follow or is_pipe(config.stream.path)),
+        and (is_endless(address) or config.stream.follow or is_pipe(address)),
         keep_event_ids=config.scores.to is not None and config.stream.event_id is not None,
         labels=open_labels(run),
         stop=lambda: run.flow.stopped,
@@ -279,13 +277,11 @@ class SavedIngest(Component, Callback):
             put_pieces(writer, LABEL_IDS, PIECE, stop, read, first=first, volatile=True)
 
     def saved(self) -> None:
-        """Commit the source's positions."""
         assert self._pending is not None
         self._saved = self._pending.to_json()
         self._ingest.committed(self._pending)
 
     def _drop_segments(self) -> None:
-        """Remove log segments that no checkpoint needs."""
         oldest = self._store.oldest_kept()
         if self._log is None or oldest is None or oldest["ingest"]["log"] is None:
             return

@@ -32,14 +32,7 @@ class LearnedFile:
 
 
 class LearnedFiles:
-    """The files of a run, in order; the last one may not have ended.
-
-    Args:
-        path: Directory of the run; None for a new one.
-
-    Raises:
-        LogCorrupt: If the list is damaged.
-    """
+    """The files of a run, in order; the last one may not have ended."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.entries: list[LearnedFile] = []
@@ -54,7 +47,6 @@ class LearnedFiles:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last file was learned to its end."""
         return bool(self.entries) and self.entries[-1].stop is not None
 
     def with_digest(self, digest: str) -> LearnedFile | None:
@@ -84,7 +76,6 @@ class LearnedFiles:
         self._write(files, [*before, last])
 
     def withdraw(self, files: RunFiles) -> None:
-        """Remove the last file, of which nothing was learned."""
         self._write(files, self.entries[:-1])
 
     def _write(self, files: RunFiles, entries: Sequence[LearnedFile]) -> None:
@@ -93,11 +84,7 @@ class LearnedFiles:
 
 
 def digests_of(path: str) -> list[str]:
-    """Return the SHA-256 of a file, or of each file in a folder.
-
-    Raises:
-        FileNotFoundError: If there is none.
-    """
+    """Return the SHA-256 of a file, or of each file in a folder."""
     found = []
     for each in paths_of(path):
         with each.open("rb") as file:

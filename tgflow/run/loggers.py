@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tgflow.checkpoint import Checkpoint, Component
-from tgflow.report.callbacks import FigureCallback, TensorBoard
+from tgflow.report.callbacks import TensorBoard
 from tgflow.report.label_figures import class_of
 from tgflow.run.records import BOARD
 
@@ -15,34 +15,20 @@ MAX_BYTES = 64 << 20
 """Size at which the event files of TensorBoard are rotated."""
 
 
-class RunLogger(FigureCallback, Component):
-    """Logs the figures of a run to TensorBoard, if asked; `facts`: `Config.label_facts`."""
+class RunLogger(TensorBoard, Component):
+    """Logs the figures of a run to TensorBoard, with `Config.label_facts`."""
 
-    def __init__(self, kind: str | None, path: Path, step: int, facts: Mapping[str, str]) -> None:
-        self._facts = facts
-        self._board = (
-            None if kind is None else TensorBoard(path / BOARD, step=step, max_bytes=MAX_BYTES)
-        )
+    def __init__(self, path: Path, step: int, facts: Mapping[str, str]) -> None:
+        super().__init__(path / BOARD, step=step, max_bytes=MAX_BYTES)
+        self._label = facts
 
-    def log(self, step: int, record: Mapping[str, Any]) -> None:
+    def log(self, step: int, figures: Mapping[str, Any]) -> None:
         """Log figures; names of those of the positive label end in it: `edge.ap.is_fraud=1`."""
-        if self._board is None:
-            return
-        record = {
-            key
-            if (of := class_of(key, self._facts)) is None
-            else f"{key}.{self._facts['label_target']}={of}": value
-            for key, value in record.items()
-        }
-        self._board.log(step, record)
-
-    def flush(self) -> None:
-        if self._board is not None:
-            self._board.flush()
-
-    def close(self) -> None:
-        if self._board is not None:
-            self._board.close()
+        named = {}
+        for key, value in figures.items():
+            of = class_of(key, self._label)
+            named[key if of is None else f"{key}.{self._label['label_target']}={of}"] = value
+        super().log(step, named)
 
     def save(self, writer: Checkpoint) -> None:
         """Flush: logs must not be behind the checkpoint, which has no state of them."""

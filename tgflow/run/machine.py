@@ -70,7 +70,6 @@ def memory_maps() -> tuple[float, float]:
 
 
 def _numbers(path: str | Path) -> dict[str, int]:
-    """Return the numbers by name in a file of the system."""
     lines = (line.split() for line in Path(path).read_text().splitlines())
     return {name: int(number) for name, number, *_ in lines}
 

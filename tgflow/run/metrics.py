@@ -7,26 +7,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from tgflow.base.extras import install_command
 from tgflow.base.units import seconds_per_tick
-from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
-from tgflow.ranks.control import RankControl
 from tgflow.report.label_figures import class_of
 from tgflow.run.checkpoints import Checkpoints
+from tgflow.run.context import RunContext
 from tgflow.run.features import table_figures
 from tgflow.run.gpu import device_figures
 from tgflow.run.machine import anonymous_bytes, rss_bytes
 from tgflow.run.outlook import Outlook
-from tgflow.run.records import STATES, State
+from tgflow.run.records import DEAD_LETTERS, STATES, State
 from tgflow.run.runner import RunStatus
-from tgflow.run.stream import FlowControl
 from tgflow.serve.endpoint import Endpoint, Hosts
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
@@ -139,12 +137,9 @@ METRICS = (
 
 
 class RunCollector:
-    """Collector of `METRICS` for prometheus-client.
+    """Collector of `METRICS` for prometheus-client, from the values by key that `metrics` returns.
 
-    Args:
-        metrics: Returns their values by key.
-        labels: Labels of the run.
-        facts: As `Config.label_facts`; figures of the positive label have the label `class`.
+    With `Config.label_facts` as `facts`, figures of the positive label have the label `class`.
     """
 
     def __init__(
@@ -180,7 +175,6 @@ class RunCollector:
             yield family
 
     def registry(self) -> Any:
-        """Return a registry of prometheus-client with the run's metrics and the process's."""
         import prometheus_client as prometheus
 
         registry = prometheus.CollectorRegistry()
@@ -222,9 +216,9 @@ KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "o
 _OF_RANK = ("compute_seconds", "wait_seconds", "memory_bytes", "free_bytes")
 
 
-def rank_report(control: RankControl | None) -> dict[str, Any]:
+def rank_report(run: RunContext) -> dict[str, Any]:
     """Return `ranks`: the figures by rank; empty for a single process."""
-    if control is None:
+    if run.peers.world == 1:
         return {}
     return {
         "ranks": {
@@ -232,7 +226,7 @@ def rank_report(control: RankControl | None) -> dict[str, Any]:
                 **{name: getattr(figures, name) for name in _OF_RANK},
                 "sent_bytes": {kind: getattr(figures, f"{x}_bytes") for kind, x in KINDS.items()},
             }
-            for rank, figures in enumerate(control.figures)
+            for rank, figures in enumerate(run.trainer.control.figures)
         }
     }
 
@@ -265,9 +259,7 @@ MOST_LABELS = 1_000
 def label_delays(graph: TemporalGraph, most: int | None = None) -> dict[str, float]:
     """Return the median and the 90th percentile of seconds from events to their late labels.
 
-    Args:
-        graph: Graph with the labels.
-        most: Number of the latest labels to look at; None: all within the horizon.
+    Those of the latest `most` labels; None: of all within the horizon.
     """
     late, since = graph.log.late, graph.since(graph.num_events)
     first = late.kept(since).first
@@ -285,25 +277,12 @@ class RunMetrics:
     """State, health and metrics of a run."""
 
     def __init__(
-        self,
-        status: RunStatus,
-        flow: FlowControl,
-        trainer: StreamTrainer,
-        ingest: Ingest,
-        checkpoints: Checkpoints,
-        *,
-        dead_letters: Path,
-        memory_limit: int | None,
-        log: DurableLog | None,
-        control: RankControl | None,
-        outlook: Outlook,
-        num_left: Callable[[], float],
+        self, run: RunContext, status: RunStatus, checkpoints: Checkpoints, outlook: Outlook
     ) -> None:
-        self._status, self._flow, self._trainer, self._ingest = status, flow, trainer, ingest
-        self._checkpoints, self._log, self._control = checkpoints, log, control
-        self._dead_letters, self._memory_limit = dead_letters, memory_limit
-        self._started = time.monotonic()
-        self.outlook, self._num_left = outlook, num_left
+        self._run, self._status, self._checkpoints = run, status, checkpoints
+        self._flow, self._trainer, self._ingest = run.flow, run.trainer, run.ingest
+        self._memory_limit, self._started = run.config.operate.memory_bytes, time.monotonic()
+        self.outlook = outlook
 
     @property
     def num_waiting(self) -> int:
@@ -355,12 +334,14 @@ class RunMetrics:
             "memory": self.memory(),
             "outlook": self.outlook.found,
             "memory_limit": self._memory_limit,
-            **rank_report(self._control),
+            **rank_report(self._run),
         }
 
     def warnings(self) -> list[str]:
         """Return a line for each resource that ends within a day; see `Outlook.look`."""
-        return self.outlook.look(self._trainer.position, self._num_left())
+        total, share = self._run.stream.num_events, self._run.stream.share(self._trainer.position)
+        num_left = inf if total is None or share is None else (1 - share) * total
+        return self.outlook.look(self._trainer.position, num_left)
 
     def _nodes(self) -> dict[str, int]:
         forgotten = self._trainer.num_forgotten
@@ -397,9 +378,9 @@ class RunMetrics:
             "checkpoint.written": stats.saved,
             "checkpoint.failures": stats.failures,
             "checkpoint.age": self._checkpoints.age,
-            "log_bytes": None if self._log is None else self._log.num_bytes,
+            "log_bytes": None if (log := self._run.log) is None else log.num_bytes,
             "dead_letter_bytes": sum(
-                file.stat().st_size for file in self._dead_letters.glob("*.jsonl")
+                file.stat().st_size for file in (self._run.path / DEAD_LETTERS).glob("*.jsonl")
             ),
             "memory_limit": self._memory_limit,
             "memory": self.memory(),
@@ -418,7 +399,7 @@ class RunMetrics:
             out["checkpoint.bytes"] = stats.num_bytes
             out["checkpoint.seconds"] = stats.seconds
             out["checkpoint.copy_seconds"] = self._checkpoints.copy_seconds
-        if ranks := rank_report(self._control).get("ranks"):
+        if ranks := rank_report(self._run).get("ranks"):
             sent = {rank: each["sent_bytes"] for rank, each in ranks.items()}
             for name in _OF_RANK:
                 out[f"rank.{name}"] = {rank: each[name] for rank, each in ranks.items()}
@@ -427,7 +408,6 @@ class RunMetrics:
         return out
 
     def _labels(self) -> dict[str, Any]:
-        """Return the counts of labels that come after their events."""
         labels = self._ingest.labels
         if labels is None:
             return {}

@@ -74,7 +74,7 @@ def make_model(
                 learned.add_decoder(built, edge_x_dim)
             if task.freeze:
                 freeze(built)
-    with _refusing("{}; --strategy and --set learning.span=1h go together"):
+    with _refusing("{}; --set learning.strategy and learning.span=1h go together"):
         span = None if training.span is None else max(1, round(parse_seconds(training.span)))
         Sampler(training.strategy or built.strategy, span)
     with _refusing("{}"):
@@ -109,11 +109,9 @@ def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]
 
 
 def model_class(name: str, own: type[Any] | None = None) -> Any:
-    """Return the built-in model of a name, or the caller's class, and import nothing else.
+    """Return the built-in model of a name, which may be from a file, or the caller's class `own`.
 
-    Args:
-        name: Name of the model, possibly from a file.
-        own: Class given by the caller; None: the one that the command line has given, if any.
+    Imports nothing else. Without `own` it is the class that the command line has given, if any.
 
     Raises:
         CodeNotGiven: If the name is that of a class, and the caller has given none.

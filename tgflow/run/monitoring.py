@@ -136,7 +136,6 @@ def watchdog(
 
 
 def watch_memory(memory: MemoryGuard, flow: FlowControl, run_log: RunLog) -> None:
-    """Pause the stream while memory is short, and stop it at the limit."""
     if flow.stopped:
         return
     try:

@@ -21,25 +21,10 @@ NUM_TYPES = 65_536
 
 
 class NodeTypes:
-    """A table of node types with a row per node, keyed by the stream's node ids.
+    """A table of node types with the columns `id` and `type`, as `NodeFeatures` takes one.
 
     Nodes without a row have a type of their own, the same for all of them. Where sources and
     destinations have ids of their own, rows are of destinations.
-
-    Args:
-        table: A path or table with the columns `id` and `type`, see `NodeFeatures`.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        StreamError: If a column or a type is missing, or an id is repeated.
-        TypeError: If it is not a table.
-
-    Example:
-        >>> types = NodeTypes({"id": ["ann", "tea"], "type": ["person", "item"]})
-        >>> ids = tg.NodeIds()
-        >>> src, dst = ids.encode(["ann", "ann"], ["tea", "pot"])
-        >>> types.of(ids, torch.cat([src, dst])).tolist()
-        [1, 1, 2, 0]
     """
 
     def __init__(self, table: Any) -> None:

@@ -85,7 +85,6 @@ def offline_report(
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as one, with keys joined by dots."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
@@ -109,7 +108,6 @@ Spec = tuple[str, str, Callable[[float], str], str]
 
 
 def _tiles(flat: Mapping[str, Any], specs: Sequence[Spec]) -> list[Tile]:
-    """Return tiles of the figures that were measured."""
     hits, table = "tables.edge_x.cache", "tables.edge_x"
     if flat.get(f"{hits}.hit_rate") is not None:
         note = f"{flat[f'{hits}.capacity']:,} of {flat[f'{table}.rows']:,} rows fit"
@@ -426,7 +424,6 @@ def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[s
 
 
 def _stream_card(stream: Record) -> Card:
-    """Return the counts of the stream's rows, and the rejected ones."""
     counts = stream["counts"]
     parts = ("read", "accepted", "late", "malformed", "duplicate", "buffered", "forced")
     names = {"read": "Rows read", "buffered": "Waiting", "forced": "Forced watermarks"}

@@ -13,7 +13,8 @@ import numpy as np
 
 from tgflow.base.secret import resolve
 from tgflow.base.units import INT64_MIN
-from tgflow.run.config import Config, ConfigError
+from tgflow.run.config import ConfigError, StreamConfig
+from tgflow.run.config.schema import LabelsConfig
 from tgflow.serve.endpoint import check_token
 from tgflow.serve.pipe import Pipe
 from tgflow.serve.questions import Refused
@@ -21,15 +22,15 @@ from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.kafka.codecs import JsonCodec
 from tgflow.streams.rows.row_batch import RowBatch
-from tgflow.streams.rows.schema import Columns, Scale, listed
+from tgflow.streams.rows.schema import Checks, Columns, Scale, listed
 from tgflow.streams.rows.validate import LabelCoding, RowSchema, validate
 
 _PARTITION = -1
 
 
-def label_token(config: Config) -> str | None:
+def label_token(labels: LabelsConfig) -> str | None:
     """Return the token of clients that add labels; None if none can."""
-    given = config.labels.token
+    given = labels.token
     try:
         return None if given is None else check_token(str(resolve("token", given)), given)
     except (ValueError, OSError) as error:
@@ -37,15 +38,9 @@ def label_token(config: Config) -> str | None:
 
 
 class PostedLabels:
-    """Adds labels from bodies of requests to a run, read as those of files.
+    """Adds labels from bodies of requests to a run, read as those of files."""
 
-    Args:
-        config: Settings of the run.
-        ingest: Its ingestion.
-    """
-
-    def __init__(self, config: Config, ingest: Ingest) -> None:
-        c, by_id = config.stream, config.has_label_ids
+    def __init__(self, c: StreamConfig, checks: Checks, ingest: Ingest, by_id: bool) -> None:
         self._ingest = ingest
         self._named = ("event_id",) if by_id else ("src", "dst", "t")
         columns = Columns(
@@ -61,7 +56,7 @@ class PostedLabels:
         if c.time_format is not None:
             scale = replace(scale, is_text=True, format=c.time_format)
         ids = "string" if by_id else c.id_kind or "int"
-        self._schema = RowSchema(columns, ids, scale, (), config.checks, coding=LabelCoding(c))
+        self._schema = RowSchema(columns, ids, scale, (), checks, coding=LabelCoding(c))
         form = c.time_format
         self._any_time = 0 if form is None else datetime(2000, 1, 1).strftime(form)
 

@@ -72,14 +72,12 @@ class RecordFile:
                 self._thin()
 
     def sync(self) -> None:
-        """Sync to disk; any thread may call it."""
         self._file.sync()
 
     def rewind(self, num: int) -> None:
         """Truncate to the first `num` records; a file with fewer stays unchanged.
 
-        Raises:
-            LogCorrupt: If no line is a record: it is another file, which stays unchanged.
+        Raises LogCorrupt if no line is a record: it is another file, which stays unchanged.
         """
         self.close()
         self._numbers, end, number, is_own = array("q"), 0, -1, False
@@ -161,12 +159,12 @@ _compact: Callable[[Mapping[str, Any]], str] = json.JSONEncoder(separators=(",",
 
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
 """Files written before a run starts, and the note of its file of scores."""
-LEARNED_FILES = "files.json"
+LEARNED_FILES, DEAD_LETTERS = "files.json", "dead-letters"
 BOARD, SEEDS = "tensorboard", "seeds"
 """Folder of the logger, and folder of loggers with several seeds, one each."""
 BEFORE_LEARNING = frozenset(
-    {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
-    | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
+    {"config.toml", "metrics.jsonl", "log", DEAD_LETTERS, "checkpoints", "edge-x.rows"}
+    | {"stream.json", "metrics.json", "report.html", "ranks"}
     | {"micro-batches.txt", "scores.arrows", "score-rows", "forget"}
     | {LEARNED_FILES, SEEDS, BOARD}
 )
@@ -180,13 +178,8 @@ _PARTIAL = re.compile(r"\.(.+)\.partial")
 class RunFiles:
     """A directory for one run; never mixed with the files of another run.
 
-    Args:
-        path: The directory.
-        resumed: Whether it continues the run that is there.
-        overwrites: Whether `clear` removes a run that is there.
-
-    Raises:
-        FileExistsError: If it has files that may not be removed.
+    Raises FileExistsError if it has files that may not be removed: unless it is `resumed`, those of
+    a run that has learned, which `clear` removes if it `overwrites`.
     """
 
     def __init__(self, path: Path, *, resumed: bool = False, overwrites: bool = False) -> None:
@@ -213,7 +206,6 @@ class RunFiles:
                 self.path.chmod(0o700)
 
     def clear(self) -> None:
-        """Remove the files of a run; requires the lock."""
         self._check_free()
         for path in sorted(self.path.iterdir(), key=lambda path: path.name == "config.toml"):
             if _whole(path.name) not in BEFORE_LEARNING | LEARNED:
@@ -315,7 +307,6 @@ class RunNote:
 
 
 def run_note(meta: Mapping[str, Any]) -> RunNote:
-    """Return the note of a run in the meta of a checkpoint."""
     note: RunNote = read_as(RunNote, meta.get("run", asdict(RunNote())), "run")
     return note
 

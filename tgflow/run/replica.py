@@ -99,7 +99,6 @@ class Replica(ABC):
         )
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of each part of the copy."""
         graph, model = self.predictor.graph, self.predictor.model
         at = graph.log.first
         first, state = graph.log.read(at, at), model.state
@@ -142,15 +141,7 @@ class Replica(ABC):
 class FrameReplica(Replica):
     """A replica beside a run: it applies the frames that the run publishes, bit for bit.
 
-    Args:
-        path: Directory of the run.
-        ring: Frames of the run.
-        warn: Called with a message if frames were lost.
-        model: As in `open_run`.
-
-    Raises:
-        FileNotFoundError: If the run ends without a checkpoint.
-        CheckpointError: Likewise, if its checkpoints are damaged, or belong to a comparison.
+    Waits for a checkpoint; raises as `open_run` if the run ends without one.
     """
 
     def __init__(
@@ -172,12 +163,10 @@ class FrameReplica(Replica):
 
     @property
     def run_position(self) -> int:
-        """Events that the run has learned; not fewer than those in answers."""
         return max(self._ring.head.position, self.predictor.position)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended."""
         return bool(self._ring.head.has_ended)
 
     def _follow(self) -> None:
@@ -197,7 +186,6 @@ class FrameReplica(Replica):
         self._apply(frames)
 
     def _frames(self) -> list[Frame]:
-        """Return the frames that follow, in order."""
         ring = self._ring
         if self._next is None:
             self._next = ring.find(self.predictor.position)
@@ -294,14 +282,6 @@ class LogReplica(Replica):
     Between checkpoints it stores the events that the run has logged, with the parameters of the
     latest one: its answers are those of the model at that checkpoint, had it learned nothing since.
     A run without a log, or whose nodes have features, is followed from checkpoint to checkpoint.
-
-    Args:
-        path: Directory of the run.
-        model: As in `open_run`.
-
-    Raises:
-        FileNotFoundError: If there is no run, or it has no checkpoint yet.
-        CheckpointError: If its checkpoints are damaged, or belong to a comparison.
     """
 
     def __init__(self, path: Path, model: type[TemporalModel] | None = None) -> None:
@@ -311,14 +291,12 @@ class LogReplica(Replica):
 
     @property
     def run_position(self) -> int:
-        """Events that the run has learned, as far as known; not fewer than those in answers."""
         health = read_health(self._path / "health.json")
         there = 0 if health is None else int(health.get("position") or 0)
         return max(there, self.predictor.position)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended."""
         health = read_health(self._path / "health.json")
         return health is None or not health["alive"]
 
@@ -413,31 +391,29 @@ def main() -> None:
 
 
 def _observe(registry: CollectorRegistry, replica: Replica, answers: Answers) -> None:
-    """Update the gauges of a replica."""
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
         name = f"tgflow_replica_{name}"
         return Gauge(name, text, labels, registry=registry, multiprocess_mode="liveall")
 
-    position = gauge("position", "Events included in answers.")
-    parameters = gauge("parameters", "Log position up to which the parameters were learned.")
-    behind = gauge("behind_events", "Events that the run has learned and answers do not include.")
-    age = gauge("age_seconds", "Time since answers included all events of the run.")
-    frames = gauge("frames", "Frames or logged micro-batches of the run applied.")
-    restarts = gauge("restarts", "Times frames were lost, and a checkpoint replaced them.")
-    answered = gauge("answers", "Questions answered.")
-    turns = gauge("turns", "Turns in which they were answered together.")
+    gauges = [
+        gauge("position", "Events included in answers."),
+        gauge("parameters", "Log position up to which the parameters were learned."),
+        gauge("behind_events", "Events that the run has learned and answers do not include."),
+        gauge("age_seconds", "Time since answers included all events of the run."),
+        gauge("frames", "Frames or logged micro-batches of the run applied."),
+        gauge("restarts", "Times frames were lost, and a checkpoint replaced them."),
+        gauge("answers", "Questions answered."),
+        gauge("turns", "Turns in which they were answered together."),
+    ]
     held = gauge("memory_bytes", "Memory by part.", "part")
     while True:
-        health = replica.health()
-        position.set(health.position)
-        parameters.set(health.parameters)
-        behind.set(health.behind)
-        age.set(health.age)
-        frames.set(replica.num_frames)
-        restarts.set(replica.num_restarts)
-        answered.set(answers.num_answered)
-        turns.set(answers.num_turns)
+        at = replica.health()
+        values = [at.position, at.parameters, at.behind, at.age]
+        values += [replica.num_frames, replica.num_restarts]
+        values += [answers.num_answered, answers.num_turns]
+        for each, value in zip(gauges, values, strict=True):
+            each.set(value)
         for part, size in replica.memory().items():
             held.labels(part).set(size)
         time.sleep(_LOOK_SECONDS)

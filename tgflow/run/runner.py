@@ -194,7 +194,6 @@ class Runner:
         return not {StreamError.__name__, MemoryLimit.__name__}.isdisjoint(kinds)
 
     def _save_before(self, error: Exception) -> None:
-        """Save the state before `error` ends the run."""
         traceback.clear_frames(error.__traceback__)  # they hold the memory of the failed step
         try:
             self._drain()

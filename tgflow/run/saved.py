@@ -215,7 +215,6 @@ class Run(Predictor):
 
     @property
     def is_continual(self) -> bool:
-        """Whether it was written by `tgflow run`, not `tgflow train`."""
         return bool(self._checkpoint.meta["trainer"] == "continual")
 
     def trainer(self, *, scores: bool = False) -> ContinualTrainer:
@@ -335,7 +334,6 @@ def open_run(
 
 
 def saved_config(home: Path, checkpoint: Checkpoint) -> Config:
-    """Return the settings of a run at one of its checkpoints."""
     saved = saved_model(checkpoint) | run_note(checkpoint.meta).settings
     return replaced(load_config(home / "config.toml", unknown=[]), saved)
 
@@ -536,7 +534,7 @@ def initial_settings(
     left_out = {"graph.node_types_digest", "graph.device_budget", "graph.table"}
     left_out |= {"stream.max_file_bytes"}
     left_out |= set() if is_alike else {f"stream.{name}" for name in layout}
-    if "task.kind" in stated or there["task.node_labels"] or there["task.inject"]:
+    if "task.kind" in stated or there["task.node_labels"]:
         left_out |= {f"task.{name}" for name in _names(TaskConfig)}
     if there["stream.label"] == there["task.target"] and task != "link":
         left_out.add("stream.label")  # which the task sets
@@ -553,9 +551,8 @@ def _names(kind: Any) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def misfit(path: str, config: Config, error: CheckpointError) -> Exception:
-    """Return an error that names the settings for which an initial run's model does not fit."""
-    there, now = initial_settings(path, {}), flat(config)
+def misfit(path: str, now: Mapping[str, Any], error: CheckpointError) -> Exception:
+    there = initial_settings(path, {})
     found = [
         f"{flag_of(key)} is {quote_json(there[key])} there and {quote_json(now[key])} here"
         for key in there
@@ -568,7 +565,6 @@ def misfit(path: str, config: Config, error: CheckpointError) -> Exception:
 
 
 def find_initial(path: str | Path, world: int = 1) -> Checkpoint:
-    """Return the checkpoint of the initial run (`--init-from`)."""
     if world > 1:
         raise ConfigError(
             "--init-from: only a single process can start from another run; leave out --nproc, "

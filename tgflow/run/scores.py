@@ -25,7 +25,7 @@ from tgflow.checkpoint.typed import read_as
 from tgflow.graph.batch import HostEvents
 from tgflow.graph.events import NO_LABEL
 from tgflow.graph.id_columns import list_array
-from tgflow.run.config import Config, ConfigError, StreamConfig
+from tgflow.run.config import ConfigError, StreamConfig
 from tgflow.run.context import RunContext
 from tgflow.run.records import DamagedJson
 from tgflow.serve.scored_pairs import label_column
@@ -37,6 +37,7 @@ from tgflow.streams.write import encode_rows, write_rows
 from tgflow.train.alerts import AlertBudget
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.event_scores import EventScores
+from tgflow.train.tasks.config import TaskConfig
 
 OWNER, ROWS, ROWS_OF_DAYS = "scores.json", "scores.arrows", "score-rows"
 """Files in a run's directory: the path of its file of scores, and the rows of a Parquet file, or of
@@ -401,10 +402,9 @@ class SavedScores(Component):
         return self._mark
 
 
-def check_alerts(config: Config) -> None:
+def check_alerts(budget: int | None, task: TaskConfig) -> None:
     """Raise `ConfigError` for alerts without labels of two classes, once these are counted."""
-    task = config.task
-    if config.scores.alert_budget and not (task.has_decoder and task.classes in (None, 2)):
+    if budget and not (task.has_decoder and task.classes in (None, 2)):
         text = "--alert-budget requires labels of two classes, as of --task edge --target is_fraud"
         found = f"{task.classes} classes" if task.has_decoder else f"--task {task.kind}"
         raise ConfigError(f"{text}, got {found}")

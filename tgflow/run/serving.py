@@ -78,18 +78,8 @@ def listed_hosts(serve: ServeConfig) -> list[str]:
 class FramePublisher(Component, Callback):
     """Writes what each micro-batch has changed to a ring: events, ids, rows of memory, parameters.
 
-    Copies in the trainer's thread, and never waits for readers.
-
-    Args:
-        trainer: The trainer.
-        ids: Ids of the stream's nodes.
-        classes: Returns the texts of relations and labels, by column.
-        config: Settings.
-        warn: Called with a message if there is less shared memory than the ring should have.
-        clock: Returns monotonic seconds.
-
-    Raises:
-        ConfigError: If there is too little for the parameters.
+    Copies in the trainer's thread, and never waits for readers. Warns if there is less shared
+    memory than the ring should have, and raises ConfigError if it is too little for the parameters.
     """
 
     def __init__(
@@ -143,7 +133,6 @@ class FramePublisher(Component, Callback):
         return ring
 
     def on_step(self, record: StepRecord) -> None:
-        """Publish the events learned since the last frame."""
         if self._trainer.position > self._position:
             self._publish()
 
@@ -274,19 +263,8 @@ class Replicas(AbstractContextManager["Replicas"]):
     """Processes that answer for a run at one address; a context manager.
 
     They share a listening socket, which stays open if one of them ends; another is started then.
-
-    Args:
-        path: Directory of the run.
-        serve: Its settings of serving.
-        name: Name of its model.
-        where: Result of `check_serving`.
-        ring: Frames of the run; None: they follow its checkpoints.
-        warn: Called with each message of a replica, from other threads.
-        model: Reference to the caller's class of the run's model; None: what the command was given.
-        labels: Takes labels of clients that show the token in `label_token`; None: none are added.
-
-    Raises:
-        OSError: If the address is in use.
+    Without a ring they follow the checkpoints of the directory. `warn` gets each message of a
+    replica, from other threads.
     """
 
     def __init__(
@@ -353,12 +331,10 @@ class Replicas(AbstractContextManager["Replicas"]):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the replicas."""
         return [process.pid for process in self._processes.values() if process.poll() is None]
 
     @property
     def is_alive(self) -> bool:
-        """Whether replicas are kept."""
         return self.failure is None and any(thread.is_alive() for thread in self._threads)
 
     def close(self) -> None:
@@ -433,7 +409,6 @@ class Replicas(AbstractContextManager["Replicas"]):
         return process, job
 
     def _forget(self, pid: int) -> None:
-        """Remove the gauges of a process that has ended."""
         for file in Path(self._metrics).glob(f"gauge_live*_{pid}.db"):
             file.unlink(missing_ok=True)
 

@@ -93,11 +93,9 @@ class FlowControl:
         return Order.HOLD if self.paused else Order.NONE
 
     def monotonic(self) -> float:
-        """Return monotonic seconds, for a paced stream."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for `seconds`, or until a stop request."""
         end = time.monotonic() + seconds
         while not self.stopped and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, 0.05))

@@ -46,12 +46,7 @@ class Answers:
 
     The thread alone reads and advances the state. Questions that arrive while it computes are
     answered in its next turn, so turns grow with the load. An invalid question does not affect
-    others.
-
-    Args:
-        state: The state.
-        max_pairs: Most pairs and nodes of a question, and approximately of a turn.
-        warn: Called with a message if the state cannot advance.
+    others. A question, and approximately a turn, has at most `max_pairs` pairs and nodes.
     """
 
     def __init__(self, state: State, max_pairs: int, warn: Callable[[str], None]) -> None:
@@ -145,7 +140,6 @@ class Answers:
 
 
 def _tried(call: Callable[[], Any]) -> Any:
-    """Return a result, or the error."""
     try:
         return call()
     except (ValueError, TypeError) as error:

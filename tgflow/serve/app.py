@@ -78,15 +78,8 @@ class ServeFigures:
 class App:
     """An ASGI application that answers questions and serves pages, within limits.
 
-    Args:
-        serving: What is served.
-        answers: Answers the questions.
-        health: Returns the state.
-        figures: Metrics of requests.
-        registry: Registry of prometheus-client that is exported.
-        warn: Called with a message for each fault.
-        add_labels: Adds the labels in a body to the run, and returns status and answer; None: the
-            run does not learn.
+    `add_labels` adds the labels in a body to the run, and returns status and answer; None: the run
+    does not learn. `warn` is called with a message for each fault.
     """
 
     def __init__(
@@ -262,8 +255,6 @@ class _Gone(Exception):
 
 
 class _Sent:
-    """Sends a response, and records its status."""
-
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0

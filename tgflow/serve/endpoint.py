@@ -32,11 +32,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """Return the endpoint of `PORT` or `HOST:PORT`; an IPv6 host is in brackets.
-
-        Raises:
-            ValueError: If it is neither.
-        """
+        """Return the endpoint of `PORT` or `HOST:PORT`; an IPv6 host is in brackets."""
         found = re.fullmatch(rf"(?:{_HOST}:)?{_PORT}", text)
         if found is None or int(found["port"]) > 65_535:
             raise ValueError(
@@ -60,10 +56,8 @@ class Endpoint(NamedTuple):
         return f"http://{host}:{self.port}"
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens on the address.
-
-        Raises:
-            OSError: If the address is in use, or does not belong to this machine.
+        """Return a socket that listens on the address; OSError if it is in use, or not of this
+        machine.
         """
         try:
             found = socket.getaddrinfo(
@@ -80,18 +74,11 @@ class Endpoint(NamedTuple):
 
 
 class Hosts:
-    """Values of the headers Host and Origin that a server accepts.
+    """Values of the headers Host and Origin that a server accepts: its address, and `listed` names.
 
     A web page can reach a local server by a DNS name of its own that it redirects to 127.0.0.1; its
     requests then have that name as Host. A server on all addresses accepts any IP address, for
-    which no name was looked up.
-
-    Args:
-        endpoint: Address that the server listens on.
-        listed: Further names, HOST or HOST:PORT, such as that of a proxy; "*": any.
-
-    Raises:
-        ValueError: If a listed name is neither.
+    which no name was looked up. A listed name is HOST, HOST:PORT or, for any, "*".
     """
 
     def __init__(self, endpoint: Endpoint, listed: Sequence[str] = ()) -> None:
@@ -179,16 +166,11 @@ class Serving(NamedTuple):
 
 
 def read_token(endpoint: Endpoint, file: str | None) -> str | None:
-    """Return the bearer token that clients must send; None if none is required.
+    """Return the bearer token in `file`, by default in `TGFLOW_SERVE_TOKEN`; None if none is
+    required.
 
-    Args:
-        endpoint: Where the server listens.
-        file: File with the token; None: the environment's `TGFLOW_SERVE_TOKEN`, if it is set.
-
-    Raises:
-        ValueError: If the endpoint can be reached from elsewhere and there is no token, or the
-            token can be guessed or is not printable.
-        OSError: If the file cannot be read.
+    Raises ValueError if the endpoint can be reached from elsewhere and there is no token, or as
+    `check_token`.
     """
     token = os.environ.get(TOKEN_VARIABLE) if file is None else Path(file).read_text("utf-8")
     where = f"{TOKEN_VARIABLE} of the environment" if file is None else file
@@ -196,8 +178,8 @@ def read_token(endpoint: Endpoint, file: str | None) -> str | None:
         if not endpoint.is_own:
             raise ValueError(
                 f"{endpoint.host} can be reached from other machines, so clients must show a "
-                f"token: name a file that has it with --serve-token-file, or set {TOKEN_VARIABLE}; "
-                "or serve on 127.0.0.1"
+                f"token: set {TOKEN_VARIABLE}, or name a file that has it by --set "
+                "serve.token_file=FILE; or serve on 127.0.0.1"
             )
         return None
     return check_token(token, where)

@@ -20,11 +20,8 @@ from tgflow.streams.rows.validate import BadRows, feature_columns
 class EventFeatures:
     """Encodes features of single events as the stream would encode those of its next event.
 
-    Args:
-        stream: The stream's categorical columns, and its value of missing features.
-        widths: Widths of the feature columns by name, in order, categorical ones last; empty if the
-            stream has not named them.
-        texts: Returns the categories 0, 1, ... so far of a column.
+    `widths` are those of the feature columns by name, in order, categorical ones last; empty if the
+    stream has not named them. `texts` returns the categories 0, 1, ... so far of a column.
     """
 
     def __init__(
@@ -41,14 +38,9 @@ class EventFeatures:
     def rows(self, x: Any, size: int, dim: int) -> Tensor:
         """Return the features of events as numbers, not scaled, float32 `[size, dim]`.
 
-        Args:
-            x: A mapping from columns to values, for all events; one of each; a table; or, without
-                categorical columns, an array of numbers in the order of the columns.
-            size: Number of events.
-            dim: Width of a row.
-
-        Raises:
-            ValueError: If a value is missing, or invalid for its column; or the size is another.
+        `x` is a mapping from columns to values, for all events; one of each; a table; or, without
+        categorical columns, an array of numbers in the order of the columns. Raises ValueError if a
+        value is missing, or invalid for its column; or the size is another.
         """
         if isinstance(x, Mapping):
             x = [x] * size

@@ -191,15 +191,8 @@ class Explanation:
         time: Callable[[float], float],
         label_names: Sequence[str | int] = (),
     ) -> Explanation:
-        """Return the explanation with other ids and times.
-
-        Args:
-            src: Id of the source.
-            dst: Id of the destination.
-            new: The field of that name.
-            names: Returns the ids of nodes, int64 `[N]`.
-            time: Returns the time of a tick.
-            label_names: Labels by their numbers 0, 1, ...; none if these are the labels.
+        """Return the explanation by the ids and times of a stream: those of nodes by `names`, of
+        ticks by `time`, and labels by their numbers, unless these are the labels.
         """
 
         def label(number: Any) -> Any:
@@ -605,7 +598,6 @@ class _LabelPast(_Past):
         }
 
     def _record(self, side: Side) -> LabelRecord:
-        """Return the known labels of one end."""
         (u, v, _), history = self._pair, self._of.labels.history
         since = self._view.since
         events = self._log.read(since, self._cut)
@@ -733,8 +725,7 @@ def age_text(age: float, unit: str) -> str:
 def shapley(values: Values) -> Values:
     """Return the Shapley values of `G` players, float64 `[G]`, for the worth of all 2^G subsets.
 
-    Args:
-        values: float64 `[2^G]`: the worth of subset i, which has player j if i has bit j.
+    Subset i of `values` has player j if i has bit j.
     """
     num = len(values).bit_length() - 1
     subsets = np.arange(len(values))

@@ -11,11 +11,7 @@ from tgflow.serve.questions import Refused
 
 
 class Pipe:
-    """Requests of a replica to the run that it answers for, one at a time.
-
-    Args:
-        connection: One end of a `multiprocessing.Pipe`; nothing is pickled.
-    """
+    """Requests of a replica to the run that it answers for, one at a time; nothing is pickled."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._lock = connection, threading.Lock()

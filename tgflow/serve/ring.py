@@ -72,9 +72,6 @@ class Ring:
     The writer never waits. A reader copies a frame and then checks that it was not overwritten
     meanwhile. Processes share the ring by its descriptor, and its memory is released with the last
     of them, however they end.
-
-    Args:
-        fd: Descriptor of a file made by `create`.
     """
 
     def __init__(self, fd: int) -> None:
@@ -88,10 +85,7 @@ class Ring:
     def create(cls, capacity: int) -> Ring:
         """Return an empty ring for `capacity` bytes of frames, which are taken as they are used.
 
-        It is smaller if less memory is free.
-
-        Raises:
-            OSError: If there is no memory even for its index.
+        It is smaller if less memory is free; OSError if there is none even for its index.
         """
         shared = Path("/dev/shm")
         folder = str(shared) if os.access(shared, os.W_OK) else None
@@ -118,10 +112,8 @@ class Ring:
     def write(self, begin: int, end: int, note: object, tensors: Mapping[str, Tensor]) -> int:
         """Publish a frame and return its size; copies the tensors, which are on the CPU.
 
-        If no more memory is left, the ring wraps at what it has taken so far.
-
-        Raises:
-            OSError: If the frame is larger than the ring. Readers start from a checkpoint then.
+        If no more memory is left, the ring wraps at what it has taken so far. Raises OSError if the
+        frame is larger than the ring: readers start from a checkpoint then.
         """
         layout, size = [], 0
         parts: list[memoryview | bytes] = []
@@ -170,8 +162,7 @@ class Ring:
     def find(self, position: int) -> int | None:
         """Return the number of the frame that begins at a position; None if there is none yet.
 
-        Raises:
-            Lapped: If it was overwritten, or is none of this ring's.
+        Raises Lapped if it was overwritten, or is none of this ring's.
         """
         head = self.head
         if position >= head.position:
@@ -185,11 +176,7 @@ class Ring:
         raise Lapped(f"the ring does not have all frames from event {position:,} on")
 
     def read(self, number: int) -> Frame | None:
-        """Return a copy of a frame; None if it is not there yet.
-
-        Raises:
-            Lapped: If it was overwritten.
-        """
+        """Return a copy of a frame; None if it is not there yet; Lapped if it was overwritten."""
         if self.head.number < number:
             return None
         entry = self._entry(number)

@@ -41,14 +41,7 @@ def make_server(
 ) -> uvicorn.Server:
     """Return a server; `run([listener])` lasts until SIGTERM or SIGINT, or `should_exit`.
 
-    Args:
-        serving: What is served.
-        answers: Answers the questions.
-        health: Returns the state.
-        own: Registry of prometheus-client that gets the metrics of requests.
-        shown: Registry that is exported.
-        warn: Called with a message for each fault.
-        add_labels: As in `App`.
+    The registry `own` gets the metrics of requests, `shown` is exported; the rest as in `App`.
     """
     settings = uvicorn.Config(
         App(serving, answers, health, ServeFigures(own), shown, warn, add_labels),

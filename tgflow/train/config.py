@@ -166,14 +166,14 @@ class TrainingConfig:
     """Pairs to score at once where events are ranked among fixed negatives or all destinations."""
     visibility: Visibility = "event"
     """Events visible to a query: all earlier events, or only those before its batch."""
-    strategy: Strategy | None = None
+    strategy: Annotated[Strategy | None, EXPERT] = None
     """Neighbor sampling strategy; unset: as in the model's paper."""
     span: Annotated[Duration | None, EXPERT] = None
     """Width of strategy window, or half-life of decayed: seconds, or text such as 1h."""
     task: TaskConfig = field(default_factory=TaskConfig)
     """Labels to learn and measure beside links, once each is known; by default none."""
     num_threads: Annotated[
-        Annotated[int, Ge(0)] | None, Setting(flags=("--workers",), resume="any_time")
+        Annotated[int, Ge(0)] | None, Setting(resume="any_time", expert=True)
     ] = None
     """Threads that prepare batches ahead; 0: none; unset: 1, but none for one of several ranks that
     has a single CPU thread."""
@@ -210,7 +210,7 @@ class ContinualConfig(TrainingConfig):
     AP and AUC are of all events; 1: rank all, as comparisons do."""
     warmup: Annotated[int, Ge(0), EXPERT] = 0
     """Events learned first without being measured; up to the end of their micro-batch."""
-    updates: Annotated[int, Ge(0), Le(1000)] = 1
+    updates: Annotated[int, Ge(0), Le(1000), EXPERT] = 1
     """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
     replay_ratio: Annotated[float, Ge(0), Le(1000)] = 0.5
     """Past events replayed per new event."""

@@ -148,7 +148,7 @@ def sampler_span(graph: TemporalGraph, config: TrainingConfig) -> int | None:
     if ticks.denominator != 1:
         raise ValueError(
             f"span is {config.span!r}, between two ticks of 1 {graph.time_unit}; give whole ticks, "
-            "or store times in a finer unit (--tick-unit)"
+            "or store times in a finer unit (--set stream.tick_unit=UNIT)"
         )
     return int(ticks)
 

@@ -124,18 +124,6 @@ class Timeline:
             out["mrr_error"] = math.sqrt(variance / num_ranked * (1 - num_ranked / num))
         return out
 
-    def parts(self, most: int) -> list[tuple[int, dict[str, float]]]:
-        """Return the ends of at most `most` parts of the stream, and mean metrics of each."""
-        size = -(-len(self.segments) // most) if self.segments else 1
-        out = []
-        for at in range(0, len(self.segments), size):
-            whole = Segment(0, 0, {})
-            for segment in self.segments[at : at + size]:
-                whole.join(segment)
-            sums = {name: both for name, both in whole.sums.items() if name != _SQUARES}
-            out.append((whole.stop, {name: value / num for name, (value, num) in sums.items()}))
-        return out
-
     def tail_start(self, share: float) -> int:
         """Return the start of the last `share` of the events, rounded up to a segment's start."""
         if not self.segments:

@@ -219,7 +219,6 @@ KAFKA = {"stream.path": "kafka://localhost:9092/edges"}
 ENDLESS = KAFKA | {"order.late": "error"}
 EDGE = {"task.kind": "edge", "task.target": "y"}
 NODE = {"task.kind": "node", "task.node_labels": "nodes.csv"}
-INJECT = {"task.kind": "anomaly", "task.inject": "temporal"}
 DISK, CACHE = {"tables.edge_table": "disk"}, {"tables.edge_cache": "9GB"}
 LRU, BELADY = {"tables.cache_policy": "lru"}, {"tables.cache_policy": "belady"}
 OFFLINE = {"learning.protocol": "dyglib/1"}
@@ -247,7 +246,7 @@ REFUSED = [  # For each rule: the command, settings that hold, and those refused
     ("run", EDGE | LATER | FOLLOW, {"checkpoint.log": False}),
     ("run", EDGE | LATER | {"stream.event_id": "id"}, {"order.dedup_window": 0}),
     ("run", EDGE | LATER, {"labels.by": "id"}), ("run", EDGE | TWO, LATER), ("run", {}, NODE),
-    ("compare", {}, INJECT), ("run", EDGE, FREEZE),
+    ("run", EDGE, FREEZE),
     ("compare", {"stream.path": "-", "compare.preset": "none"}, {"compare.preset": "auto"}),
     ("compare", EDGE, FREEZE),
     ("compare", OFFLINE, {"compare.frozen_at": 0.5}),

@@ -282,7 +282,7 @@ def test_login_is_resolved_and_goes_to_one_host_alone(registry, monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        ((401, {"error_code": 40101}), SourceRefused, "answers 401, .* --registry-option"),
+        ((401, {"error_code": 40101}), SourceRefused, "answers 401, .* kafka.registry_options"),
         ((404, b"<html>"), SourceRefused, "answers 404, and not as a registry does; .* --registry"),
         ((200, bytes(2 << 20)), SourceRefused, "more than 1048576 bytes"),
         ((503, b""), avro.RegistryDown, "answers 503"),

@@ -41,11 +41,8 @@ STRATEGIES: Mapping[str, Sample] = {
 
 
 class GrowingGraph:
-    """A graph of the first events of a stream.
-
-    Args:
-        read: Returns the stream's events at positions `[start, stop)`.
-        device: The graph's device.
+    """A graph of the first events of a stream, whose events at `[start, stop)` are `read(start,
+    stop)`.
     """
 
     def __init__(
@@ -58,7 +55,6 @@ class GrowingGraph:
         """Seconds per event of each batch of `grow_to`."""
 
     def grow_to(self, num_events: int) -> None:
-        """Append events up to `num_events`."""
         while (missing := num_events - self.graph.num_events) > 0:
             events = self.read(min(BULK, missing))
             self.costs.append(self.append(events) / len(events))
@@ -68,7 +64,6 @@ class GrowingGraph:
         return self._read(self.graph.num_events, self.graph.num_events + size)
 
     def append(self, events: EventBatch) -> float:
-        """Append events and return the duration in seconds."""
         return seconds_of(lambda: self.graph.append(events), self.device)
 
 

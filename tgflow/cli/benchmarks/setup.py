@@ -48,7 +48,6 @@ class Options:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Graph sizes in entries, ascending."""
         return tuple(sorted(self.entries)) or (QUICK_SIZES if self.quick else SIZES)
 
     @property
@@ -152,7 +151,6 @@ def seconds_of(call: Callable[[], object], device: str = "cpu") -> float:
 
 @contextmanager
 def restored_threads() -> Iterator[None]:
-    """Restore the numbers of threads, the core's and torch's, on exit."""
     own, torchs = _core.num_threads(), torch.get_num_threads()
     try:
         yield

@@ -81,7 +81,6 @@ def prepare_row(graph: TemporalGraph, name: str, rounds: int) -> Row:
 
 
 def set_threads() -> None:
-    """Set the numbers of threads of torch and the core."""
     torch.set_num_threads(THREADS)
     _core.set_num_threads(THREADS)
 

@@ -253,7 +253,6 @@ class Comparison(StreamTrainer):
         return f"{task.config.kind}.{figure}", "ap", "mrr"
 
     def _freeze(self) -> None:
-        """Make the frozen copies that are due."""
         due = [
             each
             for each in self.participants

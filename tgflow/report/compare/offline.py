@@ -101,8 +101,6 @@ def _outcome(
 
 
 class _TestScores(Callback):
-    """Keeps the scores of a test."""
-
     def __init__(self, kind: str, labels: EventLabels | None, *, predicts: bool) -> None:
         self._kind, self._labels, self._predicts = kind, labels, predicts
         self._parts: list[tuple[Tensor, ...]] = []

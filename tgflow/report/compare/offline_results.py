@@ -35,11 +35,6 @@ class OfflineResults:
     """Results of entrants, and the newest epoch of the one in training, which checkpoints hold.
 
     One is taken when an entrant is done, and after an epoch if it `is_due`.
-
-    Args:
-        newest: Checkpoint to resume from.
-        position: Its number.
-        command: The command that trains.
     """
 
     def __init__(

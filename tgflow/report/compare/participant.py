@@ -230,7 +230,6 @@ class Participant(Component):
 
 
 def _state_bytes(model: nn.Module) -> int:
-    """Return the bytes of a model's state."""
     state: Any = getattr(model, "state", None)
     if state is None:
         return 0

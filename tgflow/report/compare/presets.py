@@ -62,12 +62,7 @@ class StreamFacts:
 
 
 def measure(events: EventBatch, seconds_per_tick: float) -> StreamFacts:
-    """Return the statistics of the first events of a stream.
-
-    Args:
-        events: Events in order; at most the first 100,000 are read.
-        seconds_per_tick: Length of a tick of their times.
-    """
+    """Return the statistics of the first 100,000 events of a stream."""
     events = events[:MEASURED]
     num = len(events)
     low, high = torch.minimum(events.src, events.dst), torch.maximum(events.src, events.dst)

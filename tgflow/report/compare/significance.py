@@ -118,11 +118,8 @@ def ap_values(score: Values, is_positive: NDArray[np.bool_]) -> Values:
     """Return a value for each event, whose mean is the average precision of all, `[N]`.
 
     Each is the average precision plus the event's influence on it (its derivative by the event's
-    weight, times N), so that resampled means estimate the spread of the average precision.
-
-    Args:
-        score: Score of each event, float64 `[N]`; higher for label 1.
-        is_positive: Whether its label is 1, bool `[N]`; some are and some are not.
+    weight, times N), so that resampled means estimate the spread of the average precision. Some
+    events are positive and some are not.
     """
     _, group = np.unique(-score, return_inverse=True)  # equal scores together, the highest first
     positive, every = np.bincount(group, is_positive), np.bincount(group)

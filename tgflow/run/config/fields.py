@@ -28,16 +28,7 @@ from tgflow.train.config import ContinualConfig, OfflineConfig
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting.
-
-    Args:
-        key: "section.name".
-        hint: Its annotated type.
-        default: Its default.
-        help: Description, from the docstring of the field.
-        setting: Flags and effect on resume, from its annotation.
-        section: Title and effect of its section.
-    """
+    """A setting, with its section; `help` is from the docstring of the field."""
 
     key: str
     hint: Any
@@ -48,7 +39,6 @@ class Field:
 
     @property
     def name(self) -> str:
-        """Its name in its section."""
         return self.key.partition(".")[2]
 
     @property
@@ -60,7 +50,6 @@ class Field:
 
     @property
     def effect(self) -> Effect:
-        """Effect of a changed value on a resumed run."""
         return self.setting.resume or self.section.resume
 
 
@@ -105,7 +94,6 @@ LEARNING_OF: Mapping[str, tuple[str, ...]] = {
 
 @functools.cache
 def by_key() -> Mapping[str, Field]:
-    """Return every setting by "section.name"."""
     return {field.key: field for field in fields()}
 
 

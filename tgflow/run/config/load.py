@@ -38,17 +38,14 @@ def load_config(
     unknown: list[str] | None = None,
     stated: dict[str, Any] | None = None,
 ) -> Config:
-    """Return the settings of `file`, with `flags` over them.
+    """Return the settings of `file`, with `flags` ("section.key": value; None: not given) over
+    them.
 
-    Args:
-        file: TOML file with the schema's sections, or None.
-        flags: Values by "section.key"; they override the file. None stands for "not given".
-        unknown: Receives the file's unknown keys, which are then ignored; None: they are errors.
-        stated: Receives the values of `file`, `flags` and their protocol, by "section.key".
+    `unknown` receives the file's unknown keys, which are then ignored; without it they are errors.
+    `stated` receives the values of `file`, `flags` and their protocol, by "section.key".
 
     Raises:
         ConfigError: If a key is unknown, or a value has the wrong type or is out of range.
-        OSError: If `file` cannot be read.
     """
     flags = {key: value for key, value in (flags or {}).items() if value is not None}
     table = _table(file, flags, unknown)
@@ -64,11 +61,7 @@ def load_config(
 
 
 def replaced(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return `config` with other `values`, by "section.key"; unknown keys are ignored.
-
-    Raises:
-        ConfigError: If a value has the wrong type or is out of range.
-    """
+    """Return `config` with other `values`, by "section.key"; unknown keys are ignored."""
     table = plain(config)
     for key, value in values.items():
         if key in by_key():

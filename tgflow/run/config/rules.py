@@ -9,7 +9,7 @@ from typing import Literal
 
 from tgflow.base.units import parse_bytes
 from tgflow.run.config.load import ConfigError
-from tgflow.run.config.schema import FILED, Config
+from tgflow.run.config.schema import FILED, Config, LabelsConfig, StreamConfig
 from tgflow.streams.files.reader import is_pipe
 from tgflow.streams.transports import Transport, find_transport
 
@@ -80,14 +80,14 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "--graph-table disk is for runs, which have a directory for its files; use tgflow run"),
     ("run", lambda c, by: c.graph.table == "disk" and c.has_gpu_graph,
      "--graph-table disk: the graph is in the GPU's memory, and older neighbors with "
-     "--device-budget in host memory; leave it out"),
+     "--set graph.device_budget in host memory; leave it out"),
     # Features and their tables
     ("all", lambda c, by: c.graph.node_columns and c.graph.node_features is None,
      "--node-columns requires --node-features nodes.parquet"),
     ("all", lambda c, by: c.graph.node_side and c.graph.node_features is None,
      "--set graph.node_side requires --node-features nodes.parquet"),
     ("learning", lambda c, by: c.graph.device_budget is not None and c.run.device == "cpu",
-     "--device-budget requires --device cuda"),
+     "--set graph.device_budget requires --device cuda"),
     ("learning", lambda c, by: c.tables.edge_budget and c.placement != "auto",
      "--set tables.edge_budget requires --edge-table auto, got {c.placement}"),
     ("learning", lambda c, by: c.tables.edge_path and c.placement not in FILED,
@@ -126,7 +126,7 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
     ("run", lambda c, by: c.labels.token is not None and c.serve.at is None,
      "--label-token is for POST /labels of a served run: --serve PORT"),
     ("run", lambda c, by: not c.checkpoint.log and (c.labels.token is not None
-     or (c.labels.stream and comes_live(c))),
+     or (c.labels.stream and comes_live(c.stream, c.labels))),
      "labels that are placed as they arrive require the log, which records where; leave out "
      "--no-log"),
     ("run", lambda c, by: c.labels.are_given and c.has_label_ids and not c.order.dedup_window,
@@ -138,8 +138,6 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
      "--label-stream and --label-token require a single process; leave out --nproc"),
     ("run, compare", lambda c, by: c.task.node_labels,
      "--node-labels is measured at the end of a training; use tgflow train"),
-    ("run, compare", lambda c, by: c.task.inject,
-     "--inject is measured at the end of a training; use tgflow train"),
     ("run", lambda c, by: c.task.freeze and c.start.init_from is None,
      "--freeze requires a model that has learned links: --init-from RUN"),
     # Comparisons
@@ -176,10 +174,10 @@ RULES: tuple[tuple[str, Callable[[Config, Invocation], object], str], ...] = (
 """Invocations that are concerned, the combination that is refused, and the message."""
 
 
-def comes_live(config: Config) -> bool:
+def comes_live(stream: StreamConfig, labels: LabelsConfig) -> bool:
     """Return whether labels are placed as they arrive, for want of an end to read up to."""
-    paths = [path for path in (config.stream.path, config.labels.stream) if path]
-    if config.stream.follow or any(is_pipe(path) for path in paths):
+    paths = [path for path in (stream.path, labels.stream) if path]
+    if stream.follow or any(is_pipe(path) for path in paths):
         return True
     return any(find_transport(path) is not None for path in paths)
 

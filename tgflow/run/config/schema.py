@@ -132,7 +132,7 @@ class GraphConfig(Checked):
     node_features: Annotated[str | None, Setting(resume="any_time")] = None
     """File of node features, one row per node, keyed by the stream's ids: CSV, TSV, JSON lines,
     Parquet or Arrow. Nodes without a row get --fill-missing, or are an error."""
-    node_id: Annotated[str, Setting(resume="any_time")] = "id"
+    node_id: Annotated[str, Setting(resume="any_time", expert=True)] = "id"
     """Its id column."""
     node_columns: list[str] | None = None
     """Its feature columns, each one a name or a prefix such as f*; unset: all others."""
@@ -143,7 +143,7 @@ class GraphConfig(Checked):
     its destination. Nodes without a row have a type of their own."""
     node_types_digest: Annotated[str | None, Setting(resume="any_time", expert=True)] = None
     """Digest of that file, set at the start: a resumed run refuses another file."""
-    device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
+    device_budget: Annotated[Size | None, Setting(resume="any_time", expert=True)] = None
     """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
     horizon: Annotated[Duration | None, Setting(resume="from_now")] = None
     """Stream time after which events are forgotten, such as 90d, in steps of a sixteenth of it."""
@@ -291,7 +291,6 @@ class CheckpointConfig(Checked):
 
     @property
     def most_bytes(self) -> int | None:
-        """`max_checkpoint_bytes` as a number; None: any size."""
         limit = self.max_checkpoint_bytes
         return None if limit is None else parse_bytes(limit)
 
@@ -347,7 +346,6 @@ class OperateConfig(Checked):
 
     @property
     def memory_bytes(self) -> int | None:
-        """`memory_limit` as a number; None: any."""
         return None if self.memory_limit is None else parse_bytes(self.memory_limit)
 
 
@@ -357,7 +355,7 @@ class ServeConfig(Checked):
 
     at: Annotated[str | None, Setting(flags=("--serve",))] = None
     """Serve predictions over HTTP during training: a port, or HOST:PORT; 0: any free port."""
-    token_file: Annotated[str | None, Setting(flags=("--serve-token-file",))] = None
+    token_file: Annotated[str | None, EXPERT] = None
     """File with the token that clients must send; unset: environment variable TGFLOW_SERVE_TOKEN.
     An address that other machines can reach requires one."""
     hosts: Annotated[tuple[str, ...] | None, Setting(flags=("--serve-hosts",))] = None
@@ -398,7 +396,7 @@ class RanksConfig(Checked):
     """Node memory, likewise; sharded sends the rows that are read."""
     timeout: Annotated[float, Gt(0), EXPERT] = 300.0
     """Timeout in seconds for all ranks to join, and later for each to respond."""
-    interface: str | None = None
+    interface: Annotated[str | None, EXPERT] = None
     """Network interface that connects the ranks, such as eth1; unset: none, as all are on this
     host."""
 
@@ -515,13 +513,11 @@ class Config:
 
     @cached_property
     def continual(self) -> ContinualConfig:
-        """Settings of the continual trainer."""
         named = self.learning.of(ContinualConfig, without=self.is_offline)
         return ContinualConfig(**named | {"task": self.task})
 
     @cached_property
     def offline(self) -> OfflineConfig:
-        """Settings of the offline trainer."""
         named = self.learning.of(OfflineConfig, without=not self.is_offline)
         return OfflineConfig(**named | {"reuse": self.reuse, "task": self.task})
 
@@ -556,5 +552,4 @@ class Config:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the protocol is one of offline training."""
         return self.learning.protocol in get_args(OfflineProtocol)

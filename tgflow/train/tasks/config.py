@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 
-from tgflow.base.choices import Injection
 from tgflow.base.describe import described
 from tgflow.base.setting import EXPERT, Duration, Setting, Size, check_ranges
 
@@ -34,17 +33,12 @@ class TaskConfig:
     node_labels: str | None = None
     """train: file of node labels, learned after the training: for node the columns node and label,
     static; for property t, node, label and weight."""
-    inject: Injection | None = None
-    """anomaly, in train: inject anomalies into test events instead: structural, by another
-    destination; temporal, by another time."""
-    inject_share: Annotated[float, Gt(0), Lt(1)] = 0.05
-    """Share of the test events that is injected."""
     classes: Annotated[int, Ge(2), Le(65_536)] | None = None
     """Number of classes; unset: that of distinct labels, counted in files; else 2."""
     label_delay: Annotated[Duration | None, Setting(resume="from_now")] = None
     """Delay after its event until a label is known, such as 1d or 2h; unset: none, once the event
     has been predicted."""
-    label_replay: Annotated[float, Ge(0), Le(100), Setting(resume="from_now")] = 4.0
+    label_replay: Annotated[float, Ge(0), Le(100), Setting(resume="from_now", expert=True)] = 4.0
     """Labels that came late learned again per new event, from what the label decoder read when it
     predicted them."""
     label_memory: Annotated[Size, EXPERT] = "1GiB"
@@ -76,12 +70,12 @@ class TaskConfig:
         return self.kind in ("edge", "node") and self.node_labels is None
 
 
-_SOURCES = ("target", "node_labels", "inject")
+_SOURCES = ("target", "node_labels")
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "link": (),
     "edge": ("target",),
     "node": ("target", "node_labels"),
     "property": ("node_labels",),
-    "anomaly": ("target", "inject"),
+    "anomaly": ("target",),
 }
 """Allowed sources of the labels of each task."""

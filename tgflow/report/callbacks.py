@@ -1,17 +1,62 @@
-"""TensorBoard logger."""
+"""Trainer callbacks that log figures: to TensorBoard, or a custom logger."""
 
 from __future__ import annotations
 
+import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tgflow.base.describe import described
-from tgflow.report.callbacks.logger import FigureCallback, group_figures, package
+from tgflow.base.extras import install_command
+from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
+__all__ = ["FigureCallback", "TensorBoard"]
+
+PLACES = frozenset({"index", "start", "stop", "epoch", "seed"})
+"""Figures of a record that only give its position, as its step does."""
 _FIGURE_BYTES = 500
 """More than a figure takes in an event file: files are measured before they can be full."""
+
+
+class FigureCallback(Callback, ABC):
+    """Base class of loggers: logs figures of steps or epochs; subclasses define `log`.
+
+    Example:
+        >>> class Printed(tg.callbacks.FigureCallback):
+        ...     def log(self, step, figures):
+        ...         print(step, "events,", figures["lag_events"], "wait")
+        >>> trainer = tg.ContinualTrainer(tg.TGN(), tg.TemporalGraph())
+        >>> _ = trainer.run([events], Printed())
+        4 events, 0 wait
+    """
+
+    def on_step(self, record: StepRecord) -> None:
+        """Log a micro-batch, by the events learned so far."""
+        self.log(record.stop, record.to_json())
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Log an epoch, by the epochs trained so far."""
+        self.log(record.epoch + 1, record.to_json())
+
+    @abstractmethod
+    def log(self, step: int, figures: Mapping[str, Any]) -> None:
+        """Log the figures of a step, by name; steps increase."""
+
+    def flush(self) -> None:
+        """Do nothing, for loggers that do not buffer."""
+
+    def close(self) -> None:
+        """Do nothing, for loggers without resources."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 @described
@@ -41,7 +86,7 @@ class TensorBoard(FigureCallback):
         self, directory: str | os.PathLike[str], *, step: int = 0, max_bytes: int | None = None
     ) -> None:
         self.directory, self._max_bytes = Path(directory), max_bytes
-        self._make = package("tensorboard").SummaryWriter
+        self._make = _summary_writer()
         self._before = self._files()
         """Event files before the present one."""
         self._writer = self._make(str(self.directory), purge_step=step + 1)
@@ -55,9 +100,11 @@ class TensorBoard(FigureCallback):
 
     def log(self, step: int, figures: Mapping[str, Any]) -> None:
         """Write the figures of a step."""
-        for name, value in group_figures(figures).items():
-            self._writer.add_scalar(name, value, step)
-            self._num_figures += 1
+        for name, value in figures.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in PLACES and is_number and math.isfinite(value):
+                self._writer.add_scalar(name.replace(".", "/"), value, step)
+                self._num_figures += 1
         if self._max_bytes is not None and self._num_figures * _FIGURE_BYTES >= self._max_bytes:
             self._rotate(self._max_bytes)
 
@@ -89,3 +136,19 @@ class TensorBoard(FigureCallback):
     def close(self) -> None:
         """Flush, and close the file."""
         self._writer.close()
+
+
+def check_logger(kind: str | None) -> None:
+    """Raise ModuleNotFoundError if a run cannot log to TensorBoard, and should."""
+    if kind is not None:
+        _summary_writer()
+
+
+def _summary_writer() -> Any:
+    try:
+        return import_module("torch.utils.tensorboard").SummaryWriter
+    except ImportError as error:
+        name = error.name or "tensorboard"
+        raise ModuleNotFoundError(
+            f"logging to tensorboard needs {name}; {install_command('tensorboard')}", name=name
+        ) from None
