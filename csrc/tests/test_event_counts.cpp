@@ -1,6 +1,5 @@
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>

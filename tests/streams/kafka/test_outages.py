@@ -100,16 +100,6 @@ def test_permanently_refused_fetches_raise_an_outage(broker, topic, caplog):
     assert source.counters()["outage_seconds"] >= 0.8
 
 
-def test_broker_that_starts_late_is_waited_for(broker, topic, proxy):
-    fill(broker, topic, 50)
-    proxy.refuse(True)
-    source = open_source(broker, topic, servers=[proxy.server], options=PATIENT)
-    threading.Timer(0.5, proxy.refuse, (False,)).start()
-    reading = read(source)
-    source.close()
-    assert reading.src() == list(range(50))
-
-
 def test_waiting_for_a_broker_or_records_stops_immediately(broker, topic, proxy):
     position = first_position(broker, topic)
     proxy.refuse(True)
