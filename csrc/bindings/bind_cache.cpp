@@ -1,7 +1,6 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
-#include <memory>
 #include <tuple>
 
 #include "bindings.hpp"

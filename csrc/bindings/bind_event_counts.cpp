@@ -1,7 +1,5 @@
 #include <cmath>
 #include <numeric>
-#include <optional>
-#include <string>
 #include <tuple>
 #include <vector>
 

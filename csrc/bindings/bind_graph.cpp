@@ -1,9 +1,6 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <string>
 
 #include "bindings.hpp"
 #include "tgflow/event_log.hpp"

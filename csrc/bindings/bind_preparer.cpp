@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,5 +1,4 @@
 // The one Python module of the core. Each bind_*.cpp has one function.
-#include <pybind11/pybind11.h>
 
 #include "bindings.hpp"
 

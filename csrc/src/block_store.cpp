@@ -1,10 +1,7 @@
 #include "tgflow/block_store.hpp"
 
-#include <algorithm>
 #include <stdexcept>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "tgflow/radix_sort.hpp"
 

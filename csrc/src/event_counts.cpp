@@ -1,10 +1,7 @@
 #include "tgflow/event_counts.hpp"
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <mutex>
-#include <shared_mutex>
 #include <stdexcept>
 #include <string>
 #include <unordered_set>

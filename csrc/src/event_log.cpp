@@ -1,6 +1,5 @@
 #include "tgflow/event_log.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>

@@ -1,7 +1,5 @@
 #include "tgflow/frontier.hpp"
 
-#include <vector>
-
 #include "tgflow/detail/frontier_query.hpp"
 
 namespace tgflow {

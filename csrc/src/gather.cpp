@@ -1,6 +1,5 @@
 #include "tgflow/gather.hpp"
 
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>

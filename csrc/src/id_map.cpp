@@ -4,7 +4,6 @@
 #include <cstring>
 #include <mutex>
 #include <stdexcept>
-#include <string>
 
 namespace tgflow {
 namespace {

@@ -4,13 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <new>
-#include <utility>
-#include <vector>
 
 #include "tgflow/row_file.hpp"
 

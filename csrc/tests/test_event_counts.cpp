@@ -1,6 +1,5 @@
 #include <atomic>
 #include <cmath>
-#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -115,54 +114,6 @@ TEST(stress_counts_read_on_by_many_threads) {
   alone.read_upto(columns.size());
   const Asking asking(100, columns.size(), columns.t.back() + 1);
   CHECK(answers(counts, asking) == answers(alone, asking));
-}
-
-/// Read and answered in the steps that ranks take, of all parts at once.
-TEST(counts_in_steps_match_those_at_once) {
-  constexpr int64_t kSize = 2000;
-  const Columns columns = made_events(kSize, 50, 13);
-  EventLog log;
-  log.append(columns.slice(0, kSize));
-  EventCounts counts(log, every_list(), every_number()), whole(log, every_list(), every_number());
-  whole.read_upto(kSize);
-  for (const int64_t end : {1, 700, 2000}) {
-    const auto num = static_cast<size_t>(end - counts.size());
-    CHECK(counts.num_own(end) == end - counts.size());
-    std::vector<int32_t> facts(num * static_cast<size_t>(counts.num_facts()));
-    std::vector<uint8_t> is_new(num);
-    counts.read_sources(end, facts.data());
-    counts.read_others(end, facts.data(), is_new.data());
-    counts.read_continuations(end, is_new.data());
-  }
-  const Asking asking(100, kSize, columns.t.back() + 1);
-  std::vector<int64_t> src, dst, t, limit;
-  for (size_t i = 0; i < 2 * asking.src.size(); ++i) {
-    src.push_back(asking.src[i / 2]);
-    dst.push_back((i % 2 == 0 ? asking.dst : asking.negative)[i / 2]);
-    t.push_back(asking.t[i / 2]);
-    limit.push_back(asking.limit[i / 2]);
-  }
-  const size_t n = src.size(), num_keys = static_cast<size_t>(counts.num_keys());
-  const std::vector<int64_t> relation(n), num(num_keys, static_cast<int64_t>(n));
-  const auto repeated = [&](const std::vector<int64_t>& column) {
-    std::vector<int64_t> all;
-    for (size_t k = 0; k < num_keys; ++k) all.insert(all.end(), column.begin(), column.end());
-    return all;
-  };
-  const std::vector<int64_t> all_t = repeated(t), all_limits = repeated(limit);
-  const auto size = static_cast<int64_t>(n);
-  const EventCounts::Rows rows{src.data(), dst.data(), t.data(), limit.data(), relation.data(), size};
-  const EventCounts::Rows of_keys{nullptr,           nullptr, all_t.data(),
-                                  all_limits.data(), nullptr, size * counts.num_keys()};
-  std::vector<double> found(n * static_cast<size_t>(counts.num_found())), out(n * size_t(counts.width()));
-  std::vector<double> others(n * num_keys * static_cast<size_t>(counts.num_loads()));
-  std::vector<uint64_t> keys(n * num_keys);
-  std::vector<int64_t> parts(n * num_keys);
-  counts.answer_sources(rows, found.data());
-  counts.find_keys(rows, found.data(), keys.data(), parts.data());
-  counts.answer_keys(num.data(), keys.data(), of_keys, others.data());
-  counts.evaluate(rows, found.data(), others.data(), out.data());
-  CHECK(out == answers(whole, asking));
 }
 
 }  // namespace

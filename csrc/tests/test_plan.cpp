@@ -1,16 +1,7 @@
-#include <atomic>
-#include <cmath>
 #include <cstdint>
-#include <limits>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "check.hpp"
-#include "tgflow/frontier.hpp"
-#include "tgflow/pair_index.hpp"
 #include "tgflow/random.hpp"
-#include "tgflow/replay.hpp"
 
 namespace tgflow {
 namespace {
@@ -31,44 +22,6 @@ TEST(multiply_high_is_the_high_half) {
   CHECK(multiply_high(1ULL << 63, 6) == 3);
   CHECK(multiply_high(0xfedcba9876543210ULL, 0xf123456789abcdefULL) == 0xf010e8ef9c66c631ULL);
   CHECK(multiply_high(~0ULL, 1) == 0);
-}
-
-TEST(pairs_drawn_while_others_are_appended_are_of_the_prefix) {
-  constexpr int64_t kEvents = 20000;
-  constexpr int64_t kCut = 100;
-  std::vector<node_t> src(kEvents), dst(kEvents);
-  for (int64_t i = 0; i < kEvents; ++i) {
-    src[static_cast<std::size_t>(i)] = i;
-    dst[static_cast<std::size_t>(i)] = kEvents + i;
-  }
-  const std::vector<tick_t> t(kEvents);
-  EventLog log;
-  PairIndex index(&log);
-  const auto append = [&](int64_t begin) {
-    log.append({src.data() + begin, dst.data() + begin, t.data(), nullptr, kCut});
-    index.append(src.data() + begin, dst.data() + begin, nullptr, kCut);
-    index.read_pairs(begin + kCut);
-  };
-  append(0);
-  const std::vector<eid_t> cut(50, kCut);
-  const PairIndex::Request request{3, src.data() + kCut, dst.data() + kCut, cut.data(), 50, 2, kCut, 10};
-  std::vector<node_t> first_src(100), first_dst(100);
-  CHECK(index.draw_pairs(request, first_src.data(), first_dst.data()) == 0);
-  std::atomic<bool> done{false};
-  std::thread appender([&] {
-    for (int64_t i = kCut; i < kEvents; i += kCut) append(i);
-    done = true;
-  });
-  bool all_same = true;
-  do {
-    std::vector<node_t> out_src(100), out_dst(100);
-    index.draw_pairs(request, out_src.data(), out_dst.data());
-    all_same = all_same && out_src == first_src && out_dst == first_dst;
-  } while (!done);
-  appender.join();
-  CHECK(all_same);
-  CHECK(index.size() == kEvents && index.num_pairs(kCut) == kCut &&
-        index.num_destinations(kEvents) == kEvents);
 }
 
 }  // namespace

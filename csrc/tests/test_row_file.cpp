@@ -66,24 +66,6 @@ std::vector<int64_t> scattered(int64_t n, int64_t size) {
 
 void cut(const std::string& path, int64_t bytes) { CHECK(::truncate(path.c_str(), bytes) == 0); }
 
-TEST(rows_are_read_as_they_were_appended) {
-  for (const char* way : kWays) {
-    for (const int64_t row_bytes : {int64_t{1}, kRow, int64_t{688}, int64_t{5000}, int64_t{200000}}) {
-      const Path path;
-      RowFile file(path, row_bytes, "test");
-      const int64_t size = row_bytes > 1000 ? 40 : 3000;
-      append(file, size / 3);
-      append(file, size - size / 3);
-      RowReader reader(file, kBudget, way);
-      CHECK(read(reader, file, scattered(700, size)) == "");
-      CHECK(read(reader, file, {}) == "");
-      CHECK(read(reader, file, {-1, size - 1, 0, 0, size - 1}) == "");
-      append(file, 1);  // after the rows already read
-      CHECK(read(reader, file, {size}) == "");
-    }
-  }
-}
-
 std::string bytes_of(const std::string& path) {
   File file(path, O_RDONLY);
   std::string bytes(static_cast<size_t>(file.size()), '\0');

@@ -1,9 +1,7 @@
-"""Disk tables and graphs larger than the memory limit.
+"""Disk tables larger than the memory limit, by a planned cache, LRU, and the page cache.
 
-Tables by a planned cache, LRU, and the page cache; a graph in files, at a third of what it takes in
-memory. A pass of gathers, or of appends and queries, runs in a process of its own
-(`python -m benchmarks.disk PASS`), in a cgroup that limits the memory of the process and of the
-page cache that it fills.
+A pass of gathers runs in a process of its own (`python -m benchmarks.disk PASS`), in a cgroup that
+limits the memory of the process and of the page cache that it fills.
 """
 
 import json
@@ -17,21 +15,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks.results import skipped
-from tgflow import EventBatch
-from tgflow.base.choices import GraphPlacement
 from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, PowerLaw, seconds_of
+from tgflow.cli.benchmarks.setup import Options, PowerLaw
 from tgflow.graph import TemporalGraph
 from tgflow.graph.cache import cached
-from tgflow.graph.sampling import recent_neighbors
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
 from tgflow.plan import Loader, NegativeSampler, Plan
@@ -43,11 +36,7 @@ READ_SHARE = 0.7
 """Share of the newest events, whose batches an epoch reads within the time limit."""
 LIMIT_S, QUICK_LIMIT_S = 100.0, 20.0
 """Seconds of a pass; slower methods are compared by the batches read by then."""
-GRAPH_EVENTS, GRAPH_BATCH, NODE_ENTRIES = 25_000_000, 10_000, 80
-"""80 entries a node, as of 200 M entries of 2.5 M nodes."""
-PERIODS = 8
-"""Periods of a stream, each with nodes of its own: those of earlier ones are not read again."""
-GRAPH_TARGETS = {"appends": 0.5, "recent queries": 0.3}
+TARGETS = {"appends": 0.5, "recent queries": 0.3}
 TARGETS = {"lru": 1.3, "mmap": 1.8}
 METHODS = ("belady", "lru", "mmap")
 HEADER_BYTES, CHECKSUM_BYTES = 4096, 4
@@ -78,19 +67,6 @@ class Pass:
     """Folder of the memory cgroup to enter, if there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphPass:
-    """Settings of a pass of appends, and then of recent queries for the latest events."""
-
-    table: GraphPlacement
-    path: str
-    """Folder of the graph's files."""
-    num_events: int
-    budget: int | None = None
-    """Memory for the graph; None: any."""
-    group: str | None = None
-
-
 @dataclass(slots=True)
 class PassTimes:
     """Measurements of a pass."""
@@ -103,30 +79,7 @@ class PassTimes:
 
 def run(options: Options) -> list[Row]:
     """Read the same batches through each method, each in a process with the same limit."""
-    return [*graph_rows(options), *(row for dim in BATCHES for row in rows_of(dim, options))]
-
-
-def graph_rows(options: Options) -> Iterator[Row]:
-    """Compare a graph in files, at a third of its memory, with one in memory, in turns."""
-    num_events = GRAPH_EVENTS // 10 if options.quick else GRAPH_EVENTS
-    found: dict[GraphPlacement, list[dict[str, float] | None]] = {"host": [], "disk": []}
-    params: Params = {"nodes": "new ones each eighth", "memory": "a third"}
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        for _ in range(1 if options.quick else 2):
-            for table, rows in found.items():
-                options.say(f"disk: graph, {table}")
-                task = GraphPass(table, folder, num_events)
-                if table == "disk" and (held := found["host"][0]):
-                    params |= {"entries": int(held["entries"]), "MiB": int(held["bytes"]) >> 20}
-                    task = replace(task, budget=int(held["bytes"]) // 3)
-                rows.append(in_group(task))
-    for name, target in GRAPH_TARGETS.items():
-        disk, host = ([each[name] for each in found[of] if each] for of in ("disk", "host"))
-        title, unit = f"graph on disk, {name}", f"{name}/s"
-        if disk:
-            yield Row(title, max(disk), unit, params, None, max(host), target)
-        else:
-            yield skipped(title, unit, params, "needs a memory cgroup: run as root")
+    return [row for dim in BATCHES for row in rows_of(dim, options)]
 
 
 def rows_of(dim: int, options: Options) -> list[Row]:
@@ -163,19 +116,12 @@ def write_table(path: Path, num_rows: int, dim: int) -> None:
 
 
 def measured(task: Pass) -> PassTimes | None:
-    """Run a pass in a separate process; None if the page cache cannot be limited."""
+    """Run a pass in a process and cgroup of its own; None if the page cache cannot be limited."""
     file = os.open(task.path, os.O_RDONLY)  # the page cache of one process serves the next
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(file)
-    found = in_group(task)
-    return None if found is None else PassTimes(**found)
-
-
-def in_group(task: Pass | GraphPass) -> Any:
-    """Run a pass in a process and cgroup of its own; None if it needs one and there is none."""
     with memory_group(f"tgflow-bench-{os.getpid()}") as group:
-        is_of_cache = isinstance(task, GraphPass) and task.budget is not None
-        if group is None and (is_of_cache or getattr(task, "method", None) == "mmap"):
+        if group is None and task.method == "mmap":
             return None
         task = replace(task, group=None if group is None else str(group))
         ran = subprocess.run(
@@ -187,7 +133,7 @@ def in_group(task: Pass | GraphPass) -> Any:
         )
     if ran.returncode != 0:
         raise RuntimeError(f"{task} failed:\n{ran.stderr}")
-    return json.loads(ran.stdout.splitlines()[-1])
+    return PassTimes(**json.loads(ran.stdout.splitlines()[-1]))
 
 
 def compared(taken: dict[str, PassTimes | None], params: Params) -> Iterator[Row]:
@@ -295,38 +241,6 @@ def take(task: Pass) -> PassTimes:
     return taken
 
 
-def grow(task: GraphPass) -> dict[str, float]:
-    """Append events, and ask for the neighbors of the latest ones; rates are of the second half."""
-    if task.group is not None:
-        (Path(task.group) / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
-    num_nodes = 2 * task.num_events // NODE_ENTRIES // PERIODS
-    stream, num, half = PowerLaw(num_nodes), task.num_events, task.num_events // 2
-    period = -(-num // PERIODS)
-
-    def read(start: int) -> EventBatch:
-        events = stream.read(start, start + GRAPH_BATCH)
-        shift = start // period * num_nodes
-        return EventBatch(events.src + shift, events.dst + shift, events.t)
-
-    graph = TemporalGraph(table=task.table, directory=task.path)
-    stream.read(num, num + 2 * PowerLaw.CHUNK)  # so that its own memory grows before the limit
-    for start in range(0, half // 10, GRAPH_BATCH):
-        graph.append(read(start))
-    if task.budget is not None and task.group is not None:
-        limit_memory(Path(task.group), task.budget)
-    seconds = 0.0
-    for start in range(half // 10, num, GRAPH_BATCH):
-        events = read(start)
-        seconds += (start >= half) * seconds_of(partial(graph.append, events))
-    found = {"appends": (num - half) / seconds}
-    asked = [read(start) for start in range(num - num // 20, num, GRAPH_BATCH)]
-    ask = [partial(recent_neighbors, graph, e.src[i : i + 1000], e.t[i : i + 1000], 10)
-           for e in asked for i in range(0, GRAPH_BATCH, 1000)]  # fmt: skip
-    found["recent queries"] = 1000 * len(ask) / seconds_of(lambda: [each() for each in ask])
-    stats = graph.stats()
-    return found | {"entries": stats.num_entries, "bytes": stats.bytes + 3 * 8 * num}
-
-
 def open_table(task: Pass) -> Table | MappedRows:
     """Return the table, read by the method of the pass."""
     if task.method == "mmap":
@@ -338,5 +252,4 @@ def open_table(task: Pass) -> Table | MappedRows:
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    done = asdict(take(Pass(**given))) if "method" in given else grow(GraphPass(**given))
-    print(json.dumps(done))
+    print(json.dumps(asdict(take(Pass(**given)))))

@@ -15,7 +15,7 @@ from benchmarks.results import skipped
 from tgflow import EventBatch, TemporalGraph, _core
 from tgflow.cli.benchmarks import graph as bench
 from tgflow.cli.benchmarks.graph import ROOTS, K
-from tgflow.cli.benchmarks.row import COSTS, Params, Row
+from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, restored_threads, seconds_of
 from tgflow.graph import Neighbors
 from tgflow.graph.sampling import recent_neighbors
@@ -82,12 +82,11 @@ class OwnSampler:
         return recent_neighbors(self.graph, nodes, t, self.k).nodes
 
 
-def samplers(events: EventBatch, k: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return empty samplers by library, tgflow's first, and why other libraries have none."""
-    present, absent = peers.load_all(
-        peers.SAMPLERS, int(torch.maximum(events.src, events.dst).max()) + 1, k
-    )
-    return {OWN: OwnSampler(k), **present}, absent
+def samplers(events: EventBatch, k: int) -> dict[str, Any]:
+    """Return empty samplers by library: tgflow's, and the peer's if it is installed."""
+    num_nodes = int(torch.maximum(events.src, events.dst).max()) + 1
+    peer = peers.load(peers.SAMPLER, num_nodes, k)
+    return {OWN: OwnSampler(k)} | ({} if isinstance(peer, str) else {peers.SAMPLER.library: peer})
 
 
 def share_equal(ours: Tensor, theirs: Tensor) -> float:
@@ -100,7 +99,7 @@ def insert_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row
     """Insert batches of 200 into each library's own store of recent neighbors, in turns."""
     events = events[: PEER_BATCH * (20 if options.quick else 500)]
     batches = [events[at : at + PEER_BATCH] for at in range(0, len(events), PEER_BATCH)]
-    present, absent = samplers(events, K)
+    present = samplers(events, K)
 
     def insert(sampler: Any) -> Callable[[int], None]:
         return lambda i: sampler.insert(batches[i])
@@ -109,7 +108,7 @@ def insert_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row
     seconds = take_turns(methods, len(batches))
     speeds = {library: len(events) / float(each.sum()) for library, each in seconds.items()}
     params: Params = {"stream": name, "events": len(events), "batch": PEER_BATCH, "threads": 1}
-    yield from library_rows("insert, beside the peers", "events/s", speeds, absent, params)
+    yield from library_rows("insert, beside the peers", "events/s", speeds, params)
 
 
 def hop_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
@@ -119,7 +118,7 @@ def hop_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
     """
     _core.set_num_threads(2)
     queries = bench.chronological(events)[: 20 if options.quick else None]
-    present, absent = samplers(events, K)
+    present = samplers(events, K)
     seconds: dict[str, list[float]] = {library: [] for library in present}
     equal: dict[str, list[float]] = {library: [] for library in present}
     for i, (nodes, t) in enumerate(queries):
@@ -133,7 +132,7 @@ def hop_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
             sampler.insert(events[i * ROOTS // 3 : (i + 1) * ROOTS // 3])
     medians = {library: 1e6 * sorted(each)[len(each) // 2] for library, each in seconds.items()}
     params: Params = {"stream": name, "k": "10x10", "roots": ROOTS, "threads": 2}
-    for row in library_rows("two hops, beside the peers", "us", medians, absent, params, 1.5):
+    for row in library_rows("two hops, beside the peers", "us", medians, params, 1.5):
         shares = equal.get(str(row.params["library"]), [])
         share: Params = {"equal": round(sum(shares) / len(shares), 3)} if shares else {}
         yield replace(row, params=row.params | share)
@@ -143,15 +142,13 @@ def library_rows(
     name: str,
     unit: str,
     values: Mapping[str, float],
-    absent: Mapping[str, str],
     params: Params,
     target_ratio: float | None = None,
 ) -> Iterator[Row]:
-    """Yield a row per library; tgflow's is compared with the best of the others."""
-    best = min if unit in COSTS else max
-    others = [value for library, value in values.items() if library != OWN]
+    """Yield a row per library; tgflow's is compared with the peer's."""
+    peer = peers.SAMPLER.library
     for library, value in values.items():
-        compared = (None, best(others), target_ratio) if library == OWN and others else ()
+        compared = (None, values[peer], target_ratio) if library == OWN and peer in values else ()
         yield Row(name, value, unit, {**params, "library": library}, *compared)
-    for library, reason in absent.items():
-        yield skipped(name, unit, {"library": library}, reason)
+    if peer not in values:
+        yield skipped(name, unit, {"library": peer}, peers.NOT_INSTALLED)

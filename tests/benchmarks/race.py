@@ -89,15 +89,15 @@ def race(laps: Sequence[Laps], num_batches: int, options: Options) -> None:
 
 
 def contenders(
-    make: Callable[[Task], Own], task: Task, others: Sequence[Peer], turn: int, own_turn: int = TURN
+    make: Callable[[Task], Own], task: Task, peer: Peer, turn: int, own_turn: int = TURN
 ) -> tuple[list[Laps], list[Params]]:
-    """Return tgflow at each visibility with its peers, and the parameters of skipped peers' rows.
+    """Return tgflow at each visibility with a peer, and the parameters of a skipped peer's row.
 
     Args:
         make: Returns a tgflow model on a task.
         task: The task.
-        others: Peers, whose neighborhoods are those of the batch's start.
-        turn: Batches of a peer's turn.
+        peer: Peer, whose neighborhoods are those of the batch's start.
+        turn: Batches of the peer's turn.
         own_turn: Batches of tgflow's turn.
     """
     size = task.batch_size
@@ -105,13 +105,9 @@ def contenders(
         Laps(make(replace(task, visibility=visibility)), own_turn, size, OWN, visibility)
         for visibility in VISIBILITIES
     ]
-    absent: list[Params] = []
-    for peer in others:
-        found = peers.load(peer, task)
-        laps.append(Laps(found, turn, size, peer.library))
-        if isinstance(found, str):
-            absent.append(laps.pop().params | {"skipped": found})
-    return laps, absent
+    found = peers.load(peer, task)
+    laps.append(Laps(found, turn, size, peer.library))
+    return laps, [laps.pop().params | {"skipped": found}] if isinstance(found, str) else []
 
 
 def speed_rows(
@@ -123,11 +119,11 @@ def speed_rows(
 
 
 def rows_beside(
-    name: str, laps: Sequence[Laps], params: Params, targets: Mapping[str, float] | None = None
+    name: str, laps: Sequence[Laps], params: Params, target: float | None = None
 ) -> list[Row]:
     """Return a row per peer: tgflow's speed at the peer's visibility, with the peer's as baseline.
 
-    `targets` are of their ratio, by library.
+    `target` is that of their ratio.
     """
     own = {each.visibility: each.median for each in laps if each.library == OWN}
     return [
@@ -137,7 +133,7 @@ def rows_beside(
             "events/s",
             params | each.params,
             baseline=each.median,
-            target_ratio=(targets or {}).get(each.library),
+            target_ratio=target,
         )
         for each in laps
         if each.library != OWN

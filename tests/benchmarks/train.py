@@ -1,6 +1,6 @@
 """Training speed and held-out AP of models against other installed libraries, and by threads."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -19,9 +19,7 @@ from tgflow.cli.benchmarks.train import THREADS, TURN, set_threads, training_eve
 from tgflow.nn._native import has_bfloat16
 from tgflow.run.machine import num_cores
 
-TGN_TIMES_FASTER = {"torch_geometric": 3.0}
-TGN_TIMES_FASTER_BF16 = {"torch_geometric": 4.0}
-TGAT_TIMES_FASTER = {"tgm-lib": 33.0}
+TGN_TIMES_FASTER, TGN_TIMES_FASTER_BF16, TGAT_TIMES_FASTER = 3.0, 4.0, 33.0
 """Targets of tgflow's speed relative to a peer, at the peer's visibility."""
 HELD_OUT_EVENTS, SEEDS = 40_000, (0, 1)
 SETTINGS: Mapping[str, dict[str, Any]] = {
@@ -105,24 +103,20 @@ def run(options: Options) -> list[Row]:
         rows += tgn_rows(task, params, options) + tgat_rows(task, params, options)
         if has_bfloat16():
             task, params = replace(task, precision="bf16"), params | {"precision": "bf16"}
-            rows += tgn_rows(task, params, options, peers.TGN[:1], TGN_TIMES_FASTER_BF16)
+            rows += tgn_rows(task, params, options, TGN_TIMES_FASTER_BF16)
         return rows
 
 
 def tgn_rows(
-    task: Task,
-    params: Params,
-    options: Options,
-    others: Sequence[peers.Peer] = peers.TGN,
-    targets: Mapping[str, float] = TGN_TIMES_FASTER,
+    task: Task, params: Params, options: Options, target: float = TGN_TIMES_FASTER
 ) -> list[Row]:
-    """TGN against peers, batch by batch on the same events: speed and held-out AP."""
-    laps, absent = contenders(own_tgn, task, others, TURN)
+    """TGN against its peer, batch by batch on the same events: speed and held-out AP."""
+    laps, absent = contenders(own_tgn, task, peers.TGN, TURN)
     race(laps, task.num_batches, options)
     for each in laps:
         each.evaluate()
     rows = speed_rows("TGN training", laps, absent, params)
-    rows += rows_beside("TGN training", laps, params, targets)
+    rows += rows_beside("TGN training", laps, params, target)
     return rows + [
         Row("TGN held-out AP", each.held_out_ap, "", params | each.params) for each in laps
     ]
@@ -191,8 +185,7 @@ def model_rows(task: Task, params: Params, options: Options) -> list[Row]:
 def rows_beside_peer(task: Task, params: Params, options: Options, model: str) -> list[Row]:
     """Return the speeds of a tgflow model and of its peer, which trains one batch a turn."""
     make, peer, times_faster, own_turn, _ = OTHERS[model]
-    laps, absent = contenders(lambda task: Own(task, make(task)), task, (peer,), 1, own_turn)
+    laps, absent = contenders(lambda task: Own(task, make(task)), task, peer, 1, own_turn)
     race(laps, task.num_batches, options)
     rows = speed_rows(f"{model} training", laps, absent, params)
-    targets = {peer.library: times_faster}
-    return rows + rows_beside(f"{model} training", laps, params, targets)
+    return rows + rows_beside(f"{model} training", laps, params, times_faster)

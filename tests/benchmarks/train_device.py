@@ -49,9 +49,9 @@ def peer_rows(task: Task, params: Params, device: str | Device, options: Options
     """Measure the models and their peers in turns, all with everything on the GPU."""
     name = device if isinstance(device, str) else "cpu"
     task = replace(task, train_stop=min(task.train_stop, PEER_EVENTS), device=name)
-    for model, make, others in (("TGN", own_tgn, peers.TGN), ("TGAT", own_tgat, peers.TGAT)):
+    for model, make, peer in (("TGN", own_tgn, peers.TGN), ("TGAT", own_tgat, peers.TGAT)):
         turn = TURN if model == "TGN" else PEER_TURN
-        laps, absent = contenders(partial(make, device=device), task, others, turn)
+        laps, absent = contenders(partial(make, device=device), task, peer, turn)
         for each in [each for each in laps if each.library != OWN]:
             try:
                 each.run()

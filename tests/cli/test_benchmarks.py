@@ -259,7 +259,7 @@ def test_benchmark_runs(run, monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "peer",
-    [*peers.TGN, *peers.TGAT, peers.GRAPHMIXER, peers.DYGFORMER, peers.TPNET],
+    [peers.TGN, peers.TGAT, peers.GRAPHMIXER, peers.DYGFORMER, peers.TPNET],
     ids=lambda peer: peer.adapter,
 )
 def test_installed_peers_run_the_same_task(peer):

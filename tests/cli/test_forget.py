@@ -172,20 +172,6 @@ def test_memory_rows_of_a_horizon_lose_the_forgotten_node(tgflow, learn, tmp_pat
     assert tgflow("run", "--resume", "-o", "out", "--append", "more.csv").code == 0
 
 
-@SLOW
-def test_id_that_comes_again_is_a_new_node(tgflow, learn, tmp_path):
-    learn()
-    num = len(tg.open_run(tmp_path / "out").ids)
-    assert tgflow("forget", "out", "--node", GONE).code == 0
-    write_events(tmp_path / "more.csv", 60, 300)
-    ran = tgflow("run", "--resume", "-o", "out", "--append", "more.csv")
-    assert ran.code == 0, ran.err
-    run = tg.open_run(tmp_path / "out")
-    assert run.ids.find([GONE]).tolist() == [num]
-    assert tgflow("forget", "out", "--node", GONE).code == 0
-    assert tg.open_run(tmp_path / "out").ids.decode(torch.tensor([num])) != [ERASED]
-
-
 def killed_at(position, monkeypatch, act):
     """Kill the run when it has learned `position` events, after `act`."""
     record = runner.Runner._record

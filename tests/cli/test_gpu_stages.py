@@ -1,11 +1,8 @@
 """`make gpu`: independent stages and the results they record."""
 
 import json
-import subprocess
 import sys
 from argparse import Namespace
-
-import pytest
 
 from benchmarks.gpu_goals import GOALS
 from benchmarks.results import load
@@ -56,54 +53,6 @@ def test_steps_share_the_seconds_of_a_command_and_logs_are_packed_after_each(tmp
         ] * 2
     assert "--signal=KILL 8 true" in (logs / "one.log").read_text()
     assert "./one.log" in (logs / "two.log").read_text()
-
-
-def test_missing_packages_are_named_before_anything_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(gpu_stages, "BUILT", tmp_path)
-    monkeypatch.setattr(gpu_stages, "find_spec", lambda name: None if name[:3] == "pyd" else name)
-    monkeypatch.setitem(STAGES, "smoke", lambda given: pytest.fail("a step has begun"))
-    assert main(["smoke", "--logs", str(tmp_path / "logs")]) == 1
-    error = capsys.readouterr().err
-    assert "no pydantic, pydantic_core here; install them" in error
-    assert "make gpu WHEELS=" in error
-    (tmp_path / "pydantic-2.13-py3-none-any.whl").touch()
-    assert gpu_stages.missing(["build"], tmp_path) == ["pydantic_core"]
-    (tmp_path / "pydantic_core").mkdir()
-    assert gpu_stages.missing(["smoke"], None) == ["pydantic"]
-
-
-def test_changed_kernels_are_sanitized_after_a_planted_fault(tmp_path, monkeypatch):
-    def git(*words):
-        name = ["-c", "user.name=x", "-c", "user.email=x"]
-        subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, capture_output=True)
-
-    def write(name, text):
-        file = tmp_path / "csrc/cuda" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    sanitizer = tmp_path / "sanitizer"
-    monkeypatch.setattr(gpu_stages, "ROOT", tmp_path)
-    monkeypatch.setattr(gpu_stages.shutil, "which", lambda name: str(sanitizer))
-    for name in "ab":
-        write(f"{name}.cu", f'extern "C" __global__ void {name}(int* x) {{}}\n')
-    assert gpu_stages.kernel_names("HEAD") == ["a", "b"], "there is no git"
-    for words in (["init"], ["add", "."], ["commit", "-m", "x"]):
-        git(*words)
-    given = Namespace(base="HEAD")
-    assert "no kernel has changed" in [*gpu_stages.sanitize(given)][-1].status
-    write("b.cu", 'extern "C" __global__ void c(int* x) {}\n')
-    planted, *tools = gpu_stages.sanitize(given)
-    assert [gpu_stages.KERNEL.findall(gpu_stages.FAULT)] == [["planted"]]
-    assert all("--kernel-name=kernel_name=c" in step.command for step in tools)
-    assert not any("--kernel-name=kernel_name=a" in step.command for step in tools)
-    for status, found in ((9, "passed"), (0, "failed with status 0")):
-        sanitizer.write_text(f"#!/bin/sh\nexit {status}\n")
-        sanitizer.chmod(0o700)
-        assert planted.run(tmp_path) == found
-    write("d.hpp", "")
-    git("add", ".")
-    assert gpu_stages.kernel_names("HEAD") == ["a", "c"]
 
 
 def test_rows_are_returned_with_the_logs(tmp_path, monkeypatch, capsys):

@@ -152,14 +152,6 @@ def test_resume_by_another_process_or_command_is_refused(tgflow, whole):
 # Damage
 
 
-def test_damaged_checkpoint_is_set_aside_and_an_older_one_used(run, resume, whole):
-    assert run("--limit", 300, *STEP).code == 0
-    (max(Path("out/checkpoints").iterdir()) / "model.safetensors").write_bytes(b"")
-    assert resume("--limit", 400).code == 0
-    same_run(whole, Path("out"))
-    assert "was set aside as corrupt-" in Path("out/run.log").read_text()
-
-
 def flip_manifests():
     for manifest in Path("out/checkpoints").glob("ckpt-*/manifest.json"):
         data = bytearray(manifest.read_bytes())

@@ -9,11 +9,10 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv as csv_files
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -201,38 +200,6 @@ def test_last_event_of_a_quiet_followed_file_is_scored_within_two_seconds(tgflow
     assert ran.code == 0
     assert "--allowed-lateness is 30s, but after 1s without a row all events are rel" in ran.err
     assert min(seconds.result()) < 2, "but for a loaded machine both are"
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_each_event_is_once_in_the_file_of_its_day_after_kills(
-    run, resume, tgflow, tmp_path, monkeypatch, kind
-):
-    stream, to = tmp_path / "pay.csv", f"scores-{{day}}.{kind}"
-    head, *lines = stream.read_text().splitlines()
-    times = [f"{1_600_000_000 + 2000 * i}" for i in range(SIZE)]
-    rows = [(*line.split(",")[:2], t, f"p-{t}") for line, t in zip(lines, times, strict=False)]
-    stream.write_text("\n".join([head, *map(",".join, rows)]) + "\n")
-    crash_at(monkeypatch, 100)
-    assert run("--scores", to, "--checkpoint-batches", 1).code == 70
-    written = sorted(path.name for path in tmp_path.glob("scores-*"))
-    crash_at(monkeypatch, 200)
-    (tmp_path / f"scores-2020-09-17.{kind}").touch()  # created by a rotation that was killed
-    assert resume("--checkpoint-batches", 1000).code == 70
-    crash_at(monkeypatch, None)
-    assert resume("--checkpoint-batches", 1).code == 0
-    files = sorted(tmp_path.glob("scores-*"))
-    assert [file.name for file in files] == [f"scores-2020-09-{d}.{kind}" for d in range(13, 19)]
-    assert set(written) <= {file.name for file in files}
-    read = pq.read_table if kind == "parquet" else csv_files.read_csv
-    tables = [read(file) for file in files]
-    assert [i for each in tables for i in each["position"].to_pylist()] == [*range(SIZE)]
-    for file, each in zip(files, tables, strict=True):
-        days = {str(datetime.fromtimestamp(t, UTC).date()) for t in each["t"].to_pylist()}
-        assert file.name[7:17] in days
-    assert tgflow("score", "out", "--json").code == 0
-    assert tgflow("info", "out", "--json").json["scores"]["bytes"] >= sum(
-        file.stat().st_size for file in files
-    )
 
 
 def test_old_days_of_scores_are_removed_but_not_those_that_a_checkpoint_needs(tmp_path):

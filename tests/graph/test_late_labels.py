@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import begin_by_scan, graph_events
-from tgflow import EventBatch, TemporalGraph
+from tgflow import TemporalGraph
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph.events import NO_LABEL, LateLabels
 from tgflow.graph.log import Added, EventLog, Horizon
-from tgflow.train.plans import MicroBatcher
 from tgflow.train.trainer_state import graph_of, save_graph
 
 LABELS = [0, 1, 7, NO_LABEL]
@@ -162,31 +161,6 @@ def resumed(checkpoint, items):
     return graph
 
 
-@given(items=labeled_streams(), cut=st.integers(0, 12), kept=st.booleans())
-def test_checkpoint_and_replay_of_later_entries_give_the_same_labels(items, cut, kept):
-    """A checkpoint has the entries before its position, and those that no stream repeats."""
-    graph = TemporalGraph()
-    fed(items, graph, False)
-    cut = min(cut, graph.num_events)
-    if kept:
-        graph.log.late.add(late_of([(0, 5, 0)]), in_stream=False)
-        cut = graph.num_events
-    writer = Checkpoint({})
-    save_graph(writer, graph, cut)
-    again = graph_of(writer)
-    num, late = len(again.log.late), graph.log.late
-    assert num == (len(late) if kept else sum(e[3] < cut for e in entries_of(items)[1]))
-    rest, at = late.read(num, len(late)), torch.arange(len(late))[num:]
-    for position in range(cut, graph.num_events + 1):
-        mine = (rest["written_at"] == position).nonzero().flatten()
-        again.log.add_labels(LateLabels(*(rest[name][mine] for name in ("eid", "label", "t"))))
-        if position < graph.num_events:
-            again.append(graph.log.read(position, position + 1))
-    assert len(again.log.late) == len(late) == num + len(at)
-    for name, column in late.read(0, len(late)).items():
-        assert torch.equal(again.log.late.read(0, len(late))[name], column)
-
-
 def test_adding_counts_and_refuses_unknown_events():
     graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 1, 6)))
     rows = [(1, 3, 6), (0, 1, 6), (0, 1, 8), (0, 2, 7)]
@@ -197,12 +171,3 @@ def test_adding_counts_and_refuses_unknown_events():
     assert len(graph.log.late) == 3
     with pytest.raises(ValueError, match=r"t must be int64 \[1\], got torch.float32"):
         LateLabels([0], [1], torch.zeros(1))
-
-
-def test_micro_batcher_writes_labels_where_the_stream_has_them():
-    graph = TemporalGraph()
-    events = graph_events(*((0, 1, t) for t in range(7)))
-    stream = [events[:3], late_of([(0, 1, 0)]), events[3:], late_of([(6, 2, 6)])]
-    assert len([*MicroBatcher(graph, 0, 0, 2, 0).tasks(stream)]) == 4
-    assert graph.log.late.read(0, 2)["written_at"].tolist() == [3, 7]
-    assert isinstance(graph.log.read(0, 7), EventBatch)

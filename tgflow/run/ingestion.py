@@ -194,7 +194,7 @@ def open_ingest(run: RunContext, opened: ExitStack) -> Ingest:
         skip_to=run.trainer.position,
         first=run.directory.first,
         clock_limit=config.order.max_time_jump is None
-        and (is_endless(address) or config.stream.follow or is_pipe(address)),
+        and (is_endless(config.stream.path) or config.stream.follow or is_pipe(config.stream.path)),
         keep_event_ids=config.scores.to is not None and config.stream.event_id is not None,
         labels=open_labels(run),
         stop=lambda: run.flow.stopped,

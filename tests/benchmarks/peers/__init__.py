@@ -1,6 +1,5 @@
 """Adapters of other libraries over their public classes, each optional."""
 
-from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
@@ -19,18 +18,13 @@ class Peer(NamedTuple):
 
 NOT_INSTALLED = f"not installed: {install_command('bench')}"
 """Reason of the skipped row of a library that is not installed."""
-TGN = (
-    Peer("torch_geometric", "benchmarks.peers.pyg", "PygTgn"),
-    Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgn"),
-)
-TGAT = (Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgat"),)
+TGN = Peer("torch_geometric", "benchmarks.peers.pyg", "PygTgn")
+TGAT = Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgat")
 GRAPHMIXER = Peer("tgm-lib", "benchmarks.peers.tgm", "TgmGraphMixer")
 DYGFORMER = Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmDyGFormer")
 TPNET = Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmTPNet")
-SAMPLERS = (
-    Peer("torch_geometric", "benchmarks.peers.pyg_sampler", "PygSampler"),
-    Peer("tgm-lib", "benchmarks.peers.tgm_sampler", "TgmSampler"),
-)
+SAMPLER = Peer("torch_geometric", "benchmarks.peers.pyg_sampler", "PygSampler")
+"""Of several libraries the fastest, of those that were measured."""
 
 
 def load(peer: Peer, *args: Any) -> Any:
@@ -43,12 +37,3 @@ def load(peer: Peer, *args: Any) -> Any:
     except ModuleNotFoundError as error:
         return f"{NOT_INSTALLED} ({error})"
     return adapter(*args)
-
-
-def load_all(peers: Iterable[Peer], *args: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return adapters by library, and the reasons for skipping others."""
-    loaded = {peer.library: load(peer, *args) for peer in peers}
-    return (
-        {library: found for library, found in loaded.items() if not isinstance(found, str)},
-        {library: reason for library, reason in loaded.items() if isinstance(reason, str)},
-    )

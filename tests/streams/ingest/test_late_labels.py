@@ -6,12 +6,11 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from helpers.effort import cases
 from helpers.ingestion import ListSource, MemoryLog, Row, World, events_of, in_order, judge_rows
-from helpers.strategies import begin_by_scan, graph_events
+from helpers.strategies import begin_by_scan
 from tgflow import TemporalGraph
 from tgflow.graph.events import LateLabels
 from tgflow.graph.ids import NodeIds
@@ -21,7 +20,7 @@ from tgflow.streams.ingest import late_labels
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ingest_state import IngestState
-from tgflow.streams.ingest.late_labels import EventIndex, LateLabelReader, edge_keys, hashed
+from tgflow.streams.ingest.late_labels import LateLabelReader
 
 CONFIG = OrderConfig(allowed_lateness=3, dedup_window=1000)
 
@@ -299,10 +298,6 @@ def test_labels_that_arrive_have_the_recorded_positions_after_crashes(seed, by_i
     assert sum(report[kind] for kind in kinds) == len(labels)
 
 
-def ids_of(values):
-    return pa.array(values, pa.string())
-
-
 def test_labels_added_between_polls_are_on_disk_and_counted():
     rows = [Row(1, 2, 10, event_id=1), Row(3, 4, 20, event_id=2), Row(1, 2, 30, event_id=3)]
     log = MemoryLog()
@@ -337,31 +332,3 @@ def test_labels_added_between_polls_are_on_disk_and_counted():
         add((1, 1, 15))
     with pytest.raises(SourceExpired, match="resume with --label-stream or --label-token"):
         list(Ingest(ListSource({0: rows}), CONFIG, log=log))
-
-
-def test_index_finds_the_first_two_events_of_each_key():
-    rng, index, keys, first = random.Random(1), EventIndex(), [], 0
-    for size in (0, 3, 50, 1, 1, 200, 7):
-        more = [rng.randrange(60) for _ in range(size)]
-        keys += more
-        index.add(np.array(more, np.int64))
-        first = max(first, rng.randrange(len(keys) // 2 + 1))
-        index.drop(first)
-        since = np.array([rng.randint(first, len(keys)) for _ in range(70)])
-        found = index.find(np.arange(70), since)
-        for key in range(70):
-            mine = [i for i, each in enumerate(keys) if each == key and i >= since[key]]
-            assert [x for x in found[:, key].tolist() if x < 10**6] == mine[:2]
-
-
-def test_keys_differ_by_each_part_of_an_event():
-    src, dst = hashed(ids_of(["a", "b", "a", "b"])), hashed(ids_of(["b", "a", "b", "b"]))
-    keys = edge_keys(src, dst, np.array([1, 1, 2, 1]))
-    assert len({*keys.tolist()}) == 4
-    assert hashed(pa.array([5, -1])).tolist() == [5, -1]
-
-
-def test_ids_that_were_not_kept_are_named():
-    graph = TemporalGraph.from_events(graph_events((0, 1, 5)))
-    with pytest.raises(ValueError, match=r"ids of 1 events were not kept.* by='edge'"):
-        LateLabelReader(by_id=True).restore(IngestState(1), graph.log, NodeIds())

@@ -33,7 +33,6 @@ from tgflow.streams.errors import (
     NoTopicError,
     SourceExpired,
     SourceMismatch,
-    SourceRefused,
     SourceTruncated,
     SourceUnavailable,
 )
@@ -150,11 +149,6 @@ def test_finished_run_continues_to_the_current_end(shared_broker, topic):
     assert positions[1]["offset"] == 10
 
 
-def test_empty_topic_has_ended(shared_broker, topic):
-    shared_broker.create(topic, 3)
-    assert read_all(shared_broker, topic).rows == {0: [], 1: [], 2: []}
-
-
 def test_full_queue_of_an_unrequested_partition_does_not_block_others(shared_broker, topic):
     fill(shared_broker, topic, 1000, 2, batch_size=2000)
     source = open_source(shared_broker, topic, queue_records=100)
@@ -193,14 +187,6 @@ def test_partially_fetched_partition_is_read_after_a_pause(
         read_until(lambda: seen[1 - in_part] == 250)
         connection.pause(())
         read_until(lambda: seen[in_part] == 250)
-
-
-def test_invalid_options_are_refused_immediately(shared_broker, topic):
-    shared_broker.create(topic, 1)
-    source = open_source(shared_broker, topic, options={"no_such_option": 1})
-    with pytest.raises(SourceRefused, match="no_such_option"):
-        source.start({})
-    source.close()
 
 
 @pytest.mark.parametrize(

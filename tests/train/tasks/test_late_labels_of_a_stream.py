@@ -288,16 +288,6 @@ def test_decoder_learns_late_labels_from_kept_inputs(delay, changes):
     assert out.any()
 
 
-def test_longer_horizon_than_the_stream_gives_the_bits_of_none():
-    plain, within = trainer_of("20m"), trainer_of("20m", horizon=Horizon(SIZE * 2, 10**9))
-    for each in (plain, within):
-        each.run(late_stream())
-    (tensors, notes), (others, own) = state_of(plain), state_of(within)
-    assert own.pop("graph")["horizon"] != notes.pop("graph")["horizon"]
-    assert own == notes
-    assert all(torch.equal(x, others[name]) for name, x in tensors.items())
-
-
 def test_label_of_an_event_before_the_horizon_is_refused_and_counted():
     trainer = trainer_of(horizon=Horizon(96))
     trainer.run([events_without()])
