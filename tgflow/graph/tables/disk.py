@@ -44,28 +44,23 @@ class DiskRows(RowStorage):
 
     @property
     def num_rows(self) -> int:
-        """Rows in the file."""
         return 0 if self._file is None else len(self._file)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory: the I/O buffers."""
         return 0 if self._reader is None else self._reader.buffer_bytes
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Write rows behind the first `size`: all of them, or raise OSError and write none."""
         assert self._file is not None
         self._is_changed = True
         self._file.append(rows.cpu())
 
     def truncate(self, size: int) -> None:
-        """Remove the rows from `size` on."""
         assert self._file is not None
         self._is_changed = True
         self._file.truncate(size)
 
     def forget(self, first: int) -> None:
-        """Free the disk space of the rows before `first`."""
         assert self._file is not None
         self._is_changed = True
         self._file.forget(first)
@@ -91,19 +86,16 @@ class DiskRows(RowStorage):
         out.copy_(pinned, non_blocking=True)
 
     def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest:
-        """Start to read rows into `out`, which must stay alive until done; both on the CPU."""
         assert self._reader is not None
         request: _native.RowRequest = self._reader.start(ids, size, out)
         return request
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return a copy of consecutive rows."""
         rows = torch.empty(stop - start, self.row_bytes, dtype=torch.uint8)
         self.gather(torch.arange(start, stop), rows, stop)
         return rows
 
     def close(self) -> None:
-        """Sync, and close the file after pending reads."""
         assert self._file is not None
         try:
             if self._is_changed:
