@@ -22,16 +22,14 @@ class DiskRows(RowStorage):
 
     placement = "disk"
 
-    def __init__(
-        self, row_bytes: int, kind: str, path: Path | None, budget: int, reads: str = "auto"
-    ) -> None:
+    def __init__(self, row_bytes: int, kind: str, path: Path | None, budget: int) -> None:
         self.row_bytes = row_bytes
         if "\0" in str(path):
             raise ValueError(f"path holds a null byte: {str(path)!r}")
         named, is_new = (_temporary(), True) if path is None else (path, not path.exists())
         self._file: _native.RowFile | None = _native.RowFile(str(named), row_bytes, kind)
         try:
-            self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, reads)
+            self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, "auto")
         except BaseException:
             if is_new:
                 named.unlink()
