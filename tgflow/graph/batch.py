@@ -472,7 +472,8 @@ def _fields_of(kind: type[Any], annotated: str) -> tuple[list[str], Callable[[An
 
 def _held(part: Any, annotated: str = "Tensor") -> dict[str, Any]:
     """Return the fields of one type that are not None, by name."""
-    names, values = _fields_of(type(part), annotated)
+    kind: Any = type(part)
+    names, values = _fields_of(kind, annotated)
     return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
 
 
