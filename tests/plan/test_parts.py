@@ -72,7 +72,7 @@ def test_negatives_file_uses_the_node_ids_of_the_stream(tmp_path):
     with pytest.raises(ValueError, match=r"node 70 is not in the stream; .*version"):
         FixedNegatives.load(path, NodeIds(), 10)
     save_file({"start": torch.tensor([0.0]), "dst": columns["dst"]}, path)
-    with pytest.raises(ValueError, match=r"start must be a list of int64, got float32"):
+    with pytest.raises(ValueError, match=r"start must be one column of int64"):
         FixedNegatives.load(path, ids, 10)
     path.write_text("no")
     with pytest.raises(ValueError, match="is not a file of negatives"):

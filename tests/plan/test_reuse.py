@@ -20,7 +20,7 @@ from tgflow.graph.batch import Batch, Block
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import Loader, Plan, reuse
 from tgflow.plan._native import ReuseMap, padded_rows
-from tgflow.plan.reuse import BatchReuse, HopReuse, ReuseProgress, ReuseRule, ReusingPlan, Walk
+from tgflow.plan.reuse import BatchReuse, HopReuse, ReuseProgress, ReusingPlan, Walk
 
 EVENTS = made_events(300)
 HOW = {"strategy": "recent", "with_memory": False, "counts": ()}
@@ -33,9 +33,9 @@ def recent_plan(graph: TemporalGraph | None = None, **changes: object) -> Plan:
 
 def reusing(plan: Plan, staleness: int = 4, *, pads: bool = False) -> ReusingPlan:
     """The plan, with rows reused at all hops below the first."""
-    rule, none = ReuseRule(staleness, 0.3), torch.empty(0, dtype=torch.int64)
+    none = torch.empty(0, dtype=torch.int64)
     hops = [
-        HopReuse(plan, hop, rule, 100_000, pads, ReuseProgress(), (none,) * 4)
+        HopReuse(plan, hop, staleness, 0.3, 100_000, pads, ReuseProgress(), (none,) * 4)
         for hop in range(1, len(plan.draws.fanouts))
     ]
     return ReusingPlan(plan, hops)

@@ -104,7 +104,7 @@ class Block:
             return
         for start in range(0, len(self.target), size):
             part = slice(start, start + size)
-            columns: dict[str, Any] = {name: x[part] for name, x in _columns(self).items()}
+            columns: dict[str, Any] = {name: x[part] for name, x in _held(self).items()}
             columns |= {"edge_table": self.edge_table}
             yield replace(self, **columns, target_lists=None, neighbor_lists=None)
 
@@ -139,8 +139,7 @@ class HostEvents:
 
     def part(self, rows: slice | Tensor) -> HostEvents:
         """Return some of the events, of the same batch."""
-        columns = {name: column[rows] for name, column in _columns(self).items()}
-        return replace(self, **columns)  # type: ignore[arg-type]
+        return replace(self, **{name: column[rows] for name, column in _held(self).items()})
 
 
 @described
@@ -377,13 +376,13 @@ class Batch(StepBatch):
         """Return its tensors, each once even if fields share it, without those of `host`."""
         if self.lent is not None and all(map(is_, _HOLDERS(self), self.lent.holders)):
             return self.lent.tensors
-        columns = [*_columns(self).values()]
-        columns += (column for lists in _lists(self).values() for column in lists)
+        columns = [*_held(self).values()]
+        columns += (column for lists in _held(self, "RowLists").values() for column in lists)
         for block in self.blocks:
-            columns += _columns(block).values()
-            columns += (column for lists in _lists(block).values() for column in lists)
+            columns += _held(block).values()
+            columns += (column for lists in _held(block, "RowLists").values() for column in lists)
             if block.reused is not None:
-                columns += _columns(block.reused).values()
+                columns += _held(block.reused).values()
         return list({id(column): column for column in columns}.values())
 
     def map(self, copy: Callable[[Tensor], Tensor]) -> Batch:
@@ -391,8 +390,8 @@ class Batch(StepBatch):
         copies = {id(column): copy(column) for column in self.tensors()}
 
         def copied(part: Batch | Block | ReusedRows) -> dict[str, Any]:
-            made: dict[str, Any] = {name: copies[id(x)] for name, x in _columns(part).items()}
-            for name, lists in _lists(part).items():
+            made: dict[str, Any] = {name: copies[id(x)] for name, x in _held(part).items()}
+            for name, lists in _held(part, "RowLists").items():
                 made[name] = type(lists)(*(copies[id(x)] for x in lists))
             return made
 
@@ -415,10 +414,8 @@ class Batch(StepBatch):
 def joined(batches: Sequence[Batch]) -> Batch:
     """Return one batch with the events of several: all new, of one plan, without reuse.
 
-    Rows are not deduplicated across the batches. Facts about a pass are those of the first.
-
-    Args:
-        batches: At least one, with equal numbers of negatives and of neighbors.
+    Rows are not deduplicated across the batches, which have equal numbers of negatives and of
+    neighbors. Facts about a pass are those of the first.
     """
     if len(batches) == 1:
         return batches[0]
@@ -473,15 +470,10 @@ def _fields_of(kind: type[Any], annotated: str) -> tuple[list[str], Callable[[An
     return names, attrgetter(*names, "__class__", "__class__")  # a tuple of any number of fields
 
 
-def _columns(part: Batch | Block | ReusedRows | HostEvents) -> dict[str, Tensor]:
+def _held(part: Any, annotated: str = "Tensor") -> dict[str, Any]:
+    """Return the fields of one type that are not None, by name."""
     kind: Any = type(part)
-    names, values = _fields_of(kind, "Tensor")
-    return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
-
-
-def _lists(part: Batch | Block | ReusedRows) -> dict[str, RowLists]:
-    kind: Any = type(part)
-    names, values = _fields_of(kind, "RowLists")
+    names, values = _fields_of(kind, annotated)
     return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
 
 
@@ -492,10 +484,7 @@ _HOLDERS = attrgetter(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share(StepBatch):
-    """Consecutive slices of a batch, and host-side facts about the whole batch.
-
-    Trainers use it like a batch: numbers, positions and host events are those of the whole.
-    """
+    """Consecutive slices of a batch, and host-side facts about the whole batch."""
 
     slices: tuple[Batch, ...]
     """In order, at least one; if a batch has fewer rows than slices some are empty."""
@@ -517,11 +506,7 @@ class Share(StepBatch):
 
     @classmethod
     def of(cls, slices: Sequence[Batch]) -> Self:
-        """Return the share of the given slices of one batch, or of a batch as its only slice.
-
-        Raises:
-            ValueError: If there are none, or they are not consecutive slices of one batch.
-        """
+        """Return the share of consecutive slices of one batch, or of a batch as its only slice."""
         if not slices:
             raise ValueError("a share has at least one slice, got none")
         first = slices[0]

@@ -31,13 +31,7 @@ NUM_RELATIONS = 2**16
 
 
 class Column(NamedTuple):
-    """Declaration of a column of events.
-
-    Args:
-        dtype: Type of its values.
-        form: Its shape, for messages; a batch of B events has B rows.
-        is_required: Whether every batch must have it.
-    """
+    """Dtype of a column of events, its shape in messages, and whether every batch has it."""
 
     dtype: torch.dtype
     form: str
@@ -147,26 +141,19 @@ class EventBatch:
                 got = f"{column.dtype} {list(column.shape)}"
                 raise ValueError(f"{name} must be {expected}, got {got}")
         for name in ("src", "dst"):
-            column = getattr(self, name)
-            if size and int(column.min()) < 0:
-                row = int((column < 0).nonzero()[0])
-                raise ValueError(f"{name} of event {row} is {int(column[row])}; ids start at 0")
+            self._refuse(name, getattr(self, name) < 0, "ids start at 0")
         if self.relation is not None:
-            is_bad = (self.relation < 0) | (self.relation >= NUM_RELATIONS)
-            if bool(is_bad.any()):
-                row = int(is_bad.nonzero()[0])
-                raise ValueError(
-                    f"relation of event {row} is {int(self.relation[row])}; relations must be in "
-                    f"[0, {NUM_RELATIONS - 1}]"
-                )
+            is_outside = (self.relation < 0) | (self.relation >= NUM_RELATIONS)
+            self._refuse("relation", is_outside, f"relations must be in [0, {NUM_RELATIONS - 1}]")
         if self.weight is not None:
             is_bad = ~((self.weight >= 0) & self.weight.isfinite())
-            if bool(is_bad.any()):
-                row = int(is_bad.nonzero()[0])
-                value = float(self.weight[row])
-                raise ValueError(
-                    f"weight of event {row} is {value}; weights must be finite and at least 0"
-                )
+            self._refuse("weight", is_bad, "weights must be finite and at least 0")
+
+    def _refuse(self, name: str, is_bad: Tensor, rule: str) -> None:
+        if bool(is_bad.any()):
+            row = int(is_bad.nonzero()[0])
+            value = getattr(self, name)[row].item()
+            raise ValueError(f"{name} of event {row} is {value}; {rule}")
 
     def __len__(self) -> int:
         return len(self.src)
@@ -264,10 +251,8 @@ class LateLabels:
         for name in ("eid", "label", "t"):
             column = as_column(name, getattr(self, name))
             if column.dtype != torch.int64 or column.shape != (len(self.eid),):
-                raise ValueError(
-                    f"{name} must be int64 [{len(self.eid)}], got {column.dtype} "
-                    f"{list(column.shape)}"
-                )
+                got = f"{column.dtype} {list(column.shape)}"
+                raise ValueError(f"{name} must be int64 [{len(self.eid)}], got {got}")
             object.__setattr__(self, name, column)
 
     def __len__(self) -> int:
@@ -286,11 +271,7 @@ MICRO_BATCH_END = empty_events()
 
 
 def concat(batches: Sequence[EventBatch]) -> EventBatch:
-    """Return the concatenation of `batches`.
-
-    Raises:
-        ValueError: If only some have features (or relations, labels, or weights).
-    """
+    """Return the concatenation of `batches`; ValueError if only some have an optional column."""
     if not batches:
         return empty_events()
     columns: dict[str, Any] = {name: _concat_column(batches, name) for name in COLUMNS}

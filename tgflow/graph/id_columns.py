@@ -39,13 +39,8 @@ class IdColumn:
 def id_column(ids: Ids, name: str) -> IdColumn:
     """Return `ids` as a column for the core, copied only if their type requires it.
 
-    Args:
-        ids: Integers of any width, or strings. A column of no ids counts as integers.
-        name: Name of the column in messages.
-
-    Raises:
-        ValueError: If an id is missing, or an integer exceeds int64; the message has the row.
-        TypeError: If the ids are neither all integers nor all strings.
+    A column of no ids counts as integers. Raises ValueError with the row if an id is missing or
+    exceeds int64, and TypeError if they are neither all integers nor all strings.
     """
     if isinstance(ids, Tensor):
         return _tensor_column(ids, name)
@@ -59,7 +54,11 @@ def id_column(ids: Ids, name: str) -> IdColumn:
     if pa.types.is_integer(array.type) or len(array) == 0:
         return _integer_column(array, name)
     if _is_string(array.type):
-        return _string_column(array)
+        strings = array.cast(pa.large_string())
+        _, offsets, data = strings.buffers()
+        begin = strings.offset
+        rows = np.frombuffer(offsets, np.int64)[begin : begin + len(strings) + 1]
+        return IdColumn("strings", len(strings), (rows, b"" if data is None else data))
     raise _not_ids(name, str(array.type))
 
 
@@ -107,11 +106,7 @@ def first_missing(arrays: Iterable[pa.Array]) -> int | None:
 
 
 def read_ids(column: Any, kind: Kind) -> pa.Array:
-    """Return an Arrow column of ids as integers or strings; see `ids_of_kind`.
-
-    Raises:
-        ValueError: If a value is no id of that kind; the message has the first row.
-    """
+    """Return a column of ids as `ids_of_kind`; ValueError with the first row that is no such id."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     is_float = kind == "integers" and pa.types.is_floating(array.type)
     if is_float and (row := first_missing([array])) is not None:
@@ -144,14 +139,10 @@ def _texts(ids: pa.Array) -> pa.Array:
 
 
 def list_array(ids: Sequence[Any], strings: pa.DataType | None = None) -> pa.Array:
-    """Return a list of ids as an array of its type.
+    """Return a list of ids as an array of its type, or of `strings` (None: `pa.string()`).
 
     The type is passed to Arrow where all ids have one: to infer it, Arrow tries to import pandas
     each time.
-
-    Args:
-        ids: Integers or strings; a list with both, or others, is left to Arrow.
-        strings: Type of strings; None: `pa.string()`.
     """
     kinds = {*map(type, ids)}
     types = {int: pa.int64(), str: strings or pa.string()}
@@ -213,14 +204,6 @@ def _integer_column(array: pa.Array, name: str) -> IdColumn:
         raise _too_large(name, row, values[row])
     values = np.ascontiguousarray(values, np.int64)
     return IdColumn("integers", len(values), (values, None))
-
-
-def _string_column(array: pa.Array) -> IdColumn:
-    strings = array.cast(pa.large_string())
-    _, offsets, data = strings.buffers()
-    begin = strings.offset
-    rows = np.frombuffer(offsets, np.int64)[begin : begin + len(strings) + 1]
-    return IdColumn("strings", len(strings), (rows, b"" if data is None else data))
 
 
 def _is_string(kind: pa.DataType) -> bool:

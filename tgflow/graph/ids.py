@@ -151,12 +151,17 @@ class NodeIds:
             raise ValueError(f"dense must be int64 [Q], got {dense.dtype} {list(dense.shape)}")
         nodes = dense.cpu().contiguous()
         if isinstance(self._map, _native.StringIdMap):
-            offsets, data = _decode_strings(self._map, nodes)
+            offsets = torch.empty(len(nodes) + 1, dtype=torch.int64)
+            self._map.decode_offsets(nodes, offsets)
+            data = torch.empty(int(offsets[-1]), dtype=torch.uint8)
+            self._map.decode_bytes(nodes, data)
             buffers = [None, pa.py_buffer(offsets.numpy()), pa.py_buffer(data.numpy())]
             strings: list[str]
             strings = pa.Array.from_buffers(pa.large_string(), len(nodes), buffers).to_pylist()
             return strings
-        return _decode_ints(self._map or _native.IntIdMap(self.bipartite), nodes).tolist()
+        out = torch.empty_like(nodes)
+        (self._map or _native.IntIdMap(self.bipartite)).decode(nodes, out)
+        return out.tolist()
 
     def state_dict(self, num: int | None = None, start: int = 0) -> dict[str, Tensor]:
         """Return the state for `load_state_dict`, as tensors that share no memory with the map.
@@ -324,17 +329,3 @@ def _check_kind(column: IdColumn, kind: Kind, name: str) -> None:
             f"{name} holds {column.kind} but this map's ids are {kind}; "
             f"give all ids as one kind, or use one map for each"
         )
-
-
-def _decode_ints(ids: _native.IntIdMap, nodes: Tensor) -> Tensor:
-    out = torch.empty_like(nodes)
-    ids.decode(nodes, out)
-    return out
-
-
-def _decode_strings(ids: _native.StringIdMap, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    offsets = torch.empty(len(nodes) + 1, dtype=torch.int64)
-    ids.decode_offsets(nodes, offsets)
-    data = torch.empty(int(offsets[-1]), dtype=torch.uint8)
-    ids.decode_bytes(nodes, data)
-    return offsets, data

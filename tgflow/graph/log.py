@@ -204,29 +204,17 @@ class EventLog:
                 found[row] = start + own[0] if len(own) == 1 else NO_EVENT - 1
         return found
 
-    def add_labels(self, late: LateLabels) -> Added:
-        """Write late labels of a stream at the log's end, as `LateEntries.add`."""
-        return self.late.add(late)
-
     def map_file(self, start: int, stop: int, descriptor: int, offsets: Mapping[str, int]) -> bool:
-        """Hold the events `[start, stop)` in a file instead of memory.
+        """Hold the events `[start, stop)` in an open file instead of memory.
 
         The system then keeps only the pages that are read, and may drop them at any time. The file
         must not be shortened or written to, but may be closed and deleted. Others may be reading
-        and appending, and see no change.
-
-        Args:
-            start: First event; it and `stop` must be multiples of a page in each column.
-            stop: The event after the last.
-            descriptor: Open file with the columns.
-            offsets: Byte at which each column of the events begins, by name; multiples of a page.
+        and appending, and see no change. Ends of the range are multiples of a page in each column,
+        and so is the byte at which each column of the events begins, `offsets`.
 
         Returns:
             Whether all columns are mapped. The others stay in memory: the file has other values,
             or the system does not map it.
-
-        Raises:
-            IndexError: If the range is not within the log.
         """
         self._check_range(start, stop)
         held = {**_IN_CORE, **self._beside}
@@ -254,13 +242,14 @@ class EventLog:
         return position // self.piece * self.piece
 
     def forgettable(self, first: int) -> int:
-        """Return the position before which events may be forgotten, so that pieces stay whole."""
-        return min([self.start_of_piece(first), *(held.first for held in self._held)])
+        """Return the position before which events may be forgotten, and count their nodes.
 
-    def count_before(self, first: int) -> None:
-        """Count the nodes of the events before `first`, which are forgotten next."""
+        So that pieces stay whole, and events that are held.
+        """
+        first = min([self.start_of_piece(first), *(held.first for held in self._held)])
         if first > self.before[0]:
             self.before = first, NodeCount(self).upto(first)
+        return first
 
     def forget(self, first: int) -> None:
         """Free the columns that are not in the core of events before `first`."""
@@ -442,10 +431,8 @@ class LateEntries:
     Takes some 70 bytes an entry and 16 bytes an event, the latter from the first entry on, of those
     within the horizon. Any number of threads may read and add.
 
-    Args:
-        log: The log.
-        since: Returns the beginning of the horizon as of a position.
-        piece: Returns the number of entries that checkpoints keep together.
+    `since` returns the beginning of the horizon as of a position, and `piece` the number of entries
+    that checkpoints keep together.
     """
 
     def __init__(
@@ -483,15 +470,10 @@ class LateEntries:
         return self._known.first
 
     def add(self, late: LateLabels, *, in_stream: bool = True) -> Added:
-        """Write entries at the log's end.
+        """Write entries at the log's end; IndexError if an event is not in it: nothing is added.
 
-        Args:
-            late: The labels, of events of the log.
-            in_stream: Whether a stream yields them again after a resume from a checkpoint of the
-                log up to its end; if not, that checkpoint holds them.
-
-        Raises:
-            IndexError: If an event is not in the log; nothing is added.
+        With `in_stream` a stream yields them again after a resume from a checkpoint of the log up
+        to its end; otherwise that checkpoint holds them.
         """
         with self._lock:
             size, num = len(self._log), len(late)
@@ -533,8 +515,7 @@ class LateEntries:
     def _settle(self, *, after: int | None = None) -> None:
         """Order the entries that have become known as the log grew, after those known before.
 
-        Args:
-            after: Of a checkpoint's entries: those known up to this position are not kept.
+        Of a checkpoint's entries those known up to the position `after` are not kept.
         """
         if not len(self._waiting):  # of events, so that there are some
             return
@@ -609,11 +590,8 @@ class LateEntries:
     def find(self, eid: Tensor, at: int | Tensor) -> Tensor:
         """Return the places of the entries that give events their labels, int64 `[N]`; -1: none.
 
-        An entry's place is its rank in the order in which they became known, which never changes.
-
-        Args:
-            eid: Log positions, int64 `[N]`; negative ones have no entry.
-            at: Positions to see them from, below the log's end, int64 `[N]` or one.
+        As seen from positions `at` below the log's end. An entry's place is its rank in the order
+        in which they became known, which never changes. Negative events have no entry.
         """
         with self._lock:
             self._settle()
@@ -628,13 +606,7 @@ class LateEntries:
                 place = torch.where(is_ahead, before, place)
 
     def labels(self, eid: Tensor, at: int | Tensor, otherwise: Tensor) -> Tensor:
-        """Return the labels of events as seen from positions, int64 `[N]`.
-
-        Args:
-            eid: As in `find`.
-            at: As in `find`.
-            otherwise: Labels of those without a late label there, int64 `[N]`.
-        """
+        """Return the labels of events as seen from positions, or else `otherwise`, int64 `[N]`."""
         place = self.find(eid, at)
         with self._lock:
             label = self._written.at(self._known.at(place)[1])[1]
@@ -698,11 +670,7 @@ class LateEntries:
             return KeptEntries(number, place, never[never >= number].sort().values)
 
     def load(self, columns: Mapping[str, Tensor]) -> None:
-        """Add entries that `read` returned, after those there are.
-
-        Raises:
-            ValueError: If they are not of this log, or not in order.
-        """
+        """Add entries that `read` returned; ValueError if of another log, or not in order."""
         eid, label, t, at = (columns[name] for name in LATE_COLUMNS)
         if not len(eid):
             return
@@ -719,11 +687,7 @@ class LateEntries:
     def load_from(
         self, pieces: Iterable[Mapping[str, Tensor]], start: int, kept: KeptEntries, since: int
     ) -> None:
-        """Load entries from number `start` on into an empty log, as `kept(since)` was then.
-
-        Raises:
-            ValueError: As `load`.
-        """
+        """Load entries from number `start` on into an empty log, as `kept(since)` was then."""
         self._written.drop(start)
         self._known.drop(kept.place)
         self._of_event.drop(since)
@@ -738,9 +702,7 @@ class LateEntries:
 class NodeCount:
     """Number of nodes in a prefix of a log; for growing prefixes each event is read once.
 
-    Args:
-        log: The log.
-        least: Number of nodes of the events held now, some of which may be in no event any more.
+    Of the events held now it is `least`: some nodes may be in no event any more.
     """
 
     def __init__(self, log: EventLog, least: int = 0) -> None:

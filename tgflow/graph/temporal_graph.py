@@ -66,11 +66,7 @@ LEAST_BUDGET = 4096
 
 
 def edge_table(dim: int, table: Table | None) -> Table | None:
-    """Return the table of edge features: the given one, or a new one; None without any.
-
-    Raises:
-        ValueError: If the given table has another width, is not empty, or is not float32.
-    """
+    """Return the table of edge features: the given one, or a new one; None without any."""
     if table is None:
         return FeatureTable(dim) if dim else None
     if dim not in (0, table.dim):
@@ -85,25 +81,6 @@ def edge_table(dim: int, table: Table | None) -> Table | None:
 def width_of(table: Table | None) -> int:
     """Return the width of a table's rows, 0 without one."""
     return 0 if table is None else table.dim
-
-
-def check_width(events: EventBatch, dim: int) -> None:
-    """Raise ValueError unless the events' features have width `dim`, as the graph's."""
-    if events.x_dim != dim and (len(events) or events.x is not None):
-        raise ValueError(
-            f"the graph has edge features of width {dim}, the batch has {events.x_dim}; "
-            "create the graph with TemporalGraph(edge_x_dim=...)"
-        )
-
-
-def budget_of(device_budget: int | str) -> int:
-    """Return a memory budget in bytes."""
-    budget = parse_bytes(device_budget)
-    if budget < LEAST_BUDGET:
-        raise ValueError(
-            f"device_budget must be at least {LEAST_BUDGET} bytes, got {device_budget!r}"
-        )
-    return budget
 
 
 def on_host(events: EventBatch) -> EventBatch:
@@ -202,7 +179,11 @@ class TemporalGraph:
                 f"direction must be 'undirected', 'directed' or 'bipartite', got {direction!r}"
             )
         self.direction: Direction = direction
-        self.device_budget = None if device_budget is None else budget_of(device_budget)
+        self.device_budget = None if device_budget is None else parse_bytes(device_budget)
+        if self.device_budget is not None and self.device_budget < LEAST_BUDGET:
+            raise ValueError(
+                f"device_budget must be at least {LEAST_BUDGET} bytes, got {device_budget!r}"
+            )
         self.shard = Shard() if shard is None else shard
         """Shard of the nodes whose neighbors are stored."""
         if table not in ("host", "disk"):
@@ -275,7 +256,12 @@ class TemporalGraph:
         """
         events = on_host(events)
         with self._writing, mention_nodes(self._of_nodes, events):
-            check_width(events, width_of(self.edge_x))
+            dim = width_of(self.edge_x)
+            if events.x_dim != dim and (len(events) or events.x is not None):
+                raise ValueError(
+                    f"the graph has edge features of width {dim}, the batch has {events.x_dim}; "
+                    "create the graph with TemporalGraph(edge_x_dim=...)"
+                )
             t_last = self.log.t_last
             if t_last is None or len(events) == 0 or int(events.t[0]) >= t_last:
                 return self._append(events, allow_late)
@@ -389,7 +375,6 @@ class TemporalGraph:
         with self._writing, self._changes.making():
             self.log.late.forget(first)  # which orders them by the events, before these go
             log_first = self.log.forgettable(first)
-            self.log.count_before(log_first)
             self.backend.forget(first, log_first)
             self.log.forget(log_first)
             self._changes.forget(log_first)

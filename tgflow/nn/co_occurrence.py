@@ -15,15 +15,8 @@ def co_occurrence(batch: Batch, pairs: Pairs) -> Tensor:
     """Count each token's node in the sequences of both nodes of its pair.
 
     A node's sequence is the node itself, then its neighbors in `batch.blocks[0]`. Does not
-    synchronize.
-
-    Args:
-        batch: Of one block, with `k` neighbors.
-        pairs: Rows of the top frontier, `P` pairs.
-
-    Returns:
-        int32 `[P, 2, 1 + k, 2]`: for each token of the source's and destination's sequences, the
-        counts of its node in the source's and the destination's; 0 where a slot is empty.
+    synchronize. Returns int32 `[P, 2, 1 + k, 2]`: for each token of the source's and destination's
+    sequences, the counts of its node in the source's and the destination's; 0 in an empty slot.
     """
     block = batch.blocks[0]
     own = batch.nodes.index_select(0, block.target)

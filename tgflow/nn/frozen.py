@@ -17,11 +17,8 @@ class FrozenRows:
 
     Rows that are overwritten before `copy_to` has passed them are copied by `keep`, and all others
     page by page. One thread writes and one copies; neither waits for the other: a row that changes
-    while its page is copied has been kept before, and replaces what the page has.
-
-    Args:
-        size: Number of rows.
-        columns: Reads them; rows may move while they grow, and must stay otherwise.
+    while its page is copied has been kept before, and replaces what the page has. Rows may move
+    while they grow, and must stay otherwise.
     """
 
     def __init__(self, size: int, columns: Columns) -> None:

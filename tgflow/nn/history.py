@@ -134,17 +134,10 @@ class VersionHistory(nn.Module):
     def append(
         self, nodes: Tensor, heads: Tensor, rows: Tensor, clock: Tensor, position: int
     ) -> None:
-        """Keep the rows overwritten by a write at `position`: one of each of some distinct nodes.
+        """Keep the rows overwritten by a write at a log position: one of each of distinct nodes.
 
         Every write calls it, also one without rows. Only the last `capacity` rows are kept. CPU
-        only.
-
-        Args:
-            nodes: int64 `[R]`.
-            heads: Where the nodes' lists begin, as for `read`, int64 `[R]`.
-            rows: float32 `[R, width]`.
-            clock: int64 `[R, clock_width]`.
-            position: Log position of the write.
+        only. The nodes' lists begin at `heads`, as for `read`.
         """
         self._append(nodes, heads, rows, clock, self._position)
         self._position = position
@@ -191,10 +184,8 @@ class VersionHistory(nn.Module):
     def forget(self, first: int, settled: Tensor, dead: Tensor) -> None:
         """Drop the rows that were overwritten at a log position or before.
 
-        Args:
-            first: Log position.
-            settled: Heads of the nodes whose current rows are of that position or before.
-            dead: Those of them whose lists end.
+        `settled` are heads of the nodes whose current rows are of that position or before, and
+        `dead` those of them whose lists end.
         """
         size, oldest = min(self.next, self.capacity), max(0, self.next - self.capacity)
         old = (self.clock[:size, -1] <= first).nonzero().squeeze(1)
@@ -241,10 +232,7 @@ class VersionHistory(nn.Module):
             setattr(self, name, new)
 
     def state_dict(self) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return copies of the kept rows in the order of (origin, node), and their index.
-
-        Independent of unreadable rows and of the layout of the ring.
-        """
+        """Return copies of the kept rows by (origin, node), whatever the layout of the ring."""
         return self.frozen()()
 
     def frozen(self) -> Callable[[], dict[str, Tensor]]:
@@ -270,10 +258,7 @@ class VersionHistory(nn.Module):
     def load_state_dict(  # type: ignore[override]
         self, state: Mapping[str, Tensor], heads_of: Callable[[Tensor], Tensor] = torch.clone
     ) -> None:
-        """Load the state of a history of as many nodes; `num_events` stays.
-
-        `heads_of` returns where the list of each of its nodes begins.
-        """
+        """Load that of as many nodes; `heads_of` returns where their lists begin."""
         made = self
         if not self._on_host:
             made = VersionHistory(self.num_events, self.rows.shape[1], self.clock.shape[1])

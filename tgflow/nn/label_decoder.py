@@ -77,11 +77,9 @@ class LabelDecoder(nn.Module):
         return sum(self._widths)
 
     def forward(self, z: Tensor, batch: Batch) -> Tensor:
-        """Return the logits of the labels of a batch's events, float `[B, num_classes]`.
+        """Return the logits `[B, num_classes]` of events, without reading their labels.
 
-        Args:
-            z: Embeddings of the top frontier, float32 `[N, dim]`.
-            batch: The events, with `targets`, whose labels are not read.
+        `z` are embeddings of the top frontier, float32 `[N, dim]`.
         """
         return self._logits(*self._columns(z, batch), batch.targets.past)  # type: ignore[union-attr]
 
@@ -91,12 +89,7 @@ class LabelDecoder(nn.Module):
         return torch.cat(columns, dim=1).clamp(-_LARGEST, _LARGEST).half()
 
     def decode(self, values: Tensor, past: Tensor) -> Tensor:
-        """Return the logits of the labels of kept `inputs`, float `[N, num_classes]`.
-
-        Args:
-            values: float16 `[N, width]`.
-            past: Classes of earlier labels, integers `[N, 4, k]`.
-        """
+        """Return the logits `[N, num_classes]` of kept `inputs` and classes of earlier labels."""
         src, dst, x, age = torch.split(values.float(), self._widths, dim=1)
         return self._logits(src, dst, x, age, past.long())
 

@@ -131,13 +131,14 @@ class _CoreProduct(torch.autograd.Function):
         grad_x = grad_weight = grad_prior = None
         if needs_x:
             grad_x = torch.empty_like(x)
-            _multiply(grad, weight.mT, grad_x, rounds=ctx.rounds)
+            multiply(a=grad, b=weight.mT, out=grad_x, prior=None, rounds=ctx.rounds)
         if needs_weight:
             grad_weight = torch.empty_like(weight)
-            _multiply(x.mT, grad, grad_weight, rounds=ctx.rounds)
+            multiply(a=x.mT, b=grad, out=grad_weight, prior=None, rounds=ctx.rounds)
         if needs_prior and ctx.is_row:
             grad_prior = grad.new_empty(1, grad.shape[1])
-            _multiply(grad.new_ones(1, 1).expand(1, len(grad)), grad, grad_prior)
+            ones = grad.new_ones(1, 1).expand(1, len(grad))
+            multiply(a=ones, b=grad, out=grad_prior, prior=None, rounds=False)
             grad_prior = grad_prior.squeeze(0)
         elif needs_prior:
             grad_prior = grad
@@ -149,14 +150,8 @@ def _multiplied(x: Tensor, weight: Tensor, prior: Tensor | None, *, rounds: bool
     out = prior
     if out is None or out.dim() == 1:
         out = x.new_empty(*x.shape[:-1], weight.shape[-1])
-    _multiply(x, weight, out, prior, rounds=rounds)
+    multiply(a=x, b=weight, out=out, prior=prior, rounds=rounds)
     return out
-
-
-def _multiply(
-    a: Tensor, b: Tensor, out: Tensor, prior: Tensor | None = None, *, rounds: bool = False
-) -> None:
-    multiply(a=a, b=b, out=out, prior=prior, rounds=rounds)
 
 
 class _ByHead(torch.autograd.Function):

@@ -83,14 +83,9 @@ NODES = "nodes"
 
 
 def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the state of the memory of all nodes, for `NodeMemory.load_state_dict`.
+    """Return the state of the memory of all nodes from the parts of `NodeMemory.parted`, in order.
 
-    Args:
-        parts: Result of `NodeMemory.parted` for each part, in order.
-
-    Raises:
-        KeyError: If a tensor is missing.
-        ValueError: If parts are of different memories.
+    KeyError if a tensor is missing, ValueError if parts are of different memories.
     """
     step, sizes = len(parts), [len(each["clock"]) for each in parts]
     ends = [part + step * (size - 1) + 1 for part, size in enumerate(sizes) if size]

@@ -163,11 +163,8 @@ _MOST_NODES = 1 << 31
 class RowSlots:
     """The row of each node that has one. The others read the row `empty`, which nobody writes to.
 
-    A node takes 4 bytes; whole pages of nodes without rows take none.
-
-    Args:
-        node: The node that has each row, int64 `[N]`; -1 for a free row, and for `empty`.
-        empty: A row.
+    A node takes 4 bytes; whole pages of nodes without rows take none. `node` has the node of each
+    row, int64 `[N]`; -1 for a free row, and for `empty`.
     """
 
     def __init__(self, node: Tensor, empty: int) -> None:

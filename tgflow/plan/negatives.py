@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -55,11 +54,9 @@ class PairHistory:
         self._since = 0
         self._later = BySince(self._from)
         self._log, self._own_types = log, types
-        self._counts = (
-            None
-            if log is None
-            else HeldCounts(log, partial(EventCounts, log.native, [], [], [], True))
-        )
+        self._counts: HeldCounts | None = None
+        if log is not None:
+            self._counts = HeldCounts(log, partial(EventCounts, log.native, [], [], [], True))
         self._growing = threading.Lock()
 
     def _from(self, since: int) -> PairHistory:
@@ -100,12 +97,7 @@ class PairHistory:
         return self._log.node_types
 
     def are_alike(self, dst: Tensor, others: Tensor) -> Tensor | None:
-        """Return which destinations have the type of which others, bool `[B, N]`; None if all.
-
-        Args:
-            dst: Destinations among the events read, int64 `[B]`.
-            others: Others, int64 `[N]`.
-        """
+        """Return which of `dst` `[B]` have the type of which others `[N]`, bool; None if all."""
         if self._types is None:
             return None
         own, there = torch.empty_like(dst), torch.empty_like(others)
@@ -116,12 +108,8 @@ class PairHistory:
     def upto(self, position: int, *, pairs: bool = False) -> Self:
         """Return itself, having read at least the first `position` events.
 
-        Args:
-            position: Number of events.
-            pairs: Whether to read their pairs too, as `destinations_of` and draws of pairs require.
-
-        Raises:
-            ValueError: If the log has fewer, or its pairs must be read by all ranks together.
+        With `pairs` their pairs too, as `destinations_of` and draws of pairs require. ValueError if
+        the log has fewer, or its pairs must be read by all ranks together.
         """
         log, native = self._log, self.native
         if log is None or position <= (native.num_pair_events if pairs else len(native)):
@@ -144,10 +132,7 @@ class PairHistory:
     def destinations(self, before: int) -> Tensor:
         """Return the distinct destinations of the first `before` events, int64 `[D]`.
 
-        In the order of their first events.
-
-        Raises:
-            ValueError: If fewer events have been read.
+        In the order of their first events. ValueError if fewer events have been read.
         """
         out = torch.empty(self.num_destinations(before), dtype=torch.int64)
         self.native.destinations(before, out)
@@ -158,9 +143,6 @@ class PairHistory:
 
         The first call scans all pairs once, later calls only new ones; takes 8 bytes a pair from
         then on.
-
-        Raises:
-            ValueError: If fewer events have been read, or `src` cannot be a node id.
         """
         return torch.tensor(self.native.destinations_of(src, before), dtype=torch.int64)
 
@@ -223,15 +205,26 @@ class Negatives:
     log_q: Tensor | None = None
     """float32 `[B, m]`, as `Batch.log_q`."""
 
+    @classmethod
+    def of_own(
+        cls,
+        src: Tensor,
+        dst: Tensor,
+        found: Tensor,
+        mask: Tensor | None,
+        log_q: Tensor | None = None,
+    ) -> Negatives:
+        """Return negatives `[B, m]` of the events' own sources."""
+        found = found if mask is None else found.where(mask, dst.unsqueeze(1))
+        sources = src.unsqueeze(1).expand_as(found)
+        return cls(sources, found, 0, own_sources=True, mask=mask, log_q=log_q)
+
     def followed_by(
         self, others: Tensor, dst: Tensor, are_alike: Tensor | None = None
     ) -> Negatives:
-        """Return the first negative of each event, and then all other nodes.
+        """Return the first negative of each event of `dst` `[B]`, and then all other nodes `[N]`.
 
-        Args:
-            others: Nodes, int64 `[N]`, distinct. The event's own and the first negative are masked.
-            dst: Destinations of the events, int64 `[B]`.
-            are_alike: Which other nodes are negatives of which events, bool `[B, N]`; None: all.
+        The event's own and the first negative are masked, and those that are not alike, `[B, N]`.
         """
         first, own = self.dst[:, :1], dst.unsqueeze(1)
         is_other = (others != own) & (others != first)
@@ -342,13 +335,8 @@ class NegativeSampler:
     filtered: bool = False
 
     def __post_init__(self) -> None:
-        numbers = {
-            "random": self.random,
-            "source": self.source,
-            "recent": self.recent,
-            "historical": self.historical,
-            "inductive": self.inductive,
-        }
+        names = ("random", "source", "recent", "historical", "inductive")
+        numbers = {name: getattr(self, name) for name in names}
         for name, number in numbers.items():
             if number < 0:
                 raise ValueError(f"{name} must be at least 0 negatives per event, got {number}")
@@ -409,15 +397,15 @@ class NegativeSampler:
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
-        """Return `num` negatives per event (src, dst).
+        """Return `num` negatives per event (src, dst), `[B]`.
 
         Args:
             history: Destinations and pairs of the log; reads on in the log if needed.
             key: Key of the batch; see `tgflow.base.keys`.
-            src: Sources, int64 `[B]`.
-            dst: Destinations, int64 `[B]`.
-            start: Log position at which each event's batch started, int64 `[B]`; for a list, before
-                which the event sees the log.
+            src: Sources.
+            dst: Destinations.
+            start: Log position at which each event's batch started; for a list, before which the
+                event sees the log.
             stop: Log position at which the batch ends.
 
         Raises:
@@ -456,7 +444,6 @@ class NegativeSampler:
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, start: Tensor, stop: int
     ) -> list[Negatives]:
         """Return the last destinations of the sources, and of all, that are negatives."""
-        own = dst.unsqueeze(1)
         is_chosen = chosen_events(stop - len(src), stop, self.every).unsqueeze(1)
         index, cut, limit = self._known(history, start, stop)
         found = []
@@ -464,8 +451,7 @@ class NegativeSampler:
             out, log_q = torch.empty_like(hard), torch.empty(hard.shape)
             index.native.draw_lists(key, src, dst, cut, limit, hard, out, log_q)
             mask = (log_q > -torch.inf) & is_chosen
-            sources = src.unsqueeze(1).expand_as(out)
-            found.append(Negatives(sources, out.where(mask, own), 0, own_sources=True, mask=mask))
+            found.append(Negatives.of_own(src, dst, out, mask))
         return found
 
     def _lists(
@@ -479,14 +465,7 @@ class NegativeSampler:
         out, log_q = dst.new_empty(len(dst), self.num), torch.empty(len(dst), self.num)
         index.native.draw_lists(key, src, dst, cut, limit, hard, out, log_q)
         mask = log_q > -torch.inf
-        return Negatives(
-            src.unsqueeze(1).expand(-1, self.num),
-            out,
-            0,
-            own_sources=True,
-            mask=None if bool(mask.all()) else mask,
-            log_q=log_q,
-        )
+        return Negatives.of_own(src, dst, out, None if bool(mask.all()) else mask, log_q)
 
     def _known(
         self, history: PairHistory, start: Tensor, stop: int
@@ -528,19 +507,14 @@ def chosen_events(begin: int, end: int, every: int) -> Tensor:
 
 def _joined(found: list[Negatives]) -> Negatives:
     """Return negatives of several kinds side by side."""
-    mask = None
-    if any(each.mask is not None for each in found):
-        masks = (
-            torch.ones_like(each.dst, dtype=torch.bool) if each.mask is None else each.mask
-            for each in found
-        )
-        mask = torch.cat([*masks], dim=1)
+    is_full = all(each.mask is None for each in found)
+    masks = [torch.ones_like(x.dst, dtype=torch.bool) if x.mask is None else x.mask for x in found]
     return Negatives(
         torch.cat([each.src for each in found], dim=1),
         torch.cat([each.dst for each in found], dim=1),
         sum(each.num_fallbacks for each in found),
         own_sources=all(each.own_sources for each in found),
-        mask=mask,
+        mask=None if is_full else torch.cat(masks, dim=1),
     )
 
 
@@ -575,7 +549,7 @@ class FixedSplit(NamedTuple):
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
     try:
-        with safe_open(path, framework="np") as file:
+        with safe_open(path, framework="pt") as file:
             yield file
     except SafetensorError as error:
         raise ValueError(f"{path} is not a file of negatives: {error!s:.100}") from None
@@ -629,7 +603,9 @@ class FixedNegatives:
             ValueError: If the file has another format, or a node that the stream does not have.
         """
         with _opened(path) as file:
-            start, dst = (_column(file, name) for name in ("start", "dst"))
+            start, dst = file.get_tensor("start"), file.get_tensor("dst")
+        if dst.dtype != torch.int64:
+            raise ValueError(f"{path}: dst must be int64, got {dst.dtype}")
         found = ids.find(dst, "dst")
         if bool((found < 0).any()):
             unknown = int(dst[int((found < 0).nonzero()[0])])
@@ -658,13 +634,7 @@ class FixedNegatives:
         place = self.start[row].unsqueeze(1) + torch.arange(self.num)
         mask = place < self.start[row + 1].unsqueeze(1)
         found = self.dst[place.clamp_(max=max(0, len(self.dst) - 1))] if len(self.dst) else place
-        return Negatives(
-            src.unsqueeze(1).expand(-1, self.num),
-            torch.where(mask, found, dst.unsqueeze(1)),
-            0,
-            own_sources=True,
-            mask=mask if self._is_ragged else None,
-        )
+        return Negatives.of_own(src, dst, found, mask if self._is_ragged else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -710,16 +680,7 @@ class NegativeFunction:
         late = mask & ~torch.isin(found, known)
         refuse_returned(what, late, found, f"which is no destination before position {stop}")
         refuse_returned(what, mask & (found == own), found, "which is the event's own destination")
-        is_full, sources = bool(mask.all()), src.unsqueeze(1).expand(-1, self.num)
-        dst = found.where(mask, own)
-        return Negatives(sources, dst, 0, own_sources=True, mask=None if is_full else mask)
-
-
-def _column(file: Any, name: str) -> Tensor:
-    values = np.asarray(file.get_tensor(name))
-    if values.dtype != np.int64 or values.ndim != 1:
-        raise ValueError(f"{name} must be a list of int64, got {values.dtype} {values.shape}")
-    return torch.from_numpy(values)
+        return Negatives.of_own(src, dst, found, None if bool(mask.all()) else mask)
 
 
 NegativeSource: TypeAlias = NegativeSampler | FixedNegatives | NegativeFunction

@@ -39,16 +39,6 @@ LEAST_SHARE = 0.1
 """Least share of reused rows in the last `WINDOW` batches to continue."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReuseRule:
-    """Which rows are reused."""
-
-    staleness: int
-    """Staleness bound: rows computed at most this many batches before, at least 1."""
-    refresh: float
-    """Share of them, above 0, that is recomputed, with gradients scaled up for all of them."""
-
-
 _NEW_WINDOW = {"window": 0, "window_asked": 0, "window_reused": 0}
 
 
@@ -79,12 +69,12 @@ class ReuseProgress(NamedTuple):
     """Rows that those batches requested."""
     window_reused: int = 0
     """Of these, rows that were reused."""
-    is_off: int = 0
-    """1: too little was reused, and reuse is off for the rest of this pass."""
+    is_off: bool = False
+    """Whether too little was reused, and reuse is off for the rest of this pass."""
 
     def restarted(self) -> ReuseProgress:
         """Return the progress at the start of another pass, which shares no rows."""
-        return self._replace(since=self.number, is_off=0, **_NEW_WINDOW)
+        return self._replace(since=self.number, is_off=False, **_NEW_WINDOW)
 
     def counted(self, asked: int, reused: int, refreshed: int, k: int, lag: int) -> ReuseProgress:
         """Return the progress after a batch whose rows have `k` neighbors each."""
@@ -102,7 +92,7 @@ class ReuseProgress(NamedTuple):
         if now.window < WINDOW:
             return now
         is_off = now.window_reused < LEAST_SHARE * now.window_asked
-        return now._replace(is_off=int(is_off), **_NEW_WINDOW)
+        return now._replace(is_off=is_off, **_NEW_WINDOW)
 
     def oldest(self, staleness: int) -> int:
         """Return the first batch whose rows the next one may reuse."""
@@ -121,36 +111,36 @@ class ReuseChoice:
 
 
 class HopReuse:
-    """Decides, batch by batch, which rows of a hop below the first to reuse."""
+    """Decides, batch by batch, which rows of a hop below the first to reuse.
+
+    Rows computed at most `staleness` batches before, at least 1, may be reused. Of them the share
+    `refresh`, above 0, is recomputed, with gradients scaled up for all of them.
+    """
 
     def __init__(
         self,
         plan: Plan,
         hop: int,
-        rule: ReuseRule,
+        staleness: int,
+        refresh: float,
         capacity: int,
         pads: bool,
         progress: ReuseProgress,
         rows: tuple[Tensor, Tensor, Tensor, Tensor],
     ) -> None:
-        self._plan, self._hop, self._rule = plan, hop, rule
+        self._plan, self._hop, self._staleness, self._refresh = plan, hop, staleness, refresh
         self._capacity, self._pads = capacity, pads
         self._map = ReuseMap(capacity)
         self._map.restore(*rows)
         self._change = plan.graph.last_change
         self.progress = progress
 
-    @property
-    def is_off(self) -> bool:
-        """Whether reuse is off."""
-        return bool(self.progress.is_off)
-
     def decide(self, roots: Roots, asked: HopQueries) -> ReuseChoice | None:
         """Return what the next batch reuses; None: nothing, all rows are computed.
 
         Waits for a GPU that the queries are on.
         """
-        if self.is_off:
+        if self.progress.is_off:
             return None
         nodes, t = asked.nodes.cpu(), asked.t.cpu()
         if self._plan.gpu is not None:  # drop padding
@@ -161,16 +151,16 @@ class HopReuse:
         self._forget_changed(limit)
         key = derive_key(roots.key, KeyDomain.REUSE, self._hop)
         order, slot = torch.empty(2, num_used, dtype=torch.int64).unbind(0)
-        rule, number = self._rule, self.progress.number
+        number = self.progress.number
         may_recur = torch.zeros(num_used, dtype=torch.bool)
         if limit > 0:  # no event is appended before a time that the log has reached
             torch.le(t, self._plan.graph.log.gather(torch.tensor([limit - 1])).t, out=may_recur)
         counts = self._map.decide(
-            number, nodes, t, may_recur, rule.staleness, rule.refresh, key,
+            number, nodes, t, may_recur, self._staleness, self._refresh, key,
             self._plan.graph.seconds_per_tick, order, slot,
         )  # fmt: skip
         refreshed, stored, computed, lag = counts
-        assert lag <= rule.staleness
+        assert lag <= self._staleness
         reused = num_used - computed
         self.progress = self.progress.counted(num_used, reused, refreshed, asked.k, lag)
         made = order[:stored]
@@ -178,7 +168,7 @@ class HopReuse:
         row = torch.empty_like(order)
         row[order] = torch.arange(len(order))
         weight = torch.ones(computed)
-        weight[:refreshed] = 1 / rule.refresh
+        weight[:refreshed] = 1 / self._refresh
         taken, kept = slot[computed:], slot[:stored]
         if self._pads:
             row[order[computed:]] += padded_rows(computed) - computed
@@ -297,7 +287,7 @@ class ReusingPlan:
         return decided
 
     def _begun(self, task: tuple[int, int]) -> _Task:
-        is_off = all(hop.is_off for hop in self._hops)
+        is_off = all(hop.progress.is_off for hop in self._hops)
         walk = None if is_off else run_task(partial(Walk, self._plan), task)
         return *task, BatchReuse(walk, [])
 

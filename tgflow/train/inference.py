@@ -54,6 +54,22 @@ class Ranking(NamedTuple):
         return Ranking(nodes.gather(1, ranked.indices[:, :k]), ranked.values[:, :k])
 
 
+class _Asked(NamedTuple):
+    """Pairs at times, as of log positions."""
+
+    src: Tensor
+    """int64 `[B]`; so are times and positions."""
+    dst: Tensor
+    """int64 `[B, n]`."""
+    t: Tensor
+    as_of: Tensor
+    relation: Tensor | None = None
+
+    def part(self, rows: slice, columns: slice = slice(None)) -> _Asked:
+        some = None if self.relation is None else self.relation[rows]
+        return _Asked(self.src[rows], self.dst[rows, columns], self.t[rows], self.as_of[rows], some)
+
+
 @described
 class Inference:
     """Computes embeddings, scores of pairs and rankings of destinations with a model and its graph.
@@ -165,9 +181,8 @@ class Inference:
             raise ValueError(f"{name} defines no embed; use score or rank")
         nodes = checked_nodes("nodes", nodes, self.graph, 1)
         with self._asking():
-            times, positions = self._checked(len(nodes), t, as_of)
-
-            return self._rows_of(Frontier(nodes, times, positions))
+            asked = self._asked(nodes, nodes.unsqueeze(1), t, as_of)
+            return self._rows_of(Frontier(nodes, asked.t, asked.as_of))
 
     def score(
         self,
@@ -204,14 +219,11 @@ class Inference:
                 f"got {list(dst.shape)}"
             )
         with self._asking():
-            times, positions = self._checked(len(src), t, as_of)
+            pairs = dst if dst.dim() == 2 else dst.unsqueeze(1)
+            asked = self._asked(src, pairs, t, as_of, relation)
             if not dst.numel():
                 return torch.empty(dst.shape, device=device_of_model(self.model))
-            pairs = dst if dst.dim() == 2 else dst.unsqueeze(1)
-            scores = self._scored(
-                src, pairs, times, positions, checked_relation(relation, len(src))
-            )
-        return scores.view(dst.shape)
+            return self._scored(asked).view(dst.shape)
 
     def score_events(
         self,
@@ -249,16 +261,12 @@ class Inference:
         src = checked_nodes("src", src, self.graph, 1)
         dst = checked_nodes("dst", dst, self.graph, 1)
         with self._asking():
-            times, positions = self._checked(len(src), t, as_of)
-            related = checked_relation(relation, len(src))
+            asked = self._asked(src, dst.unsqueeze(1), t, as_of, relation)
 
             def scored(rows: slice) -> Tensor:
-                some = None if related is None else related[rows]
-                batch = self._batch(
-                    src[rows], dst[rows].unsqueeze(1), times[rows], positions[rows], some
-                )
+                batch = self._batch(asked.part(rows))
                 own = batch.x if x is None else x[rows].to(batch.t.device)
-                batch = labels.asked(replace(batch, x=own), positions[rows])
+                batch = labels.asked(replace(batch, x=own), asked.as_of[rows])
                 with self._reading():
                     found = self.model(batch)
                 assert found.classes is not None
@@ -302,11 +310,11 @@ class Inference:
         if candidates is not None:
             candidates = checked_nodes("candidates", candidates, self.graph, 1, 2)
         with self._asking():
-            times, positions = self._checked(len(src), t, as_of)
+            asked = self._asked(src, src.unsqueeze(1), t, as_of, relation)
             if not len(src):
                 return Ranking(src.view(0, 0), torch.empty(0, 0))
             if candidates is None:
-                candidates = self.destinations(as_of=int(positions.max()))
+                candidates = self.destinations(as_of=int(asked.as_of.max()))
             if candidates.dim() == 1:
                 candidates = candidates.expand(len(src), -1)
             if len(candidates) != len(src) or not candidates.numel():
@@ -315,8 +323,7 @@ class Inference:
                     f"[B, n], got {list(candidates.shape)}; without any they are the destinations "
                     "of the events before as_of"
                 )
-            given = checked_relation(relation, len(src))
-            return self._ranked(src, times, positions, candidates, k, given)
+            return self._ranked(asked._replace(dst=candidates), k)
 
     def neighborhood(
         self, src: int, dst: int, t: int, *, as_of: int | None = None, relation: int | None = None
@@ -338,7 +345,7 @@ class Inference:
             ValueError: As `score`.
         """
         with self._asking():
-            return events_of(self._batch(*self._pair(src, dst, t, as_of, relation)))
+            return events_of(self._batch(self._pair(src, dst, t, as_of, relation)))
 
     def score_without(
         self,
@@ -386,10 +393,10 @@ class Inference:
             return torch.empty(0, dtype=torch.float64)
         with self._asking():
             pair = self._pair(src, dst, t, as_of, relation)
-            whole = self._batch(*pair)
+            whole = self._batch(pair)
             sampled, ends = events_of(whole), whole.nodes.new_tensor([src, dst])
             has_all = any(isinstance(each, str) for each in without)
-            alone = self._batch(*pair, without="all") if has_all else whole
+            alone = self._batch(pair, without="all") if has_all else whole
             new = self.graph.num_nodes + (src != dst) * (ends == dst).long()
 
             def changed(i: int) -> Batch:
@@ -397,7 +404,7 @@ class Inference:
                 if not isinstance(events, Tensor):
                     batch = alone
                 elif torch.isin(events, sampled).any():
-                    batch = self._batch(*pair, without=events)
+                    batch = self._batch(pair, without=events)
                 else:
                     batch = whole
                 if forgets is None or not forgets[i]:
@@ -445,82 +452,68 @@ class Inference:
                 self.model.eval()
             yield
 
-    def _checked(
-        self, size: int, t: Tensor | int, as_of: Tensor | int | None
-    ) -> tuple[Tensor, Tensor]:
-        positions = checked_positions(as_of, size, self.graph.num_events)
-        return checked_times(t, size), positions
-
-    def _pair(
-        self, src: int, dst: int, t: int, as_of: int | None, relation: int | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-        """Return one pair as the arguments of `_batch`."""
-        ends = checked_nodes("src", torch.tensor([src]), self.graph, 1)
-        others = checked_nodes("dst", torch.tensor([[dst]]), self.graph, 2)
-        return ends, others, *self._checked(1, t, as_of), checked_relation(relation, 1)
-
-    def _ranked(
+    def _asked(
         self,
         src: Tensor,
-        t: Tensor,
-        as_of: Tensor,
-        candidates: Tensor,
-        k: int,
-        relation: Tensor | None,
-    ) -> Ranking:
-        width = max(1, RANKED_AT_ONCE // max(1, len(src)))
+        dst: Tensor,
+        t: Tensor | int,
+        as_of: Tensor | int | None,
+        relation: Tensor | int | None = None,
+    ) -> _Asked:
+        size, most = len(src), NUM_RELATIONS - 1
+        positions = checked_positions(as_of, size, self.graph.num_events)
+        if relation is not None:
+            relation = _column("relation", relation, size, 0, most, f"in [0, {most}]")
+        return _Asked(src, dst, checked_times(t, size), positions, relation)
+
+    def _pair(self, src: int, dst: int, t: int, as_of: int | None, relation: int | None) -> _Asked:
+        ends = checked_nodes("src", torch.tensor([src]), self.graph, 1)
+        others = checked_nodes("dst", torch.tensor([[dst]]), self.graph, 2)
+        return self._asked(ends, others, t, as_of, relation)
+
+    def _ranked(self, asked: _Asked, k: int) -> Ranking:
+        width = max(1, RANKED_AT_ONCE // max(1, len(asked.src)))
         best: Ranking | None = None
-        for nodes in torch.split(candidates, width, dim=1):
-            scores = self._scored(src, nodes, t, as_of, relation)
+        for nodes in torch.split(asked.dst, width, dim=1):
+            scores = self._scored(asked._replace(dst=nodes))
             if best is None:
                 best = Ranking(nodes[:, :0].to(scores.device), scores[:, :0])
             best = best.merged(nodes, scores, k)
         assert best is not None
         return best
 
-    def _scored(
-        self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor, relation: Tensor | None
-    ) -> Tensor:
+    def _scored(self, asked: _Asked) -> Tensor:
         """Return the logits of pairs, `[B, n]`, computed in parts of at most `max_pairs`."""
-        rows_of = self._embedded(src, dst, t, as_of) if self._embeds_apart else None
+        model, rows_of, num = self.model, None, max(1, asked.dst.shape[1])
+        is_usual = type(model).forward is TemporalModel.forward
+        if is_usual and isinstance(model.decoder, LinkDecoder):  # a row of a node for many pairs
+            rows_of = self._embedded(asked)
 
         def in_block(rows: slice, columns: slice) -> Tensor:
-            some = None if relation is None else relation[rows]
-            asked = src[rows], dst[rows, columns], t[rows], as_of[rows], some
+            part = asked.part(rows, columns)
             if rows_of is None:
-                batch = self._batch(*asked)
+                batch = self._batch(part)
                 with self._reading():
-                    found = self.model(batch)
+                    found = model(batch)
             else:
                 z, src_row, dst_row = rows_of
-                found = self.model.decoder(
-                    z, self._pairs(src_row[rows], dst_row[rows, columns], *asked)
-                )
+                found = model.decoder(z, self._pairs(src_row[rows], dst_row[rows, columns], part))
             return torch.cat([found.positive.unsqueeze(1), found.negative], dim=1)
 
-        width = min(self.max_pairs, max(1, dst.shape[1]))
+        width = min(self.max_pairs, num)
 
         def scored(rows: slice) -> Tensor:
-            starts = range(0, max(1, dst.shape[1]), width)
+            starts = range(0, num, width)
             blocks = [in_block(rows, slice(start, start + width)) for start in starts]
             return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
 
-        return in_parts(len(src), max(1, self.max_pairs // width), scored)
+        return in_parts(len(asked.src), max(1, self.max_pairs // width), scored)
 
-    @property
-    def _embeds_apart(self) -> bool:
-        """Whether scores of pairs read rows of nodes, which can be computed once for many pairs."""
-        is_usual = type(self.model).forward is TemporalModel.forward
-        return is_usual and isinstance(self.model.decoder, LinkDecoder)
-
-    def _embedded(
-        self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _embedded(self, asked: _Asked) -> tuple[Tensor, Tensor, Tensor]:
         """Return a row for each distinct query, and those of sources `[B]` and others `[B, n]`."""
-        ends = torch.cat([src.unsqueeze(1), dst], dim=1)
-        times, positions = (x.repeat_interleave(ends.shape[1]) for x in (t, as_of))
-        asked = Frontier(ends.flatten(), times, positions)
-        top, row = distinct(asked, None)
+        ends = torch.cat([asked.src.unsqueeze(1), asked.dst], dim=1)
+        times, positions = (x.repeat_interleave(ends.shape[1]) for x in (asked.t, asked.as_of))
+        top, row = distinct(Frontier(ends.flatten(), times, positions), None)
         row = row.view(ends.shape)
         return self._rows_of(top), row[:, 0], row[:, 1:]
 
@@ -530,45 +523,28 @@ class Inference:
         def embedded(rows: slice) -> Tensor:
             some = top.nodes[rows]
             assert top.position is not None
-            pairs = some, some.unsqueeze(1), top.t[rows], top.position[rows]
-            batch = self._batch(*pairs, torch.zeros_like(some))
+            at = top.t[rows], top.position[rows]
+            batch = self._batch(_Asked(some, some.unsqueeze(1), *at, torch.zeros_like(some)))
             with self._reading():
                 z = self.model.embed(batch).z
             return z.index_select(0, batch.src_row)
 
         return in_parts(len(top), self.max_pairs, embedded)
 
-    def _pairs(
-        self,
-        src_row: Tensor,
-        dst_row: Tensor,
-        src: Tensor,
-        dst: Tensor,
-        t: Tensor,
-        as_of: Tensor,
-        relation: Tensor | None,
-    ) -> Batch:
+    def _pairs(self, src_row: Tensor, dst_row: Tensor, asked: _Asked) -> Batch:
         """Return the batch of some pairs, of given rows and without neighbors."""
         draws = self._plan.draws
-        roots = self._plan.placed(draws.ask(src, dst, t, as_of, relation))
+        roots = self._plan.placed(draws.ask(*asked))
         rows = torch.cat([src_row, dst_row[:, 0], dst_row[:, 1:].reshape(-1)])
         none = roots.queries.nodes.new_empty(0)
         hops = Hops(rows.to(none.device), (Frontier(none, none, none),), ())
         return assemble(draws, roots, hops).batch.to(device_of_model(self.model))
 
-    def _batch(
-        self,
-        src: Tensor,
-        dst: Tensor,
-        t: Tensor,
-        as_of: Tensor,
-        relation: Tensor | None = None,
-        without: Tensor | Literal["all"] | None = None,
-    ) -> Batch:
+    def _batch(self, asked: _Asked, without: Tensor | Literal["all"] | None = None) -> Batch:
         """Return the batch of some pairs, all of whose hops see the same graph."""
         while True:
             change = self.graph.last_change
-            roots = self._plan.draws.ask(src, dst, t, as_of, relation)
+            roots = self._plan.draws.ask(*asked)
             batch = query_batch(self._plan, self.fanouts, roots, without)
             if self.graph.last_change is change:
                 break
@@ -758,53 +734,29 @@ def checked_nodes(name: str, nodes: Tensor, graph: TemporalGraph, *dims: int) ->
 
 def checked_times(t: Tensor | int, size: int) -> Tensor:
     """Return ticks, one for each of `size` queries, int64 on the CPU."""
-    if isinstance(t, int) and not isinstance(t, bool):
-        if not INT64_MIN <= t <= INT64_MAX:
-            raise ValueError(f"t must be a tick of 64 bits, got {t}")
-        return torch.full((size,), t, dtype=torch.int64)
-    return _checked_column("t", t, size)
-
-
-def checked_relation(relation: Tensor | int | None, size: int) -> Tensor | None:
-    """Return relations as int64 `[size]` on the CPU; None without."""
-    if relation is None:
-        return None
-    if isinstance(relation, int):
-        relation = torch.full((size,), relation, dtype=torch.int64)
-    relation = _checked_column("relation", relation, size)
-    outside = relation[(relation < 0) | (relation >= NUM_RELATIONS)]
-    if len(outside):
-        raise ValueError(f"relation must be in [0, {NUM_RELATIONS - 1}], got {int(outside[0])}")
-    return relation
+    return _column("t", t, size, INT64_MIN, INT64_MAX, "a tick of 64 bits")
 
 
 def checked_positions(as_of: Tensor | int | None, size: int, num_events: int) -> Tensor:
     """Return log positions, one for each of `size` queries, int64 on the CPU; None: all events."""
-    if as_of is None:
-        as_of = num_events
-    if isinstance(as_of, int) and not isinstance(as_of, bool):
-        _check_position(as_of, num_events)
-        return torch.full((size,), as_of, dtype=torch.int64)
-    positions = _checked_column("as_of", as_of, size)
-    if size:
-        _check_position(int(positions.min()), num_events)
-        _check_position(int(positions.max()), num_events)
-    return positions
+    rule = f"log positions from 0 to {num_events}, the number of events in the graph"
+    return _column("as_of", num_events if as_of is None else as_of, size, 0, num_events, rule)
 
 
-def _check_position(position: int, num_events: int) -> None:
-    if not 0 <= position <= num_events:
-        raise ValueError(
-            f"as_of must be log positions from 0 to {num_events}, the number of events in the "
-            f"graph, got {position}"
-        )
-
-
-def _checked_column(name: str, given: object, size: int) -> Tensor:
-    column = _checked_tensor(name, given)
-    if column.shape != (size,):
-        raise ValueError(f"{name} must be a number or int64 [{size}], got {list(column.shape)}")
-    return column.cpu().contiguous()
+def _column(name: str, given: object, size: int, least: int, most: int, rule: str) -> Tensor:
+    """Return a number for each query, int64 `[size]` on the CPU, given one for all or for each."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        column, ends = None, [given]
+    else:
+        column = _checked_tensor(name, given).cpu().contiguous()
+        if column.shape != (size,):
+            shape = list(column.shape)
+            raise ValueError(f"{name} must be a number or int64 [{size}], got {shape}")
+        ends = [int(column.min()), int(column.max())] if size else []
+    for value in ends:
+        if not least <= value <= most:
+            raise ValueError(f"{name} must be {rule}, got {value}")
+    return torch.full((size,), ends[0], dtype=torch.int64) if column is None else column
 
 
 def _checked_tensor(name: str, given: object) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -17,36 +16,11 @@ from tgflow.nn.embedding_ring import EmbeddingRing, RingRows
 from tgflow.nn.model import TemporalModel
 from tgflow.plan._native import ReuseMap
 from tgflow.plan.plan import Plan
-from tgflow.plan.reuse import (
-    BatchReuse,
-    HopReuse,
-    ReuseProgress,
-    ReuseRule,
-    ReusingPlan,
-    check_reusable,
-)
+from tgflow.plan.reuse import BatchReuse, HopReuse, ReuseProgress, ReusingPlan, check_reusable
 from tgflow.train.config import Reuse
 from tgflow.train.step import StepResult, TrainStep
 
-
-@dataclass(frozen=True, slots=True)
-class ReuseStats:
-    """Counts of rows over all passes and layers."""
-
-    asked: int
-    """Rows of layers below the top that batches needed while reuse was on."""
-    reused: int
-    """Rows among these that were reused instead of computed."""
-    refreshed: int
-    """Rows that could have been reused, but were recomputed."""
-    saved: int
-    """Neighbors that were neither sampled nor read."""
-    largest_lag: int
-    """Largest age of a reused row, in batches."""
-    dropped: int
-    """Rows dropped because the past had changed."""
-    is_off: bool
-    """Whether the latest pass switched reuse off because too few rows recurred."""
+_SUMS = ("asked", "reused", "refreshed", "saved", "dropped")
 
 
 class TrainingReuse(Component):
@@ -60,7 +34,6 @@ class TrainingReuse(Component):
         _check_reuse(model)
         check_reusable(plan)
         self._config, self._plan, self._pads = config, plan, device.type != "cpu"
-        self._rule = ReuseRule(config.staleness, config.refresh)
         self._layers = tuple(model.embedding_layers())[1:]
         dtype = next(model.parameters()).dtype
         widths: list[Any] = [layer.dim for layer in self._layers]
@@ -81,17 +54,16 @@ class TrainingReuse(Component):
         return capacity
 
     @property
-    def stats(self) -> ReuseStats:
-        asked, reused, refreshed, saved, dropped = (
-            sum(getattr(each, name) for each in self._progress)
-            for name in ("asked", "reused", "refreshed", "saved", "dropped")
-        )
+    def stats(self) -> ReuseProgress:
+        """Counts of rows over all passes and layers; whether the latest pass switched reuse off."""
+        sums = {name: sum(getattr(each, name) for each in self._progress) for name in _SUMS}
         lag = max(each.largest_lag for each in self._progress)
         is_off = all(each.is_off for each in self._progress)
-        return ReuseStats(asked, reused, refreshed, saved, lag, dropped, is_off)
+        return ReuseProgress(**sums, largest_lag=lag, is_off=is_off)
 
     def figures(self) -> dict[str, Any]:
-        return {f"reuse.{name}": value for name, value in asdict(self.stats).items()}
+        stats = self.stats
+        return {f"reuse.{name}": getattr(stats, name) for name in (*_SUMS, "largest_lag", "is_off")}
 
     def restart(self) -> None:
         self._progress = [each.restarted() for each in self._progress]
@@ -107,8 +79,8 @@ class TrainingReuse(Component):
     def _hop(self, number: int) -> HopReuse:
         ring, progress = self._rings[number], self._progress[number]
         return HopReuse(
-            self._plan, 1 + number, self._rule, ring.capacity, self._pads, progress,
-            ring.rows_since(progress.oldest(self._rule.staleness)),
+            self._plan, 1 + number, self._config.staleness, self._config.refresh, ring.capacity,
+            self._pads, progress, ring.rows_since(progress.oldest(self._config.staleness)),
         )  # fmt: skip
 
     def learn(self, learner: TrainStep, batch: StepBatch) -> StepResult:
@@ -127,7 +99,7 @@ class TrainingReuse(Component):
         """Save the rows that later batches may reuse, and the state of the decisions."""
         tensors: dict[str, Tensor] = {}
         for number, (ring, progress) in enumerate(zip(self._rings, self._progress, strict=True)):
-            kept = ring.rows_since(progress.oldest(self._rule.staleness))
+            kept = ring.rows_since(progress.oldest(self._config.staleness))
             tensors[f"{number}.progress"] = torch.tensor(progress)
             tensors[f"{number}.rows"] = ring.rows[kept.slot.to(ring.rows.device)].cpu()
             tensors |= {f"{number}.{name}": x for name, x in kept._asdict().items()}

@@ -95,12 +95,10 @@ class DeviceCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory held: rows and index."""
         parts = (self._rows, self._id, self._used, self._claim, self._hand)
         return sum(part.nbytes for part in parts)
 
     def gather(self, ids: Tensor, out: Tensor) -> None:
-        """Fill `out`, on the current stream."""
         if ids.device != self.gpu.device:
             there = self._empty(ids)
             self.gather(ids.to(there.device), there)
@@ -112,7 +110,6 @@ class DeviceCache:
             self._copy(found.source, found.admit, out)
 
     def preload(self, ids: Tensor) -> None:
-        """Admit the rows that fit in their sets, the first ones first."""
         ids = ids.to(self.gpu.device)
         out = self._empty(ids)
         with self.changing():
@@ -124,7 +121,6 @@ class DeviceCache:
                 self._copy(None, found.admit, out)
 
     def append(self, first: int, rows: Tensor) -> None:
-        """Admit the latest rows of an append to the table; `first` is the first one's id."""
         num = min(len(rows), self.capacity)
         if num == 0:
             return
@@ -207,7 +203,6 @@ class DeviceCache:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Order the enclosed launches after those of the previous caller, on any stream."""
         with self._lock:
             if self.gpu.is_capturing():
                 yield
@@ -219,17 +214,14 @@ class DeviceCache:
                 self._turns.published()
 
     def truncate(self, size: int) -> None:
-        """Evict the ids from `size` on."""
         self._id.masked_fill_(self._id >= size, -1)
 
     def snapshot(self) -> CacheSnapshot:
-        """Return the contents; keys are 1 for slots used since the hand passed. Synchronizes."""
         with self.changing():
             keys = (self._used > 0) & (self._id >= 0)
             return CacheSnapshot(self._id.to("cpu", copy=True), keys.long().cpu())
 
     def restore(self, snapshot: CacheSnapshot) -> None:
-        """Restore a snapshot's contents; rows not in their slot are read again. Synchronizes."""
         with self.changing():
             device = self.gpu.device
             ids = snapshot.ids.where(snapshot.ids < len(self._table), -1)
@@ -241,11 +233,9 @@ class DeviceCache:
             self._counts[5] += len(slots)
 
     def counters(self) -> CacheCounters:
-        """Return the counters since the last reset. Synchronizes."""
         with self.changing():
             return CacheCounters(*[*self._counts.tolist(), self._row_bytes])
 
     def reset_counters(self) -> None:
-        """Reset the counters."""
         with self.changing():
             self._counts.zero_()

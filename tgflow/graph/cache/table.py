@@ -242,7 +242,7 @@ class CachedTable(TableInFront):
         return self._engine.snapshot().ids
 
     def snapshot(self) -> CacheSnapshot:
-        """Return contents and ranking: 16 bytes a slot."""
+        """Return contents and ranking: 16 bytes a slot. Synchronizes with a GPU."""
         return self._engine.snapshot()
 
     def restore(self, snapshot: CacheSnapshot) -> None:

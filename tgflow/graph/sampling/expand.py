@@ -92,13 +92,8 @@ def expand(
     The frontier below holds the targets and then their neighbors at the times of their events, with
     their targets' positions, in order of first appearance. Does not synchronize.
 
-    Args:
-        frontier: The targets.
-        neighbors: Their neighbors, `[N, k]`.
-        seconds_per_tick: Length of a tick.
-        gpu: Device of the tensors; None: the CPU.
-        by_time: Whether rows of the frontier below that differ only in time stay separate.
-        by_position: Likewise for rows that differ only in position.
+    With `by_time` rows of the frontier below that differ only in time stay separate, and with
+    `by_position` those that differ only in position.
 
     Returns:
         The block, whose missing slots hold row 0, and the frontier. On the CPU it has only

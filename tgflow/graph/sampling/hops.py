@@ -134,14 +134,7 @@ def sample_hops(
 def walk_here(
     graph: TemporalGraph, walk: HopWalk, sampler: Sampler, relations: Collection[int] | None = None
 ) -> Hops:
-    """Return the hops of a batch, sampled from a graph.
-
-    Args:
-        graph: Graph to read.
-        walk: Generator from `hop_by_hop`.
-        sampler: Which neighbors are taken.
-        relations: Only events with one of these relations count.
-    """
+    """Return the hops of a batch, from `hop_by_hop`, sampled from a graph."""
     return answer_walk(walk, lambda asked: asked.sampled(graph, sampler, relations))
 
 
@@ -211,15 +204,9 @@ def hop_by_hop(
     batches, advanced one hop at a time together, can query other ranks. With `dedup` results
     may be wider or narrower than the queries.
 
-    Args:
-        seconds_per_tick: Length of a tick.
-        gpu: Device of the queries; None: the CPU.
+    Args as those of `sample_hops`, and:
         roots: The first hop's targets, distinct where `dedup`.
-        fanouts: Neighbors per query of each hop; may be none.
-        key: Key of all hops' draws.
-        as_of: See only events at log positions below this. None: below each query's `position`, or
-            where it has none, all.
-        since: First log position of the horizon.
+        as_of: None: see events below each query's `position`, or where it has none, all.
         rows: The row of each query in the roots; None: the queries are its rows.
         dedup: Whether equal queries of a frontier are merged.
         by_time: Whether rows of the lowest frontier that differ only in time stay separate.

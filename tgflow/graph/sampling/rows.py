@@ -58,15 +58,11 @@ def sample_neighbors(
         if relations is not None or rows is not None:
             raise ValueError("a sampler function takes neither relations= nor rows=")
     device = graph.device
-    nodes, t = column_on("nodes", nodes, device), column_on("t", t, device)
-    if not (as_of is None or isinstance(as_of, int)):
-        as_of = column_on("as_of", as_of, device)
-    size = nodes.numel()
-    nodes = _column("nodes", nodes, size, device)
+    size = (nodes := column_on("nodes", nodes, device)).numel()
+    nodes, t = _column("nodes", nodes, size, device), _column("t", t, size, device)
     if graph.shard.world > 1:
         _check_held(graph.shard, nodes)
-    t = _column("t", t, size, device)
-    if isinstance(as_of, Tensor):
+    if not (as_of is None or isinstance(as_of, int)):
         as_of = _column("as_of", as_of, size, device)
     if rows is not None:
         rows = _column("rows", rows, size, device)
@@ -169,6 +165,7 @@ def column_on(name: str, values: Any, device: torch.device) -> Tensor:
 
 def _column(name: str, values: Tensor, size: int, device: torch.device) -> Tensor:
     """Return `values` if they are int64 `[size]` on the graph's device, else raise ValueError."""
+    values = column_on(name, values, device)
     if values.dtype is not torch.int64 or values.shape != (size,) or values.device != device:
         raise ValueError(
             f"{name} must be int64 [{size}] on {_name(device)}, "

@@ -22,16 +22,14 @@ class DiskRows(RowStorage):
 
     placement = "disk"
 
-    def __init__(
-        self, row_bytes: int, kind: str, path: Path | None, budget: int, reads: str = "auto"
-    ) -> None:
+    def __init__(self, row_bytes: int, kind: str, path: Path | None, budget: int) -> None:
         self.row_bytes = row_bytes
         if "\0" in str(path):
             raise ValueError(f"path holds a null byte: {str(path)!r}")
         named, is_new = (_temporary(), True) if path is None else (path, not path.exists())
         self._file: _native.RowFile | None = _native.RowFile(str(named), row_bytes, kind)
         try:
-            self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, reads)
+            self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, "auto")
         except BaseException:
             if is_new:
                 named.unlink()
@@ -44,28 +42,23 @@ class DiskRows(RowStorage):
 
     @property
     def num_rows(self) -> int:
-        """Rows in the file."""
         return 0 if self._file is None else len(self._file)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory: the I/O buffers."""
         return 0 if self._reader is None else self._reader.buffer_bytes
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Write rows behind the first `size`: all of them, or raise OSError and write none."""
         assert self._file is not None
         self._is_changed = True
         self._file.append(rows.cpu())
 
     def truncate(self, size: int) -> None:
-        """Remove the rows from `size` on."""
         assert self._file is not None
         self._is_changed = True
         self._file.truncate(size)
 
     def forget(self, first: int) -> None:
-        """Free the disk space of the rows before `first`."""
         assert self._file is not None
         self._is_changed = True
         self._file.forget(first)
@@ -91,19 +84,16 @@ class DiskRows(RowStorage):
         out.copy_(pinned, non_blocking=True)
 
     def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest:
-        """Start to read rows into `out`, which must stay alive until done; both on the CPU."""
         assert self._reader is not None
         request: _native.RowRequest = self._reader.start(ids, size, out)
         return request
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return a copy of consecutive rows."""
         rows = torch.empty(stop - start, self.row_bytes, dtype=torch.uint8)
         self.gather(torch.arange(start, stop), rows, stop)
         return rows
 
     def close(self) -> None:
-        """Sync, and close the file after pending reads."""
         assert self._file is not None
         try:
             if self._is_changed:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,8 +15,8 @@ from torch import Tensor
 
 from tgflow.base.describe import described
 from tgflow.graph.tables.host import HostRows
-from tgflow.graph.tables.placements import AutoRows, Placement, open_storage
-from tgflow.graph.tables.table import PendingGather, check_ids, name_of, out_for
+from tgflow.graph.tables.placements import Placement, places_of
+from tgflow.graph.tables.table import PendingGather, RowStorage, check_ids, name_of, out_for
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
     from tgflow.cuda.device import Device
     from tgflow.cuda.rows import TableView
+
+_MOVED_AT_ONCE = 64 << 20
 
 
 @described
@@ -78,14 +83,15 @@ class FeatureTable:
         """Width of a row; dtype of its elements."""
         self.path = None if path is None else Path(path)
         """File of the rows for placement "disk"; for "auto", where they may be moved to."""
-        self._rows = open_storage(
-            placement,
-            dim * dtype.itemsize,
-            f"{name_of(dtype)} [{dim}]",
-            device=device,
-            budget=budget,
-            path=path,
+        kind = f"{name_of(dtype)} [{dim}]"
+        places = places_of(
+            placement, dim * dtype.itemsize, kind, device=device, budget=budget, path=path
         )
+        (first, self._room), *self._further = places
+        self._rows = first()
+        self._moving = threading.Lock()
+        """Held to move the rows, and to launch a gather of rows that may move."""
+        self._moved_from: TableView | None = None  # of captured gathers, until they end
         self._size = self._rows.num_rows
         self.first = 0
         """Rows before this id are freed, and read as zeros."""
@@ -133,7 +139,7 @@ class FeatureTable:
     @property
     def stays_in_memory(self) -> bool:
         """Whether no row is or will ever be on disk."""
-        return self.placement in ("host", "uva", "device") and not isinstance(self._rows, AutoRows)
+        return self.placement != "disk" and not self._further
 
     @property
     def view(self) -> TableView | None:
@@ -174,10 +180,61 @@ class FeatureTable:
             ValueError: If they have another dtype or shape.
         """
         self.check(rows)
-        first = self._size
-        self._rows.append(_as_bytes(rows), first)
-        self._size = first + len(rows)
+        first, stop, data = self._size, self._size + len(rows), _as_bytes(rows)
+        while (stop - self.first) * self._rows.row_bytes > self._room and self._move():
+            pass
+        while True:
+            try:
+                self._rows.append(data, first)
+                break
+            except MemoryError:
+                if not self._move():
+                    raise
+        self._size = stop
         return first
+
+    def _move(self) -> bool:
+        """Move all rows to the next placement, if any; readers continue in the old one."""
+        while self._further:
+            make, room = self._further[0]
+            try:
+                target = self._copied_to(make)
+            except MemoryError:
+                if len(self._further) == 1:
+                    raise
+                self._further.pop(0)
+                continue
+            with self._moving:
+                old = self._rows
+                if old.view is not None:
+                    self._moved_from = old.view
+                    target.take_over(old.view, self._size)
+                self._rows, self._room = target, room
+                self._further.pop(0)
+            if old.gpu is not None:
+                old.gpu.synchronize()  # kernels that read the old rows are done
+            return True
+        return False
+
+    def _copied_to(self, make: Callable[[], RowStorage]) -> RowStorage:
+        """Return an opened placement with all rows; one that has no room is left empty."""
+        size, target = self._size, make()
+        step = max(1, _MOVED_AT_ONCE // target.row_bytes)
+        if target.num_rows:
+            raise FileExistsError(
+                "the file for rows that have no room in memory was not there when the table was "
+                f"made, and now has {target.num_rows} that are not this table's; remove it"
+            )
+        try:
+            target.forget(first := min(self.first, size))
+            for start in range(first, size, step):
+                target.append(self._rows.read(start, min(start + step, size)), start)
+        except BaseException:
+            with suppress(OSError):
+                target.truncate(0)
+                target.close()
+            raise
+        return target
 
     def truncate(self, size: int) -> None:
         """Remove the rows from id `size` on; their ids must not be in use."""
@@ -238,8 +295,10 @@ class FeatureTable:
         self._check_open()
         check_ids(ids)
         out = out_for(ids, out, self.dim, self.dtype)
-        if ids.numel() > 0:
-            self._rows.gather(ids.contiguous(), out, self._size)
+        may_move = self._further and not ids.is_cpu
+        with self._moving if may_move else nullcontext():
+            if ids.numel() > 0:
+                self._rows.gather(ids.contiguous(), out, self._size)
         return out
 
     def start_gather(self, ids: Tensor, out: Tensor | None = None) -> PendingGather:
@@ -289,8 +348,7 @@ class FeatureTable:
         Later appends, and moves to another placement, do not change it.
         """
         self._check_open()
-        size = self._size
-        rows = self._rows.current if isinstance(self._rows, AutoRows) else self._rows
+        size, rows = self._size, self._rows
         is_here = isinstance(rows, HostRows) and not rows.base
         return rows.read(0, size).view(self.dtype) if is_here else None
 

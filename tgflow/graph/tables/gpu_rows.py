@@ -31,10 +31,11 @@ class DeviceRows(RowStorage):
     """Rows in one allocation of device memory, which is replaced by a larger one to grow."""
 
     placement = "device"
+    gpu: Device
 
     def __init__(self, row_bytes: int, gpu: Device, budget: int | None = None) -> None:
         self.row_bytes = row_bytes
-        self._gpu = gpu
+        self.gpu = gpu
         self._most = None if budget is None else budget // row_bytes
         self._view = TableView(gpu, row_bytes)
         self._readers = self._view.readers
@@ -46,12 +47,10 @@ class DeviceRows(RowStorage):
 
     @property
     def view(self) -> TableView:
-        """View for kernels."""
         return self._view
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory, room for growth included."""
         return len(self._bytes)
 
     def append(self, rows: Tensor, size: int) -> None:
@@ -61,7 +60,7 @@ class DeviceRows(RowStorage):
         device on the current stream, which made them.
         """
         self._view.check()
-        gpu = self._gpu
+        gpu = self.gpu
         with gpu.on(gpu.stream("writer")) if rows.is_cpu else nullcontext():
             self._readers.writing()
             if (size + len(rows) - self._base) * self.row_bytes > len(self._bytes):
@@ -89,7 +88,7 @@ class DeviceRows(RowStorage):
         room = max(held + num_rows, held + held // 2, _FIRST_ROWS)
         if self._most is not None and room * _SMALL_SHARE > self._most:
             room = max(held + num_rows, self._most)
-        grown = self._gpu.allocate(-(-room * self.row_bytes // LINE) * LINE)
+        grown = self.gpu.allocate(-(-room * self.row_bytes // LINE) * LINE)
         if size > self._base:
             kept = self._held(max(base, self._base), size)
             grown[held * self.row_bytes - len(kept) : held * self.row_bytes] = kept
@@ -105,7 +104,7 @@ class DeviceRows(RowStorage):
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows; for ids on the GPU does not synchronize."""
         self._view.check()
-        device = self._gpu.device
+        device = self.gpu.device
         if ids.device != device:
             _check_ids(ids, size)
             there = torch.empty(out.shape, dtype=out.dtype, device=device)
@@ -121,17 +120,14 @@ class DeviceRows(RowStorage):
             return part.view(-1, self.row_bytes).to("cpu", copy=True)
 
     def truncate(self, size: int) -> None:
-        """Limit kernels to `size` rows; later appends overwrite the rest."""
         self._readers.writing()
         self._publish(size)
 
     def forget(self, first: int) -> None:
-        """Leave out the rows before `first` when the memory is next full."""
         self._first = max(self._first, first)
 
     def close(self) -> None:
-        """Release the memory, once the GPU has done its work."""
-        self._gpu.synchronize()
+        self.gpu.synchronize()
         self._view.check()
         self._bytes, self._base = self._bytes[:0], 0
         self._publish(0)
@@ -161,10 +157,11 @@ class UvaRows(RowStorage):
     """Host rows whose memory a GPU reads over the bus, without a copy by the CPU."""
 
     placement = "uva"
+    gpu: Device
 
     def __init__(self, row_bytes: int, gpu: Device) -> None:
         self.row_bytes = row_bytes
-        self._gpu = gpu
+        self.gpu = gpu
         self._host = HostRows(row_bytes)
         self._host.may_move = False
         self._pieces: list[int] = []
@@ -182,11 +179,12 @@ class UvaRows(RowStorage):
 
     @property
     def view(self) -> TableView | None:
-        """View for kernels; None where rows are staged."""
         return None if self.staged else self._view
 
-    def adopt(self, view: TableView, size: int) -> None:
-        """Continue the view of another placement, whose rows are all here now."""
+    def take_over(self, view: TableView, size: int) -> None:
+        if self.staged:
+            super().take_over(view, size)
+            return
         view.readers.wait_when_dropped(self)
         view.readers.writing()
         self._view = view
@@ -194,7 +192,6 @@ class UvaRows(RowStorage):
 
     @property
     def nbytes(self) -> int:
-        """Bytes pinned, room for growth included; bytes of all rows where they are not pinned."""
         return max(self._pinned - self._unpinned, self._host.nbytes)
 
     def append(self, rows: Tensor, size: int) -> None:
@@ -221,27 +218,26 @@ class UvaRows(RowStorage):
         try:
             self._host.commit(target)
             address = self._host.address + self._pinned
-            self._gpu.register(address, target - self._pinned)
+            self.gpu.register(address, target - self._pinned)
             self._pieces.append(address)
             self._pinned = target
         except MemoryError as error:
             self.staged = True
             warnings.warn(
-                f"this table's rows are copied to {self._gpu.device} through a buffer, "
+                f"this table's rows are copied to {self.gpu.device} through a buffer, "
                 f"which is slower than reading them in place: {error}",
                 RuntimeWarning,
                 stacklevel=4,
             )
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite some rows, ordered after earlier kernels."""
         self._view.check()
         if self.staged:
-            self._gpu.synchronize()
+            self.gpu.synchronize()
             self._host.write(ids, rows)
             return
         self._view.scatter(ids, rows, in_place=True)
-        self._written = self._gpu.record_event()
+        self._written = self.gpu.record_event()
 
     def forget(self, first: int) -> None:
         """Unpin and free the pieces of memory before row `first`; synchronizes if there are any."""
@@ -251,9 +247,9 @@ class UvaRows(RowStorage):
         ends = [*self._pieces[1:], start + self._pinned]
         dead = sum(each <= end for each in ends) if self._pieces else 0
         if dead:
-            self._gpu.synchronize()
+            self.gpu.synchronize()
             for address in self._pieces[:dead]:
-                self._gpu.unregister(address)
+                self.gpu.unregister(address)
             self._unpinned = ends[dead - 1] - start
             del self._pieces[:dead]
         if self.staged or dead:
@@ -261,13 +257,13 @@ class UvaRows(RowStorage):
 
     def _wait_for_writes(self) -> None:
         if self._written is not None and not self._written.query():
-            self._gpu.synchronize()
+            self.gpu.synchronize()
         self._written = None
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows; for ids on the GPU does not synchronize, unless rows are staged."""
         self._view.check()
-        if self.staged or ids.device != self._gpu.device:
+        if self.staged or ids.device != self.gpu.device:
             self._wait_for_writes()
             self._host.gather(ids, out, size)
             return
@@ -279,15 +275,13 @@ class UvaRows(RowStorage):
         return self._host.read(start, stop)
 
     def truncate(self, size: int) -> None:
-        """Limit kernels to `size` rows; later appends overwrite the rest."""
         self._wait_for_writes()  # otherwise they could overwrite later appends
         self._view.readers.writing()
         self._publish(size)
 
     def close(self) -> None:
-        """Unpin and release the memory, once the GPU has done its work."""
         self._view.publish(0, 0)
-        _release(self._gpu, self._host, self._pieces)
+        _release(self.gpu, self._host, self._pieces)
         self._pinned = 0
         self._view.check()
         self._host.close()

@@ -40,7 +40,6 @@ class HostRows(RowStorage):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the largest number of rows held at once, without freed ones."""
         return max(0, self._held - (self.first - self.base) * self.row_bytes)
 
     @property
@@ -49,12 +48,10 @@ class HostRows(RowStorage):
         return self._bytes.data_ptr() - self.base * self.row_bytes
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return rows, uint8 `[stop - start, row_bytes]`: a view."""
         start, stop = ((each - self.base) * self.row_bytes for each in (start, stop))
         return self._bytes[start:stop].view(-1, self.row_bytes)
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Append `rows` behind the first `size`."""
         self.reserve(size + len(rows))
         self.read(size, size + len(rows)).copy_(rows)
 
@@ -102,12 +99,10 @@ class HostRows(RowStorage):
             self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite some rows."""
         size, ids = self._held // self.row_bytes, (ids.cpu() - self.base).contiguous()
         _native.scatter_rows(self._bytes, self.row_bytes, size, ids, rows.cpu())
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
-        """Copy rows with the core's threads; `out` on another device is filled through a copy."""
         if not ids.is_cpu:
             pinned = host_rows_like(out)
             self.gather(ids.cpu(), pinned, size)
@@ -118,7 +113,6 @@ class HostRows(RowStorage):
         _native.gather_rows(self._bytes, self.row_bytes, size, ids, out)
 
     def close(self) -> None:
-        """Release the memory; it is freed with its last view."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
         self._memory, self._held = None, 0
 

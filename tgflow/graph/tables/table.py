@@ -12,6 +12,7 @@ from tgflow.cuda.device import device_of, has_device
 from tgflow.graph.tables import _native
 
 if TYPE_CHECKING:
+    from tgflow.cuda.device import Device
     from tgflow.cuda.rows import TableView
 
 
@@ -145,6 +146,8 @@ class RowStorage:
 
     placement: str
     row_bytes: int
+    gpu: Device | None = None
+    """GPU whose kernels read the rows."""
 
     @property
     def nbytes(self) -> int:
@@ -155,6 +158,11 @@ class RowStorage:
     def view(self) -> TableView | None:
         """View for a GPU's kernels; None where kernels cannot read the rows."""
         return None
+
+    def take_over(self, view: TableView, size: int) -> None:
+        """Point captured gathers of another placement's rows to these, if kernels can read them."""
+        view.readers.writing()
+        view.publish(0, 0)
 
     @property
     def num_rows(self) -> int:

@@ -243,9 +243,9 @@ def _variance(values: NDArray[np.float64], counts: NDArray[np.float64]) -> float
     return float((counts * (values - mean) ** 2).sum() / (total - 1))
 
 
-def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
+def ap_interval(counts: Counts) -> tuple[float, float]:
     """Return the 95 % interval of the AP over resampled positives and negatives."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     kept = counts[:, counts.sum(axis=0) > 0]
     drawn = [
         generator.multinomial(each.sum(), each / each.sum(), size=RESAMPLES)[:, None]
@@ -257,11 +257,7 @@ def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
 
 
 def calibration_of(counts: Counts) -> dict[int, float]:
-    """Return the share of positives among the events of each tenth of predicted probability.
-
-    Args:
-        counts: Those of `bin_scores`.
-    """
+    """Return the share of positives in each tenth of predicted probability, of `bin_scores`."""
     logit = (np.arange(NUM_BINS) + 0.5) * (2 * _WIDEST / NUM_BINS) - _WIDEST
     tenth = np.minimum(10 / (1 + np.exp(-logit)), 9).astype(np.int64)
     negative, positive = (np.bincount(tenth, each, minlength=10) for each in counts)
@@ -270,13 +266,9 @@ def calibration_of(counts: Counts) -> dict[int, float]:
 
 
 def precision_at(counts: Counts, num: Sequence[int]) -> NDArray[np.float64]:
-    """Return the share of positives among the events of the highest scores.
+    """Return the share of positives among numbers of events of the highest scores.
 
     Of equal scores that only fit in part, positives count in proportion: the mean over all orders.
-
-    Args:
-        counts: Those of `group_scores` or `bin_scores`.
-        num: Numbers of events, each from 1 to all.
     """
     kept = counts[:, counts.sum(axis=0) > 0][:, ::-1]
     found = np.cumsum(np.concatenate([np.zeros((2, 1)), kept], axis=1), axis=1)

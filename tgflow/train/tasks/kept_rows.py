@@ -27,13 +27,8 @@ class KeptRows(Component):
     Checkpoints hold the rows: full segments sealed, so that each is written once and linked into
     later checkpoints, and the last one as far as it goes. A file that outlives the process would
     instead lack rows after a kill, where those since the checkpoint have overwritten them, and a
-    checkpoint could not be moved without it. So rows take up to twice `capacity` on disk.
-
-    Args:
-        name: Section name.
-        columns: Width and dtype of each column.
-        capacity: Bytes of the files; the oldest segment is dropped for a new one.
-        directory: Where the files are; None: the system's directory of temporary files.
+    checkpoint could not be moved without it. So rows take up to twice `capacity` on disk; beyond
+    these bytes the oldest segment is dropped for a new one.
     """
 
     def __init__(
@@ -56,30 +51,20 @@ class KeptRows(Component):
 
     def begin(self, stop: int) -> int:
         """Return the first event that is kept when those before `stop` are; `stop` without any."""
+        if self.first is None:
+            return stop
         most = max(2, self._capacity // (self._size * self._row_bytes))
-        return (
-            stop
-            if self.first is None
-            else max(self.first, ((stop - 1) // self._size + 1 - most) * self._size)
-        )
+        return max(self.first, ((stop - 1) // self._size + 1 - most) * self._size)
 
     def write(self, start: int, rows: Tensors) -> None:
-        """Keep rows of consecutive events, which follow those before.
-
-        Raises:
-            OSError: If the disk is full.
-        """
+        """Keep rows of the next events; OSError if the disk is full."""
         self.first = start if self.first is None else self.first
         self.stop, done = start + len(next(iter(rows.values()))), 0
         while start + done < self.stop:
             number, place = divmod(start + done, self._size)
             if number not in self._segments:
-                for old in [
-                    old
-                    for old in self._segments
-                    if (old + 1) * self._size <= self.begin(start + done + 1)
-                ]:
-                    del self._segments[old]
+                begin, held = self.begin(start + done + 1), self._segments
+                self._segments = {n: x for n, x in held.items() if (n + 1) * self._size > begin}
                 self._segments[number] = self._mapped()
             some = min(self.stop - start - done, self._size - place)
             for name, column in self._segments[number].items():
@@ -89,9 +74,8 @@ class KeptRows(Component):
     def _mapped(self) -> Tensors:
         with tempfile.TemporaryFile(dir=self._directory) as file:
             os.posix_fallocate(file.fileno(), 0, self._size * self._row_bytes)
-            flat = torch.frombuffer(
-                mmap.mmap(file.fileno(), self._size * self._row_bytes), dtype=torch.uint8
-            )
+            mapped = mmap.mmap(file.fileno(), self._size * self._row_bytes)
+        flat = torch.frombuffer(mapped, dtype=torch.uint8)
         sizes = [width * dtype.itemsize * self._size for width, dtype in self._columns.values()]
         parts = zip(self._columns.items(), torch.split(flat, sizes), strict=True)
         return {name: x.view(dtype).view(-1, width) for (name, (width, dtype)), x in parts}

@@ -109,11 +109,8 @@ class LabelTask:
     ) -> EventLabels:
         """Return the labels of a graph's events, including future ones.
 
-        Args:
-            graph: Graph of the events.
-            like: Labels of another graph, with whose classes these are numbered.
-            known_at: Tick before which a label must be known to be learned; None: before the last
-                new event of its batch.
+        Classes are numbered as those of `like`, labels of another graph. A label must be known
+        before the tick `known_at` to be learned; None: before the last new event of its batch.
         """
         return EventLabels(self, graph, like, known_at)
 
@@ -192,14 +189,9 @@ class EventLabels:
     def judged(self, eid: Tensor, positive: Tensor, classes: Tensor | None) -> Tensor:
         """Return the values by which predictions of events are judged, float64 `[B]`.
 
-        Of two classes the logit of label 1, or else the reciprocal rank of the true class.
-
-        Args:
-            eid: Log positions, int64 `[B]`.
-            positive: Logits of the links, float `[B]`.
-            classes: Logits of the labels, float `[B, num_classes]`; None: of anomalies.
-
-        Those of events whose label is not known mean nothing.
+        Of anomalies (no `classes`) minus the logits of the links, of two classes the logit of label
+        1, or else the reciprocal rank of the true class. Those of events whose label is not known
+        mean nothing.
         """
         if classes is None:
             return -positive.double()
@@ -266,9 +258,7 @@ class EventLabels:
         """Raise ValueError if labels of the events at `[start, stop)` give no AUC to choose by."""
         classes = self.history.classes(torch.arange(start, stop))
         classes = classes[classes >= 0]
-        if self.task.num_classes > 2:
-            return
-        if 0 < int(classes.sum()) < len(classes):
+        if self.task.num_classes > 2 or 0 < int(classes.sum()) < len(classes):
             return
         target = self.task.config.target
         what = f"of class {int(classes[0])}" if len(classes) else "not known"
@@ -352,14 +342,12 @@ class EventFigures(Component):
         begin, self._late[_SEEN] = max(begin, int(self._late[_SEEN])), end
         found = log.late.known(slice(begin, end))
         eid, label = found.eid, self._history.late_classes(torch.arange(begin, end))
-        own, earlier = (
-            self._history.classes(eid),
-            self._history.late_classes(found.before.clamp(min=0)),
-        )
+        history, place = self._history, found.before.clamp(min=0)
+        own, earlier = history.classes(eid), history.late_classes(place)
         before = torch.where(found.before < 0, own, earlier)
         self._late[_CORRECTED] += int(((before >= 0) & (label != before)).sum())
         # a first one that withdraws nothing is none
-        was_none = (found.before < 0) | (log.late.known(found.before.clamp(min=0)).before < 0)
+        was_none = (found.before < 0) | (log.late.known(place).before < 0)
         is_new = was_none & (before < 0) & (label >= 0) & (eid >= self._span[0])
         eid, label, t = eid[is_new], label[is_new], found.t[is_new]
         delay = (t - log.gather(eid).t).clamp(min=1).double()
@@ -413,14 +401,13 @@ class EventFigures(Component):
             label = self._history.first_classes(eid, stop - 1)
             for name, classes in predicted.items():
                 found.setdefault(name, self._new()).add(label[label >= 0], classes[label >= 0])
-        return self._named(
-            {
-                f"{rule}.{name}": value
-                for rule, figures in found.items()
-                for name, value in figures.result(with_intervals=False).items()
-                if not name.startswith("num_")
-            }
-        )
+        values = {
+            f"{rule}.{name}": value
+            for rule, figures in found.items()
+            for name, value in figures.result(with_intervals=False).items()
+            if not name.startswith("num_")
+        }
+        return self._named(values)
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}

@@ -35,15 +35,6 @@ class LateLearning(Component):
 
     Inputs are kept with a delay of labels, or from the first event whose label is not known. Labels
     that are known at once are learned with their event, and not again: that gains little.
-
-    Args:
-        labels: Labels of the events.
-        decoder: Decoder that learns them.
-        graph: Graph of the events.
-        batch_size: Events of a micro-batch.
-        seed: Seed of the draws.
-        results: Transfer of inputs to the host.
-        directory: Where inputs are kept; see `KeptRows`.
     """
 
     name = "late_learning"
@@ -56,7 +47,7 @@ class LateLearning(Component):
         batch_size: int,
         seed: int,
         results: Results[tuple[int, Tensor]],
-        directory: str | None = None,
+        directory: str | None,
     ) -> None:
         c, history = labels.task.config, labels.history
         small = torch.int8 if history.num_classes < 128 else torch.int32

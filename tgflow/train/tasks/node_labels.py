@@ -46,15 +46,10 @@ class LabeledNodes:
         unknown: Sequence[str] = (),
         classes: int | None = None,
     ) -> LabeledNodes:
-        """Return the nodes of a table whose labels are known.
+        """Return the nodes of a table of columns node and label whose labels are known.
 
-        Args:
-            table: Columns node and label.
-            ids: Ids of the stream.
-            path: File of the table, for messages.
-            positive: Label of class 1, as in `label_values`.
-            unknown: Labels that mean not known, beside empty, null and NaN.
-            classes: Number of classes; None: at most `MOST_LABELS`.
+        `positive` is the label of class 1, as in `label_values`, and `unknown` are labels that mean
+        not known, beside empty, null and NaN. Without `classes` there are at most `MOST_LABELS`.
         """
         check_columns(table, ("node", "label"), path)
         texts = [label_text(value) for value in table["label"].to_pylist()]

@@ -189,9 +189,7 @@ class LabelHistory(Component):
     def classes(self, eid: Tensor, at: int | Tensor | None = None) -> Tensor:
         """Return the classes of events, int64 `[N]` of positions `[N]`; -1: not known.
 
-        Args:
-            eid: Log positions.
-            at: Positions to see late labels from, int64 `[N]` or one; None: own labels alone.
+        Late labels are seen from positions `at`; None: own labels alone.
         """
         if not len(eid):
             return eid
@@ -278,12 +276,7 @@ class LabelHistory(Component):
         return self._log.late.known(places).eid
 
     def past(self, eid: Tensor, since: int = 0) -> tuple[Tensor, Tensor]:
-        """Return the classes visible to events, and the ticks since the newest of each list.
-
-        Args:
-            eid: Log positions, int64 `[N]`.
-            since: First log position that they see.
-        """
+        """Return the classes visible to events, and the ticks since the newest of each list."""
         if not len(eid):
             return eid.new_empty(0, 4, DEPTH), eid.new_empty(0, 4)
         self.upto(int(eid.max()) + 1)
@@ -340,10 +333,7 @@ class LabelHistory(Component):
         view: View,
         late: _Lists | None = None,
     ) -> Tensor:
-        """Return the last events of lists before a cut-off with known labels, `[N, 4, num]`.
-
-        With `late` the lists are those of late labels.
-        """
+        """Return the last events of lists, or of late labels, with known labels, `[N, 4, num]`."""
         deep = num
         while True:
             found = last.before(src, dst, cut, deep, view.since if late is None else 0)
