@@ -25,7 +25,7 @@ from tgflow.cuda.device import Device, device_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
-from tgflow.nn.model import feature_widths
+from tgflow.nn.model import feature_widths, has_parameters
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
 from tgflow.report.callbacks.logger import package
 from tgflow.report.compare.offline_results import OfflineResults
@@ -260,7 +260,7 @@ def fit(
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path
     epochs.facts = config.label_facts
-    epochs.is_rule = not any(True for _ in model.parameters())  # its logits are only an order
+    epochs.is_rule = not has_parameters(model)  # its logits are only an order
     opened = RunLogger(config.operate.log_to, logs, trainer.num_epochs, epochs.facts)
     with closing(opened) as epochs.logger:
         result = trainer.fit(partial(results.after_epoch, trainer), progress=False)
