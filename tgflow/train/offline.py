@@ -643,7 +643,8 @@ class OfflineTrainer:
         self, plan: Plan, on_batch: Callable[[Scored], None]
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Return the metrics of a plan's events, and of those that touch a new node."""
-        every, of_new = LinkMetrics(self._metrics), LinkMetrics(self._metrics)
+        exact = self.config.draws.exact
+        every, of_new = (LinkMetrics(self._metrics, exact=exact) for _ in range(2))
         new: list[tuple[Tensor, Tensor]] = []
 
         def add_new(size: int) -> None:
