@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from tgflow.graph.events import concat
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.csv import JodieDecoder
+from tgflow.streams.files.decoder import Decoder
+from tgflow.streams.files.dyglib import DyglibDecoder
 from tgflow.streams.files.formats import decoder_for, read_table
 from tgflow.streams.files.pickled_arrays import Int64s, Key, read_pickled_arrays
 from tgflow.streams.open import open_stream
@@ -30,6 +33,7 @@ from tgflow.streams.open import open_stream
 PARTS = ("val", "test")
 ABOUT = b"tgflow.data_set"
 """Key of the description of a data set in the metadata of its Parquet file, as JSON."""
+_log = logging.getLogger("tgflow.streams")
 _BY_COLUMN = ["u", "i", "ts", "label", "idx"]
 _NUMERIC = ("weight", "w", "num_words", "score", "value", "IsSender")
 """Columns after time, source and destination that are features."""
@@ -88,12 +92,12 @@ def convert_tgb(
 
     Negatives become NAME.val.negatives.safetensors and NAME.test.negatives.safetensors. Node ids
     become integers, TGB's where there are negatives: in JODIE's layout (wiki, subreddit, ...) and
-    that of `u,i,ts,label,idx` destinations are numbered after the sources; in the others, whose
-    columns are time, source, destination and more, nodes are numbered from 0 in order of
-    appearance. RelBench's export of TGB has TGB's numbers, less the number of sources for
-    destinations in a table of their own, and `weight` as the only feature. Types of edges
-    (`relation_type`) become the column `relation`, texts in order of appearance. Only arrays of
-    whole numbers are read from the pickles. Nothing is written on an error.
+    that of `u,i,ts,label,idx`, also after an index without a name, destinations are numbered after
+    the sources; in the others, whose columns are time, source, destination and more, nodes are
+    numbered from 0 in order of appearance. RelBench's export of TGB has TGB's numbers, less the
+    number of sources for destinations in a table of their own, and `weight` as the only feature.
+    Types of edges (`relation_type`) become the column `relation`, texts in order of appearance.
+    Only arrays of whole numbers are read from the pickles. Nothing is written on an error.
 
     Knowledge graphs (`tkgl`) with the time-aware filter list the other true destinations: these are
     checked against the events, and no file is written, as `tkgl/1` ranks among all others itself.
@@ -286,11 +290,14 @@ def _only(folder: Path, pattern: str, but: str = " ") -> Path:
 
 def _read(path: Path, kind: str, **options: Any) -> _Data:
     """Return all events, with TGB's node numbers."""
-    decoder = decoder_for(path)
+    decoder, names = _named(path)
     is_jodie, is_relbench = isinstance(decoder, JodieDecoder), path.suffix == ".parquet"
-    names = list(decoder.names() or ())
-    is_after = is_jodie or names == _BY_COLUMN
-    if is_jodie:
+    has_index = isinstance(decoder, DyglibDecoder)
+    is_after = is_jodie or has_index or names == _BY_COLUMN
+    if has_index:
+        _log.warning("%s: its first column, an index without a name, is not read", path)
+        stream = open_stream(path, src="src", dst="dst", t="t", id_kind="int", **options)
+    elif is_jodie:
         stream = open_stream(path, format="jodie", **options)
     elif is_relbench:
         stream = open_stream(
@@ -370,9 +377,19 @@ def _add_negatives(data: _Data, pickles: Mapping[str, Path]) -> None:
     data.negatives = {}
 
 
+def _named(path: Path) -> tuple[Decoder, list[str]]:
+    """Return the decoder of a file, and the names of its columns, which are read by their order."""
+    decoder = decoder_for(path)
+    names = list(decoder.names() or ())
+    if names and names[0].strip() in ("", "Unnamed: 0"):
+        text = f"its first column has no name, before {', '.join(names[1:5])}: if it is an index "
+        raise StreamError(str(path), "schema", f"{text}of pandas, write the file with index=False")
+    return decoder, names
+
+
 def _columns_of(data: _Data, path: Path) -> list[list[str]]:
     """Return the columns of a CSV file as texts."""
-    names = list(decoder_for(path).names() or ())
+    names = _named(path)[1]
     table = read_table(path, names)[1]
     data.files.append(path)
     return [table[name].to_pylist() for name in names]

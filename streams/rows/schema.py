@@ -31,6 +31,7 @@ YEARS = (date(1980, 1, 1), date(2100, 1, 1))
 """Range of dates in which ms, us and ns since 1970 are recognized by magnitude."""
 
 _OTHER_UNITS = ("s", "ms", "us", "ns", "d")
+_NUMBERS_OF_YEARS = range(1000, YEARS[1].year + 1)
 _FIRST_SECOND, _LAST_SECOND = (86_400.0 * (day.toordinal() - 719_163) for day in YEARS)
 """Range since 1970; a first time outside of it is likely misread."""
 
@@ -151,12 +152,15 @@ def _unit_of(values: Sequence[object]) -> str | None:
 
 
 def time_guard(first: int, unit: str) -> str | None:
-    """Return a warning for a first time in ticks before 1980 or after 2100, except 0."""
+    """Return a warning for a first time in ticks before 1980 or after 2100, except 0.
+
+    The number of a year, as in graphs of facts by year, is a tick of its own.
+    """
 
     def is_recent(unit: str) -> bool:
         return _FIRST_SECOND <= first * seconds_per_tick(unit) < _LAST_SECOND
 
-    if unit == "tick" or first == 0 or is_recent(unit):
+    if unit == "tick" or first == 0 or first in _NUMBERS_OF_YEARS or is_recent(unit):
         return None
     others = (u for u in _OTHER_UNITS if u != unit and is_recent(u))
     meant = next((f"--time-unit {u}?" for u in others), "is --t the right column?")

@@ -137,6 +137,12 @@ def test_forgotten_events_are_those_of_an_erased_node_with_itself(tgflow, learn,
     assert after.ids.find([GONE]).tolist() == [-1]
     assert after.ids.decode(torch.tensor([gone])) == [ERASED]
     assert ERASED not in after.top_k(OTHER, k=99).dst
+    best = after.top_k(GONE, k=99)
+    assert {*best.ranked_by} == {"popularity"}
+    assert best.dst == replica.predictor.top_k(GONE, k=99).dst
+    received = torch.bincount(found.dst[~is_gone])
+    num = received[after.ids.find(best.dst)]
+    assert torch.equal(num, received[received > 0].sort(descending=True).values)
     state = after.model.state.state_dict()
     assert not state["rows"][gone].any()
     assert not state["clock"][gone].any()

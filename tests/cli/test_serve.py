@@ -261,6 +261,8 @@ def test_random_questions_have_the_bits_of_inference_while_the_run_learns(
         process.kill()
         asker.close()
     assert not asker.refusals
+    rows = [row for each in asker.answers if each.path == "/top-k" for row in each.answer["scores"]]
+    assert {row["ranked_by"] for row in rows} == {"model", "popularity"}
     repeated = repeat(tgflow, monkeypatch, asker.answers, *flags)
     assert repeated.left <= {0}
     assert len(repeated.positions) >= size // 200

@@ -201,6 +201,7 @@ def test_info_shows_classes_of_labels(tgflow, tmp_path):
         (5, "tick", None),
         (NOW * 1000, "ms", None),
         (1, "s", "is before 1980 if it counts from 1970: is --t the right column?"),
+        (1946, "s", None),  # a year
         (-NOW, "s", "is before 1980 if it counts from 1970: is --t the right column?"),
         (NOW * 1000, "s", "is after 2100 if it counts from 1970: --time-unit ms?"),
         (NOW * 10**6, "s", "is after 2100 if it counts from 1970: --time-unit us?"),

@@ -376,4 +376,14 @@ def bits_of(answer: dict[str, Any]) -> list[list[Any]]:
     return [[row.get(name) for name in BITS] for row in rows]
 
 
-BITS = ("src", "dst", "id", "neighbor", "position", "logit", "label_probability", "embedding")
+BITS = (
+    "src",
+    "dst",
+    "ranked_by",
+    "id",
+    "neighbor",
+    "position",
+    "logit",
+    "label_probability",
+    "embedding",
+)

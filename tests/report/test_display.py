@@ -19,10 +19,10 @@ RECORD = {
 }  # fmt: skip
 
 
-def show(terminal, records, total=400, note=str):
+def show(terminal, records, total=400, note=str, **options):
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=90, color_system=None)
-    with Display(console, "a title", total, note=note) as display:
+    with Display(console, "a title", total, note=note, **options) as display:
         for record in records:
             display.update(record)
     return out.getvalue()
@@ -61,6 +61,14 @@ def test_on_a_terminal_a_panel_is_shown(total):
     text = show(True, [RECORD, RECORD | {"stop": 400}], total)
     for part in ("a title", "0.9123", "0.9000 since start", "1,234 events/s", "500 MB", "400"):
         assert part in text
+    assert "Loss" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_models_that_do_not_learn_have_no_loss(terminal):
+    text = show(terminal, [RECORD], learns=False)
+    assert "loss" not in text.lower()
+    assert "0.9123" in text
 
 
 def test_numbers_are_formatted_for_people():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -152,6 +153,17 @@ def test_command_line_gives_the_same_answers(made, run, capsys, tmp_path):
     both = json.loads(capsys.readouterr().out)
     assert both[:2] == rows
     assert [(row["src"], row["new"]) for row in both[2:]] == 2 * [("acc_never", "src")]
+    received = Counter(dst for _, dst, _ in events[:LEARNED])
+    last = {dst: i for i, (_, dst, _) in enumerate(events[:LEARNED])}
+    popular = sorted(received, key=lambda dst: (received[dst], last[dst]), reverse=True)
+    assert [row["dst"] for row in both[2:]] == popular[:2]
+    assert tgflow(*ask[:-1]) == 0
+    shown = capsys.readouterr()
+    assert "1 source was never seen: ranked by popularity" in shown.err
+    assert "ranked_by" in shown.out
+    assert tgflow("predict", folder / "pay", "--src", "acc_1", "--src", "acc_2") == 0
+    shown = capsys.readouterr()
+    assert "ranked" not in shown.out + shown.err
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("src,dst\n" + "\n".join(",".join(event[:2]) for event in events[:4]) + "\n")
     to = tmp_path / "scores.parquet"

@@ -82,7 +82,10 @@ def test_in_memory_streams_reopen_with_their_own_ids(tmp_path, bipartite, with_f
     tg.save_run(trainer, tmp_path / "run")
     live, opened = tg.open_run(trainer), tg.open_run(tmp_path / "run")
     assert torch.equal(live.score("ann", "dan").logit, opened.score("ann", "dan").logit)
-    assert opened.top_k("ann", k=3).dst == live.top_k("ann", k=3).dst
+    found = opened.top_k(asked := ["ann"] if with_features else ["ann", "who"], k=3)
+    assert found.to_pylist() == live.top_k(asked, k=3).to_pylist()
+    by = dict(zip(found.src, found.ranked_by, strict=True))
+    assert [*by.values()] == ["model", "popularity"][: len(asked)]
     assert opened.ids.bipartite is bipartite
     assert torch.equal(opened.embed("cy"), live.embed("cy"))
 

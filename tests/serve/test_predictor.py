@@ -7,6 +7,7 @@ import tgflow as tg
 from helpers.effort import cases
 from helpers.made_models import made_events
 from helpers.served import live_predictor, made_predictor
+from tgflow.graph.log import Horizon
 
 EVENTS = made_events(200)
 BATCH = 20
@@ -41,6 +42,59 @@ def test_answer_matches_a_trainer_stopped_at_that_position(name):
                 continue
             known = predictor.top_k("n0", k=9, exclude_known=True)
             assert known.dst == stopped.top_k("n0", k=9, exclude_known=True).dst
+
+
+def popular_by_hand(events, since, cut, candidates):
+    """Return candidates by their number of events, the latest event, and their number."""
+    received = {name: [] for name in candidates}
+    for i in range(since, cut):
+        received.get(f"n{int(events.dst[i])}", []).append(i)
+    order = {name: int(name[1:]) if name[1:].isdecimal() else 99 for name in candidates}
+
+    def key(name):
+        return -len(received[name]), -max(received[name], default=-1), order[name]
+
+    return sorted(candidates, key=key)
+
+
+@pytest.mark.parametrize("horizon", [None, Horizon(events=64)])
+@pytest.mark.parametrize("name", cases(["tgn", "counts", "recency"], ["counts", "tgn"]))
+def test_sources_without_events_get_the_popular_destinations(name, horizon):
+    predictor, trainer = live_predictor(name)
+    trainer.graph.log.horizon = horizon
+    events = made_events(200)
+    events.src[:] = torch.arange(200) // 40  # n4 and n5 come late, n0 and n1 are forgotten
+    for step in trainer.steps(events[start : start + BATCH] for start in range(0, 180, BATCH)):
+        cut = step.stop
+    log = trainer.graph.log
+    since = log.since(cut)
+    assert cut == 180
+    assert (since > 80) == (horizon is not None)
+    every = [f"n{i}" for i in events.dst[:cut].unique().tolist()]
+    expected = popular_by_hand(events, since, cut, every)
+    asked = ["who", "n4", "n6", "n5"]  # n6 was only a destination, n5 is in no event
+    found = predictor.top_k(asked, k=9)
+    by = dict(zip(found.src, found.ranked_by, strict=True))
+    assert [*by.values()] == ["popularity", "model", "model", "popularity"]
+    some = ["n11", "odd", "n8", "n7", "n6", "new"]
+    for ask, candidates in (
+        ({}, every),
+        ({"exclude_known": True}, every),
+        ({"candidates": some}, some),
+    ):
+        best = popular_by_hand(events, since, cut, candidates)
+        for k in (2, 9):
+            found = predictor.top_k("who", k, **ask)
+            assert found.dst == best[:k]
+            assert torch.equal(found.logit, predictor.score(["who"] * len(found), found.dst).logit)
+            assert found.place.tolist() == [*range(1, len(found) + 1)]
+    if horizon is not None:
+        assert {*predictor.top_k(["n0", "n1"]).ranked_by} == {"popularity"}  # forgotten
+        return
+    past = int(events.t[100])
+    rest = popular_by_hand(events, 0, int((events.t < past).sum()), every)
+    assert predictor.top_k(["who", "who"], 9, at=[past, 10**6]).dst == rest + expected
+    assert {*predictor.top_k("n4", at=past).ranked_by} == {"popularity"}  # not seen yet
 
 
 def test_embeddings_of_all_nodes_are_rows_by_own_ids():

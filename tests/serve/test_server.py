@@ -186,6 +186,8 @@ def test_ids_never_seen_are_scored_as_at_their_first_events(predictor, client):
     rows = {(row["src"], row["dst"]): row for row in answer["scores"]}
     assert rows["who", "x"]["new"] == "both"
     assert rows["who", "n6"]["logit"] == predictor.score("who", "n6").logit.item()
+    assert answer["scores"] == predictor.top_k(["who", "n0"], candidates=["x", "n6"]).to_pylist()
+    assert [row["ranked_by"] for row in answer["scores"]] == 2 * ["popularity"] + 2 * ["model"]
     ranked = client.post("/top-k", {"src": ["who"], "exclude_known": True})[1]["scores"]
     assert [row["place"] for row in ranked] == [*range(1, len(ranked) + 1)]
     status, answer = client.post("/embedding", {"ids": ["who", "n3"]})

@@ -5,10 +5,12 @@ import pickle
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet
 import pytest
 from safetensors import safe_open
 
+from helpers.board_files import write_board, write_nodes
 from helpers.files import negatives_of, parts_of, write_relbench, write_tgb
 from tgflow.streams import StreamError, open_stream
 from tgflow.streams.tgb import convert_tgb
@@ -109,6 +111,45 @@ def test_negatives_of_another_version_are_refused_and_the_event_named(tmp_path):
     text = rf"no negatives of event \d+, {gone[0]} -> {gone[1]} at {gone[2]}; .*one version"
     with pytest.raises(StreamError, match=text):
         convert_tgb(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def with_index(path):
+    """Write a table as pandas does by default, with an index before the columns."""
+    pd.read_csv(path).to_csv(path)
+
+
+def test_index_of_pandas_before_the_columns_is_no_column(tmp_path, caplog):
+    raw = tmp_path / "raw"
+    write_board(raw, "tgbl-uci")
+    done = convert_tgb(raw, tmp_path / "out")
+    with_index(raw / "tgbl-uci_edgelist.csv")
+    again = convert_tgb(raw, tmp_path / "again")
+    assert "its first column, an index without a name, is not read" in caplog.text
+    for reader, files in (
+        (pyarrow.parquet.read_table, (done.files[0], again.files[0])),
+        (lambda path: negatives_in(path)[0], (done.files[2], again.files[2])),
+    ):
+        assert reader(files[0]) == reader(files[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("thgl-made", "edgelist"),
+        ("thgl-made", "nodetype"),
+        ("tkgl-made", "edgelist"),
+        ("tkgl-wikidata", "static_edgelist"),
+        ("tgbn-trade", "edgelist"),
+        ("tgbn-trade", "node_labels"),
+    ],
+)
+def test_index_of_pandas_before_columns_read_in_order_is_refused(tmp_path, name, file):
+    raw = tmp_path / "raw"
+    (write_nodes if name.startswith("tgbn") else write_board)(raw, name)
+    with_index(raw / f"{name}_{file}.csv")
+    with pytest.raises(StreamError, match=rf"{file}\.csv.*column has no name.*with index=False"):
+        convert_tgb(raw, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -51,6 +51,18 @@ def test_progress_bar_shows_each_pass_of_offline_training():
         assert shown in text
 
 
+def test_progress_bar_of_a_rule_shows_no_loss(capsys):
+    for model in (tg.TGN(**WIDTHS), tg.Recency()):
+        events = made_events(120, x_dim=0)
+        tg.ContinualTrainer(model, tg.TemporalGraph()).run([events], progress=True)
+        graph = tg.TemporalGraph.from_events(events)
+        tg.OfflineTrainer(model, graph, tg.OfflineConfig(epochs=1)).fit(progress=True)
+        text = capsys.readouterr().err
+        assert "events/s" in text
+        assert "val AP 0." in text
+        assert ("loss" in text) == isinstance(model, tg.TGN)
+
+
 def test_progress_bars_are_shown_on_terminals_or_on_request(capsys):
     new_trainer().run(Counted())
     assert capsys.readouterr().err == ""

@@ -244,10 +244,11 @@ class LinkMetrics:
     """Collects scores batch by batch and summarizes them per batch and pooled.
 
     Stores two scores per event, for the pooled AP and AUC.
+    With `exact`, float32 scores, too, are tied only if they are equal.
     """
 
-    def __init__(self, metrics: Metrics | None = None) -> None:
-        self._metrics = {} if metrics is None else metrics
+    def __init__(self, metrics: Metrics | None = None, *, exact: bool = False) -> None:
+        self._metrics, self._exact = {} if metrics is None else metrics, exact
         self.num_events = 0
         self._sums: Figures = {}
         self._pool: list[tuple[Tensor, Tensor]] = []
@@ -268,7 +269,7 @@ class LinkMetrics:
 
         Synchronizes.
         """
-        wide = torch.float64 in (positive.dtype, negative.dtype)
+        wide = self._exact or torch.float64 in (positive.dtype, negative.dtype)
         dtype = torch.float64 if wide else torch.float32
         positive, negative = (x.detach().to("cpu", dtype) for x in (positive, negative))
         if not negative.numel():

@@ -11,6 +11,7 @@ import torch
 from tgflow.base.units import seconds_per_tick
 from tgflow.graph.events import concat
 from tgflow.models import MODELS
+from tgflow.nn.model import has_parameters
 from tgflow.report.compare.lineup import LEARNING, Entrant
 from tgflow.report.compare.presets import MEASURED, Family, StreamFacts, measure, settings_of
 from tgflow.run.config import ConfigError, model_settings
@@ -187,7 +188,7 @@ def entrants(
         for seed in range(common.seed, common.seed + num_seeds):
             entrant = make(choice, seed)
             yield entrant
-            if not any(True for _ in entrant.model.parameters()):
+            if not has_parameters(entrant.model):
                 break
             if frozen_at is not None:
                 yield replace(

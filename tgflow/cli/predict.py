@@ -101,14 +101,19 @@ def predict(
     else:
         candidates = _ids(opened, dst) if dst else None
         found = opened.top_k(_ids(opened, src), top, candidates, exclude_known, time, related)
-    table = found.to_arrow()
+    table, ranked = found.to_arrow(), zip(found.src, found.ranked_by or (), strict=False)
+    if num := len({source for source, by in ranked if by == "popularity"}):
+        text = "1 source was" if num == 1 else f"{num:,} sources were"
+        notice = f"{text} never seen: ranked by popularity"
+        Console(stderr=True, highlight=False).print(notice)
     if to is not None:
         count = write_table(to, table.to_batches(), table.schema)
         Console(stderr=True, highlight=False).print(f"wrote {count:,} scores to {to}")
     if json:
         sys.stdout.write(jsonlib.dumps(table.to_pylist(), indent=2, ensure_ascii=False) + "\n")
     elif to is None:
-        table = table.select([n for n in table.column_names if table[n].null_count < len(table)])
+        names = [n for n in table.column_names if table[n].null_count < len(table)]
+        table = table.select([n for n in names if n != "ranked_by" or num])
         columns = [[_shown(cell) for cell in each.to_pylist()] for each in table.columns]
         print_table(table.column_names, [*zip(*columns, strict=True)], left=(0, 1))
 

@@ -25,7 +25,7 @@ from tgflow.cuda.device import Device, device_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
-from tgflow.nn.model import feature_widths
+from tgflow.nn.model import feature_widths, has_parameters
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
 from tgflow.report.callbacks import check_logger
 from tgflow.report.compare.offline_results import OfflineResults
@@ -236,7 +236,7 @@ def fit(
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path
     epochs.facts = config.label_facts
-    epochs.is_rule = not any(True for _ in model.parameters())  # its logits are only an order
+    epochs.is_rule = not has_parameters(model)  # its logits are only an order
     with ExitStack() as opened:
         if config.operate.log_to is not None:
             logger = RunLogger(logs, trainer.num_epochs, epochs.facts)

@@ -340,6 +340,11 @@ def width_error(kind: str, dim: int, found: int) -> ValueError:
     )
 
 
+def has_parameters(model: TemporalModel) -> bool:
+    """Return whether a model has parameters to learn, so that its loss is one; a rule has none."""
+    return any(True for _ in model.parameters())
+
+
 def device_of_model(model: TemporalModel) -> torch.device:
     """Return the device of a model's parameters, or else its buffers; the CPU without any."""
     tensors = chain(model.parameters(), model.buffers())

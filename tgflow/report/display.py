@@ -21,12 +21,16 @@ from tgflow.report.formatting import compact, num_bytes, score
 
 Record = Mapping[str, Any]
 SECONDS_PER_LINE = 5.0
-SHOWN = ("running.ap", "running.mrr", "running.loss", "events_per_second")
+SHOWN = ("running.ap", "running.mrr", "events_per_second")
+LOSS = "running.loss"
 SPARK = "▁▂▃▄▅▆▇█"
 
 
 class Display:
-    """Progress of a run, fed one record a micro-batch; `metrics` names further figures by key."""
+    """Progress of a run, fed one record a micro-batch; `metrics` names further figures by key.
+
+    A model that learns has a loss.
+    """
 
     def __init__(
         self,
@@ -35,10 +39,13 @@ class Display:
         total: int | None,
         metrics: Mapping[str, str] | None = None,
         note: Callable[[], str] = str,
+        *,
+        learns: bool = True,
     ) -> None:
-        self._metrics, self._note = metrics or {}, note
+        self._metrics, self._note, self._learns = metrics or {}, note, learns
         self._console, self._title, self._total = console, title, total
-        self._history: dict[str, list[float]] = {key: [] for key in SHOWN}
+        shown = (*SHOWN, LOSS) if learns else SHOWN
+        self._history: dict[str, list[float]] = {key: [] for key in shown}
         self._last: Record = {}
         self._start = self._said = time.monotonic()
         self._live = (
@@ -115,8 +122,8 @@ class Display:
                 for name, title in self._metrics.items()
                 if f"running.{name}" in self._last
             )
-            + f"  loss {score(self._value('running.loss'))}"
-            f"  AP {score(self._value('running.ap'))}  MRR {score(self._value('running.mrr'))}"
+            + (f"  loss {score(self._value(LOSS))}" if self._learns else "")
+            + f"  AP {score(self._value('running.ap'))}  MRR {score(self._value('running.mrr'))}"
             f"  {self._note()}".rstrip()
         )
 
@@ -147,25 +154,31 @@ class Display:
         )
 
     def _figures(self) -> Table:
-        grid = Table.grid(expand=True, padding=(0, 2))
-        for ratio in (3, 3, 3, 4):
-            grid.add_column(ratio=ratio, no_wrap=True)
-        grid.add_row(*(Text(name, style="dim") for name in ("AP", "MRR", "Loss", "Speed")))
-        colors = dict(zip(SHOWN, ("cyan", "green", "yellow", "magenta"), strict=True))
-        ap, mrr, loss = (score(self._value(key)) for key in SHOWN[:3])
-        speed = f"{compact(self._value('events_per_second'))} events/s"
-        figures = zip((ap, mrr, loss, speed), colors.values(), strict=True)
-        grid.add_row(*(Text(text, style=f"bold {color}") for text, color in figures))
-        width = max(8, min(24, self._console.width // 6))
-        sparks = {key: sparkline(self._history[key], width) for key in SHOWN}
-        grid.add_row(*(Text(sparks[key], style=color) for key, color in colors.items()))
         ap, mrr = (score(self._value(f"prequential.{name}")) for name in ("ap", "mrr"))
-        grid.add_row(
-            Text(f"{ap} since start", style="dim"),
-            Text(f"{mrr}{self._error()} since start", style="dim"),
-            Text("of the newest", style="dim"),
-            Text(f"{self._lag()} · {num_bytes(self._last.get('rss_bytes', 0))}", style="dim"),
-        )
+        lag = f"{self._lag()} · {num_bytes(self._last.get('rss_bytes', 0))}"
+        speed = f"{compact(self._value('events_per_second'))} events/s"
+        cells = {
+            "running.ap": ("AP", "cyan", None, f"{ap} since start"),
+            "running.mrr": ("MRR", "green", None, f"{mrr}{self._error()} since start"),
+            LOSS: ("Loss", "yellow", None, "of the newest"),
+            "events_per_second": ("Speed", "magenta", speed, lag),
+        }
+        grid = Table.grid(expand=True, padding=(0, 2))
+        width = max(8, min(24, self._console.width // 6))
+        columns = []
+        for key, (name, color, text, below) in cells.items():
+            if key in self._history:
+                grid.add_column(ratio=4 if key == "events_per_second" else 3, no_wrap=True)
+                columns.append(
+                    (
+                        Text(name, style="dim"),
+                        Text(text or score(self._value(key)), style=f"bold {color}"),
+                        Text(sparkline(self._history[key], width), style=color),
+                        Text(below, style="dim"),
+                    )
+                )
+        for row in zip(*columns, strict=True):
+            grid.add_row(*row)
         return grid
 
 

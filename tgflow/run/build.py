@@ -226,7 +226,8 @@ def _shown(run: RunContext) -> Component:
     metrics = {key: figure_name(key, run.config.label_facts) for key in keys}
     console = run.console if run.config.operate.log_format == "text" else None
     total, waits = run.stream.num_events, run.ingest.waits
-    return watch.Shown(title, total, metrics, console, run.run_log, waits)
+    learns, log = run.trainer.learns, run.run_log
+    return watch.Shown(title, total, metrics, console, log, waits, learns=learns)
 
 
 def _logger(run: RunContext) -> Component | None:

@@ -42,10 +42,14 @@ class Shown(Component, Callback):
         console: Console | None,
         run_log: RunLog,
         waits: Callable[[], Mapping[str, float]] = dict,
+        *,
+        learns: bool = True,
     ) -> None:
         self._run_log = run_log
-        note = partial(waiting, waits)
-        self._display = None if console is None else Display(console, title, total, metrics, note)
+        self._display = None
+        if console is not None:
+            note = partial(waiting, waits)
+            self._display = Display(console, title, total, metrics, note, learns=learns)
         self._logged_at = time.monotonic()
 
     def __enter__(self) -> Self:

@@ -308,7 +308,7 @@ def open_run(
     Example:
         >>> run = tg.open_run("runs/pay")
         >>> run.top_k("acc_1", k=3).to_arrow().column_names
-        ['src', 'dst', 'place', 'logit', 'probability', 'anomaly', 'new']
+        ['src', 'dst', 'place', 'ranked_by', 'logit', 'probability', 'anomaly', 'new']
     """
     if isinstance(path, ContinualTrainer):
         engine = make_engine(path.config, path.model, path.graph)

@@ -28,7 +28,8 @@ from tgflow.graph.log import NodeCount
 from tgflow.graph.sampling import recent_neighbors
 from tgflow.serve.event_features import EventFeatures
 from tgflow.serve.explain import LINK, Explainer, Explanation, LabelQuestion
-from tgflow.serve.scored_pairs import ScoredPairs
+from tgflow.serve.popularity import Popularity
+from tgflow.serve.scored_pairs import RankedBy, ScoredPairs
 from tgflow.streams.options import StreamOptions
 from tgflow.train.alerts import AlertList
 from tgflow.train.calibration import Calibration
@@ -93,19 +94,26 @@ class PairQuery:
     """Number of candidates of each source in a ranking; None: the scores of all pairs."""
     k: int = 0
     """Number of pairs of each source that a ranking keeps."""
+    ranked_by: Sequence[RankedBy] = ()
+    """What ranks the candidates of each source; those by popularity are in order."""
 
-    def best(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the rows of the pairs to keep, int64 `[K]`, and their places in a ranking.
+    def best(self, logits: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Return the rows of the pairs to keep, int64 `[K]`, and the columns of a ranking.
 
         Ties keep the order of candidates.
         """
         if self.sizes is None:
-            return torch.arange(len(logits)), None
+            return torch.arange(len(logits)), {}
         best, ends = [torch.arange(0)], accumulate(self.sizes, initial=0)
-        for begin, end in pairwise(ends):
+        for (begin, end), by in zip(pairwise(ends), self.ranked_by, strict=True):
             own = logits[begin:end].argsort(descending=True, stable=True)
+            if by == "popularity":
+                own = torch.arange(end - begin)
             best.append(begin + own[: self.k])
-        return torch.cat(best), torch.cat([torch.arange(1, len(rows) + 1) for rows in best])
+        place = torch.cat([torch.arange(1, len(rows) + 1) for rows in best])
+        each = zip(self.ranked_by, best[1:], strict=True)
+        ranked_by = [*chain(*([by] * len(rows) for by, rows in each))]
+        return torch.cat(best), {"place": place, "ranked_by": ranked_by}
 
 
 @described
@@ -174,7 +182,7 @@ class Predictor:
         self._trainer: ContinualTrainer | None = None
         self._latest = 0, 0
         """A position, and the tick after its last event."""
-        self._count = NodeCount(graph.log)
+        self._count, self._popularity = NodeCount(graph.log), Popularity(graph)
 
     def follow(self, trainer: ContinualTrainer, engine: Inference) -> None:
         """Answer from the state of a training model from here on, between its steps.
@@ -187,7 +195,7 @@ class Predictor:
             engine: Engine of its model and its graph.
         """
         self.graph, self.engine = trainer.graph, engine
-        self._count = NodeCount(self.graph.log)
+        self._count, self._popularity = NodeCount(self.graph.log), Popularity(self.graph)
         if trainer.scorer is not None:
             self._calibration = trainer.scorer.calibration
         self._explainer, self._latest = None, (0, 0)
@@ -314,6 +322,11 @@ class Predictor:
         relation: Any = None,
     ) -> ScoredPairs:
         """Return the likeliest destinations of each source, best first, one source after another.
+
+        Those of a source without any event, in either direction and within the horizon, are ranked
+        by popularity: the number of events that each received within the horizon, then its latest
+        event, then its number in the order of first events. The model ranks it after all if it
+        reads features of nodes. `ranked_by` names which.
 
         Args:
             src: Ids of sources.
@@ -597,17 +610,38 @@ class Predictor:
         """Yield the candidates of sources, `at_once` sources each; see `find` and `top_k`."""
         t, related = self.ticks(at, len(src)), self.find_relations(relation, len(src))
         for rows in torch.split(torch.arange(len(src)), at_once):
+            popular = self._popular(src[rows], t[rows], candidates, k)
             lists = [
-                self.without_known(node, tick, candidates)
+                best
+                if best is not None
+                else self.without_known(node, tick, candidates)
                 if exclude_known and node >= 0
                 else candidates
-                for node, tick in zip(src[rows].tolist(), t[rows].tolist(), strict=True)
+                for node, tick, best in zip(
+                    src[rows].tolist(), t[rows].tolist(), popular, strict=True
+                )
             ]
             sizes = [len(each) for each in lists]
+            by: list[RankedBy] = ["model" if best is None else "popularity" for best in popular]
             every = rows.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
             own = None if related is None else related[every]
             dst = torch.cat([candidates[:0], *lists])
-            yield PairQuery(src[every], dst, t[every], new, own, sizes, k)
+            yield PairQuery(src[every], dst, t[every], new, own, sizes, k, by)
+
+    def _popular(
+        self, src: Tensor, t: Tensor, candidates: Tensor, k: int
+    ) -> Sequence[Tensor | None]:
+        """Return the most popular candidates for each source without events, None for others."""
+        found: list[Tensor | None] = [None] * len(src)
+        if self.graph.node_x is not None and self.engine.model.reads_nodes:
+            return found
+        cuts = self.graph.log.positions(t).clamp(max=self.position)
+        for cut in torch.unique(cuts).tolist():
+            rows = (cuts == cut).nonzero().squeeze(1)
+            is_new, best = self._popularity.rank(src[rows], candidates, k, cut)
+            for row in rows[is_new].tolist():
+                found[row] = best
+        return found
 
     def features_of(self, x: Any, size: int) -> Tensor | None:
         """Return the features of events as the model reads them, float32 `[size, x_dim]`.
@@ -693,8 +727,8 @@ class Predictor:
         )
         spans = pairwise(accumulate((len(rows) for rows, _ in best), initial=0))
         return [
-            replace(every[begin:end], place=place)
-            for (begin, end), (_, place) in zip(spans, best, strict=True)
+            replace(every[begin:end], **columns)
+            for (begin, end), (_, columns) in zip(spans, best, strict=True)
         ]
 
     def logits(self, src: Tensor, dst: Tensor, t: Tensor, relation: Tensor | None = None) -> Tensor:

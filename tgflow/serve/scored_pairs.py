@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from math import isnan
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from tgflow.base.describe import described
 from tgflow.graph.id_columns import list_array
+
+RankedBy = Literal["model", "popularity"]
 
 
 def label_column(label: str | int) -> str:
@@ -46,6 +48,9 @@ class ScoredPairs:
     """float64 `[N]`: percentage of the run's events with higher logits; NaN if unknown."""
     place: Tensor | None = None
     """int64 `[N]`: in a ranking, the rank of each among those of its source, from 1."""
+    ranked_by: list[RankedBy] | None = None
+    """In a ranking, what the destinations of each pair's source are ranked by: popularity for a
+    source without events."""
     new: list[str | None] | None = None
     """The ends of each pair that no learned event has: "src", "dst", "both" or None. Such a node is
     scored as the run scores it at its first event."""
@@ -106,6 +111,8 @@ class ScoredPairs:
         columns = {"src": list_array(self.src), "dst": list_array(self.dst)}
         if self.place is not None:
             columns["place"] = pa.array(self.place.numpy())
+        if self.ranked_by is not None:
+            columns["ranked_by"] = pa.array(self.ranked_by, pa.string())
         for name in ("logit", "probability", "anomaly"):
             column = getattr(self, name).double().cpu().numpy()
             columns[name] = pa.array(column, from_pandas=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -224,7 +224,7 @@ class ContinualConfig(TrainingConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationDraws:
-    """How an offline protocol draws negatives."""
+    """How an offline protocol draws negatives, and ranks among them."""
 
     collide: bool = False
     """Whether a random negative may be the event itself; in training only if it is the only one."""
@@ -234,16 +234,17 @@ class EvaluationDraws:
     """Inductive negatives are first seen after training, or after the part before."""
     destinations: Literal["train", "all"] = "train"
     """Negatives in training: destinations of training events, or of all events."""
+    exact: bool = False
+    """Whether scores of 32 bits are tied only if they are equal, as in the boards' evaluators."""
 
 
+_FILTERED = EvaluationDraws(destinations="all", exact=True)
+_TGB = replace(_FILTERED, collide=True)
 _DRAWS: Mapping[str, EvaluationDraws] = MappingProxyType(
     {
         "dyglib/1": EvaluationDraws(collide=True, replace=False, inductive_since="part"),
-        "tgbl/1": EvaluationDraws(collide=True, destinations="all"),
-        "tgbn/1": EvaluationDraws(collide=True, destinations="all"),
-        "thgl/1": EvaluationDraws(collide=True, destinations="all"),
-        "tkgl/1": EvaluationDraws(destinations="all"),
-        "tgbseq/1": EvaluationDraws(destinations="all"),
+        **dict.fromkeys(("tgbl/1", "tgbn/1", "thgl/1"), _TGB),
+        **dict.fromkeys(("tkgl/1", "tgbseq/1"), _FILTERED),
     }
 )
 
@@ -322,7 +323,7 @@ class OfflineConfig(TrainingConfig):
 
     @property
     def draws(self) -> EvaluationDraws:
-        """How the protocol draws negatives."""
+        """How the protocol draws negatives, and ranks among them."""
         return _DRAWS.get(self.protocol or "", EvaluationDraws())
 
     @property

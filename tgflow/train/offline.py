@@ -32,7 +32,7 @@ from tgflow.graph.stream_state import SpreadState
 from tgflow.graph.tables.row_view import RowView
 from tgflow.graph.tables.table import Table
 from tgflow.nn.choice import Choice
-from tgflow.nn.model import TemporalModel
+from tgflow.nn.model import TemporalModel, has_parameters
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.draws import BatchPart
 from tgflow.plan.in_order import Task
@@ -397,7 +397,8 @@ class OfflineTrainer:
             RuntimeError: If another thread is within `fit`.
         """
         metrics = (self.config.select_metric, *self.config.metric_names)
-        bar = progress_bar(self._peers.rank == 0 and progress, metrics=metrics)
+        wanted, learns = self._peers.rank == 0 and progress, has_parameters(self.model)
+        bar = progress_bar(wanted, metrics=metrics, learns=learns)
         with self._fitting.working(), self._observer.also(bar):
             while self.num_epochs < self._epochs and self._progress.num_idle < self.config.patience:
                 self._epoch(self.num_epochs)
@@ -642,7 +643,8 @@ class OfflineTrainer:
         self, plan: Plan, on_batch: Callable[[Scored], None]
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Return the metrics of a plan's events, and of those that touch a new node."""
-        every, of_new = LinkMetrics(self._metrics), LinkMetrics(self._metrics)
+        exact = self.config.draws.exact
+        every, of_new = (LinkMetrics(self._metrics, exact=exact) for _ in range(2))
         new: list[tuple[Tensor, Tensor]] = []
 
         def add_new(size: int) -> None:

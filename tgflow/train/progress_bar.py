@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 
 
 class ProgressBar(Callback):
-    """Context manager that shows training progress."""
+    """Context manager that shows training progress, with the loss of a model that learns."""
 
     def __init__(
         self,
         stream: EventStream | None = None,
         console: Console | None = None,
         metrics: Sequence[str] = (),
+        *,
+        learns: bool = True,
     ) -> None:
         from rich.progress import Progress, TextColumn
 
         columns = *Progress.get_default_columns(), TextColumn("{task.fields[figures]}")
         self._bar = Progress(*columns, console=console or _console())
-        self._metrics = metrics
+        self._metrics, self._learns = metrics, learns
         self._stream = EventStream() if stream is None else stream
         self._has_share = self._stream.num_events is None and self._stream.progress is not None
         self._done = 0
@@ -44,7 +46,7 @@ class ProgressBar(Callback):
         self._bar.stop()
 
     def on_step(self, record: StepRecord) -> None:
-        names = ("ap", "loss", *self._metrics)
+        names = ("ap", *(["loss"] if self._learns else []), *self._metrics)
         shown = [f"{name} {x:.3f}" for name, x in record.running.items() if name in names]
         self._done += record.stop - record.start
         self._bar.update(
@@ -66,19 +68,25 @@ class ProgressBar(Callback):
             f"val {METRIC_TITLES.get(name, name)} {record.val.get(name, float('nan')):.3f}"
             for name in dict.fromkeys((*self._metrics, "ap"))
         ]
-        text = "  ".join([f"loss {record.loss:.3f}", *shown])
-        self._bar.update(self._task, figures=text)
+        loss = [f"loss {record.loss:.3f}"] if self._learns else []
+        self._bar.update(self._task, figures="  ".join([*loss, *shown]))
 
 
 def progress_bar(
-    wanted: bool | None, stream: EventStream | None = None, metrics: Sequence[str] = ()
+    wanted: bool | None,
+    stream: EventStream | None = None,
+    metrics: Sequence[str] = (),
+    *,
+    learns: bool = True,
 ) -> AbstractContextManager[Callback]:
     """Return a progress bar to enter, or a callback that does nothing."""
     if wanted is None:
         console = _console()
         has_widgets = console.is_jupyter and find_spec("ipywidgets") is not None
         wanted = console.is_interactive or has_widgets
-    return ProgressBar(stream, metrics=metrics) if wanted else nullcontext(Callback())
+    return (
+        ProgressBar(stream, metrics=metrics, learns=learns) if wanted else nullcontext(Callback())
+    )
 
 
 def _console() -> Console:

@@ -32,7 +32,7 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import Added
 from tgflow.graph.node_rows import check_ids
 from tgflow.graph.stream_state import SpreadState
-from tgflow.nn.model import TemporalModel
+from tgflow.nn.model import TemporalModel, has_parameters
 from tgflow.plan.assemble import check_unplanned
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.device_preparer import Slabs
@@ -125,6 +125,11 @@ class StreamTrainer(ABC):
     @property
     def progress(self) -> Progress:
         return self._steppers[0].progress
+
+    @property
+    def learns(self) -> bool:
+        """Whether the first model has parameters, so that its loss is one."""
+        return has_parameters(self._steppers[0].model)
 
     @property
     def num_pending(self) -> int:
@@ -232,7 +237,8 @@ class StreamTrainer(ABC):
         with self._running.working():
             stream = self._opened(stream)
             callbacks, c = Callbacks(observer), self.config
-            bar = progress_bar(self._peers.rank == 0 and progress, stream, c.metric_names)
+            wanted = self._peers.rank == 0 and progress
+            bar = progress_bar(wanted, stream, c.metric_names, learns=self.learns)
             read = read_by_rank_0(self._peers, stream, c.batch_size, self.graph.time_unit)
             with callbacks.also(bar), read as events:
                 for record in self.steps(events):
