@@ -188,9 +188,6 @@ class Ingest:
 
         Args:
             position: Number of events the trainer has stored; must not decrease.
-
-        Raises:
-            Unbalanced: If a row is not accounted for.
         """
         self.forget_before(position)
         state = self._states[0]

@@ -174,9 +174,6 @@ class LateLabelReader:
         """Continue from a state of ingestion, with the log of its events and their late labels.
 
         With `by_id`, the ids of these events are given to `keep` first.
-
-        Raises:
-            ValueError: If there are events whose ids were not kept.
         """
         size, first = state.num_released, log.first
         if self._horizon is not None:
