@@ -22,14 +22,13 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from tgflow.base.describe import described
-from tgflow.base.setting import check_ranges
 from tgflow.graph.batch import Batch
 from tgflow.nn import MergeLayer, Pairs, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence
 from tgflow.nn.layers import TransformerLayer
 from tgflow.nn.linear import Linear
-from tgflow.nn.model import Scores, TemporalModel, make_config
+from tgflow.nn.model import FeatureConfig, Scores, TemporalModel, make_config
 
 MAX_TOKENS = 1 << 16
 """Tokens scored at a time, unless gradients keep the inputs of all of them."""
@@ -37,15 +36,9 @@ MAX_TOKENS = 1 << 16
 
 @described
 @dataclass(frozen=True, kw_only=True)
-class DyGFormerConfig:
+class DyGFormerConfig(FeatureConfig):
     """Settings of a DyGFormer; the defaults are the paper's, but for widths of 172."""
 
-    edge_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the edge features."""
-    node_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the node features."""
-    time_dim: Annotated[int, Ge(1)] = 100
-    """Width of a time encoding."""
     channel_dim: Annotated[int, Ge(1)] = 50
     """Width of each channel: node, edge, time and co-occurrence."""
     embedding_dim: Annotated[int, Ge(1)] = 100
@@ -62,7 +55,7 @@ class DyGFormerConfig:
     """Share of the transformer's elements dropped in training."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.length % self.patch:
             raise ValueError(f"patch must divide length, got {self.patch} and {self.length}")
 

@@ -23,27 +23,20 @@ from torch import nn
 
 from tgflow.base.choices import PairGroup
 from tgflow.base.describe import described
-from tgflow.base.setting import Checked
 from tgflow.graph.batch import Batch
 from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.linear import Linear
-from tgflow.nn.model import Embeddings, TemporalModel, make_config
+from tgflow.nn.model import Embeddings, FeatureConfig, TemporalModel, make_config
 from tgflow.nn.tokens import gather_slots
 
 
 @described
 @dataclass(frozen=True, kw_only=True)
-class GraphMixerConfig(Checked):
+class GraphMixerConfig(FeatureConfig):
     """Settings of a GraphMixer; the defaults are the paper's, but for `dropout`."""
 
-    edge_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the edge features."""
-    node_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the node features."""
-    time_dim: Annotated[int, Ge(1)] = 100
-    """Width of a time encoding."""
     embedding_dim: Annotated[int, Ge(1)] = 100
     """Width of a token and of an embedding."""
     neighbors: Annotated[int, Ge(1)] = 20

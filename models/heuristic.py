@@ -67,7 +67,8 @@ class Heuristic(TemporalModel):
             return Messages((counts[:, :2].clone(),))
         own, others = counts[:, 0], counts[:, 1:]
         if mask is not None:
-            others = others.where(mask[: batch.num_new, :, None], -torch.inf)
+            there = mask[: batch.num_new, :, None].to(others.device)
+            others = others.where(there, -torch.inf)
         places = [ranks(own[:, i], others[..., i]) for i in range(len(self.candidates))]
         return Messages((torch.stack(places, dim=1).reciprocal().to(counts.device),))
 

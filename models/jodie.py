@@ -27,30 +27,23 @@ from torch import nn
 
 from tgflow.base.choices import PairGroup
 from tgflow.base.describe import described
-from tgflow.base.setting import check_ranges
 from tgflow.graph.batch import Batch
 from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.linear import Linear
 from tgflow.nn.mail import UpdatedMemory, mail_messages, store_mail
-from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
+from tgflow.nn.memory_table import MemoryPlacement, memory_table
 from tgflow.nn.messages import Messages, NewEvents
-from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
+from tgflow.nn.model import Embeddings, FeatureConfig, Scores, TemporalModel, make_config
 from tgflow.nn.updater import Cell
 
 
 @described
 @dataclass(frozen=True, kw_only=True)
-class JODIEConfig:
+class JODIEConfig(FeatureConfig):
     """Settings of a JODIE; widths are those of TGN."""
 
-    edge_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the edge features."""
-    node_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the node features."""
-    time_dim: Annotated[int, Ge(1)] = 100
-    """Width of a time encoding."""
     memory_dim: Annotated[int, Ge(1)] = 100
     """Width of a node's memory, and of its embedding."""
     memory_updater: Cell = "rnn"
@@ -62,10 +55,6 @@ class JODIEConfig:
     pair_features: tuple[PairGroup, ...] = PAIR_GROUPS
     """Groups of the exact history of each pair that the decoder also reads, see `tgflow.nn.groups`;
     the paper's reads none. With any, shown as NAME+pairs."""
-
-    def __post_init__(self) -> None:
-        check_memory_placement(self.memory_placement)
-        check_ranges(self)
 
 
 class JODIE(TemporalModel):

@@ -98,11 +98,12 @@ class Recurrency(Heuristic):
             return None
         assert batch.counts is not None
         n, mask = batch.num_new, batch.negative_mask
+        there = None if mask is None else mask[:n].to(batch.counts.device)
         worth = []
         for weights in self.weights:
             scores = batch.counts[:n].double() @ weights
             others = scores[:, 1:]
-            others = others if mask is None else others.where(mask[:n], -torch.inf)
+            others = others if there is None else others.where(there, -torch.inf)
             worth.append(ranks(scores[:, 0], others).reciprocal())
         device = batch.counts.device
         return Messages((torch.stack(worth, dim=1).to(device), _relations(batch)[:n].to(device)))

@@ -34,7 +34,7 @@ from tgflow.nn import (
 )
 from tgflow.nn.linear import Linear
 from tgflow.nn.mail import Aggregator, UpdatedMemory, mail_messages, store_mail
-from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
+from tgflow.nn.memory_table import MemoryPlacement, memory_table
 from tgflow.nn.messages import Messages, NewEvents
 from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
 from tgflow.nn.updater import Cell
@@ -53,10 +53,6 @@ class TGNConfig(AttentionConfig):
     """Aggregation of several messages to one node in a batch."""
     memory_placement: MemoryPlacement = "model"
     """Placement of memory and mail, see `tgflow.nn.memory_table`: "uva" if a GPU is too small."""
-
-    def __post_init__(self) -> None:
-        check_memory_placement(self.memory_placement)
-        super().__post_init__()
 
 
 class TGN(TemporalModel):

@@ -24,14 +24,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.base.describe import described
-from tgflow.base.setting import check_ranges
 from tgflow.graph.batch import Batch, Block
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.linear import Linear
-from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
+from tgflow.nn.memory_table import MemoryPlacement, memory_table
 from tgflow.nn.messages import Messages, NewEvents
-from tgflow.nn.model import Embeddings, Scores, TemporalModel, make_config
+from tgflow.nn.model import Embeddings, FeatureConfig, Scores, TemporalModel, make_config
 from tgflow.nn.walks import WalkProjection, WalkRows, near_features, num_features, row_times
 
 WALK_DIM = 64
@@ -42,15 +41,9 @@ MAX_PAIRS = 1024
 
 @described
 @dataclass(frozen=True, kw_only=True)
-class TPNetConfig:
+class TPNetConfig(FeatureConfig):
     """Settings of a TPNet; the defaults are the paper's, but for widths of 172."""
 
-    edge_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the edge features."""
-    node_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the node features."""
-    time_dim: Annotated[int, Ge(1)] = 100
-    """Width of a time encoding."""
     embedding_dim: Annotated[int, Ge(1)] = 100
     """Width of a token and of an embedding."""
     neighbors: Annotated[int, Ge(1)] = 20
@@ -68,10 +61,6 @@ class TPNetConfig:
     """Decay of a walk per event and second: 1e-4 for contacts, 1e-6 for mail, 1e-7 for chats."""
     memory_placement: MemoryPlacement = "model"
     """Placement of walks, see `tgflow.nn.memory_table`: "uva" if a GPU is too small."""
-
-    def __post_init__(self) -> None:
-        check_memory_placement(self.memory_placement)
-        check_ranges(self)
 
 
 class TPNet(TemporalModel):

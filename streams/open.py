@@ -52,13 +52,8 @@ class EventSource(Reader):
         return concat(batches)
 
     def _facts(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "num_events": self.num_events,
-            "unit": self.unit,
-            "x_dim": self.x_dim,
-            "ids": self.ids,
-        }
+        names = ("name", "num_events", "unit", "x_dim", "ids")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def classes(self) -> Mapping[str, Sequence[str]]:

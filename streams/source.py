@@ -67,9 +67,6 @@ def as_source(data: Any, **options: Any) -> EventStream:
         data: Whatever `open_stream` opens, which it does with `options`; a source that is open
             already; batches of events, or a single one.
         **options: Arguments of `open_stream`; other data ignores them.
-
-    Raises:
-        StreamError, TypeError, ValueError: As `open_stream`.
     """
     if isinstance(data, EventStream):
         return data

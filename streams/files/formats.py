@@ -147,11 +147,6 @@ def read_table(
             file; or an in-memory table, as for `open_stream`.
         texts: Columns of CSV and TSV read as text, such as ids: "007" is not 7.
         layout: Layout of delimited text; None: with a header, commas or tabs.
-
-    Raises:
-        FileNotFoundError: If the file does not exist.
-        StreamError: If it cannot be read, or has no rows.
-        TypeError: If the source has another type.
     """
     if isinstance(source, str | os.PathLike):
         name, table = str(source), _read_file(file_path(source), texts, layout or TextLayout())

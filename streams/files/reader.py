@@ -355,26 +355,7 @@ def _wait_for_rows(
 class Reader:
     """The events of files or of a table, in sequence, from any position.
 
-    Args:
-        source: As for `open_stream`.
-        ids: An existing id map; None: a new one.
-        bipartite: As for `open_stream`.
-        checks: Limits on the values; None for those of `Checks()`.
-        block_bytes: Bytes of a text file parsed at a time; does not change the result.
-        follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
-            folder, and never end. Column detection then uses the first row alone.
-        event_id: Name of a text or integer column used to find repeated events, if
-            `OrderConfig.dedup_window` is set; None reads none.
-        label_time: Name of the column of a label's time, in a file of labels.
-        labels_later: Whether files may lack the column of labels: none is known then.
-        part: Number of sources that a run has read before this one.
-        **options: Fields of `StreamOptions`.
-
-    Raises:
-        FileNotFoundError: If the file or folder does not exist.
-        StreamError: If a file has an unknown format, or lacks a column.
-        TypeError: If an option is unknown.
-        ValueError: If an option has an invalid value.
+    The arguments are those of `FileSource`.
     """
 
     def __init__(
@@ -740,6 +721,27 @@ class FileSource(Reader, PartitionedSource):
     A position holds the file and the byte (or row) in it, with an anchor: the file's size and a
     digest of the data before it. Resume also works after lines were appended, or after files that
     sort after the last one were added to a folder.
+
+    Args:
+        source: As for `open_stream`.
+        ids: An existing id map; None: a new one.
+        bipartite: As for `open_stream`.
+        checks: Limits on the values; None for those of `Checks()`.
+        block_bytes: Bytes of a text file parsed at a time; does not change the result.
+        follow: Keep reading as the file grows by whole lines, or as whole files are moved to the
+            folder, and never end. Column detection then uses the first row alone.
+        event_id: Name of a text or integer column used to find repeated events, if
+            `OrderConfig.dedup_window` is set; None reads none.
+        label_time: Name of the column of a label's time, in a file of labels.
+        labels_later: Whether files may lack the column of labels: none is known then.
+        part: Number of sources that a run has read before this one.
+        **options: Fields of `StreamOptions`.
+
+    Raises:
+        FileNotFoundError: If the file or folder does not exist.
+        StreamError: If a file has an unknown format, or lacks a column.
+        TypeError: If an option is unknown.
+        ValueError: If an option has an invalid value.
     """
 
     _ahead: Prefetcher[tuple[RowBatch, float]] | None = None

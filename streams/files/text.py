@@ -224,10 +224,6 @@ class TextFile:
     Args:
         max_bytes: Maximum text bytes of a compressed file; None: as `most_unpacked`.
         start: Position of a block; reading continues after it.
-
-    Raises:
-        SourceTruncated: If the file ends before `start`.
-        SourceMismatch: If the data before `start` has changed.
     """
 
     def __init__(

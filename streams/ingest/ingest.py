@@ -138,7 +138,8 @@ class Ingest:
         self._id_parts: deque[tuple[int, pa.Array]] = deque()
         self._id_stop = self._skip_to
         self._id_lock = threading.Lock()
-        self._labels = labels
+        self.labels = labels
+        """The reader of labels that come after their events."""
         if labels is not None and letters is not None:
             labels.reject = lambda rows: self._bury(labels.name, rows)
         self._stepping = threading.Lock()
@@ -187,9 +188,6 @@ class Ingest:
 
         Args:
             position: Number of events the trainer has stored; must not decrease.
-
-        Raises:
-            Unbalanced: If a row is not accounted for.
         """
         self.forget_before(position)
         state = self._states[0]
@@ -205,8 +203,8 @@ class Ingest:
                 first = self._states[0].num_released
                 raise ValueError(f"there is no state at {position}: the oldest kept is at {first}")
             del self._states[: kept[-1]]
-            if self._labels is not None:
-                self._labels.position = self._states[0].num_released
+            if self.labels is not None:
+                self.labels.position = self._states[0].num_released
 
     def event_ids(self, start: int, stop: int) -> pa.Array:
         """Return the ids of the yielded events `[start, stop)`, as text.
@@ -258,11 +256,6 @@ class Ingest:
         """Whether anything has been polled, or read from the log, since construction."""
         return self._state is not self._first
 
-    @property
-    def labels(self) -> LateLabelReader | None:
-        """The reader of labels that come after their events."""
-        return self._labels
-
     def add_labels(self, rows: RowBatch) -> dict[str, Any]:
         """Add rows of labels at the end of the events released; thread-safe.
 
@@ -276,7 +269,7 @@ class Ingest:
             RuntimeError: If the stream has not begun, or has ended.
             OSError: If the log cannot be written; none was added then.
         """
-        labels = self._labels
+        labels = self.labels
         assert labels is not None
         assert self._log is not None
         with self._stepping:
@@ -314,7 +307,7 @@ class Ingest:
             "lag": {str(p): lag for p, lag in self.lag.items()},
             "counts": totals | {"partitions": partitions},
             "counters": dict(self._counters),
-            **({} if self._labels is None else {"labels": self._labels.report()}),
+            **({} if self.labels is None else {"labels": self.labels.report()}),
         }
 
     def waits(self) -> dict[str, float]:
@@ -325,8 +318,8 @@ class Ingest:
         """End the iteration and close the source."""
         self._events.close()
         self.source.close()
-        if self._labels is not None:
-            self._labels.close()
+        if self.labels is not None:
+            self.labels.close()
 
     # The cycle: poll, admit, release, log, yield
 
@@ -334,7 +327,7 @@ class Ingest:
         try:
             yield from self._replay()
             self._start()
-            labels, admission = self._labels, self._admission
+            labels, admission = self.labels, self._admission
             while not self._stop() and not (admission.is_over and (not labels or labels.is_over)):
                 yield from self._cycle()
             with self._stepping:
@@ -350,13 +343,13 @@ class Ingest:
             self._has_ended = True
             self._writer.shutdown()
             self.source.close()
-            if self._labels is not None:
-                self._labels.close()
+            if self.labels is not None:
+                self.labels.close()
 
     def _cycle(self) -> Iterator[EventBatch | LateLabels]:
         """Poll once and yield the events that it releases, and labels."""
-        if self._labels is not None:
-            yield from self._read_labels(self._labels)
+        if self.labels is not None:
+            yield from self._read_labels(self.labels)
             if self._admission.is_over:
                 return
         admission = self._admission
@@ -464,7 +457,7 @@ class Ingest:
             admitted, released, footer = self._admission.release(silent)
             self.accounting.accept(released.rank)
             placed = self._taken()
-            if (labels := self._labels) is not None and len(released):
+            if (labels := self.labels) is not None and len(released):
                 labels.keep(keys := labels.keys_of(released), released.t)
                 self._write_labels(labels.due(released.t, first), sync=False)
                 placed.append(labels.placed(keys, first))
@@ -508,9 +501,9 @@ class Ingest:
 
     def _write_labels(self, found: Sequence[LabelRows], *, sync: bool = True) -> None:
         """Log rows of labels, which are on disk on return where timing determined their place."""
-        if self._labels is None or not found:
+        if self.labels is None or not found:
             return
-        rows, state = LabelRows.joined(found), self._labels.state()
+        rows, state = LabelRows.joined(found), self.labels.state()
         footer = {"kind": "labels", "is_timed": sync, "letters": self._length, "labels": state}
         log = None if self._log is None else self._append(rows.to_arrow(), footer, sync=sync)
         self._note_labels(rows, footer, log)
@@ -553,8 +546,8 @@ class Ingest:
             counts={**old.counts, **footer["counts"]},
             letters=footer["letters"],
             log=log,
-            labels=None if self._labels is None else self._labels.state(),
-            pending=NO_ROWS if self._labels is None else self._labels.pending,
+            labels=None if self.labels is None else self.labels.state(),
+            pending=NO_ROWS if self.labels is None else self.labels.pending,
             **self._admission.snapshot(),
         )
         self._record(new)
@@ -606,7 +599,7 @@ class Ingest:
                 yield from self._repeat_labels(LabelRows.of(frame), footer, end)
                 continue
             released = admission.repeat(frame, footer)
-            if (labels := self._labels) is not None and len(released):
+            if (labels := self.labels) is not None and len(released):
                 labels.keep(keys := labels.keys_of(released), released.t)
                 placed = [labels.placed(keys, first)]
             found = first + len(released), admission.num_buffered
@@ -623,7 +616,7 @@ class Ingest:
         self, rows: LabelRows, footer: Mapping[str, Any], end: LogPosition
     ) -> Iterator[LateLabels]:
         """Repeat a frame of labels."""
-        if (labels := self._labels) is None:
+        if (labels := self.labels) is None:
             text = "the log has labels that came after their events; resume with --label-stream or "
             raise SourceExpired(self.source.name, "schema", f"{text}--label-token, as before")
         now = self.num_released
@@ -647,6 +640,6 @@ class Ingest:
         idle = [p for p, partition in state.partitions.items() if partition.is_idle]
         self._silence |= dict.fromkeys(idle, self._idle_timeout)  # once their end is confirmed
         self.source.start(state.positions)
-        if self._labels is not None:
-            self._labels.start()
+        if self.labels is not None:
+            self.labels.start()
         self._has_started = True

@@ -174,9 +174,6 @@ class LateLabelReader:
         """Continue from a state of ingestion, with the log of its events and their late labels.
 
         With `by_id`, the ids of these events are given to `keep` first.
-
-        Raises:
-            ValueError: If there are events whose ids were not kept.
         """
         size, first = state.num_released, log.first
         if self._horizon is not None:
@@ -515,11 +512,11 @@ class LateLabelReader:
             is_whole = num == len(own)
             stop = block.num_rows if is_whole else int(numbers[num])
             at = first + np.searchsorted(t, latest[:num], side="right")
-            found.append(self._entered(_part(block, stop, num), at))
+            found.append(self._entered(_rows(block, 0, stop), at))
             self._latest = int(latest[num - 1]) if num else self._latest
             if not is_whole:
                 self._taken += stop
-                self._block = _rest(block, stop, num)
+                self._block = _rows(block, stop, block.num_rows)
                 break
             self._block, self._taken = None, 0
             self._positions[block.partition] = block.position
@@ -544,31 +541,20 @@ class LateLabelReader:
                     self._taken -= rows.num_rows
                     self._positions[0] = rows.position
                     continue
-                index = np.arange(rows.num_rows) if rows.index is None else rows.index
-                num = int(np.searchsorted(index, self._taken))
-                self._block = _rest(rows, self._taken, num) if self._taken else rows
+                self._block = _rows(rows, self._taken, rows.num_rows) if self._taken else rows
             self._has_ended = bool(self.source.ended()) and self._block is None
         return self._block
 
 
-def _part(rows: RowBatch, stop: int, num: int) -> RowBatch:
-    """Return the first `stop` rows, of which `num` are good."""
-    index = None if rows.index is None else rows.index[:num]
-    faults = [fault for fault in rows.faults if fault.row < stop]
-    return replace(
-        rows, events=rows.events.take(slice(num)), index=index, faults=faults, num_rows=stop
-    )
-
-
-def _rest(rows: RowBatch, start: int, num: int) -> RowBatch:
-    """Return the rows from number `start` on, before which there are `num` good ones."""
-    index = None if rows.index is None else rows.index[num:] - start
-    faults = [replace(f, row=f.row - start) for f in rows.faults if f.row >= start]
+def _rows(rows: RowBatch, start: int, stop: int) -> RowBatch:
+    """Return the rows `[start, stop)` of a batch, numbered from 0."""
+    index = np.arange(rows.num_rows) if rows.index is None else rows.index
+    first, last = np.searchsorted(index, (start, stop))
     return replace(
         rows,
-        events=rows.events.take(slice(num, None)),
-        index=index,
-        faults=faults,
-        num_rows=rows.num_rows - start,
+        events=rows.events.take(slice(first, last)),
+        index=index[first:last] - start,
+        faults=[replace(f, row=f.row - start) for f in rows.faults if start <= f.row < stop],
+        num_rows=stop - start,
         locate=lambda row: rows.locate(row + start),
     )

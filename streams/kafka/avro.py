@@ -65,11 +65,6 @@ class AvroReader:
 
     With a registry that is the schema of a value's frame, resolved to the schema file if there is
     one; without, values have the schema of the file, framed or not.
-
-    Raises:
-        ImportError: If fastavro is not installed.
-        ValueError: If the file is not an Avro schema, or an option of the registry is wrong.
-        OSError: If a file cannot be read.
     """
 
     def __init__(self, config: KafkaConfig) -> None:
@@ -129,10 +124,6 @@ class Registry:
     Args:
         url: Its address, http or https. Redirects are not followed.
         options: username and password, or token; cafile, of its certificate authority.
-
-    Raises:
-        ValueError: If an option is unknown, or refers to nothing.
-        OSError: If a file that an option refers to cannot be read.
     """
 
     OPTIONS = ("username", "password", "token", "cafile")

@@ -23,8 +23,6 @@ class RetryPolicy:
 
     Args:
         first_wait: Wait after the first failure; doubled at each further one.
-        last_wait: Maximum wait.
-        answer: Timeout of requests other than fetches.
         idle: Time without a record after which the broker is probed.
         look: Time after which the end offsets are requested again.
         fresh: Maximum age of an end offset by which a partition counts as read to its end.

@@ -162,10 +162,6 @@ class RowBatch:
     gaps: Sequence[tuple[int, int]] = ()
     written: Int64s | None = None
 
-    def origin(self, i: int) -> Origin:
-        """Return the origin of good row `i`."""
-        return self.locate(i if self.index is None else int(self.index[i]))
-
     def bad(self) -> list[BadRow]:
         """Return the bad rows with their origins."""
         return [BadRow(f.row, f.code, f.text, self.locate(f.row)) for f in self.faults]

@@ -243,8 +243,8 @@ def _mean_of_ties(ordered: Tensor, values: Tensor) -> Tensor:
 class LinkMetrics:
     """Collects scores batch by batch and summarizes them per batch and pooled.
 
-    Stores two scores per event, for the pooled AP and AUC.
-    With `exact`, float32 scores, too, are tied only if they are equal.
+    Stores two scores per event, for the pooled AP and AUC. With `exact`, float32 scores, too, are
+    tied only if they are equal.
     """
 
     def __init__(self, metrics: Metrics | None = None, *, exact: bool = False) -> None:

@@ -38,9 +38,6 @@ def load(reference: str) -> type[Any]:
     """Import `path/to/file.py:Class`, or `package.module:Class` from the path of modules.
 
     Modules beside the file can be imported by it.
-
-    Raises:
-        ValueError: If there is no such file, module or class.
     """
     place, _, name = reference.rpartition(":")
     file = Path(place).absolute()

@@ -266,7 +266,6 @@ class CheckpointWriter:
     the last one, as progress would be lost. All other errors are raised at once.
 
     Args:
-        store: Target, for exclusive use.
         max_failures: Number of consecutive failures that stop the training.
     """
 

@@ -14,7 +14,6 @@ from annotated_types import Ge, Le, Lt
 from torch import Tensor, nn
 
 from tgflow.base.choices import PairGroup
-from tgflow.base.setting import check_ranges
 from tgflow.graph.batch import Block
 from tgflow.graph.events import NUM_RELATIONS
 from tgflow.nn._native import Attend, attend_projected, can_attend, gather_rows, is_fused
@@ -22,7 +21,7 @@ from tgflow.nn.dropout import Dropout
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.linear import Linear, product
-from tgflow.nn.model import width_error
+from tgflow.nn.model import FeatureConfig, width_error
 from tgflow.nn.tokens import TimeEncoding
 
 MASKED = -1e30
@@ -297,15 +296,9 @@ def _projected(table: Tensor | None, rows: Tensor, weight: Tensor) -> Tensor | N
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
+class AttentionConfig(FeatureConfig):
     """Settings of a model whose embeddings are those of an `AttentionStack`."""
 
-    edge_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the edge features."""
-    node_x_dim: Annotated[int, Ge(0)] = 0
-    """Width of the node features."""
-    time_dim: Annotated[int, Ge(1)] = 100
-    """Width of a time encoding."""
     embedding_dim: Annotated[int, Ge(1)] = 100
     """Width of a layer's output."""
     heads: Annotated[int, Ge(1)] = 2
@@ -323,7 +316,7 @@ class AttentionConfig:
     """Relations that the decoder embeds, for a stream with relations; 0: it reads none."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        super().__post_init__()
         if self.embedding_dim % self.heads:
             raise ValueError(
                 f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from tgflow.base.choices import Loss, Strategy
 from tgflow.base.describe import described, facts_line, table
 from tgflow.base.locks import ModelLock
+from tgflow.base.setting import Checked
 from tgflow.graph.batch import Batch
 from tgflow.graph.counts import Number
 from tgflow.graph.stream_state import StreamState
@@ -296,6 +298,18 @@ def check_is_model(model: object) -> None:
     if not isinstance(model, TemporalModel):
         text = "model must be a tgflow.TemporalModel such as tgflow.EdgeBank(), got"
         raise TypeError(f"{text} {model!r:.100}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureConfig(Checked):
+    """Base class of settings of models that read features and times."""
+
+    edge_x_dim: Annotated[int, Ge(0)] = 0
+    """Width of the edge features."""
+    node_x_dim: Annotated[int, Ge(0)] = 0
+    """Width of the node features."""
+    time_dim: Annotated[int, Ge(1)] = 100
+    """Width of a time encoding."""
 
 
 def make_config(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> C:

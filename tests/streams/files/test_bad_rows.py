@@ -355,17 +355,6 @@ def test_record_at_the_size_limit_is_accepted_for_any_block_size(tmp_path):
         assert [(row, code) for row, code, _, _ in bad] == [(3, "too_large"), (5, "too_large")]
 
 
-def test_origin_gives_location_and_bytes_of_good_rows(tmp_path):
-    path = tmp_path / "events.csv"
-    path.write_bytes(b"\xef\xbb\xbfsrc,dst,t\r\n1,2,3\r\nx,2,3\r\n4,5,6")
-    origins = [
-        p.origin(i) for p in read(FileSource(path, id_kind="int")) for i in range(len(p.events))
-    ]
-    assert [origin.raw for origin in origins] == [b"1,2,3", b"4,5,6"]
-    assert [origin.place["byte"] for origin in origins] == [14, 28]
-    assert path.read_bytes()[28:] == b"4,5,6"
-
-
 @pytest.mark.parametrize("cut", [10, 5_000, 60_000, None])
 def test_damaged_gzip_yields_whole_lines_then_an_error(tmp_path, cut):
     text = "src,dst,t\n" + "".join(f"{i},{i * 7919 % 1000},{i}\n" for i in range(50_000))

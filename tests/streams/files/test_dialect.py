@@ -1,4 +1,4 @@
-"""Delimited text is read as Python's `csv` reads it, JSON lines as `json`; nothing quoted is a row.
+"""Delimited text is read as Python's `csv` reads it; nothing quoted is a row.
 
 Each row is an event or is refused with its line, wherever blocks end.
 """
@@ -192,39 +192,6 @@ def test_spaces_separate_values_but_not_within_quotes(tmp_path):
     path = tmp_path / "events.txt"
     path.write_text('# "a\n a  "b  c" 1\n"d\n e 7 \n" f\t 2 \n# " x\ng h 3\n')
     assert outcome(path)[0] == [("a", "b  c", 1), ("d\n e 7 \n", "f", 2), ("g", "h", 3)]
-
-
-JSON_TEXT = st.text(st.sampled_from('a"\\\n\r{}[],:é\u2028 '), min_size=1, max_size=6)
-
-
-@slow_in_full
-@settings(max_examples=EXAMPLES)
-@given(st.data())
-def test_json_lines_are_read_as_by_json_wherever_blocks_end(scratch, data):
-    note = st.recursive(JSON_TEXT | st.none() | st.floats(-9, 9), lambda x: st.lists(x, max_size=3))
-    row = st.fixed_dictionaries(
-        {"src": JSON_TEXT, "dst": JSON_TEXT, "t": st.integers(0, 99), "note": note}
-    )
-    rows = data.draw(st.lists(row, max_size=9))
-    first = [{"src": "a", "dst": "b", "t": 0, "note": "x"}] * 20
-    text = "".join(
-        json.dumps(each, ensure_ascii=each["t"] % 2 == 0) + "\n" for each in first + rows
-    )
-    if data.draw(st.booleans()):
-        at = data.draw(st.integers(900, len(text)))
-        text = text[:at] + data.draw(st.sampled_from(['"', "\n", "{", "}", "\\", ","])) + text[at:]
-    events, bad = [], []
-    for number, line in enumerate(text.split("\n"), 1):
-        try:
-            values = json.loads(line)
-            events.append((values["src"], values["dst"], values["t"]))
-        except (ValueError, KeyError, TypeError):
-            bad += [number] * bool(line.strip())
-    path = scratch / "events.jsonl"
-    path.write_bytes(text.encode())
-    whole = outcome(path)
-    assert (whole[0], [line for line, *_ in whole[1]]) == (events, bad)
-    assert outcome(path, block_bytes=data.draw(st.integers(1, len(text))))[:3] == whole[:3]
 
 
 @pytest.mark.parametrize("separator", [",", "\t", " "])

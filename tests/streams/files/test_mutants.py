@@ -170,7 +170,7 @@ def json_line(i, chance):
 CSV_BYTES = [*(bytes([c]) for c in b'0123456789.-+eExXnaif_," \t\r\n\0'), b"\xff", b"\xc3\xa9"]
 CSV_BYTES += [b"e9", b"9223372036854775807", b"9223372036854775808", b"1e39", b"nan", b'""', b".0"]
 JSON_BYTES = [*CSV_BYTES, b"{", b"}", b"[", b"]", b":", b"true", b"null", b"NaN", b"\\u00e9"]
-JSON_BYTES += [b'"src":1,', b", 3", b"}{", b"\\", b'"x": [1, 2],', b"Infinity"]
+JSON_BYTES += ["\u2028".encode(), b'"src":1,', b", 3", b"}{", b"\\", b'"x": [1, 2],', b"Infinity"]
 
 
 def spoiled(lines, pieces, chance):
@@ -225,7 +225,9 @@ def test_randomly_damaged_json_lines(tmp_path):
         path.write_bytes(data)
         lines = lines_in(data)
         expected = events_of(lines, json_event, 2)
-        assert taken(path, features="x") == (expected, len(lines) - len(expected)), data
+        size = chance.choice([1, 30, 100, 1 << 20])
+        found = taken(path, features="x", block_bytes=size)
+        assert found == (expected, len(lines) - len(expected)), data
 
 
 INTEGERS = [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()]

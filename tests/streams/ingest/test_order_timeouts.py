@@ -1,9 +1,14 @@
-"""Partitions that fall silent, and events that wait for order, with a clock of polls."""
+"""Order of rows, partitions that fall silent, and events that wait, with a clock of polls."""
 
+import itertools
 import random
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.effort import cases
 from helpers.ingestion import (
@@ -14,17 +19,20 @@ from helpers.ingestion import (
     Ticking,
     World,
     events_of,
+    judge_rows,
     made_partitions,
 )
 from tgflow.checkpoint.durable.log import LogPosition
 from tgflow.graph.ids import NodeIds
 from tgflow.streams.errors import LateEvent
 from tgflow.streams.ingest import tail
-from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.admission import BoundedWindow, RecentIds, classify
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.ingest_state import IngestState
+from tgflow.streams.ingest.ingest_state import IngestState, PartitionState, Seen
+from tgflow.streams.ingest.ordering import ReorderBuffer, merged, partitions, ranks, sequence
 from tgflow.streams.ingest.tail import LogTail
-from tgflow.streams.rows.row_batch import RowBatch
+from tgflow.streams.rows.row_batch import EventColumns, RowBatch
 
 TIMEOUTS = OrderConfig(idle_timeout=5.0, order_timeout=1.0)
 
@@ -236,3 +244,150 @@ def test_what_has_left_once_is_repeated_after_kills_and_losses_of_power(monkeypa
     follower.limit = len(world.learned)
     assert not follower.limit or events_of(follower, follower.ids) == world.learned
     assert forced or not world.learned
+
+
+SMALL = st.integers(-10, 40)
+HUGE = st.sampled_from([BEFORE_ALL, BEFORE_ALL + 1, -1, 0, 7, AFTER_ALL - 7, AFTER_ALL - 1])
+CONFIGS = st.builds(
+    OrderConfig,
+    allowed_lateness=st.sampled_from([None, 1, 5, 2.0**62, 1e300]),
+    max_time_jump=st.sampled_from(["none", 0.5, 3, 2.0**62, 1e300]),
+)
+
+
+def cut(items, at):
+    """Cut a list at the given places."""
+    edges = [0, *sorted({place % (len(items) + 1) for place in at}), len(items)]
+    return [items[a:b] for a, b in itertools.pairwise(edges) if b > a]
+
+
+@given(
+    t=st.one_of(st.lists(SMALL, max_size=40), st.lists(st.one_of(SMALL, HUGE), max_size=40)),
+    config=CONFIGS,
+    at=st.lists(st.integers(0, 40), max_size=5),
+    share=st.sampled_from([None, 1, 3]),
+)
+def test_classification_does_not_depend_on_batch_boundaries(t, config, at, share):
+    expected = judge_rows([Row(0, 0, tick) for tick in t], config, share)
+    front, done, late, bad, forced = PartitionState(), 0, [], {}, 0
+    window = None if share is None else BoundedWindow([], share, 10**9)
+    for piece in cut(t, at):
+        front, rejected, more = classify(
+            np.array(piece), front, config.limits("s"), window=window, sizes=1
+        )
+        late += [done + r.row for r in rejected if r.code == "late"]
+        bad |= {done + r.row: r.code for r in rejected if r.code != "late"}
+        forced, done = forced + more, done + len(piece)
+    assert (late, bad, forced) == (expected.late, expected.bad, expected.forced)
+
+
+@given(
+    rows=st.lists(st.tuples(SMALL, st.integers(0, 3)), max_size=60),
+    at=st.lists(st.integers(0, 60), max_size=8),
+    watermarks=st.lists(SMALL, min_size=9, max_size=9),
+    columns=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+)
+def test_reorder_buffer_matches_sorting_everything(rows, at, watermarks, columns):
+    buffer, waiting, total = ReorderBuffer(), [], 0
+    numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
+    for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
+        buffer.add(made_rows(piece, *columns))
+        waiting = sorted(waiting + piece)
+        before, held = len(waiting), buffer.held()
+        released = buffer.release(watermark)
+        expected = [key for key in waiting if key[0] < watermark]
+        assert content(released) == content(made_rows(expected, *columns))
+        assert content(whole(held)) == content(made_rows(waiting, *columns))
+        waiting = waiting[len(expected) :]
+        assert (sum(map(len, held)), len(buffer)) == (before, len(waiting))
+        for p in range(4):
+            since = joined(buffer.rows_since(p, 5))
+            assert sorted(keys(since)) == [key for key in waiting if key[1] == p and key[0] >= 5]
+            assert buffer.num_rows[p] == sum(key[1] == p for key in waiting)
+        total += len(expected)
+    assert content(buffer.release(AFTER_ALL)) == content(made_rows(waiting, *columns))
+    assert (len(buffer), buffer.num_bytes.total()) == (0, 0)
+
+
+def made_rows(rows, has_strings, has_label, has_x):
+    t, p, seq = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    src = pa.array([str(s) for s in seq] if has_strings else seq, None if len(rows) else pa.int64())
+    dst = src.take(pa.array(np.arange(len(rows))[::-1]))[::-1] if len(rows) else src
+    x = np.stack([seq, -seq], 1).astype(np.float32) if has_x else None
+    return EventColumns(src, dst, t, seq * 2 if has_label else None, x, rank=ranks(p, seq))
+
+
+def whole(runs):
+    return merged(runs) if runs else None
+
+
+def joined(pieces):
+    return EventColumns.concat(pieces) if pieces else None
+
+
+def keys(rows):
+    if rows is None:
+        return []
+    columns = rows.t, partitions(rows.rank), sequence(rows.rank)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def content(rows):
+    """Return rows as plain values; None if there are none."""
+    if rows is None or not len(rows):
+        return None
+    optional = [None if c is None else c.tolist() for c in (rows.label, rows.x)]
+    return keys(rows), rows.src.to_pylist(), rows.dst.to_pylist(), *optional
+
+
+def test_nearly_empty_buffer_frees_released_rows():
+    buffer = ReorderBuffer()
+    for i in range(60):  # one row of each poll stays buffered
+        n = 50_000
+        t = np.full(n, i)
+        t[0] = 10**9
+        ids = pa.array(np.arange(n))
+        buffer.add(
+            EventColumns(ids, ids, t, None, None, rank=ranks(0, np.arange(i * n, (i + 1) * n)))
+        )
+        buffer.release(i + 1)
+    assert len(buffer) == 60
+    arrays = {id(owner): len(owner) for rows in buffer.held() for owner in [owner_of(rows.t)]}
+    assert sum(arrays.values()) <= 4 * 60
+    rows = buffer.release(AFTER_ALL)
+    assert sequence(rows.rank).tolist() == list(range(0, 60 * 50_000, 50_000))
+
+
+def owner_of(array):
+    return array if array.base is None else array.base
+
+
+@given(
+    ids=st.lists(st.integers(-3, 12), max_size=60),
+    at=st.lists(st.integers(0, 60), max_size=8),
+    window=st.integers(1, 20),
+)
+def test_duplicates_are_detected_within_the_window(ids, at, window):
+    expected = judge_rows(
+        [Row(0, 0, 0, event_id=key) for key in ids], OrderConfig(dedup_window=window)
+    ).duplicate
+    recent, found = RecentIds(window), []
+    for piece in cut(list(enumerate(ids)), at):
+        seq, keys = np.array(piece, np.int64).T
+        is_duplicate = recent.duplicates(Seen(seq, keys))
+        found += seq[is_duplicate].tolist()
+        again = RecentIds(window)
+        again.remember(recent.window().seen())
+        recent = again
+    assert found == expected
+
+
+def test_remembered_ids_are_bounded_by_the_window():
+    recent = RecentIds(100)
+    windows = []
+    for i in range(0, 10_000, 10):
+        recent.duplicates(Seen(np.arange(i, i + 10), np.arange(i, i + 10)))
+        windows.append(recent.window())
+    assert len(recent._seq_of) <= 2 * 100 + 2048
+    assert windows[-1].seen().seq.tolist() == list(range(9_900, 10_000))
+    assert windows[500].seen().seq.tolist() == list(range(4_910, 5_010))

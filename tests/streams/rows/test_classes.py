@@ -74,20 +74,6 @@ def test_non_class_text_is_refused(monkeypatch, tmp_path):
         labels_of(open_stream(path, label="label"))
 
 
-def test_resumed_reading_keeps_the_class_numbers(tmp_path):
-    """Rows after a position are numbered as in one continuous read."""
-    words = [f"w{i * i % 7}" for i in range(60)]
-    path = write_labels(tmp_path / "a.csv", words)
-    expected = labels_of(open_stream(path, label="label"))
-    polled = read(FileSource(path, label="label", block_bytes=90))
-    assert [x for rows in polled for x in rows.events.label.tolist()] == expected
-    for i, rows in enumerate(polled[:-1]):
-        again = FileSource(path, label="label", block_bytes=300)
-        rest = read(again, rows.position)
-        done = sum(len(rows.events) for rows in polled[: i + 1])
-        assert [x for rows in rest for x in rows.events.label.tolist()] == expected[done:]
-
-
 def test_relations_and_labels_have_numbers_of_their_own(tmp_path):
     rows = ["0,1,1,pay,yes,", "0,1,2,fee,no", "0,2,3,pay,no"]
     path = tmp_path / "a.csv"
@@ -104,19 +90,22 @@ def test_relations_and_labels_have_numbers_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_resumed_reading_keeps_the_relations(tmp_path, ending):
+@pytest.mark.parametrize("role", ["relation", "label"])
+def test_resumed_reading_keeps_the_numbers_of_texts(tmp_path, ending, role):
     words = [f"w{i * i % 7}" for i in range(60)]
     path = write_labels(tmp_path / f"a.{ending}", words)
-    options = {"relation": "label", "block_bytes": 90}
+    options = {role: "label", "block_bytes": 90}
     polled = read(FileSource(path, **options))
-    expected = [words.index(word) for word in words]
-    first = list(dict.fromkeys(expected))
-    found = [x for rows in polled for x in rows.events.relation.tolist()]
-    assert found == [first.index(x) for x in expected]
+    first = list(dict.fromkeys(words))
+
+    def numbers(polls):
+        return [x for rows in polls for x in getattr(rows.events, role).tolist()]
+
+    found = numbers(polled)
+    assert found == [first.index(word) for word in words]
     for i, rows in enumerate(polled[:-1]):
         rest = read(FileSource(path, **options), rows.position)
-        done = sum(len(rows.events) for rows in polled[: i + 1])
-        assert [x for rows in rest for x in rows.events.relation.tolist()] == found[done:]
+        assert numbers(rest) == found[len(numbers(polled[: i + 1])) :]
 
 
 @pytest.mark.parametrize("value", [-1, 65_536])

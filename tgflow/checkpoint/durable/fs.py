@@ -112,9 +112,6 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
     Args:
         path: The file. The temporary file is `.NAME.partial` beside it; on an error it is removed.
         sync: Whether to sync the bytes before the rename.
-
-    Raises:
-        OSError: If it cannot be written; `path` is unchanged.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:

@@ -37,7 +37,6 @@ class RunLock(AbstractContextManager["RunLock"]):
     The file is never removed: otherwise two processes could lock two files of one name.
 
     Args:
-        path: The lock file, such as run/.lock; created if missing.
         lease: Seconds of a lease; the same for all processes.
         say: Called with one line before waiting.
 

@@ -101,7 +101,6 @@ class DurableLog(AbstractContextManager["DurableLog"]):
     and `read`, which returns complete frames only, may be called from several threads.
 
     Args:
-        directory: Directory of the segments; created if missing.
         segment_bytes: Size of a segment at which a new one is started.
         sync_ms: Maximum time between two syncs while frames are appended; 0 syncs every frame.
         needed: Position from which frames will be read, that of a checkpoint; None for all.
