@@ -108,13 +108,14 @@ class RankControl:
     def own_figures(self) -> RankFigures:
         """Return the status of this rank."""
         flows = dict(self._peers.traffic.flows)
-        sent = [
+        gradient, rows, queries = (
             sum(flows[kind].bytes for kind in kinds if kind in flows)
             for kinds in (("gradient",), _ROWS, _QUERIES)
-        ]
-        sent.append(sum(flow.bytes for flow in flows.values()) - sum(sent))
+        )
+        other = sum(flow.bytes for flow in flows.values()) - gradient - rows - queries
         waits = sum(x.seconds for kind, x in flows.items() if kind not in _BESIDE)
         memory = self.memory_bytes, self.free_bytes
+        sent = gradient, rows, queries, other
         return RankFigures(self.compute_seconds(), waits, *memory, *sent, self.request)
 
     def begin(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -75,29 +75,24 @@ class ResumeOptions:
     """File to learn after those that the run has learned."""
 
 
+@dataclass(eq=False)
 class RunDirectory:
     """A run directory locked by this process; a context manager."""
 
-    def __init__(
-        self,
-        files: RunFiles,
-        config: Config,
-        changed: Sequence[SettingChange] = (),
-        *,
-        resumed: bool = False,
-        lock: RunLock | None = None,
-        saved: Config | None = None,
-        options: ResumeOptions | None = None,
-        unknown: Sequence[str] = (),
-        learned: LearnedFiles | None = None,
-    ) -> None:
-        self.files, self.config, self.changed = files, config, changed
-        self.resumed, self.unknown = resumed, unknown
-        self.lock, self._saved = lock, saved
-        self._options = ResumeOptions() if options is None else options
-        self.learned = LearnedFiles() if learned is None else learned
-        """The files that were learned one after another."""
-        self.part = max(0, len(self.learned.entries) - (self._options.append is None))
+    files: RunFiles
+    config: Config
+    changed: Sequence[SettingChange] = ()
+    resumed: bool = False
+    lock: RunLock | None = None
+    saved: Config | None = None
+    """Settings to keep in config.toml until `accept_settings`; None: `config`."""
+    options: ResumeOptions = field(default_factory=ResumeOptions)
+    unknown: Sequence[str] = ()
+    learned: LearnedFiles = field(default_factory=LearnedFiles)
+    """The files that were learned one after another."""
+
+    def __post_init__(self) -> None:
+        self.part = max(0, len(self.learned.entries) - (self.options.append is None))
         """Number of them before the one that is learned now."""
 
     @classmethod
@@ -138,17 +133,8 @@ class RunDirectory:
                 stop = read_natural(meta, "position")  # of a trainer in Python
                 learned.entries = [LearnedFile(path="", start=0, stop=stop)]
             opened.pop_all()
-        return cls(
-            RunFiles(path, resumed=True),
-            wanted,
-            changed,
-            resumed=True,
-            lock=lock,
-            saved=saved,
-            options=options,
-            unknown=unknown,
-            learned=learned,
-        )
+        files = RunFiles(path, resumed=True)
+        return cls(files, wanted, changed, True, lock, saved, options, unknown, learned)
 
     @property
     def first(self) -> int:
@@ -193,8 +179,8 @@ class RunDirectory:
         return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any]) -> None:
-        saved = _saved(self.path, counting, self._options.append)
-        self.changed = _changes(self.path, flat(saved), flat(self.config), self._options)
+        saved = _saved(self.path, counting, self.options.append)
+        self.changed = _changes(self.path, flat(saved), flat(self.config), self.options)
 
     def accept_settings(self) -> None:
         """Write config.toml of a resumed run with its new settings.
@@ -202,12 +188,12 @@ class RunDirectory:
         Until the next checkpoint, another resume uses the checkpoint's values of `fixed_settings`.
         """
         if self.resumed:
-            self._saved = None
+            self.saved = None
             self._write()
 
     def _write(self) -> None:
         """Write config.toml, which `--config` reads: all settings but the output directory."""
-        config = self.config if self._saved is None else self._saved
+        config = self.config if self.saved is None else self.saved
         self.files.write_config(to_toml(replaced(config, {"run.out": None})))
 
 

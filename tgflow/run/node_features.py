@@ -167,12 +167,7 @@ class NodeFeatures:
         return FeaturedStream(self, stream, ids, known)
 
     def line(self, ids: NodeIds, num_nodes: int) -> str:
-        """Return a sentence on how many of the first `num_nodes` nodes have rows, and how many not.
-
-        Args:
-            ids: Ids of the nodes.
-            num_nodes: Number of nodes that have appeared.
-        """
+        """Return a sentence on how many of the first `num_nodes` nodes have rows."""
         found = self._find(ids, torch.arange(num_nodes), _sides(ids, num_nodes))
         used, num = len(torch.unique(found[found >= 0])), len(self)
         missing = num_nodes - int((found >= 0).sum())
@@ -184,13 +179,8 @@ class NodeFeatures:
         )
 
     def check_sides(self, *, bipartite: bool) -> None:
-        """Check that the table has sides if the stream has separate ids, and only then.
-
-        Args:
-            bipartite: Whether sources and destinations have ids of their own.
-
-        Raises:
-            StreamError: If not.
+        """Raise StreamError unless the table has sides exactly where sources and destinations have
+        ids of their own.
         """
         if bipartite and self._is_dst is None:
             text = (
@@ -227,11 +217,7 @@ class NodeFeatures:
         return found[0] if is_dst is None else torch.where(is_dst, found[1], found[0])
 
     def use(self, kind: Kind) -> None:
-        """Read the ids as integers or strings, as the stream's are.
-
-        Raises:
-            StreamError: If one is not of that kind.
-        """
+        """Read the ids as integers or strings, as the stream's are; StreamError if one is not."""
         if kind == self._kind:
             return
         if self._by_number:

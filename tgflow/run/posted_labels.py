@@ -40,7 +40,10 @@ def label_token(labels: LabelsConfig) -> str | None:
 class PostedLabels:
     """Adds labels from bodies of requests to a run, read as those of files."""
 
-    def __init__(self, c: StreamConfig, checks: Checks, ingest: Ingest, by_id: bool) -> None:
+    def __init__(
+        self, token: str, c: StreamConfig, checks: Checks, ingest: Ingest, by_id: bool
+    ) -> None:
+        self.token = token
         self._ingest = ingest
         self._named = ("event_id",) if by_id else ("src", "dst", "t")
         columns = Columns(

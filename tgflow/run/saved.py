@@ -167,16 +167,11 @@ class Run(Predictor):
             self.engine.score(last.src, last.dst, int(last.t) + 1, relation=last.relation)
 
     def advance(self, limit: int) -> bool:
-        """Store a micro-batch of the events that an active run has logged since, if there are any.
+        """Store a micro-batch of the events that an active run has logged since, up to `limit` in
+        all.
 
-        Answers then include them, with the parameters of the checkpoint. A run of `tgflow train`,
-        without a log or with features of nodes has none.
-
-        Args:
-            limit: Number of events that the run has learned: later ones are not stored.
-
-        Returns:
-            Whether there were any.
+        Answers then include them, with the parameters of the checkpoint. False if there are none: a
+        run of `tgflow train`, without a log or with features of nodes has none.
         """
         if self._logged is None:
             return False

@@ -277,7 +277,6 @@ class Replicas(AbstractContextManager["Replicas"]):
         warn: Callable[[str], None],
         model: str | None = None,
         labels: PostedLabels | None = None,
-        label_token: str | None = None,
     ) -> None:
         endpoint, token = where
         self._labels = labels
@@ -301,7 +300,7 @@ class Replicas(AbstractContextManager["Replicas"]):
                 serve.max_waiting,
                 parse_seconds(serve.timeout),
                 serve.max_lag,
-                label_token,
+                None if labels is None else labels.token,
             ),
             reference_of(name) if model is None else model,
         )
