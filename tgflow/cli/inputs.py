@@ -46,8 +46,7 @@ from tgflow.run.features import check_tables, scale_of
 from tgflow.run.gpu import describe_device, device_figures, use_device
 from tgflow.run.log import RunLog, library_messages
 from tgflow.run.machine import describe, num_cores, peak_rss_bytes
-from tgflow.run.node_features import NodeFeatures
-from tgflow.run.node_types import NodeTypes
+from tgflow.run.node_features import NodeFeatures, NodeTypes
 from tgflow.run.posted_labels import label_token
 from tgflow.run.restore import check_own
 from tgflow.run.scores import check_alerts, check_scores

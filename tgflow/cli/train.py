@@ -127,7 +127,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 
     from tgflow.cli import inputs
     from tgflow.cli.train_seeds import EpochLog, SavedSeeds, fit, read_inputs
-    from tgflow.report.compare.offline_results import OfflineResults, Trained
+    from tgflow.report.compare.offline import OfflineResults, Trained
     from tgflow.run import features
     from tgflow.run.checkpoints import SavedRecords
     from tgflow.run.restore import current_build, open_results

@@ -28,7 +28,7 @@ from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
 from tgflow.report.callbacks import check_logger
-from tgflow.report.compare.offline_results import OfflineResults
+from tgflow.report.compare.offline import OfflineResults
 from tgflow.report.formatting import compact, score
 from tgflow.report.label_figures import label_score
 from tgflow.run import features

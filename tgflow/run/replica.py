@@ -33,12 +33,12 @@ from tgflow.checkpoint import CheckpointError, list_checkpoints
 from tgflow.graph.events import COLUMNS, EventBatch, NewNodes, concat
 from tgflow.nn import MemoryUpdater, NodeMemory
 from tgflow.nn.model import TemporalModel
+from tgflow.run.posted_labels import Pipe
 from tgflow.run.records import read_health
 from tgflow.run.saved import Run, open_run
 from tgflow.run.serving import FAILURE, ReplicaJob
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Endpoint, Serving
-from tgflow.serve.pipe import Pipe
 from tgflow.serve.questions import Health
 from tgflow.serve.ring import Frame, Lapped, Ring
 from tgflow.serve.server import make_server

@@ -34,9 +34,8 @@ from tgflow.graph.log import NodeCount
 from tgflow.nn import NodeMemory
 from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import ServeConfig
-from tgflow.run.posted_labels import PostedLabels
+from tgflow.run.posted_labels import Pipe, PostedLabels
 from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
-from tgflow.serve.pipe import Pipe
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import Callback, StepRecord
