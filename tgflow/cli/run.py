@@ -326,11 +326,8 @@ def _write_report(
         run_log.warning("records", text)
     stream, num_damaged = result.reports["stream"], records.num_damaged
     c, kept = directory.config, records.kept
-    files.write_report(
-        page.continual_report(
-            kept, metrics, c.continual, plain(c), c.stream.tick, stream, num_damaged
-        )
-    )
+    more = c.continual, plain(c), c.stream.tick, stream, num_damaged
+    files.write("report.html", page.continual_report(kept, metrics, *more))
 
 
 def _print(metrics: Mapping[str, Any], result: RunResult, directory: RunDirectory) -> None:

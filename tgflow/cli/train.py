@@ -190,9 +190,8 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
         }
         if graph.edge_x is not None:
             graph.edge_x.close()
-        directory.files.write_report(
-            offline_report(epochs.records, metrics, config.offline, plain(config))
-        )
+        report = offline_report(epochs.records, metrics, config.offline, plain(config))
+        directory.files.write("report.html", report)
         directory.files.write_json("metrics.json", metrics)
         shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
         run_log.info("end", "done", exit_code=0)

@@ -142,22 +142,18 @@ def _shared_graph(
     lead: Lead,
 ) -> TemporalGraph:
     """Return a graph of all events, after sending it to the other ranks, if any."""
-    c, offline = config.graph, config.offline
-    if lead.peers.world == 1:
-        return assemble.read_graph(config.stream, c, offline, source, table, gpu, nodes)
+    c, offline, size = config.graph, config.offline, config.offline.batch_size
     direction, width = assemble.direction_of(c, source), assemble.dim_of(nodes)
-    lead.send_config(
-        {
-            "settings": flat(config),
-            "unit": source.unit,
-            "x_dim": source.x_dim,
-            "node_x_dim": width,
-            "direction": direction,
-        }
-    )
     stream = assemble.play_source(source, nodes, config.stream.limit, has_inverses=offline.inverse)
-    with Feed(lead.peers, stream, offline.batch_size, timeout=config.ranks.timeout) as feed:
-        return assemble.grow_graph(c, offline, source, direction, feed, table, gpu, width)
+    with ExitStack() as opened:
+        if lead.peers.world > 1:
+            shape = {"unit": source.unit, "x_dim": source.x_dim, "node_x_dim": width}
+            lead.send_config({"settings": flat(config), "direction": direction, **shape})
+            feed = Feed(lead.peers, stream, size, timeout=config.ranks.timeout)
+            stream = opened.enter_context(feed)
+        graph = assemble.grow_graph(c, offline, source, direction, stream, table, gpu, width)
+    assemble.check_events(config.stream.path, graph.num_events)
+    return graph
 
 
 def _read_labels(

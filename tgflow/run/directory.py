@@ -167,7 +167,7 @@ class RunDirectory:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.files.close()
+        self.files.record_file.close()
         self.release()
 
     def release(self) -> None:
@@ -194,7 +194,7 @@ class RunDirectory:
     def _write(self) -> None:
         """Write config.toml, which `--config` reads: all settings but the output directory."""
         config = self.config if self.saved is None else self.saved
-        self.files.write_config(to_toml(replaced(config, {"run.out": None})))
+        self.files.write(SETTINGS, to_toml(replaced(config, {"run.out": None})))
 
 
 def _newest_meta(path: Path) -> dict[str, Any]:
