@@ -105,7 +105,7 @@ def train(
 
     config = replaced(config, slice_per_rank(stated))
     options = ResumeOptions(resume, stated=stated, overwrite=overwrite)
-    with join_ranks(config, options, "offline", seeds=seeds) as peers:
+    with join_ranks(config, options, seeds=seeds) as peers:
         if peers.rank > 0:
             follow(peers, seeds or 1)
             return

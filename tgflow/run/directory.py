@@ -14,17 +14,8 @@ from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import path_of
 from tgflow.checkpoint.typed import read_natural
-from tgflow.run.config import (
-    Config,
-    ConfigError,
-    fields,
-    flag_of,
-    flat,
-    load_config,
-    quote_json,
-    replaced,
-    to_toml,
-)
+from tgflow.run.config import Config, fields, flag_of, to_toml
+from tgflow.run.config.load import ConfigError, flat, load_config, quote_json, replaced
 from tgflow.run.config.rules import Command, check_rules
 from tgflow.run.config.schema import FILED
 from tgflow.run.learned_files import LearnedFile, LearnedFiles

@@ -13,15 +13,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from tgflow.checkpoint import (
-    Checkpoint,
-    CheckpointDamaged,
-    CheckpointError,
-    CheckpointStore,
-    list_checkpoints,
-    load,
-)
+from tgflow.checkpoint import Checkpoint, CheckpointDamaged, CheckpointStore, load
 from tgflow.checkpoint.durable.fs import replace_file
+from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph import TemporalGraph
@@ -29,18 +23,8 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
 from tgflow.models import MODELS, name_of
 from tgflow.nn.model import TemporalModel, feature_widths
-from tgflow.run.config import (
-    Config,
-    ConfigError,
-    StreamConfig,
-    flag_of,
-    flat,
-    load_config,
-    plain,
-    quote_json,
-    replaced,
-    to_toml,
-)
+from tgflow.run.config import Config, StreamConfig, flag_of, to_toml
+from tgflow.run.config.load import ConfigError, flat, load_config, plain, quote_json, replaced
 from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
 from tgflow.run.ingestion import (
