@@ -61,9 +61,7 @@ class ResumeOptions:
     allow_change: bool | None = None
     stated: Mapping[str, Any] | None = None
     overwrite: bool = False
-    """Whether to replace a run that is there."""
     append: str | None = None
-    """File to learn after those that the run has learned."""
 
 
 @dataclass(eq=False)

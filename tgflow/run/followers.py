@@ -33,7 +33,6 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 SHAPE = ("unit", "x_dim", "node_x_dim", "direction")
 RANKS = "ranks"
-"""Folder for files of ranks other than 0 in a run's directory."""
 SEEN_WITHIN = 10.0
 """Seconds within which a file of rank 0 must be visible to all."""
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}

@@ -36,7 +36,6 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
 NUM_TYPES = 65_536
 """Most types of nodes, with that of nodes without a row; as `PairIndex` has."""
 _NAMED = 3
-"""Maximum number of nodes listed in a message."""
 
 
 @described

@@ -262,7 +262,6 @@ class Records:
     """Lines of a metrics.jsonl."""
 
     kept: list[dict[str, Any]]
-    """The requested records, in order."""
     num_damaged: int
     """Number of damaged lines, which are skipped; an incomplete last line is not counted."""
 

@@ -44,11 +44,9 @@ from tgflow.serve.ring import Frame, Lapped, Ring
 from tgflow.serve.server import make_server
 
 _LOOK_SECONDS = 0.5
-"""Seconds between looks for a newer checkpoint."""
 _READ_SECONDS = 0.05
 """Seconds between looks for newer events in the log."""
 MOST_FRAMES = 64
-"""Frames applied at once."""
 
 
 class Replica(ABC):

@@ -88,13 +88,11 @@ class Run(Predictor):
         self.path, self.config, self._checkpoint = path, config, checkpoint
         assert checkpoint.path is not None
         self.checkpoint_path = checkpoint.path
-        """Directory of its checkpoint."""
         self._own = model_class(config.model.name, model) and model  # before events are read
         ids = NodeIds()
         graph = graph_of(checkpoint, table=config.graph.table, directory=path)
         Ids(ids).load(checkpoint)
         self.calibration = Calibration()
-        """Maps logits to probabilities."""
         if "scores" in checkpoint.meta:
             self.calibration.load(checkpoint)
         self._storing: Iterator[StepRecord] | None = None

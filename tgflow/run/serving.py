@@ -110,7 +110,6 @@ class FramePublisher(Component, Callback):
         self.seconds = 0.0
         """Time for which the frames have blocked the training."""
         self.num_bytes = 0
-        """Size of all frames."""
 
     def _make_ring(self, size: int | str) -> Ring:
         least = 2 * sum(x.nbytes for x in self._trainer.model.state_dict().values())
@@ -245,7 +244,6 @@ class ReplicaJob:
     """What a process of `tgflow.run.replica` gets as JSON."""
 
     path: str
-    """Directory of the run."""
     listener: int
     """Descriptor of the socket that it listens on."""
     ring: int | None
@@ -282,7 +280,6 @@ class Replicas(AbstractContextManager["Replicas"]):
         self._listener: socket.socket = endpoint.listen()
         address, port = self._listener.getsockname()[:2]
         self.endpoint = Endpoint(endpoint.host, port)
-        """Address that they listen on."""
         self._ring = None if ring is None else os.dup(ring.fd)
         self._job = ReplicaJob(
             str(path.absolute()),
