@@ -12,7 +12,7 @@ import typer
 from helpers import faults
 from helpers.live_runs import SMALL, Killed, write_events
 from tgflow.cli import main
-from tgflow.report.compare.offline_results import OfflineResults
+from tgflow.report.compare.offline import OfflineResults
 
 made_once = functools.cache(typer.main.get_command)
 

@@ -7,7 +7,7 @@ import pytest
 from helpers.live_runs import figures, same_run
 from tgflow.cli import main
 from tgflow.graph.ids import NodeIds
-from tgflow.run.node_types import NodeTypes
+from tgflow.run.node_features import NodeTypes
 from tgflow.streams.errors import StreamError
 
 MODEL = ("--model", "counts", "--batch-size", 10, "--time-unit", "s")

@@ -126,7 +126,7 @@ def at_backward(monkeypatch):
 
 def epoch(number):
     def arm(monkeypatch):
-        from tgflow.report.compare.offline_results import OfflineResults
+        from tgflow.report.compare.offline import OfflineResults
 
         original, calls = OfflineResults.after_epoch, []
 

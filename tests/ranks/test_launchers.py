@@ -95,15 +95,8 @@ def test_run_on_two_hosts_matches_one_process_under_each_launcher(hosts, tmp_pat
         host.start(
             [
                 *(("-m", "tgflow") if program is None else program(rank, hosts)),
-                *(
-                    "run",
-                    *options,
-                    "--out",
-                    two,
-                    "--resume",
-                    "--set",
-                    f"ranks.interface={host.link}",
-                ),
+                *("run", *options, "--out", two, "--resume"),
+                *("--set", f"ranks.interface={host.link}"),
             ],
             tmp_path / f"said-{rank}",
             {} if variables is None else variables(rank, first) | master,

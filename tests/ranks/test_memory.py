@@ -19,9 +19,9 @@ from tgflow.nn.history import NODE, SINCE
 from tgflow.nn.mail import Aggregator, store_mail
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.messages import Messages, NewEvents
-from tgflow.ranks.mail_routes import MailRoutes
 from tgflow.ranks.memory import ShardedMemory, WantedRows, request_rows
 from tgflow.ranks.parcel import exchange_parcels
+from tgflow.ranks.reducer import MailRoutes
 
 DIM, MAIL_DIM = 2, 3
 SLICES = 4

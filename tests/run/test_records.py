@@ -32,7 +32,7 @@ def test_record_with_a_flipped_bit_is_skipped_and_counted(tmp_path):
     rundir = RunFiles(tmp_path)
     for index in range(3):
         rundir.log({"index": index, "loss": math.nan, "who": "caf\u00e9"})
-    rundir.close()
+    rundir.record_file.close()
     path = tmp_path / "metrics.jsonl"
     good = path.read_bytes()
     first, second, third = read_records(path).kept

@@ -55,9 +55,7 @@ BENCHMARKS = {
 }
 
 WIDTH = 110
-"""Page width if the output is not a terminal."""
 LEAST_SHORTENED = 10_000
-"""Smallest number printed with a suffix."""
 FIGURES = ("measured", "baseline", "ratio", "to reach")
 MARKS = {True: "✓ ", False: "✗ ", None: ""}
 STYLES = {True: "green", False: "red", None: ""}

@@ -194,7 +194,10 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     opened = partial(inputs.open_source, c.stream, c.graph, c.task)
     choices, _, preset = choose(c.model, c.task, c.compare, opened)
     gpu = device_of(device) if c.has_gpu_graph else None
-    graph = inputs.read_graph(c.stream, c.graph, c.offline, source, gpu=gpu, nodes=nodes)
+    events = inputs.play_source(source, nodes, c.stream.limit, has_inverses=c.offline.inverse)
+    direction, width = inputs.direction_of(c.graph, source), inputs.dim_of(nodes)
+    graph = inputs.grow_graph(c.graph, c.offline, source, direction, events, None, gpu, width)
+    inputs.check_events(c.stream.path, graph.num_events)
     classes = inputs.num_classes(c.task, graph)
     directory.config = config = replaced(c, {"task.classes": classes})
     if types is not None:
@@ -254,7 +257,7 @@ def _write(files: RunFiles, outcome: Outcome) -> Analysis:
     outcome.write(files.path)
     analysis = Analysis(outcome, int(outcome.summary["batch_size"]))
     if analysis.num_events:
-        files.write_report(comparison_page(analysis))
+        files.write("report.html", comparison_page(analysis))
     return analysis
 
 
@@ -317,5 +320,5 @@ def _draw_again(path: Path) -> None:
             f"{path} has no finished comparison; make one: tgflow compare --out {path}", NO_INPUT
         ) from None
     analysis = Analysis(outcome, int(outcome.summary["batch_size"]))
-    RunFiles(path, resumed=True).write_report(comparison_page(analysis))
+    RunFiles(path, resumed=True).write("report.html", comparison_page(analysis))
     Console(soft_wrap=True, highlight=False).print(f"{path / 'report.html'} is drawn", markup=False)

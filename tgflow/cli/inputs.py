@@ -46,8 +46,7 @@ from tgflow.run.features import check_tables, scale_of
 from tgflow.run.gpu import describe_device, device_figures, use_device
 from tgflow.run.log import RunLog, library_messages
 from tgflow.run.machine import describe, num_cores, peak_rss_bytes
-from tgflow.run.node_features import NodeFeatures
-from tgflow.run.node_types import NodeTypes
+from tgflow.run.node_features import NodeFeatures, NodeTypes
 from tgflow.run.posted_labels import label_token
 from tgflow.run.restore import check_own
 from tgflow.run.scores import check_alerts, check_scores
@@ -97,7 +96,7 @@ def _opened(
         if isinstance(source, FileSource) and source.refusal is not None:
             raise source.refusal
     except FileNotFoundError as error:
-        raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
+        raise _not_found(error, "--stream") from None
     except StreamError as error:
         if task.target is None or "label=..." not in str(error):
             raise
@@ -108,6 +107,10 @@ def _opened(
     for note in () if quiet else source.notes:
         hint(in_flags(note))
     return source
+
+
+def _not_found(error: FileNotFoundError, flag: str) -> CliError:
+    return CliError(f"{error}; {flag} takes a path from {os.getcwd()}", NO_INPUT)
 
 
 def inferred(source: PartitionedSource | EventSource, c: StreamConfig) -> dict[str, object]:
@@ -143,8 +146,7 @@ def open_node_features(
         nodes.use(_KINDS[source.id_kind])
         return nodes
     except FileNotFoundError as error:
-        text = f"{error}; --node-features takes a path from {os.getcwd()}"
-        raise CliError(text, NO_INPUT) from None
+        raise _not_found(error, "--node-features") from None
     except StreamError as error:
         text = re.sub(r"\b(id|columns|side)=", r"node_\1=", error.text)
         raise type(error)(error.where, error.code, text) from None
@@ -162,8 +164,7 @@ def open_node_types(directory: RunDirectory) -> NodeTypes | None:
             types = NodeTypes(c.node_types)
             types.use(_KINDS[directory.config.stream.id_kind or "int"])
         except FileNotFoundError as error:
-            text = f"{error}; --node-types takes a path from {os.getcwd()}"
-            raise CliError(text, NO_INPUT) from None
+            raise _not_found(error, "--node-types") from None
     digest = None if types is None else types.digest
     if directory.resumed and digest != c.node_types_digest:
         raise ConfigError(
@@ -363,23 +364,6 @@ def label_line(config: Config, counts: Mapping[str, int]) -> str:
 def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
     """Return the number of classes of the task's labels, counted if not given."""
     return count_classes(graph) if task.has_decoder and task.classes is None else task.classes
-
-
-def read_graph(
-    settings: StreamConfig,
-    c: GraphConfig,
-    offline: OfflineConfig,
-    source: EventSource,
-    edge_x: FeatureTable | None = None,
-    gpu: Device | None = None,
-    nodes: NodeFeatures | None = None,
-) -> TemporalGraph:
-    """Return a graph of all events of `source`, up to the limit; see `grow_graph`."""
-    stream = play_source(source, nodes, settings.limit, has_inverses=offline.inverse)
-    direction = direction_of(c, source)
-    graph = grow_graph(c, offline, source, direction, stream, edge_x, gpu, dim_of(nodes))
-    check_events(settings.path, graph.num_events)
-    return graph
 
 
 def check_events(path: str, num_events: int) -> None:

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 from tgflow.base.peers import PeerLost, Peers
 from tgflow.cli import inputs as assemble
@@ -23,15 +23,12 @@ from tgflow.run.model_maker import make_model
 from tgflow.run.stream import FlowControl
 
 _ERRORS: tuple[Level, ...] = ("error",)
-Learning = Literal["continual", "offline"]
 OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
 """Settings that may differ between ranks: those of each host, and those sent by rank 0."""
 
 
 @contextmanager
-def join_ranks(
-    config: Config, options: ResumeOptions, learning: Learning, **flags: object
-) -> Iterator[Peers]:
+def join_ranks(config: Config, options: ResumeOptions, **flags: object) -> Iterator[Peers]:
     """Join the ranks that this process was started with, if any, and leave them on exit.
 
     If this rank fails, rank 0 reports the cause.

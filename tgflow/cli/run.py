@@ -31,15 +31,8 @@ from tgflow.report.table_text import (
     print_summary,
 )
 from tgflow.run import page
-from tgflow.run.config import (
-    LEARNING_OF,
-    Config,
-    ConfigError,
-    StreamConfig,
-    load_config,
-    plain,
-    replaced,
-)
+from tgflow.run.config import LEARNING_OF, Config, StreamConfig
+from tgflow.run.config.load import ConfigError, load_config, plain, replaced
 from tgflow.run.records import read_figures, read_records, run_name, to_json
 from tgflow.run.rejections import print_stream
 
@@ -156,7 +149,7 @@ def run(
         options = ResumeOptions(resume, allow_config_change, stated, overwrite, file)
         while True:
             flow = FlowControl()
-            with StopSignals(flow.stop_for), join_ranks(config, options, "continual") as peers:
+            with StopSignals(flow.stop_for), join_ranks(config, options) as peers:
                 if peers.rank > 0:
                     follow(peers, flow)
                     return
@@ -326,11 +319,8 @@ def _write_report(
         run_log.warning("records", text)
     stream, num_damaged = result.reports["stream"], records.num_damaged
     c, kept = directory.config, records.kept
-    files.write_report(
-        page.continual_report(
-            kept, metrics, c.continual, plain(c), c.stream.tick, stream, num_damaged
-        )
-    )
+    more = c.continual, plain(c), c.stream.tick, stream, num_damaged
+    files.write("report.html", page.continual_report(kept, metrics, *more))
 
 
 def _print(metrics: Mapping[str, Any], result: RunResult, directory: RunDirectory) -> None:

@@ -105,7 +105,7 @@ def train(
 
     config = replaced(config, slice_per_rank(stated))
     options = ResumeOptions(resume, stated=stated, overwrite=overwrite)
-    with join_ranks(config, options, "offline", seeds=seeds) as peers:
+    with join_ranks(config, options, seeds=seeds) as peers:
         if peers.rank > 0:
             follow(peers, seeds or 1)
             return
@@ -127,7 +127,7 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
 
     from tgflow.cli import inputs
     from tgflow.cli.train_seeds import EpochLog, SavedSeeds, fit, read_inputs
-    from tgflow.report.compare.offline_results import OfflineResults, Trained
+    from tgflow.report.compare.offline import OfflineResults, Trained
     from tgflow.run import features
     from tgflow.run.checkpoints import SavedRecords
     from tgflow.run.restore import current_build, open_results
@@ -190,9 +190,8 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
         }
         if graph.edge_x is not None:
             graph.edge_x.close()
-        directory.files.write_report(
-            offline_report(epochs.records, metrics, config.offline, plain(config))
-        )
+        report = offline_report(epochs.records, metrics, config.offline, plain(config))
+        directory.files.write("report.html", report)
         directory.files.write_json("metrics.json", metrics)
         shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
         run_log.info("end", "done", exit_code=0)

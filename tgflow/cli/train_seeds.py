@@ -28,12 +28,12 @@ from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths, has_parameters
 from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
 from tgflow.report.callbacks import check_logger
-from tgflow.report.compare.offline_results import OfflineResults
+from tgflow.report.compare.offline import OfflineResults
 from tgflow.report.formatting import compact, score
 from tgflow.report.label_figures import label_score
 from tgflow.run import features
 from tgflow.run.config import Config, ConfigError, StreamConfig, flat, in_flags, plain, replaced
-from tgflow.run.config.schema import ModelConfig
+from tgflow.run.config.schema import ModelConfig, RunConfig
 from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import execution_config, use_device
 from tgflow.run.ingestion import save_columns
@@ -56,7 +56,7 @@ def follow(peers: Peers, num_seeds: int) -> None:
     """Train in step with rank 0, which keeps the results."""
     with ranks.report_as_rank(peers.rank):
         said = receive_config(peers)
-        config = c = replaced(Config(), said["settings"])
+        c = replaced(Config(), said["settings"])
         device = use_device(c.run.device, c.model.precision)
         assemble.use_threads(c.run.threads, c.serve)
         with Followed(peers, said["unit"], said["x_dim"]) as events:
@@ -64,22 +64,14 @@ def follow(peers: Peers, num_seeds: int) -> None:
             table = features.open_edge_table(
                 c.placement, c.tables.edge_budget, events.x_dim, None, gpu, c.graph.device_budget
             )
+            direction, width = said["direction"], said["node_x_dim"]
             graph = assemble.grow_graph(
-                c.graph,
-                c.offline,
-                events,
-                said["direction"],
-                events,
-                table,
-                gpu,
-                said["node_x_dim"],
+                c.graph, c.offline, events, direction, events, table, gpu, width
             )
         if table is not None:
-            graph.edge_x = features.with_cache(config.tables, table, "lru", gpu)
-        execution = execution_config(c.model.precision, capture=c.run.capture)
+            graph.edge_x = features.with_cache(c.tables, table, "lru", gpu)
         for seed in range(c.offline.seed, c.offline.seed + num_seeds):
-            trainer = _trainer(c.model, c.offline, seed, graph, device, execution, peers)
-            trainer.fit(progress=False)
+            _trainer(c, graph, seed, device, peers).fit(progress=False)
 
 
 class Inputs(NamedTuple):
@@ -150,22 +142,18 @@ def _shared_graph(
     lead: Lead,
 ) -> TemporalGraph:
     """Return a graph of all events, after sending it to the other ranks, if any."""
-    c, offline = config.graph, config.offline
-    if lead.peers.world == 1:
-        return assemble.read_graph(config.stream, c, offline, source, table, gpu, nodes)
+    c, offline, size = config.graph, config.offline, config.offline.batch_size
     direction, width = assemble.direction_of(c, source), assemble.dim_of(nodes)
-    lead.send_config(
-        {
-            "settings": flat(config),
-            "unit": source.unit,
-            "x_dim": source.x_dim,
-            "node_x_dim": width,
-            "direction": direction,
-        }
-    )
     stream = assemble.play_source(source, nodes, config.stream.limit, has_inverses=offline.inverse)
-    with Feed(lead.peers, stream, offline.batch_size, timeout=config.ranks.timeout) as feed:
-        return assemble.grow_graph(c, offline, source, direction, feed, table, gpu, width)
+    with ExitStack() as opened:
+        if lead.peers.world > 1:
+            shape = {"unit": source.unit, "x_dim": source.x_dim, "node_x_dim": width}
+            lead.send_config({"settings": flat(config), "direction": direction, **shape})
+            feed = Feed(lead.peers, stream, size, timeout=config.ranks.timeout)
+            stream = opened.enter_context(feed)
+        graph = assemble.grow_graph(c, offline, source, direction, stream, table, gpu, width)
+    assemble.check_events(config.stream.path, graph.num_events)
+    return graph
 
 
 def _read_labels(
@@ -182,27 +170,23 @@ def _read_labels(
 
 
 def _trainer(
-    model: ModelConfig,
-    offline: OfflineConfig,
-    seed: int,
+    c: Config,
     graph: TemporalGraph,
+    seed: int,
     device: torch.device,
-    execution: ExecutionConfig,
     peers: Peers,
     observer: Callback | None = None,
     ids: NodeIds | None = None,
 ) -> OfflineTrainer:
-    settings = replace(offline, seed=seed)
+    settings, execution = replace(c.offline, seed=seed), _execution(c.model, c.run)
     edge_x_dim, node_x_dim = feature_widths(graph).values()
-    return OfflineTrainer(
-        make_model(model, offline.task, settings, edge_x_dim, device, node_x_dim=node_x_dim),
-        graph,
-        settings,
-        observer,
-        execution=execution,
-        ids=ids,
-        peers=peers,
-    )
+    model = make_model(c.model, c.task, settings, edge_x_dim, device, node_x_dim=node_x_dim)
+    more: dict[str, Any] = {"execution": execution, "ids": ids, "peers": peers}
+    return OfflineTrainer(model, graph, settings, observer, **more)
+
+
+def _execution(model: ModelConfig, run: RunConfig) -> ExecutionConfig:
+    return execution_config(model.precision, capture=run.capture)
 
 
 def fit(
@@ -215,23 +199,14 @@ def fit(
 ) -> dict[str, Any]:
     """Train one seed from its newest saved epoch; write the model, return the figures."""
     config, path = directory.config, directory.path
-    execution = execution_config(config.model.precision, capture=config.run.capture)
-    trainer = _trainer(
-        config.model,
-        config.offline,
-        epochs.seed,
-        inputs.graph,
-        inputs.device,
-        execution,
-        peers,
-        epochs,
-        inputs.ids,
-    )
+    seed, device, graph = epochs.seed, inputs.device, inputs.graph
+    trainer = _trainer(config, graph, seed, device, peers, epochs, inputs.ids)
     model = trainer.model
     if not results.resume(trainer) and config.task.freeze:  # learn links before labels alone
         model.requires_grad_(True)
         of_links = replace(trainer.config, task=TaskConfig())
-        links = OfflineTrainer(model, inputs.graph, of_links, epochs, execution=execution)
+        execution = _execution(config.model, config.run)
+        links = OfflineTrainer(model, graph, of_links, epochs, execution=execution)
         links.fit(progress=False)
         freeze(model)
     logs = path / SEEDS / folder if folder.name else path

@@ -32,7 +32,6 @@ class What(IntEnum):
     EVENTS = 1
     HEARTBEAT = 2
     END = 3
-    """End of the stream."""
     FAILURE = 4
     """No more events, but the stream has not ended."""
     MICRO_BATCH_END = 5

@@ -59,13 +59,11 @@ class RankFigures:
     free_bytes: int = 0
     """Memory that its machine, control group or limit still has for it; 0: unknown."""
     gradient_bytes: int = 0
-    """Bytes sent for gradients."""
     rows_bytes: int = 0
     """Bytes sent for memory rows and the messages stored in them."""
     query_bytes: int = 0
     """Bytes sent for neighbor queries and their answers."""
     other_bytes: int = 0
-    """Bytes sent for everything else."""
     request: Order = Order.NONE
     """The order that it requests from rank 0."""
 
@@ -97,7 +95,6 @@ class RankControl:
         self.memory_bytes = 0
         """Memory of this process without mapped files; set by a runner."""
         self.free_bytes = 0
-        """Memory that is left for it; set by a runner."""
         self.order = Order.NONE
         """Order to all ranks after the latest micro-batch."""
         self.figures: Sequence[RankFigures] = ()
@@ -108,13 +105,14 @@ class RankControl:
     def own_figures(self) -> RankFigures:
         """Return the status of this rank."""
         flows = dict(self._peers.traffic.flows)
-        sent = [
+        gradient, rows, queries = (
             sum(flows[kind].bytes for kind in kinds if kind in flows)
             for kinds in (("gradient",), _ROWS, _QUERIES)
-        ]
-        sent.append(sum(flow.bytes for flow in flows.values()) - sum(sent))
+        )
+        other = sum(flow.bytes for flow in flows.values()) - gradient - rows - queries
         waits = sum(x.seconds for kind, x in flows.items() if kind not in _BESIDE)
         memory = self.memory_bytes, self.free_bytes
+        sent = gradient, rows, queries, other
         return RankFigures(self.compute_seconds(), waits, *memory, *sent, self.request)
 
     def begin(self) -> None:

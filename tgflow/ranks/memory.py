@@ -190,18 +190,13 @@ class ShardedMemory(nn.Module):
         return [partial(self.fetch, wanted) for wanted in request_rows(self._peers, micro_batches)]
 
     def fetch(self, wanted: WantedRows) -> None:
-        """Fetch the rows that a micro-batch reads; sends nothing if they are already here.
+        """Fetch the rows `wanted` by a micro-batch (`request_rows`); nothing if they are already
+        here.
 
         A collective, called once everything before the micro-batch is stored: one exchange in the
-        group "train", of 4 * (dim + mail_dim) + 32 bytes a row.
-
-        Args:
-            wanted: Result of `request_rows` for the micro-batch.
-
-        Raises:
-            PeerLost: If another rank is gone.
-            RanksDisagree: If a rank fetches another micro-batch, or has rows of other widths.
-            ValueError: If a rank reads an older version, and no history is kept.
+        group "train", of 4 * (dim + mail_dim) + 32 bytes a row. Raises PeerLost, RanksDisagree if a
+        rank fetches another micro-batch or has rows of other widths, and ValueError if one reads an
+        older version, and no history is kept.
         """
         if wanted is self._wanted:
             return
@@ -232,15 +227,9 @@ class ShardedMemory(nn.Module):
             return self.owned.read(local, position)
 
     def read(self, nodes: Tensor, position: Tensor, since: Tensor | None = None) -> MemoryRows:
-        """Return the fetched rows of any nodes as of log positions.
+        """Return the fetched rows of any nodes as of log positions; see `NodeMemory.read`.
 
-        Args:
-            nodes: int64 `[U]`.
-            position: int64 `[U]`.
-            since: As in `NodeMemory.read`.
-
-        Raises:
-            ValueError: If a row was not fetched since the last write.
+        Raises ValueError if a row was not fetched since the last write.
         """
         if self._wanted is None:
             raise ValueError(
@@ -264,9 +253,8 @@ class ShardedMemory(nn.Module):
         position: int,
         is_last: Tensor | None = None,
     ) -> None:
-        """Write a new version of the rows of nodes that this rank owns.
-
-        Arguments as in `NodeMemory.write`, for all nodes that are written on any rank.
+        """Write a new version of the rows of nodes that this rank owns, of those written on any
+        rank.
         """
         self._wanted = None
         if len(nodes):
@@ -298,14 +286,9 @@ class ShardedMemory(nn.Module):
         return lambda: take() | {_LAST: last}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
-        """Load the state of this rank of an equally large world, or of all nodes.
+        """Load the state of this rank of an equally large world, or its nodes' from a `NodeMemory`.
 
-        Args:
-            state: This rank's; or that of a `NodeMemory`, from which it takes its own nodes.
-
-        Raises:
-            KeyError: If a tensor is missing. Nothing is changed then.
-            ValueError: If it was saved with other widths. Nothing is changed then.
+        Changes nothing if it raises: KeyError if a tensor is missing, ValueError for other widths.
         """
         if _LAST not in state:
             whole = NodeMemory(self.owned.dim, self.owned.mail_dim)
@@ -317,10 +300,8 @@ class ShardedMemory(nn.Module):
         self.num_nodes, self._position, self._wanted = num_nodes, position, None
 
     def parted(self) -> Callable[[int], dict[str, Tensor]]:
-        """Return a function of the tensors of each part of this rank. See `PartedState`.
-
-        Raises:
-            ValueError: From the returned function, for a part of another rank.
+        """Return a function of the tensors of each part of this rank (see `PartedState`);
+        ValueError for a part of another rank.
         """
         take, parts = self.owned.parted(len(self._shard.parts)), self._shard.parts
 
@@ -337,11 +318,8 @@ class ShardedMemory(nn.Module):
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
         """Load this rank's part of the state saved by ranks of any world. See `PartedState`.
 
-        Parts of other ranks are read only if no history has the last position.
-
-        Raises:
-            KeyError: If a tensor is missing. Nothing is changed then.
-            ValueError: As `load_state_dict`, or if the parts do not fit each other.
+        Parts of other ranks are read only if no history has the last position. Raises as
+        `load_state_dict`, and ValueError if the parts do not fit each other.
         """
         own = [self._moved(read(part), self._shard.local) for part in self._shard.parts]
         whole = merge_parts(own)

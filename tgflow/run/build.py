@@ -343,18 +343,11 @@ def _export(run: RunContext, metrics: RunMetrics, opened: ExitStack) -> None:
 def _serve(run: RunContext, publisher: FramePublisher) -> None:
     where, c = run.served_at, run.config
     assert where is not None
-    warn = partial(run.run_log.warning, "serve")
-    token, by_id = label_token(c.labels), c.has_label_ids
-    replicas = Replicas(
-        run.path,
-        c.serve,
-        c.model.name,
-        where,
-        publisher.ring,
-        warn=warn,
-        labels=None if token is None else PostedLabels(c.stream, c.checks, run.ingest, by_id),
-        label_token=token,
-    )
+    warn, labels = partial(run.run_log.warning, "serve"), None
+    if (token := label_token(c.labels)) is not None:
+        labels = PostedLabels(token, c.stream, c.checks, run.ingest, c.has_label_ids)
+    name, ring = c.model.name, publisher.ring
+    replicas = Replicas(run.path, c.serve, name, where, ring, warn, labels=labels)
     replicas.prioritize()  # where all cores are busy, answers come first
     run.lasting.callback(replicas.close)
     url = replicas.endpoint.url

@@ -21,7 +21,7 @@ from tgflow.checkpoint import (
 )
 from tgflow.checkpoint.store import WriterStats
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.report.compare.offline_results import OfflineResults
+from tgflow.report.compare.offline import OfflineResults
 from tgflow.run.config import flat, plain
 from tgflow.run.config.schema import CheckpointConfig
 from tgflow.run.directory import RunDirectory, fixed_settings

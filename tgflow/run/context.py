@@ -24,8 +24,7 @@ from tgflow.run.config import Config
 from tgflow.run.directory import RunDirectory
 from tgflow.run.log import RunLog
 from tgflow.run.micro_batch_ends import MicroBatchEnds
-from tgflow.run.node_features import NodeFeatures
-from tgflow.run.node_types import NodeTypes
+from tgflow.run.node_features import NodeFeatures, NodeTypes
 from tgflow.run.records import RunNote
 from tgflow.run.serving import FramePublisher
 from tgflow.run.stream import FlowControl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,17 +14,8 @@ from tgflow.checkpoint import CheckpointError, list_checkpoints, read_manifest
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import path_of
 from tgflow.checkpoint.typed import read_natural
-from tgflow.run.config import (
-    Config,
-    ConfigError,
-    fields,
-    flag_of,
-    flat,
-    load_config,
-    quote_json,
-    replaced,
-    to_toml,
-)
+from tgflow.run.config import Config, fields, flag_of, to_toml
+from tgflow.run.config.load import ConfigError, flat, load_config, quote_json, replaced
 from tgflow.run.config.rules import Command, check_rules
 from tgflow.run.config.schema import FILED
 from tgflow.run.learned_files import LearnedFile, LearnedFiles
@@ -70,34 +61,27 @@ class ResumeOptions:
     allow_change: bool | None = None
     stated: Mapping[str, Any] | None = None
     overwrite: bool = False
-    """Whether to replace a run that is there."""
     append: str | None = None
-    """File to learn after those that the run has learned."""
 
 
+@dataclass(eq=False)
 class RunDirectory:
     """A run directory locked by this process; a context manager."""
 
-    def __init__(
-        self,
-        files: RunFiles,
-        config: Config,
-        changed: Sequence[SettingChange] = (),
-        *,
-        resumed: bool = False,
-        lock: RunLock | None = None,
-        saved: Config | None = None,
-        options: ResumeOptions | None = None,
-        unknown: Sequence[str] = (),
-        learned: LearnedFiles | None = None,
-    ) -> None:
-        self.files, self.config, self.changed = files, config, changed
-        self.resumed, self.unknown = resumed, unknown
-        self.lock, self._saved = lock, saved
-        self._options = ResumeOptions() if options is None else options
-        self.learned = LearnedFiles() if learned is None else learned
-        """The files that were learned one after another."""
-        self.part = max(0, len(self.learned.entries) - (self._options.append is None))
+    files: RunFiles
+    config: Config
+    changed: Sequence[SettingChange] = ()
+    resumed: bool = False
+    lock: RunLock | None = None
+    saved: Config | None = None
+    """Settings to keep in config.toml until `accept_settings`; None: `config`."""
+    options: ResumeOptions = field(default_factory=ResumeOptions)
+    unknown: Sequence[str] = ()
+    learned: LearnedFiles = field(default_factory=LearnedFiles)
+    """The files that were learned one after another."""
+
+    def __post_init__(self) -> None:
+        self.part = max(0, len(self.learned.entries) - (self.options.append is None))
         """Number of them before the one that is learned now."""
 
     @classmethod
@@ -138,17 +122,8 @@ class RunDirectory:
                 stop = read_natural(meta, "position")  # of a trainer in Python
                 learned.entries = [LearnedFile(path="", start=0, stop=stop)]
             opened.pop_all()
-        return cls(
-            RunFiles(path, resumed=True),
-            wanted,
-            changed,
-            resumed=True,
-            lock=lock,
-            saved=saved,
-            options=options,
-            unknown=unknown,
-            learned=learned,
-        )
+        files = RunFiles(path, resumed=True)
+        return cls(files, wanted, changed, True, lock, saved, options, unknown, learned)
 
     @property
     def first(self) -> int:
@@ -181,7 +156,7 @@ class RunDirectory:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.files.close()
+        self.files.record_file.close()
         self.release()
 
     def release(self) -> None:
@@ -193,8 +168,8 @@ class RunDirectory:
         return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any]) -> None:
-        saved = _saved(self.path, counting, self._options.append)
-        self.changed = _changes(self.path, flat(saved), flat(self.config), self._options)
+        saved = _saved(self.path, counting, self.options.append)
+        self.changed = _changes(self.path, flat(saved), flat(self.config), self.options)
 
     def accept_settings(self) -> None:
         """Write config.toml of a resumed run with its new settings.
@@ -202,13 +177,13 @@ class RunDirectory:
         Until the next checkpoint, another resume uses the checkpoint's values of `fixed_settings`.
         """
         if self.resumed:
-            self._saved = None
+            self.saved = None
             self._write()
 
     def _write(self) -> None:
         """Write config.toml, which `--config` reads: all settings but the output directory."""
-        config = self.config if self._saved is None else self._saved
-        self.files.write_config(to_toml(replaced(config, {"run.out": None})))
+        config = self.config if self.saved is None else self.saved
+        self.files.write(SETTINGS, to_toml(replaced(config, {"run.out": None})))
 
 
 def _newest_meta(path: Path) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from tgflow.run.node_features import NodeFeatures
 from tgflow.train.caches import caches_of
 
 EDGE_ROWS = "edge-x.rows"
-"""File of a run's edge features, in its directory."""
 GPU_SHARE = 0.5
 """Share of free GPU memory, after the graph's, that edge features take without a budget."""
 

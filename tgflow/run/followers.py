@@ -33,14 +33,9 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 SHAPE = ("unit", "x_dim", "node_x_dim", "direction")
 RANKS = "ranks"
-"""Folder for files of ranks other than 0 in a run's directory."""
 SEEN_WITHIN = 10.0
 """Seconds within which a file of rank 0 must be visible to all."""
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
-
-
-class NotShared(FileNotFoundError):
-    """Raised when a rank does not see the run's directory, or may not write there."""
 
 
 def send_run(run: RunContext) -> None:
@@ -115,7 +110,7 @@ def _check_shared(peers: Peers, path: Path, is_shared: bool) -> None:
     found = peers.gather(torch.tensor([int(is_shared)]), [1] * peers.world, kind="words").tolist()
     blind = ", ".join(str(rank) for rank, each in enumerate(found) if not each)
     if blind:
-        raise NotShared(
+        raise FileNotFoundError(
             f"rank {blind} does not see {path}, where rank 0 writes, or cannot write "
             "there; pass a directory that all hosts share and can write to: --out"
         )

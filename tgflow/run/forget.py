@@ -103,11 +103,8 @@ def request(path: Path, nodes: Sequence[str], fs: RealFs | None = None) -> Path:
 def carry_out(path: Path, say: Callable[[str], None], fs: RealFs | None = None) -> bool:
     """Forget the nodes of all requests, and finish what a crash has interrupted; False without any.
 
-    Raises:
-        CheckpointError: If no checkpoint can be read; nothing has changed.
-        Locked: If a process has the run open.
-        LogCorrupt: If the log is damaged; nothing has changed.
-        OSError: On a disk error: the rest is done by the next call.
+    Raises CheckpointError if no checkpoint can be read, Locked if a process has the run open, and
+    LogCorrupt: nothing has changed then. After an OSError the next call does the rest.
     """
     if not requested(path):
         return False

@@ -218,7 +218,8 @@ _OF_RANK = ("compute_seconds", "wait_seconds", "memory_bytes", "free_bytes")
 
 def rank_report(run: RunContext) -> dict[str, Any]:
     """Return `ranks`: the figures by rank; empty for a single process."""
-    if run.peers.world == 1:
+    control = run.trainer.control
+    if run.peers.world == 1 or control is None:
         return {}
     return {
         "ranks": {
@@ -226,7 +227,7 @@ def rank_report(run: RunContext) -> dict[str, Any]:
                 **{name: getattr(figures, name) for name in _OF_RANK},
                 "sent_bytes": {kind: getattr(figures, f"{x}_bytes") for kind, x in KINDS.items()},
             }
-            for rank, figures in enumerate(run.trainer.control.figures)
+            for rank, figures in enumerate(control.figures)
         }
     }
 

@@ -1,9 +1,10 @@
-"""Node features from a file, indexed by the ids of a stream."""
+"""Features and types of nodes from a file, indexed by the ids of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,8 +33,9 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
+NUM_TYPES = 65_536
+"""Most types of nodes, with that of nodes without a row; as `PairIndex` has."""
 _NAMED = 3
-"""Maximum number of nodes listed in a message."""
 
 
 @described
@@ -167,12 +169,7 @@ class NodeFeatures:
         return FeaturedStream(self, stream, ids, known)
 
     def line(self, ids: NodeIds, num_nodes: int) -> str:
-        """Return a sentence on how many of the first `num_nodes` nodes have rows, and how many not.
-
-        Args:
-            ids: Ids of the nodes.
-            num_nodes: Number of nodes that have appeared.
-        """
+        """Return a sentence on how many of the first `num_nodes` nodes have rows."""
         found = self._find(ids, torch.arange(num_nodes), _sides(ids, num_nodes))
         used, num = len(torch.unique(found[found >= 0])), len(self)
         missing = num_nodes - int((found >= 0).sum())
@@ -184,13 +181,8 @@ class NodeFeatures:
         )
 
     def check_sides(self, *, bipartite: bool) -> None:
-        """Check that the table has sides if the stream has separate ids, and only then.
-
-        Args:
-            bipartite: Whether sources and destinations have ids of their own.
-
-        Raises:
-            StreamError: If not.
+        """Raise StreamError unless the table has sides exactly where sources and destinations have
+        ids of their own.
         """
         if bipartite and self._is_dst is None:
             text = (
@@ -227,11 +219,7 @@ class NodeFeatures:
         return found[0] if is_dst is None else torch.where(is_dst, found[1], found[0])
 
     def use(self, kind: Kind) -> None:
-        """Read the ids as integers or strings, as the stream's are.
-
-        Raises:
-            StreamError: If one is not of that kind.
-        """
+        """Read the ids as integers or strings, as the stream's are; StreamError if one is not."""
         if kind == self._kind:
             return
         if self._by_number:
@@ -366,6 +354,51 @@ class NodeFeatures:
             where = f"{self.name}, row of {ids[row].as_py()!r}"
             raise StreamError(where, error.fault(row)[0], f"{text}; {way_out}") from None
         return torch.from_numpy(x)
+
+
+class NodeTypes:
+    """A table of node types with the columns `id` and `type`, as `NodeFeatures` takes one.
+
+    Nodes without a row have a type of their own, the same for all of them. Where sources and
+    destinations have ids of their own, rows are of destinations.
+    """
+
+    def __init__(self, table: Any) -> None:
+        self.name, found = read_table(table, ("id", "type"))
+        for column in ("id", "type"):
+            if found.column_names.count(column) != 1:
+                names = ", ".join(found.column_names)
+                text = f"there is no column {column!r}; the columns are {names}"
+                raise StreamError(self.name, "schema", text)
+        column = pa.chunked_array(found["type"]).combine_chunks().cast(pa.string())
+        empty = pc.fill_null(pc.equal(column, ""), True)
+        if pc.any(empty).as_py():
+            row = empty.index(True).as_py()
+            text = "the type is missing; a node without a type has no row"
+            raise StreamError(f"{self.name}, row {row}", "null", text)
+        types = column.dictionary_encode()
+        if len(types.dictionary) >= NUM_TYPES:
+            text = (
+                f"there are {len(types.dictionary):,} types; at most {NUM_TYPES - 1:,} are allowed"
+            )
+            raise StreamError(self.name, "range", text)
+        numbers = pc.add(types.indices, 1)
+        self._rows = NodeFeatures({"id": found["id"], "type": numbers}, fill_missing=0.0)
+        self._rows.name = self.name
+        ids = found["id"].cast(pa.string()).to_pylist()
+        rows = sorted(zip(ids, column.to_pylist(), strict=True))
+        self.digest = blake2b(repr(rows).encode(), digest_size=16).hexdigest()
+        """Digest of the ids and types, in any order."""
+
+    def use(self, kind: Kind) -> None:
+        """Read the ids as integers or strings; see `NodeFeatures.use`."""
+        self._rows.use(kind)
+
+    def of(self, ids: NodeIds, nodes: Tensor) -> Tensor:
+        """Return the types of nodes, int64 `[N]` of dense ids `[N]`; 0 for nodes without a row."""
+        distinct, place = torch.unique(nodes, return_inverse=True)
+        rows = self._rows
+        return rows._at(rows._find(ids, distinct, None))[:, 0].long()[place]
 
 
 class FeaturedStream(EventStream):

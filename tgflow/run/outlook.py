@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tgflow.ranks.control import RankControl
 
 EVERY = 30.0
-"""Seconds between two samples."""
 SAMPLES = 120
 """Samples whose growth counts: of an hour."""
 SETTLED = 300.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from threading import Thread
+from multiprocessing.connection import Connection
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,6 @@ from tgflow.base.units import INT64_MIN
 from tgflow.run.config import ConfigError, StreamConfig
 from tgflow.run.config.schema import LabelsConfig
 from tgflow.serve.endpoint import check_token
-from tgflow.serve.pipe import Pipe
 from tgflow.serve.questions import Refused
 from tgflow.streams.errors import RowFault
 from tgflow.streams.ingest.ingest import Ingest
@@ -37,10 +38,37 @@ def label_token(labels: LabelsConfig) -> str | None:
         raise ConfigError(f"--label-token: {error}") from None
 
 
+class Pipe:
+    """Requests of a replica to the run that it answers for, one at a time; nothing is pickled."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._lock = connection, Lock()
+
+    def ask(self, body: bytes) -> tuple[int, bytes]:
+        """Return the status and the body of the answer."""
+        try:
+            with self._lock:
+                self._connection.send_bytes(body)
+                status, _, answer = self._connection.recv_bytes().partition(b" ")
+        except (EOFError, OSError):
+            raise Refused(503, "the run has ended, and takes no labels") from None
+        return int(status), answer
+
+    def answer(self, make: Callable[[bytes], tuple[int, bytes]]) -> None:
+        """Answer requests until the other end is closed."""
+        with self._connection, suppress(EOFError, OSError):
+            while True:
+                status, body = make(self._connection.recv_bytes())
+                self._connection.send_bytes(b"%d %s" % (status, body))
+
+
 class PostedLabels:
     """Adds labels from bodies of requests to a run, read as those of files."""
 
-    def __init__(self, c: StreamConfig, checks: Checks, ingest: Ingest, by_id: bool) -> None:
+    def __init__(
+        self, token: str, c: StreamConfig, checks: Checks, ingest: Ingest, by_id: bool
+    ) -> None:
+        self.token = token
         self._ingest = ingest
         self._named = ("event_id",) if by_id else ("src", "dst", "t")
         columns = Columns(

@@ -234,26 +234,17 @@ class RunFiles:
     def records(self) -> Path:
         return self.record_file.path
 
-    def write_config(self, text: str) -> None:
-        self._write("config.toml", text)
-
     def log(self, record: Mapping[str, Any]) -> None:
         self.record_file.write(finite(record))
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         value = finite(value)
-        self._write(name, json.dumps({**value, KEY: checksum(value)}, indent=1) + "\n")
+        self.write(name, json.dumps({**value, KEY: checksum(value)}, indent=1) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         return read_figures(self.path / name)
 
-    def write_report(self, page: str) -> None:
-        self._write("report.html", page)
-
-    def close(self) -> None:
-        self.record_file.close()
-
-    def _write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
         replace_file(self.path / name, [text.encode()])
 
 
@@ -271,7 +262,6 @@ class Records:
     """Lines of a metrics.jsonl."""
 
     kept: list[dict[str, Any]]
-    """The requested records, in order."""
     num_damaged: int
     """Number of damaged lines, which are skipped; an incomplete last line is not counted."""
 

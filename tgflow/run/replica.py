@@ -33,22 +33,20 @@ from tgflow.checkpoint import CheckpointError, list_checkpoints
 from tgflow.graph.events import COLUMNS, EventBatch, NewNodes, concat
 from tgflow.nn import MemoryUpdater, NodeMemory
 from tgflow.nn.model import TemporalModel
+from tgflow.run.posted_labels import Pipe
 from tgflow.run.records import read_health
 from tgflow.run.saved import Run, open_run
 from tgflow.run.serving import FAILURE, ReplicaJob
 from tgflow.serve.answers import Answers
 from tgflow.serve.endpoint import Endpoint, Serving
-from tgflow.serve.pipe import Pipe
 from tgflow.serve.questions import Health
 from tgflow.serve.ring import Frame, Lapped, Ring
 from tgflow.serve.server import make_server
 
 _LOOK_SECONDS = 0.5
-"""Seconds between looks for a newer checkpoint."""
 _READ_SECONDS = 0.05
 """Seconds between looks for newer events in the log."""
 MOST_FRAMES = 64
-"""Frames applied at once."""
 
 
 class Replica(ABC):

@@ -20,7 +20,7 @@ from tgflow.nn import NodeMemory
 from tgflow.nn.model import TemporalModel
 from tgflow.ranks.memory import ShardedMemory
 from tgflow.report.compare.comparison import Comparison
-from tgflow.report.compare.offline_results import OfflineResults
+from tgflow.report.compare.offline import OfflineResults
 from tgflow.run.checkpoints import Checkpoints, SavedSettings
 from tgflow.run.config import ConfigError
 from tgflow.run.context import RunContext

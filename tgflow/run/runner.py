@@ -42,10 +42,8 @@ class RunStatus:
 
     state: State = "starting"
     record: StepRecord | None = None
-    """Record of the latest micro-batch."""
     stepped_at: float = field(default_factory=time.monotonic)
     reason: str | None = None
-    """Cause of a failure."""
 
 
 MEASURE_SECONDS = 1.0
@@ -61,11 +59,9 @@ class RunResult:
     state_sha256: str | None
     """Digest of model, optimizer, memory and events, and of the run's own state."""
     metrics: Mapping[str, Any]
-    """Return value of `StreamTrainer.result`."""
     tables: Mapping[str, Any]
     """Placements of features and figures of caches, from `table_figures`."""
     reports: Mapping[str, Mapping[str, Any]]
-    """Reports of all components by name."""
 
 
 @dataclass(slots=True)
@@ -85,7 +81,6 @@ class Runner:
     warn: Callable[[str], None] = lambda text: None
     memory_limit: int | None = None
     measured_at: float = -math.inf
-    """When a rank last measured its memory."""
 
     def run(self) -> RunResult:
         """Learn until the stream ends, a signal stops it, or an error occurs.

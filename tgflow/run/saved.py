@@ -13,15 +13,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from tgflow.checkpoint import (
-    Checkpoint,
-    CheckpointDamaged,
-    CheckpointError,
-    CheckpointStore,
-    list_checkpoints,
-    load,
-)
+from tgflow.checkpoint import Checkpoint, CheckpointDamaged, CheckpointStore, load
 from tgflow.checkpoint.durable.fs import replace_file
+from tgflow.checkpoint.names import CheckpointError, list_checkpoints
 from tgflow.checkpoint.sections import Ids
 from tgflow.checkpoint.typed import read_as
 from tgflow.graph import TemporalGraph
@@ -29,18 +23,8 @@ from tgflow.graph.ids import NodeIds
 from tgflow.graph.log import NodeCount
 from tgflow.models import MODELS, name_of
 from tgflow.nn.model import TemporalModel, feature_widths
-from tgflow.run.config import (
-    Config,
-    ConfigError,
-    StreamConfig,
-    flag_of,
-    flat,
-    load_config,
-    plain,
-    quote_json,
-    replaced,
-    to_toml,
-)
+from tgflow.run.config import Config, StreamConfig, flag_of, to_toml
+from tgflow.run.config.load import ConfigError, flat, load_config, plain, quote_json, replaced
 from tgflow.run.config.schema import GraphConfig, LearningConfig, ModelConfig, RunConfig
 from tgflow.run.directory import fixed_settings
 from tgflow.run.ingestion import (
@@ -104,13 +88,11 @@ class Run(Predictor):
         self.path, self.config, self._checkpoint = path, config, checkpoint
         assert checkpoint.path is not None
         self.checkpoint_path = checkpoint.path
-        """Directory of its checkpoint."""
         self._own = model_class(config.model.name, model) and model  # before events are read
         ids = NodeIds()
         graph = graph_of(checkpoint, table=config.graph.table, directory=path)
         Ids(ids).load(checkpoint)
         self.calibration = Calibration()
-        """Maps logits to probabilities."""
         if "scores" in checkpoint.meta:
             self.calibration.load(checkpoint)
         self._storing: Iterator[StepRecord] | None = None
@@ -167,16 +149,11 @@ class Run(Predictor):
             self.engine.score(last.src, last.dst, int(last.t) + 1, relation=last.relation)
 
     def advance(self, limit: int) -> bool:
-        """Store a micro-batch of the events that an active run has logged since, if there are any.
+        """Store a micro-batch of the events that an active run has logged since, up to `limit` in
+        all.
 
-        Answers then include them, with the parameters of the checkpoint. A run of `tgflow train`,
-        without a log or with features of nodes has none.
-
-        Args:
-            limit: Number of events that the run has learned: later ones are not stored.
-
-        Returns:
-            Whether there were any.
+        Answers then include them, with the parameters of the checkpoint. False if there are none: a
+        run of `tgflow train`, without a log or with features of nodes has none.
         """
         if self._logged is None:
             return False

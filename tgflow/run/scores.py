@@ -47,7 +47,6 @@ _NOTE = "score_rows"
 _WRITTEN = ("csv", "tsv", "jsonl", "parquet")
 _EPOCH = date(1970, 1, 1)
 _PARQUET_ROWS = 1 << 16
-"""Rows per group of a Parquet file."""
 
 
 class ScoresLost(RuntimeError):

@@ -34,9 +34,8 @@ from tgflow.graph.log import NodeCount
 from tgflow.nn import NodeMemory
 from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import ServeConfig
-from tgflow.run.posted_labels import PostedLabels
+from tgflow.run.posted_labels import Pipe, PostedLabels
 from tgflow.serve.endpoint import Endpoint, Hosts, Serving, read_token
-from tgflow.serve.pipe import Pipe
 from tgflow.serve.ring import Ring
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import Callback, StepRecord
@@ -111,7 +110,6 @@ class FramePublisher(Component, Callback):
         self.seconds = 0.0
         """Time for which the frames have blocked the training."""
         self.num_bytes = 0
-        """Size of all frames."""
 
     def _make_ring(self, size: int | str) -> Ring:
         least = 2 * sum(x.nbytes for x in self._trainer.model.state_dict().values())
@@ -246,7 +244,6 @@ class ReplicaJob:
     """What a process of `tgflow.run.replica` gets as JSON."""
 
     path: str
-    """Directory of the run."""
     listener: int
     """Descriptor of the socket that it listens on."""
     ring: int | None
@@ -277,14 +274,12 @@ class Replicas(AbstractContextManager["Replicas"]):
         warn: Callable[[str], None],
         model: str | None = None,
         labels: PostedLabels | None = None,
-        label_token: str | None = None,
     ) -> None:
         endpoint, token = where
         self._labels = labels
         self._listener: socket.socket = endpoint.listen()
         address, port = self._listener.getsockname()[:2]
         self.endpoint = Endpoint(endpoint.host, port)
-        """Address that they listen on."""
         self._ring = None if ring is None else os.dup(ring.fd)
         self._job = ReplicaJob(
             str(path.absolute()),
@@ -301,7 +296,7 @@ class Replicas(AbstractContextManager["Replicas"]):
                 serve.max_waiting,
                 parse_seconds(serve.timeout),
                 serve.max_lag,
-                label_token,
+                None if labels is None else labels.token,
             ),
             reference_of(name) if model is None else model,
         )

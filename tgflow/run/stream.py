@@ -28,7 +28,6 @@ class FlowControl:
 
     def __init__(self) -> None:
         self.stopped = False
-        """Whether the stream must stop."""
         self.signal: str | None = None
         """Name of the signal that requested the stop, if any."""
         self.error: BaseException | None = None

@@ -145,18 +145,14 @@ class Serving(NamedTuple):
     """What a server serves, and its limits."""
 
     name: str
-    """Name of the model."""
     run: str
-    """Name of the run's directory."""
     token: str | None
     """Token that clients must send; None: none."""
     endpoint: Endpoint
     hosts: Sequence[str]
     """Further hosts that it answers for, see `Hosts`."""
     max_body: int
-    """Most bytes of a body."""
     max_waiting: int
-    """Most requests that wait for an answer."""
     timeout: float
     """Timeout in seconds for a request, and for its answer."""
     max_lag: int | None

@@ -222,7 +222,6 @@ class LabelQuestion(NamedTuple):
     """The label of an event that is explained."""
 
     labels: EventLabels
-    """Labels of the graph's events."""
     x: Tensor | None = None
     """The event's own features, scaled, float32 `[1, x_dim]`; None if labels depend on none."""
     columns: Sequence[tuple[str, int, str]] = ()
@@ -348,7 +347,6 @@ class _Past(ABC):
     """The visible history of one pair, and its changes."""
 
     groups: list[str]
-    """Groups of inputs."""
     eids: NDArray[np.int64]
     """Log positions of the events whose effects are computed, ascending."""
 

@@ -18,7 +18,6 @@ from tgflow.serve.questions import Health, Refused
 GRACE_SECONDS = 5
 """Seconds for requests in progress when the server is closed."""
 MAX_CONNECTIONS = 512
-"""Most connections of a server."""
 MAX_PIPELINED = 64
 """Most requests of a connection that wait for the answer to an earlier one."""
 MAX_URL, MAX_HEAD = 8_192, 32_768

@@ -13,7 +13,7 @@ from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
 from tgflow.graph import TemporalGraph
 from tgflow.report.compare.comparison import Comparison
 from tgflow.report.compare.lineup import Entrant
-from tgflow.report.compare.offline_results import OfflineResults, Trained
+from tgflow.report.compare.offline import OfflineResults, Trained
 from tgflow.train.config import ContinualConfig
 from tgflow.train.offline import BestEpoch, OfflineProgress, PassTotals
 

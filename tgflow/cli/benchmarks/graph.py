@@ -19,11 +19,9 @@ from tgflow.graph.sampling import Neighbors, recent_neighbors, sample_hops, unif
 
 K = 10
 CALL, GPU_CALL = 3_000, 1_000_000
-"""Queries a call."""
 ROOTS = 600
 """Roots of a batch of 200 events: sources, destinations, negatives."""
 BULK, MICRO = 1_000_000, 1_000
-"""Events a batch."""
 MICRO_NAME = "insert, micro-batches"
 CSR_ENTRY_BYTES, CSR_OFFSET_BYTES = 16, 4
 MAIN_SIZE = 50_000_000

@@ -160,19 +160,10 @@ class Comparison(StreamTrainer):
     ) -> Comparison:
         """Return a comparison that continues where `checkpoint` was taken, with the same bits.
 
-        Args:
-            lineup: The same entrants in the same order; their parameters are overwritten.
-            checkpoint: From `checkpoint()`, or another reader of what `save` wrote.
-            config: The same settings; None takes them from the checkpoint.
-            execution: As in the class.
-            device: Device of the graph, as in `TemporalGraph`.
-            device_budget: As in `TemporalGraph`.
-            edge_x: Table to load the edge features into; None: host memory.
-            table: As in `TemporalGraph`.
-            directory: Likewise.
-
-        Raises:
-            CheckpointError: If it is not of a comparison, or of another lineup.
+        The line-up has the same entrants in the same order; their parameters are overwritten.
+        Without a `config` it takes that of the checkpoint; `edge_x` receives the edge features, and
+        the rest is as in `TemporalGraph`. Raises CheckpointError if it is not of a comparison, or
+        of another lineup.
         """
         saved: ContinualConfig = read_as(ContinualConfig, checkpoint.meta.get("config"), "config")
         empty = graph_of(

@@ -244,16 +244,10 @@ def model_settings(model: ModelConfig) -> dict[str, Any]:
 def validate_model(
     kind: type[Settings], name: str, stated: Mapping[str, Any], derived: Mapping[str, Any]
 ) -> Settings:
-    """Return a model's settings as its config dataclass `kind`.
+    """Return a model's settings as its config dataclass `kind`, whose fields are the valid ones.
 
-    Args:
-        kind: A dataclass; its fields are the valid settings.
-        name: Name of the model.
-        stated: Settings of [model], see `model_settings`. `dim` sets the widths that exist.
-        derived: Settings of the stream, such as `edge_x_dim`; those without a field are ignored.
-
-    Raises:
-        ConfigError: If a setting is unknown, has the wrong type, or conflicts with others.
+    `stated` are those of `model_settings`, of which `dim` sets the widths that exist; `derived`
+    those of the stream, such as `edge_x_dim`; ones without a field are ignored.
     """
     known = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     for key in stated:

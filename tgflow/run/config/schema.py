@@ -437,9 +437,7 @@ class Config:
         extra="forbid", strict=True, allow_inf_nan=False
     )
 
-    stream: Annotated[StreamConfig, Section("Stream: event source", "fixed")] = field(
-        default_factory=StreamConfig
-    )
+    stream: Annotated[StreamConfig, Section("Stream: event source", "fixed")] = StreamConfig()
     order: Annotated[
         OrderConfig, Section("Order: late events and several partitions", "from_now")
     ] = field(default_factory=OrderConfig)
@@ -449,44 +447,32 @@ class Config:
     kafka: Annotated[KafkaClientConfig, Section("Kafka", "any_time")] = field(
         default_factory=KafkaClientConfig
     )
-    graph: Annotated[GraphConfig, Section("Graph", "fixed")] = field(default_factory=GraphConfig)
-    model: Annotated[ModelConfig, Section("Model", "fixed_model")] = field(
-        default_factory=ModelConfig
-    )
+    graph: Annotated[GraphConfig, Section("Graph", "fixed")] = GraphConfig()
+    model: Annotated[ModelConfig, Section("Model", "fixed_model")] = ModelConfig()
     task: Annotated[TaskConfig, Section("Task: labels to learn besides links", "fixed_model")] = (
         field(default_factory=TaskConfig)
     )
     labels: Annotated[LabelsConfig, Section("Labels that come after their events", "any_time")] = (
-        field(default_factory=LabelsConfig)
+        LabelsConfig()
     )
-    learning: Annotated[LearningConfig, Section("Learning", "from_now")] = field(
-        default_factory=LearningConfig
-    )
+    learning: Annotated[LearningConfig, Section("Learning", "from_now")] = LearningConfig()
     reuse: Annotated[Reuse, Section("Reuse: rows across batches", "from_now")] = field(
         default_factory=Reuse
     )
-    compare: Annotated[CompareConfig, Section("Comparison", "fixed")] = field(
-        default_factory=CompareConfig
+    compare: Annotated[CompareConfig, Section("Comparison", "fixed")] = CompareConfig()
+    tables: Annotated[TablesConfig, Section("Features: placement and cache", "any_time")] = (
+        TablesConfig()
     )
-    tables: Annotated[TablesConfig, Section("Features: placement and cache", "any_time")] = field(
-        default_factory=TablesConfig
-    )
-    run: Annotated[RunConfig, Section("Run", "any_time")] = field(default_factory=RunConfig)
+    run: Annotated[RunConfig, Section("Run", "any_time")] = RunConfig()
     checkpoint: Annotated[
         CheckpointConfig, Section("Checkpoints: resume after a crash", "any_time")
-    ] = field(default_factory=CheckpointConfig)
-    start: Annotated[StartConfig, Section("Start", "fixed")] = field(default_factory=StartConfig)
-    scores: Annotated[ScoresConfig, Section("Scores", "from_now")] = field(
-        default_factory=ScoresConfig
-    )
-    operate: Annotated[OperateConfig, Section("Operation", "any_time")] = field(
-        default_factory=OperateConfig
-    )
-    serve: Annotated[ServeConfig, Section("Serving: HTTP", "any_time")] = field(
-        default_factory=ServeConfig
-    )
-    ranks: Annotated[RanksConfig, Section("Ranks: distributed training", "any_time")] = field(
-        default_factory=RanksConfig
+    ] = CheckpointConfig()
+    start: Annotated[StartConfig, Section("Start", "fixed")] = StartConfig()
+    scores: Annotated[ScoresConfig, Section("Scores", "from_now")] = ScoresConfig()
+    operate: Annotated[OperateConfig, Section("Operation", "any_time")] = OperateConfig()
+    serve: Annotated[ServeConfig, Section("Serving: HTTP", "any_time")] = ServeConfig()
+    ranks: Annotated[RanksConfig, Section("Ranks: distributed training", "any_time")] = (
+        RanksConfig()
     )
 
     def section_of(self, scheme: str | None) -> Any:
