@@ -9,7 +9,7 @@ from helpers.ingestion import Row, judge_rows
 from tgflow.streams.ingest.admission import BoundedWindow, RecentIds, classify
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.ingest_state import PartitionState, Seen
-from tgflow.streams.ingest.ordering import ReorderBuffer, merged, partitions, ranks, sequence
+from tgflow.streams.ingest.ordering import ReorderBuffer, ranks, sequence
 from tgflow.streams.rows.row_batch import EventColumns
 
 SMALL = st.integers(-10, 40)
@@ -47,65 +47,6 @@ def test_classification_does_not_depend_on_batch_boundaries(t, config, at, share
     assert (late, bad, forced) == (expected.late, expected.bad, expected.forced)
 
 
-@given(
-    rows=st.lists(st.tuples(SMALL, st.integers(0, 3)), max_size=60),
-    at=st.lists(st.integers(0, 60), max_size=8),
-    watermarks=st.lists(SMALL, min_size=9, max_size=9),
-    columns=st.tuples(st.booleans(), st.booleans(), st.booleans()),
-)
-def test_reorder_buffer_matches_sorting_everything(rows, at, watermarks, columns):
-    buffer, waiting, total = ReorderBuffer(), [], 0
-    numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
-    for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
-        buffer.add(made_rows(piece, *columns))
-        waiting = sorted(waiting + piece)
-        before, held = len(waiting), buffer.held()
-        released = buffer.release(watermark)
-        expected = [key for key in waiting if key[0] < watermark]
-        assert content(released) == content(made_rows(expected, *columns))
-        assert content(whole(held)) == content(made_rows(waiting, *columns))
-        waiting = waiting[len(expected) :]
-        assert (sum(map(len, held)), len(buffer)) == (before, len(waiting))
-        for p in range(4):
-            since = joined(buffer.rows_since(p, 5))
-            assert sorted(keys(since)) == [key for key in waiting if key[1] == p and key[0] >= 5]
-            assert buffer.num_rows[p] == sum(key[1] == p for key in waiting)
-        total += len(expected)
-    assert content(buffer.release(AFTER_ALL)) == content(made_rows(waiting, *columns))
-    assert (len(buffer), buffer.num_bytes.total()) == (0, 0)
-
-
-def made_rows(rows, has_strings, has_label, has_x):
-    t, p, seq = (np.array([row[i] for row in rows], np.int64) for i in range(3))
-    src = pa.array([str(s) for s in seq] if has_strings else seq, None if len(rows) else pa.int64())
-    dst = src.take(pa.array(np.arange(len(rows))[::-1]))[::-1] if len(rows) else src
-    x = np.stack([seq, -seq], 1).astype(np.float32) if has_x else None
-    return EventColumns(src, dst, t, seq * 2 if has_label else None, x, rank=ranks(p, seq))
-
-
-def whole(runs):
-    return merged(runs) if runs else None
-
-
-def joined(pieces):
-    return EventColumns.concat(pieces) if pieces else None
-
-
-def keys(rows):
-    if rows is None:
-        return []
-    columns = rows.t, partitions(rows.rank), sequence(rows.rank)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
-
-
-def content(rows):
-    """Return rows as plain values; None if there are none."""
-    if rows is None or not len(rows):
-        return None
-    optional = [None if c is None else c.tolist() for c in (rows.label, rows.x)]
-    return keys(rows), rows.src.to_pylist(), rows.dst.to_pylist(), *optional
-
-
 def test_nearly_empty_buffer_frees_released_rows():
     buffer = ReorderBuffer()
     for i in range(60):  # one row of each poll stays buffered
@@ -126,26 +67,6 @@ def test_nearly_empty_buffer_frees_released_rows():
 
 def owner_of(array):
     return array if array.base is None else array.base
-
-
-@given(
-    ids=st.lists(st.integers(-3, 12), max_size=60),
-    at=st.lists(st.integers(0, 60), max_size=8),
-    window=st.integers(1, 20),
-)
-def test_duplicates_are_detected_within_the_window(ids, at, window):
-    expected = judge_rows(
-        [Row(0, 0, 0, event_id=key) for key in ids], OrderConfig(dedup_window=window)
-    ).duplicate
-    recent, found = RecentIds(window), []
-    for piece in cut(list(enumerate(ids)), at):
-        seq, keys = np.array(piece, np.int64).T
-        is_duplicate = recent.duplicates(Seen(seq, keys))
-        found += seq[is_duplicate].tolist()
-        again = RecentIds(window)
-        again.remember(recent.window().seen())
-        recent = again
-    assert found == expected
 
 
 def test_remembered_ids_are_bounded_by_the_window():
