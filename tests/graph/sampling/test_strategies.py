@@ -46,12 +46,6 @@ def assert_equal(got: Neighbors, expected: Neighbors) -> None:
         torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
 
 
-def related(*rows: tuple[int, int, int, int]) -> TemporalGraph:
-    """A graph of (src, dst, t, relation)."""
-    src, dst, t, relation = torch.tensor(rows).unbind(1)
-    return TemporalGraph.from_events(EventBatch(src, dst, t, relation=relation))
-
-
 @for_each_device
 @given(
     events=event_lists(relations=True),
