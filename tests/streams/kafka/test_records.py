@@ -25,17 +25,8 @@ JSON = {
     '{"src":1,"dst":2,"t":3,"x":["1",2]}': None,
     '{"src":1,"dst":2,"t":3,"x":[true,2]}': None,
     '{"src":1,"dst":2,"t":3,"x":null}': "null",
-    '{"src":-1,"dst":2,"t":3,"x":[1,2]}': "negative_id",
-    '{"src":1,"dst":9223372036854775808,"t":3,"x":[1,2]}': "huge_id",
-    '{"src":12.0,"dst":2,"t":3,"x":[1,2]}': "type",
-    '{"src":"1","dst":"2","t":3,"x":[1,2]}': None,
     '{"src":[1],"dst":2,"t":3,"x":[1,2]}': "type",
-    '{"src":1,"dst":2,"t":-9223372036854775809,"x":[1,2]}': "time_range",
     '{"src":1,"dst":2,"t":NaN,"x":[1,2]}': "time_type",
-    '{"src":1,"dst":2,"t":1e400,"x":[1,2]}': "time_range",
-    '{"src":1,"dst":2,"t":"2024-13-01T00:00:00Z","x":[1,2]}': "time_type",
-    '{"src":1,"dst":2,"t":true,"x":[1,2]}': "time_type",
-    '{"src":1,"dst":2,"t":1.5,"x":[1,2]}': "time_precision",
     '{"src":1,"dst":2,"t":3,"x":[1,2]': "syntax",
     '{"src" :1,"src":1,"dst":2,"t":3,"x":[1,2]}': "schema",
     "[" * 10_000: "syntax",
@@ -53,18 +44,11 @@ JSON = {
     ' { "x" : [ 1 , 2.5e0 ] , "t" : 3 , "src" : 1 , "dst" : 2 } \n': None,
     '{"src":1,"dst":2,"t":3,"x":[1,2],"more":"a:b{[\\"","list":[[1]],"o":{"p":1}}': None,
     '{"src":1,\n"dst":2,"t":3,\n\n"x":[1,2]}': None,
-    '{"src":1,"dst":2,"t":"3","x":[1,2]}': None,
     '{"src":1,"dst":2,"t":3,"x":[1,2],"deep":' + "[" * 1000 + "]" * 1000 + "}": None,
-    '{"src":1,"dst":2,"t":3e0,"x":[1,2]}': None,
 }
 CSV = {
-    "-1,2,3,1,2": "negative_id",
-    "12.0,2,3,1,2": "type",
     "0x10,2,3,1,2": "type",
     ",2,3,1,2": "null",
-    "1,2,1e400,1,2": "time_range",
-    "1,2,2024-13-01,1,2": "time_type",
-    "1,2,1.5,1,2": "time_precision",
     "1,2,3,nan,2": "nan",
     "1,2,3,1e39,2": "inf",
     "1,2,3,,2": "null",
@@ -78,7 +62,7 @@ CSV = {
     '"1",2,3,1,2': None,
     "1,2,3.0,1,2\r": None,
 }
-"""Records and their fault; None: the event (1, 2, 3)."""
+"""Records and their fault; None: the event (1, 2, 3). Values are those of test_values.py."""
 
 
 @pytest.mark.parametrize(("codec", "cases"), [("json", JSON), ("csv", CSV)])

@@ -40,23 +40,6 @@ def test_string_classes_are_numbered_in_order_of_appearance(tmp_path, ending):
     assert stream.notes == [f"{path}: label: texts are classes, numbered as they appear"]
 
 
-@pytest.mark.parametrize(
-    ("ending", "labels"),
-    [("csv", ["true", "False", "TRUE"]), ("jsonl", [True, False, True]), ("parquet", [True, 0, 1])],
-)
-def test_booleans_are_0_and_1(tmp_path, ending, labels):
-    if ending == "parquet":
-        labels = [bool(label) for label in labels]
-    path = write_labels(tmp_path / f"a.{ending}", labels)
-    assert labels_of(open_stream(path, label="label")) == [1, 0, 1]
-
-
-def test_empty_label_is_refused_with_its_location(tmp_path):
-    path = write_labels(tmp_path / "a.csv", ["card", ""])
-    with pytest.raises(StreamError, match="line 3: label is empty"):
-        labels_of(open_stream(path, label="label"))
-
-
 def test_numbers_among_the_first_rows_stay_numbers(tmp_path):
     assert first_classes([1, 2]) is None
     assert first_classes(["7", None]) is None
@@ -74,20 +57,6 @@ def test_non_class_text_is_refused(monkeypatch, tmp_path):
         labels_of(open_stream(path, label="label"))
 
 
-def test_resumed_reading_keeps_the_class_numbers(tmp_path):
-    """Rows after a position are numbered as in one continuous read."""
-    words = [f"w{i * i % 7}" for i in range(60)]
-    path = write_labels(tmp_path / "a.csv", words)
-    expected = labels_of(open_stream(path, label="label"))
-    polled = read(open_files(path, label="label", block_bytes=90))
-    assert [x for rows in polled for x in rows.events.label.tolist()] == expected
-    for i, rows in enumerate(polled[:-1]):
-        again = open_files(path, label="label", block_bytes=300)
-        rest = read(again, rows.position)
-        done = sum(len(rows.events) for rows in polled[: i + 1])
-        assert [x for rows in rest for x in rows.events.label.tolist()] == expected[done:]
-
-
 def test_relations_and_labels_have_numbers_of_their_own(tmp_path):
     rows = ["0,1,1,pay,yes,", "0,1,2,fee,no", "0,2,3,pay,no"]
     path = tmp_path / "a.csv"
@@ -103,20 +72,21 @@ def test_relations_and_labels_have_numbers_of_their_own(tmp_path):
     assert '"relation": "fee"' in (tmp_path / "b.jsonl").read_text(), "the texts are kept"
 
 
+@pytest.mark.parametrize("role", ["relation", "label"])
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_resumed_reading_keeps_the_relations(tmp_path, ending):
+def test_resumed_reading_keeps_the_class_numbers(tmp_path, ending, role):
+    """Rows after a position are numbered as in one continuous read."""
     words = [f"w{i * i % 7}" for i in range(60)]
     path = write_labels(tmp_path / f"a.{ending}", words)
-    options = {"relation": "label", "block_bytes": 90}
+    options = {role: "label", "block_bytes": 90}
     polled = read(open_files(path, **options))
-    expected = [words.index(word) for word in words]
-    first = list(dict.fromkeys(expected))
-    found = [x for rows in polled for x in rows.events.relation.tolist()]
-    assert found == [first.index(x) for x in expected]
+    first = list(dict.fromkeys(words))
+    found = [x for rows in polled for x in getattr(rows.events, role).tolist()]
+    assert found == [first.index(word) for word in words]
     for i, rows in enumerate(polled[:-1]):
         rest = read(open_files(path, **options), rows.position)
         done = sum(len(rows.events) for rows in polled[: i + 1])
-        assert [x for rows in rest for x in rows.events.relation.tolist()] == found[done:]
+        assert [x for rows in rest for x in getattr(rows.events, role).tolist()] == found[done:]
 
 
 @pytest.mark.parametrize("value", [-1, 65_536])
