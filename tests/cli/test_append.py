@@ -1,7 +1,6 @@
 """`--append`: a run learns further files, each once, with its own settings."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -151,18 +150,6 @@ def test_kills_at_any_place_change_no_bit(begin, append, monkeypatch, more):
     assert append("2").code == 0
     same_run(Path("whole"), Path("out"))
     assert append("2").err.count("adds nothing") == 1
-
-
-def test_log_repeats_where_a_file_has_ended(begin, append):
-    """The older checkpoint lies before the end of the first file, whose last batch is short."""
-    assert begin("1", "out", "--checkpoint-batches", 1, "--set", "checkpoint.keep=20").code == 0
-    assert append("2").code == 0
-    shutil.copytree("out", "whole")
-    for saved in Path("out/checkpoints").iterdir():
-        if int(saved.name.rpartition("-")[2]) > 100:
-            shutil.rmtree(saved)
-    assert append().code == 0
-    same_run(Path("whole"), Path("out"))
 
 
 def test_events_before_the_last_one_follow_the_late_policy(begin, append):

@@ -13,16 +13,14 @@ from pathlib import Path
 import pytest
 
 from helpers import faults
-from helpers.live_runs import SMALL, same_run, write_events, write_features
+from helpers.live_runs import SMALL, same_run, write_events
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter, load
 from tgflow.checkpoint.durable.errors import DiskFull
-from tgflow.checkpoint.durable.log import DurableLog
 from tgflow.cli import main
 from tgflow.run import monitoring as watch
 from tgflow.run import runner
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
 from tgflow.streams.files.reader import FileSource
-from tgflow.streams.ingest import ingest
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.step import TrainStep
 
@@ -162,22 +160,6 @@ def test_three_failed_checkpoints_in_a_row_stop_the_training(run, monkeypatch):
     assert [p.name for p in Path("out/checkpoints").iterdir()] == [f"ckpt-{calls[0]:012d}"]
 
 
-def test_unwritable_log_ends_a_run(run, monkeypatch):
-    faults.arm("log.before_append:1:eio")
-    ran = run()
-    assert ran.code == 74
-    assert ran.err.count("Input/output error") == 1, ran.err
-    faults.arm("")
-
-    def full(self, rows, footer):
-        raise DiskFull("no room in the log", self.directory)
-
-    monkeypatch.setattr(ingest, "DISK_FULL_SECONDS", 0.3)
-    monkeypatch.setattr(DurableLog, "append", full)
-    assert run("--resume").code == 74
-    assert health()["state"] == "failed"
-
-
 # The model, the memory
 
 
@@ -221,24 +203,6 @@ def test_run_at_its_memory_limit_exits_with_71_and_resumes_with_more(run, made, 
     assert load(newest).meta["position"] == health()["position"]
     assert run("--memory-limit", "100GiB", "--resume").code == 0
     same_run(made / "whole", Path("out"))
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_flipped_bit_in_edge_features_is_reported_by_any_thread(tgflow, tmp_path, threads):
-    write_features(Path("made.csv"), 600)
-    flags = ("-s", "made.csv", "--features", "f*", "--edge-table", "disk", "-o", "out", *SMALL)
-    assert tgflow("run", *flags, "--limit", 400).code == 0
-    file = Path("out/edge-x.rows")
-    data, header = bytearray(file.read_bytes()), 4096
-    row_bytes = (len(data) - header) // 400
-    for row in range(300):  # those that a resume does not verify
-        data[header + row * row_bytes] ^= 1
-    file.write_bytes(data)
-    ran = tgflow("run", "--resume", "-o", "out", "--limit", 600, "--threads", threads)
-    assert ran.code == 76, ran.err
-    said = ran.err.splitlines()[-1]
-    assert "out/edge-x.rows is damaged: its checksum differs; bring it back from a copy" in said
-    assert "a fault in tgflow" not in said
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from helpers.effort import cases
 from helpers.forged import flip_bit
 from helpers.kafka_io import wait_for
 from helpers.live_runs import SMALL
@@ -154,7 +155,7 @@ def test_damaged_rows_of_scores_are_refused(run, resume):
     assert pq.read_table("t.parquet")["position"].to_pylist() == [*range(100, 200)]
 
 
-@pytest.mark.parametrize("name", ["s.csv", "s.tsv", "s.jsonl"])
+@pytest.mark.parametrize("name", cases(["s.csv", "s.tsv", "s.jsonl"], ["s.csv"]))
 def test_uncounted_rows_of_a_run_killed_before_its_first_checkpoint_are_written_again(
     run, resume, name
 ):

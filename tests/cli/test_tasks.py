@@ -297,6 +297,7 @@ def test_unknown_labels_leave_events_that_are_links_alone(tgflow, payments):
         assert found["prequential.ap"] == other["prequential.ap"]
 
 
+@pytest.mark.slow
 def test_labels_known_late_are_learned_alike_after_a_resume(tgflow, payments):
     """Until the first known label, checkpoints keep the decoder apart from what is digested."""
     header, *rows = payments.read_text().split()

@@ -85,6 +85,7 @@ def test_undefined_behavior_of_a_kernel_ends_the_process(made):
     assert "misaligned address" in done.stderr
 
 
+@pytest.mark.slow
 @needs_linux
 def test_blocks_interleave_at_atomics_with_their_own_shared_memory(made):
     kernels, counts = Emulator((made,), is_sanitized=True), []

@@ -198,6 +198,7 @@ extern "C" __global__ void classes(int64_t* capacity, int32_t* size_class, int32
 """
 
 
+@pytest.mark.slow
 def test_every_capacity_has_its_own_size_class(tmp_path):
     source = tmp_path / "classes.cu"
     source.write_text(CODE)

@@ -122,15 +122,6 @@ def test_readers_see_the_same_events_before_and_after_mapping(writer, tmp_path, 
     assert columns(graph.log.read(0, 5 * PIECE)) == expected
 
 
-def test_mapped_events_survive_the_removal_of_their_files(writer, tmp_path):
-    graph = TemporalGraph()
-    graph.append(made(0, 2 * PIECE))
-    save(graph, writer, 2 * PIECE)
-    for file in tmp_path.rglob("events-*"):
-        file.unlink()
-    assert columns(graph.log.read(0, 2 * PIECE)) == columns(made(0, 2 * PIECE))
-
-
 def test_newer_files_replace_those_of_removed_checkpoints(writer, tmp_path):
     graph, seen = TemporalGraph(), set()
     for step in range(1, 9):

@@ -329,20 +329,6 @@ def test_best_choice_leads_from_the_next_event_on():
     assert leads == [0, 0, 1, 1, 0, 0, 2, 2]
 
 
-def test_choice_round_trips_its_tensors_and_is_cleared_on_reset():
-    choice, other = Choice(2), Choice(2)
-    choice.add(torch.tensor([0.0, 1.0], dtype=torch.float64), 10)
-    other.load_state_dict(choice.state_dict())
-    for each in (choice, other):
-        each.add(torch.tensor([3.0, 0.0], dtype=torch.float64), 20)
-    assert [other._at(position) for position in (0, 10, 20)] == [0, 1, 0]
-    assert all(torch.equal(x, choice.state_dict()[name]) for name, x in other.state_dict().items())
-    other.reset()
-    assert other.lead == 0
-    with pytest.raises(ValueError, match="among 2 does not fit one among 3"):
-        Choice(3).load_state_dict(choice.state_dict())
-
-
 def table_of(size=8, unknown=0.0) -> NodeTable:
     torch.manual_seed(0)
     return NodeTable(size, 3, unknown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -305,39 +304,6 @@ def test_late_events_count_from_their_position_with_their_own_time() -> None:
     assert answer[2] == pytest.approx(sum(2.0 ** -((60 - t) / 10) for t in (5, 50, 7)), rel=1e-12)
     [[late]] = answers(history, graph_events((0, 1, 7)), 2)
     assert late[:2] == [1, 2]  # an event at 7 does not see the one at 50 that the log had then
-
-
-def test_counts_of_a_prefix_do_not_change_during_appends() -> None:
-    events = skewed_events(3000, 40, seed=3)
-    graph = TemporalGraph.from_events(events[:500])
-    asked = numbers_of(EVERY_LIST)
-    history = CountHistory(graph, asked)
-    pairs = replace(events[500:700], t=torch.full((200,), 500))
-    limits = torch.randint(0, 501, (200,), generator=torch.Generator().manual_seed(0))
-    none = torch.empty(200, 0, dtype=torch.int64)
-
-    def ask() -> torch.Tensor:
-        return history.answer(pairs, None, none, limit=limits, stop=500)
-
-    first, wrong = ask(), []
-
-    def read() -> None:
-        while len(graph.log) < 3000:
-            if not ask().equal(first):
-                wrong.append(True)
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for start in range(500, 3000, 50):
-        graph.append(events[start : start + 50])
-        history.answer(pairs[:1], None, none[:1], limit=limits[:1], stop=start + 50)
-    for reader in readers:
-        reader.join()
-    assert not wrong
-    rebuilt = CountHistory(graph, asked).answer(pairs, None, none, limit=limits, stop=500)
-    assert rebuilt.equal(first)  # a resumed run needs no more
-    assert first.shape == (200, 1, len(asked))
 
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])

@@ -6,21 +6,13 @@ import pytest
 import torch
 
 from tgflow.ranks.launch import Launch
-from tgflow.ranks.rank_info import MOST_BYTES, Facts, Member, find_disagreement, have_own_devices
+from tgflow.ranks.rank_info import MOST_BYTES, Facts, Member, have_own_devices
 
 
 def facts_of(rank, **changes):
     launch = Launch(rank, 3, rank, local_world=3)
     facts = Facts.here(launch, {"batch_size": 200, "model": "tgn"}, torch.device("cpu"))
     return replace(facts, member=Member(rank, f"h{rank}", 100 + rank), **changes)
-
-
-def test_disagreement_is_named_with_rank_key_and_both_values():
-    other = facts_of(2, settings={"batch_size": 100, "model": "tgn"})
-    assert find_disagreement([facts_of(0), facts_of(1), other]) == (
-        "rank 2 has batch_size=100 and rank 0 has batch_size=200; start all ranks with the "
-        "same settings"
-    )
 
 
 def test_nccl_requires_one_device_per_rank():

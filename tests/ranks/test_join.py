@@ -76,12 +76,6 @@ def test_single_process_does_not_wait_for_others(monkeypatch):
         tgflow.join(timeout=0)
 
 
-def test_rank_0_listens_on_the_given_address():
-    port = free_port()
-    environs = [{"RANK": rank} | at(port, 2) for rank in range(2)]
-    assert outcomes_of(environs) == [[0, 1]] * 2
-
-
 @pytest.mark.slow
 def test_join_times_out_without_rank_0(tmp_path):
     [text] = outcomes_of([in_directory(tmp_path, 1, 2)], [{"timeout": 0.5}])
@@ -202,17 +196,6 @@ def join_group(rank, folder, names):
 def test_process_group_is_joined_and_stays_open(tmp_path):
     outcomes = results_of(run_apart(3, join_group, tmp_path, [1, 2]))
     assert outcomes == [([], 3), ([[0, 1], 1] * 2, 3), ([[0, 1], 1] * 2, 3)]
-
-
-def join_default(rank, folder):
-    store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    return tgflow.join({"seed": rank}, timeout=20.0).rank
-
-
-def test_default_process_group_is_joined_with_the_same_checks(tmp_path):
-    for each in run_apart(2, join_default, tmp_path):
-        assert "WorldError: rank 1 has seed=1 and rank 0 has seed=0" in each.error
 
 
 def join_with_threads(rank, environs, strict):

@@ -1,7 +1,5 @@
 """Node features by the ids of a stream match a dictionary at any time."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,12 +12,8 @@ import tgflow as tg
 from helpers.effort import tries
 from helpers.made_streams import small_tgn
 from tgflow import EventBatch, NodeFeatures
-from tgflow import checkpoint as ckpt
-from tgflow.graph.events import MICRO_BATCH_END, NewNodes, concat
-from tgflow.run.config import load_config
-from tgflow.run.restore import SavedEvents
+from tgflow.graph.events import NewNodes, concat
 from tgflow.streams import StreamError
-from tgflow.streams.errors import SourceMismatch
 from tgflow.streams.files.formats import read_table
 
 NAMES = ["c", "a", "b", "z"]
@@ -207,19 +201,6 @@ def test_table_by_order_of_appearance_requires_numbered_nodes():
         tg.NodeFeatures(TABLE).along(tg.open_stream(STREAM), tg.TemporalGraph(node_x=table))
 
 
-def test_resumed_training_accepts_only_the_same_features():
-    nodes, saved = tg.NodeFeatures(TABLE), ckpt.Checkpoint({})
-    SavedEvents(appended(nodes, tg.open_stream(STREAM))).save(saved)
-    config = load_config(flags={"graph.node_features": "n.csv"})
-    directory = SimpleNamespace(path="out", config=config)
-    more = {"id": [*NAMES, "new"], "age": [*AGES, 1.0]}
-    again = SavedEvents(appended(tg.NodeFeatures(more), tg.open_stream(STREAM)))
-    again.check(saved.meta, directory)
-    other = tg.NodeFeatures(TABLE | {"age": [1.0, *AGES[1:]]})
-    with pytest.raises(SourceMismatch, match=r"n\.csv: nodes have other features than when"):
-        SavedEvents(appended(other, tg.open_stream(STREAM))).check(saved.meta, directory)
-
-
 def test_graph_accepts_only_consecutive_node_rows():
     def batch(src, dst, start, *x):
         rows = torch.tensor(x).unsqueeze(1)
@@ -245,17 +226,6 @@ def test_graph_accepts_only_consecutive_node_rows():
     graph.append(EventBatch(*torch.tensor([[0], [3], [0]])))
     with pytest.raises(ValueError, match="no node without one before"):
         graph.append(batch(0, 4, 3, 4.0, 5.0))
-
-
-def test_parts_of_a_batch_keep_its_node_rows_and_concat_merges_them():
-    first = EventBatch(*torch.arange(6).view(3, 2), new_nodes=NewNodes(0, torch.eye(4)))
-    second = EventBatch(*torch.arange(6).view(3, 2), new_nodes=NewNodes(2, torch.eye(4)))
-    assert first[1:].new_nodes is first[torch.tensor([0])].new_nodes is first.new_nodes
-    joined = concat([first[:1], first[1:], second, MICRO_BATCH_END]).new_nodes
-    assert joined.start == 0
-    assert torch.equal(joined.x, torch.cat([torch.eye(4), torch.eye(4)[2:]]))
-    assert first.new_nodes.since(4) is None
-    assert torch.equal(first.new_nodes.since(3).x, torch.eye(4)[3:])
 
 
 @pytest.mark.parametrize("sep", [",", "\t"])

@@ -334,6 +334,7 @@ def test_ring_survives_its_writer(tmp_path):
     other.close()
 
 
+@pytest.mark.slow
 def test_replica_without_a_checkpoint_ends_with_its_parent(tmp_path):
     ring, listener = Ring.create(1 << 12), socket.create_server(("127.0.0.1", 0))
     job = ReplicaJob(

@@ -66,32 +66,6 @@ def test_scores_equal_those_of_the_predictor(predictor, client):
     assert answer["scores"][0]["logit"] == predictor.score("n0", "n6", 9000).logit.item()
 
 
-def test_rankings_and_embeddings_match_the_predictor(predictor, client):
-    status, answer = client.post("/top-k", {"src": ["n0", "n1"], "k": 2})
-    assert status == 200
-    assert answer["scores"] == predictor.top_k(["n0", "n1"], k=2).to_arrow().to_pylist()
-    asked = {"src": ["n0"], "candidates": ["n7", "n8"], "exclude_known": True, "at": 500}
-    expected = predictor.top_k("n0", 10, ["n7", "n8"], True, 500).to_arrow().to_pylist()
-    assert client.post("/top-k", asked)[1]["scores"] == expected
-    status, answer = client.post("/embedding", {"ids": ["n3", "n9"]})
-    assert [row["id"] for row in answer["embeddings"]] == ["n3", "n9"]
-    z = torch.tensor([row["embedding"] for row in answer["embeddings"]])
-    assert torch.equal(z, predictor.embed(["n3", "n9"]))
-
-
-def test_explanations_match_the_predictor(predictor, client):
-    status, answer = client.post("/explain", {"src": "n0", "dst": "n6"})
-    assert status == 200
-    expected = json.loads(json.dumps(predictor.explain("n0", "n6").to_dict()))
-    assert answer == VERSION | expected
-    assert answer["events"]
-    early = {"src": "n0", "dst": "n6", "at": "1970-01-01T00:00:00Z"}
-    assert client.post("/explain", early)[1]["position"] == 0
-    status, answer = client.post("/explain", {"src": "n0", "dst": "x"})
-    assert (status, answer["logit"]) == (200, predictor.score("n0", "x").logit.item())
-    assert answer["new"] == "dst"
-
-
 def test_metrics_are_read_again_while_a_replica_makes_its_files(tmp_path):
     from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector

@@ -31,35 +31,6 @@ def trained(model, config=CONFIG, events=None, **options):
     return trainer, trainer.run(pieces(made_events(100) if events is None else events, 50))
 
 
-@pytest.mark.parametrize("visibility", ["event", "batch"])
-def test_parts_have_all_known_destinations_after_the_drawn_one(visibility):
-    graph = TemporalGraph.from_events(made_events(120))
-    plan = Plan.for_model(
-        small_tgn(), graph, batch_size=20, visibility=visibility,
-        negatives=NegativeSampler(1, among_all=True),
-    )  # fmt: skip
-    whole, rows = plan.batch(0, 3), torch.tensor([2, 5, 19])
-    assert whole.negative_dst.shape == (20, 1)
-    part = plan.part(0, 3, rows)
-    assert torch.equal(part.eid, whole.eid[rows])
-    known = {*graph.log.read(0, 60).dst.tolist()}
-    for row, (dst, first) in enumerate(
-        zip(part.dst.tolist(), whole.negative_dst[rows, 0].tolist(), strict=True)
-    ):
-        found = part.negative_dst[row][part.negative_mask[row]].tolist()
-        assert found[0] == first
-        assert sorted(found) == sorted(known - {dst})
-    # before the first batch nothing is known: those of its end count
-    early = plan.part(0, 0, rows)
-    found = {*early.negative_dst[0][early.negative_mask[0]].tolist()}
-    assert found == {*graph.log.read(0, 20).dst.tolist()} - {int(early.dst[0])}
-    parts = plan.parts_of(3, torch.arange(20), 3 * (2 + len(known)))
-    assert [len(each.rows) for each in parts] == [3] * 6 + [2]
-    assert torch.equal(torch.cat([each.rows for each in parts]), torch.arange(20))
-    assert [each.is_last for each in parts] == [False] * 6 + [True]
-    assert len(plan.parts_of(3, rows, 1)) == 3
-
-
 @pytest.mark.parametrize(
     ("model", "visibility"),
     [(small_tgn, "batch"), (tgat, "batch"), (tgat, "event"), (small_counts, "event")],

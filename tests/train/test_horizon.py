@@ -11,8 +11,6 @@ import torch
 
 import tgflow as tg
 from helpers.devices import (
-    cuda,
-    needs_apart,
     opened,
     place_of,
     without_autograd_threads,  # noqa: F401
@@ -73,33 +71,6 @@ def test_longer_horizon_than_the_stream_is_none() -> None:
     within.run(EVENTS)
     assert_same(plain, within)
     assert within.graph.forgotten == 0
-
-
-@pytest.mark.usefixtures("without_autograd_threads")
-@pytest.mark.parametrize(
-    "device", ["cpu", pytest.param("apart", marks=[*needs_apart, pytest.mark.slow]), cuda]
-)
-@pytest.mark.parametrize(
-    "horizon", cases([Horizon(160), Horizon(ticks=200)], [Horizon(160)]), ids=str
-)
-def test_moment_of_freeing_changes_no_bit(
-    horizon: Horizon, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frees = trainer_of(horizon, device=device)
-    frees.run(EVENTS)
-    assert frees.graph.forgotten > 300
-    assert frees.graph.log.first == frees.graph.forgotten // 50 * 50
-    with monkeypatch.context() as patched:
-        patched.setattr(TemporalGraph, "forget", lambda self, first: None)
-        keeps = trainer_of(horizon, device=device)
-        keeps.run(EVENTS)
-    assert keeps.graph.log.first == 0
-    assert_same(frees, keeps)
-    if device == "cpu":
-        other = trainer_of(None)
-        other.run(EVENTS)
-        with pytest.raises(AssertionError):
-            assert_same(frees, other)
 
 
 @pytest.mark.parametrize("seed", cases(range(3), [0]))

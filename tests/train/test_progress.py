@@ -1,7 +1,5 @@
 """Micro-batches do not depend on how a stream is split; means match recounting."""
 
-import json
-from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -11,10 +9,9 @@ from hypothesis import strategies as st
 
 from helpers.devices import opened
 from helpers.made_streams import made_events, pieces
-from tgflow.checkpoint.typed import read_as
 from tgflow.graph import TemporalGraph
 from tgflow.train.plans import MicroBatcher
-from tgflow.train.progress import Progress, RunningMean, Timeline
+from tgflow.train.progress import Timeline
 
 
 @given(
@@ -120,28 +117,3 @@ def test_mrr_of_a_sample_has_its_number_of_events_and_its_standard_error(batches
     assert found["mrr_events"] == num
     expected = float(values.var(correction=0)) / num * (1 - num / position)
     assert found["mrr_error"] ** 2 == pytest.approx(expected, abs=1e-9)
-
-
-def test_progress_round_trips_through_json():
-    progress = Progress(RunningMean(half_life=3.0))
-    progress.resume(0.0)
-    for start in range(0, 50, 10):
-        progress.add(
-            start,
-            start + 10,
-            {
-                "ap": (0.1 * start + 0.07, 1.0),
-                "loss": (0.7, 10.0),
-                **({"replay_ap": (0.9 - start / 100, 10.0)} if start else {}),
-                "mrr": (0.3, 2.0),
-            },
-            squares=0.3125,
-            num_fallbacks=1,
-            ended=start / 10,
-            compute_seconds=start / 1e6,
-        )
-    saved = json.loads(json.dumps(progress.to_json()))
-    again = read_as(Progress, saved, "progress")
-    assert asdict(again) == asdict(progress)
-    assert again.forgetting() == progress.forgetting() > 0
-    assert again.summary() == progress.summary()

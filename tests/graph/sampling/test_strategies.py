@@ -1,7 +1,6 @@
 """Every sampler, with and without a type filter, against plain Python; errors."""
 
 import resource
-import threading
 import warnings
 from functools import cache
 from pathlib import Path
@@ -45,12 +44,6 @@ by_name = pytest.mark.parametrize("sampler", ALL, ids=lambda sampler: sampler.st
 def assert_equal(got: Neighbors, expected: Neighbors) -> None:
     for name in ("nodes", "t", "eid", "count"):
         torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
-
-
-def related(*rows: tuple[int, int, int, int]) -> TemporalGraph:
-    """A graph of (src, dst, t, relation)."""
-    src, dst, t, relation = torch.tensor(rows).unbind(1)
-    return TemporalGraph.from_events(EventBatch(src, dst, t, relation=relation))
 
 
 @for_each_device
@@ -111,35 +104,6 @@ def test_neighbors_match_a_hand_computed_example():
     found = recent_neighbors(graph, nodes, t, 2)
     assert found.nodes.tolist() == [[3, 2], [-1, -1], [-1, -1]]
     assert found.count.tolist() == [2, 0, 0]
-
-
-def test_sampling_while_inserting_sees_whole_batches_only():
-    """Readers see only the events below their snapshot during concurrent inserts."""
-    generator = torch.Generator().manual_seed(0)
-    size, batch = 20_000, 100
-    src = torch.randint(0, 50, (size,), generator=generator)
-    dst = torch.randint(0, 2000, (size,), generator=generator)
-    events = EventBatch(src, dst, torch.arange(size) // 3)
-    graph = TemporalGraph()
-    seen: list[tuple[int, Neighbors]] = []
-    nodes = torch.arange(50)
-    t = torch.full_like(nodes, size)
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            before = graph.num_events
-            seen.append((before, recent_neighbors(graph, nodes, t, 8, before)))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for start in range(0, size, batch):
-        graph.append(events[start : start + batch])
-    done.set()
-    reader.join()
-    for before, neighbors in seen[:: max(1, len(seen) // 50)]:
-        assert before % batch == 0
-        assert_equal(neighbors, recent_neighbors(graph, nodes, t, 8, before))
 
 
 @cache

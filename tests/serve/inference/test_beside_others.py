@@ -11,7 +11,6 @@ import torch
 import tgflow as tg
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.made_streams import pieces
-from tgflow.base.units import INT64_MAX
 from tgflow.graph.tables import FeatureTable
 
 STREAM = made_events(240)
@@ -116,20 +115,3 @@ def test_iterator_of_steps_ends_once_a_later_one_has_begun():
     with pytest.raises(RuntimeError, match="steps was called again"):
         next(steps)
     assert trainer.position == trainer.graph.num_events == 240
-
-
-def test_queries_of_other_threads_do_not_change_offline_training():
-    config = tg.OfflineConfig(batch_size=20, epochs=2, learning_rate=1e-2)
-    alone, trainer = (
-        tg.OfflineTrainer(made_model("tgn", dropout=0.2), graph_of(STREAM), config)
-        for _ in range(2)
-    )
-    expected, found, engine = alone.fit(), {}, tg.Inference(trainer.model, trainer.graph)
-    beside(
-        lambda: found.update(trainer.fit()), lambda: engine.score(NODES, NODES.flip(0), INT64_MAX)
-    )
-    assert {k: x for k, x in found.items() if "ap" in k} == {
-        k: x for k, x in expected.items() if "ap" in k
-    }
-    for x, y in zip(alone.model.parameters(), trainer.model.parameters(), strict=True):
-        assert torch.equal(x, y)

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -239,35 +238,6 @@ def test_first_events_that_halve_the_probability_do_so_in_a_log_without_them(nam
     assert found.probability_left == pytest.approx(left[-1], abs=1e-5)
     if name == "edgebank":
         assert found.num_to_halve == int(((STREAM.src == PAIR[0]) & (STREAM.dst == PAIR[1])).sum())
-
-
-def streams():
-    path = Path(__file__).resolve().parents[3] / "examples" / "data" / "collegemsg.csv.gz"
-    real = next(iter(tg.open_stream(path, time_unit="s")))[:600]
-    x = torch.zeros(len(real), X_DIM)
-    return {
-        "returning": made_streams.made_events(300),
-        "few nodes": made_events(200),
-        "messages": tg.EventBatch(real.src, real.dst, real.t, x),
-    }
-
-
-@pytest.mark.parametrize("name", cases(["graphmixer+pairs", "tgat+pairs", "counts"], ["counts"]))
-@pytest.mark.parametrize("stream", cases(["returning", "few nodes", "messages"], ["returning"]))
-def test_removing_named_events_lowers_scores_more_than_random_ones(name, stream):
-    events, model = streams()[stream], made_model(name)
-    engine = recent(model, graph_of(events))
-    explainer, generator = Explainer(engine), torch.Generator().manual_seed(0)
-    now, named, random = int(events.t[-1]) + 1, [], []
-    for i in range(len(events) - 12, len(events)):
-        pair = int(events.src[i]), int(events.dst[i])
-        found = explainer.explain(*pair, now)
-        eids = torch.tensor([event.eid for event in found.events])
-        some = eids[torch.randperm(len(eids), generator=generator)]
-        for drops, removed in ((named, eids[:3]), (random, some[:3])):
-            other = recent(model, without(events, *removed.tolist()))
-            drops.append(found.logit - score(other, *pair, now))
-    assert np.mean(named) > np.mean(random)
 
 
 @pytest.mark.parametrize("name", cases([*MODELS], ["tgn+pairs", "tgat+pairs", "counts"]))

@@ -123,21 +123,6 @@ def test_delimited_text_is_read_as_by_csv_wherever_blocks_end(scratch, ending, s
         assert later[2] == whole[2]
 
 
-RICH = (
-    'src,dst,t,"no\nte"\na,b,1,"x"\n"a,"",b","c\r\nd",2,"e\rf"\r\na"b,c,3,"d""\n\nEVIL,V,4,x\n""e"\n'
-    'a,"b"c,4,x\na,b,5,"y\nEVIL,V,5,x"z\n\n \na,b,6,""\na,b,7,"\n"'
-)
-
-
-def test_every_block_size_gives_the_rows_of_csv(tmp_path):
-    path = tmp_path / "events.csv"
-    path.write_text(RICH, newline="")
-    events, lines, *_ = by_csv(RICH, ",")
-    for size in range(1, len(RICH) + 1):
-        rows, bad, error, _ = outcome(path, block_bytes=size)
-        assert (rows, [line for line, *_ in bad], error) == (events, lines, None), size
-
-
 @pytest.mark.parametrize("is_closed", [True, False])
 @pytest.mark.parametrize("num_before", [0, 3])
 def test_quote_longer_than_a_record_ends_the_file_with_its_line(tmp_path, is_closed, num_before):

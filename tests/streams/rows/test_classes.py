@@ -40,23 +40,6 @@ def test_string_classes_are_numbered_in_order_of_appearance(tmp_path, ending):
     assert stream.notes == [f"{path}: label: texts are classes, numbered as they appear"]
 
 
-@pytest.mark.parametrize(
-    ("ending", "labels"),
-    [("csv", ["true", "False", "TRUE"]), ("jsonl", [True, False, True]), ("parquet", [True, 0, 1])],
-)
-def test_booleans_are_0_and_1(tmp_path, ending, labels):
-    if ending == "parquet":
-        labels = [bool(label) for label in labels]
-    path = write_labels(tmp_path / f"a.{ending}", labels)
-    assert labels_of(open_stream(path, label="label")) == [1, 0, 1]
-
-
-def test_empty_label_is_refused_with_its_location(tmp_path):
-    path = write_labels(tmp_path / "a.csv", ["card", ""])
-    with pytest.raises(StreamError, match="line 3: label is empty"):
-        labels_of(open_stream(path, label="label"))
-
-
 def test_numbers_among_the_first_rows_stay_numbers(tmp_path):
     assert first_classes([1, 2]) is None
     assert first_classes(["7", None]) is None

@@ -47,18 +47,6 @@ def test_multiclass_metrics_match_scikit_learn():
     assert "auc" not in result
 
 
-def test_binary_metrics_match_scikit_learn():
-    label, classes = drawn(num_classes=3)
-    label, classes = label.clamp(max=1), classes[:, :2]
-    result = figures_of(label, classes).result(with_intervals=True)
-    score = (classes[:, 1] - classes[:, 0]).double()
-    assert result["auc"] == pytest.approx(roc_auc_score(label, score), abs=1e-12)
-    assert result["ap"] == pytest.approx(average_precision_score(label, score), abs=1e-12)
-    assert result["num_positives"] == int(label.sum())
-    for name in ("accuracy", "macro_f1", "auc", "ap"):
-        assert result[f"{name}_low"] < result[name] < result[f"{name}_high"]
-
-
 @given(
     st.lists(st.tuples(st.booleans(), st.floats(-30, 30, width=32)), min_size=1, max_size=80),
     st.integers(1, 100),

@@ -54,16 +54,6 @@ def test_training_on_labels_alone_does_not_change_the_link_decoder():
     assert all(map(torch.equal, before, trainer.model.decoder.parameters()))
 
 
-def test_training_learns_the_labels_of_its_events():
-    events = taking_turns(200)
-    trainer = trainer_of(events, config={"classes": 3})
-    codes = trainer._labels[trainer.graph].figures(pooled=True)._history.classes(torch.arange(200))
-    for batch in trainer._training_batches(0):
-        own = trainer.split.train[batch.eid]
-        assert torch.equal(batch.targets.label, codes[own])
-        assert batch.targets.is_known.all()
-
-
 def test_labels_unknown_at_validation_are_not_learned():
     trainer = trainer_of(taking_turns(200), config={"classes": 3, "label_delay": "10m"})
     t = trainer.graph.log.read(0, 200).t
