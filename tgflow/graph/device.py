@@ -110,13 +110,6 @@ class DeviceGraph:
                 chosen |= (sources == dst) & (targets == src)
             return self._remove(self.log.first + chosen.nonzero().view(-1))
 
-    def remove_node(self, node: int) -> int:
-        """Remove every event of a node. Reads the whole log."""
-        with self._writing:
-            sources, targets, _ = self._columns()
-            chosen = (sources == node) | (targets == node)
-            return self._remove(self.log.first + chosen.nonzero().view(-1))
-
     def retain(self, min_t: int, max_count: int) -> int:
         """Remove neighbors before `min_t`, and each node's oldest beyond `max_count`."""
         with self._writing:

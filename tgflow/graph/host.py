@@ -30,7 +30,7 @@ class HostGraph:
         first: int = 0,
         folder: str | None = None,
     ) -> None:
-        self.native = _native.Graph(
+        self.native = _native.TemporalGraph(
             _native.DIRECTIONS[direction],
             INT64_MAX if budget is None else budget,
             shard.parts.start,
@@ -42,11 +42,7 @@ class HostGraph:
         graph = self.native
         self.log = graph.log
         self.check_relations, self.stats = graph.check_relations, graph.stats
-        self.remove, self.remove_pair, self.remove_node = (
-            graph.remove,
-            graph.remove_pair,
-            graph.remove_node,
-        )
+        self.remove, self.remove_pair = graph.remove, graph.remove_pair
         self.retain, self.compact, self.forget = graph.retain, graph.compact, graph.forget
 
     @property

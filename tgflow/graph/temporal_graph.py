@@ -317,7 +317,13 @@ class TemporalGraph:
 
     def delete_node(self, node: int) -> int:
         """Delete every event of `node`; as `delete`. Reads the whole log."""
-        return self._mutate("delete_node", lambda: self.backend.remove_node(node), {"node": node})
+
+        def remove() -> int:
+            events = self.log.read(first := self.log.first, len(self.log))
+            is_own = (events.src == node) | (events.dst == node)
+            return self.backend.remove(first + is_own.nonzero().flatten())
+
+        return self._mutate("delete_node", remove, {"node": node})
 
     def retain(self, *, max_age: int | None = None, max_count: int | None = None) -> int:
         """Remove old neighbors of every node, exactly; visible from `num_events` on, as `delete`.

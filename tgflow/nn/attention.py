@@ -136,7 +136,9 @@ class TemporalAttention(nn.Module):
         """
         self.check_widths(below, block)
         keep = self.dropout.factors(self.heads, *block.dt.shape)
-        attended = attend(self._input_queries(target), below, block, self.time, keep)
+        q = self.queries(target)
+        q = product(q, self.key.weight.view(self.heads, q.shape[2], -1))  # W_k^T q
+        attended = attend(q, below, block, self.time, keep)
         value = self.value.weight.view(self.heads, -1, self.value.in_features)
         gathered = product(attended.inputs, value.transpose(1, 2))
         bias = self.value.bias.view(self.heads, 1, -1)
@@ -162,11 +164,6 @@ class TemporalAttention(nn.Module):
         width = q.shape[-1] // self.heads
         scaled: Tensor = q * (1 / math.sqrt(width))
         return scaled.view(-1, self.heads, width).transpose(0, 1)
-
-    def _input_queries(self, target: Tensor | None) -> Tensor:
-        """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
-        q = self.queries(target)
-        return product(q, self.key.weight.view(self.heads, q.shape[2], -1))
 
 
 _AT_ONCE = 16_384

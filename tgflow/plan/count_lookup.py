@@ -234,15 +234,13 @@ def _compiled(numbers: Sequence[Number]) -> tuple[list[_CountArg], list[_StepArg
         return places[each]
 
     results = [place(each) for each in numbers]
-    return [*map(_native_count, counts)], steps, results
+    given: list[_CountArg] = [
+        (getattr(CountOf, x.of), x.depth, x.half_life or 0.0, getattr(Clock, x.clock))
+        for x in counts
+    ]
+    return given, steps, results
 
 
 def _is_of_relation(each: Number) -> bool:
     is_own = each.count is not None and each.count.of.endswith("relation")
     return is_own or any(map(_is_of_relation, each.args))
-
-
-def _native_count(count: Count) -> _CountArg:
-    """Return the core's arguments of a count: its half-life is 0 for none."""
-    of: CountOf = getattr(CountOf, count.of)
-    return of, count.depth, count.half_life or 0.0, getattr(Clock, count.clock)

@@ -133,9 +133,11 @@ def _shapes(case: _Case) -> None:
 
 def _future_leak(case: _Case) -> None:
     longer = case.stream(80)
-    dst = longer.dst.clone()
+    dst, x = longer.dst.clone(), None if longer.x is None else longer.x.clone()
     dst[60:] = 0
-    later = replace(longer, dst=dst, x=None if longer.x is None else _changed_rows(longer.x, 60))
+    if x is not None:
+        x[60:] = 9.0
+    later = replace(longer, dst=dst, x=x)
     expected = case.scores(longer)[:3]
     for other in (longer[:60], later):
         _require_equal(case.scores(other)[:3], expected, "events after a batch change its scores")
@@ -346,12 +348,6 @@ def scores_of(model: TemporalModel, batches: Iterable[Batch]) -> list[Tensor]:
         found.append(torch.cat([scores.positive.unsqueeze(1), scores.negative], dim=1))
         model.commit(batch, scores)
     return found
-
-
-def _changed_rows(x: Tensor, start: int) -> Tensor:
-    changed = x.clone()
-    changed[start:] = 9.0
-    return changed
 
 
 def _state_of(model: TemporalModel) -> dict[str, Tensor]:
