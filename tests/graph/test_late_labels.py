@@ -71,7 +71,7 @@ def fed(items, log_of, looks):
             log_of.append(graph_events((0, 1, item)))
         else:
             for row in item:
-                log_of.log.late.add(late_of([row]))
+                log_of.log.add_labels(late_of([row]))
                 if looks:
                     log_of.log.late.find(torch.arange(4), 0)
 
@@ -179,7 +179,7 @@ def test_checkpoint_and_replay_of_later_entries_give_the_same_labels(items, cut,
     rest, at = late.read(num, len(late)), torch.arange(len(late))[num:]
     for position in range(cut, graph.num_events + 1):
         mine = (rest["written_at"] == position).nonzero().flatten()
-        again.log.late.add(LateLabels(*(rest[name][mine] for name in ("eid", "label", "t"))))
+        again.log.add_labels(LateLabels(*(rest[name][mine] for name in ("eid", "label", "t"))))
         if position < graph.num_events:
             again.append(graph.log.read(position, position + 1))
     assert len(again.log.late) == len(late) == num + len(at)
@@ -190,10 +190,10 @@ def test_checkpoint_and_replay_of_later_entries_give_the_same_labels(items, cut,
 def test_adding_counts_and_refuses_unknown_events():
     graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 1, 6)))
     rows = [(1, 3, 6), (0, 1, 6), (0, 1, 8), (0, 2, 7)]
-    assert graph.log.late.add(late_of(rows)) == Added(2, 1, 1)
-    assert graph.log.late.add(late_of(rows[:1])) == Added(0, 0, 1)
+    assert graph.log.add_labels(late_of(rows)) == Added(2, 1, 1)
+    assert graph.log.add_labels(late_of(rows[:1])) == Added(0, 0, 1)
     with pytest.raises(IndexError, match="a label is of event 2; the log has 2 events"):
-        graph.log.late.add(late_of([(0, 9, 6), (2, 1, 6)]))
+        graph.log.add_labels(late_of([(0, 9, 6), (2, 1, 6)]))
     assert len(graph.log.late) == 3
     with pytest.raises(ValueError, match=r"t must be int64 \[1\], got torch.float32"):
         LateLabels([0], [1], torch.zeros(1))

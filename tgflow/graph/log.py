@@ -204,6 +204,10 @@ class EventLog:
                 found[row] = start + own[0] if len(own) == 1 else NO_EVENT - 1
         return found
 
+    def add_labels(self, late: LateLabels) -> Added:
+        """Write late labels of a stream at the log's end, as `LateEntries.add`."""
+        return self.late.add(late)
+
     def map_file(self, start: int, stop: int, descriptor: int, offsets: Mapping[str, int]) -> bool:
         """Hold the events `[start, stop)` in an open file instead of memory.
 
