@@ -51,11 +51,7 @@ COLUMNS = {
 
 
 def as_column(name: str, values: Any, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Return a tensor as it is, and a NumPy array or list as one of `dtype`.
-
-    Raises:
-        ValueError: If values for int64 are not integers.
-    """
+    """Return a tensor as it is, and a NumPy array or list, of integers for int64, as `dtype`."""
     if isinstance(values, Tensor):
         return values
     array = np.array(values)  # a copy: torch warns of arrays that are not writable
@@ -282,10 +278,8 @@ def with_inverses(events: EventBatch) -> EventBatch:
     """Return each event followed by its inverse: from `dst` to `src`, with all other columns.
 
     Relation `r` becomes `2 r`, and that of the inverse is `2 r + 1`; without relations they are 0
-    and 1. So a model that ranks destinations ranks sources, too.
-
-    Raises:
-        ValueError: If a relation is above 32,767, whose inverse would have no number.
+    and 1. So a model that ranks destinations ranks sources, too. ValueError for a relation above
+    32,767, whose inverse would have no number.
     """
     both = torch.arange(2 * len(events)) // 2
     columns: dict[str, Any] = {

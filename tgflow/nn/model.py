@@ -301,13 +301,8 @@ def check_is_model(model: object) -> None:
 def make_config(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
     """Return the configuration of a model called as `Model(config, **settings)`.
 
-    Args:
-        kind: The dataclass of the model's settings.
-        config: Base configuration, which `settings` override; None: the defaults.
-        settings: Fields of `kind`.
-
-    Raises:
-        TypeError: If `config` is not of `kind`, or has no such field.
+    Settings override those of `config`; None: the defaults. TypeError if `config` is not of `kind`,
+    the dataclass of the model's settings, or that has no such field.
     """
     if not isinstance(config, kind | None):
         raise TypeError(

@@ -221,12 +221,7 @@ def check_ids(ids: Tensor) -> None:
 
 
 def out_for(ids: Tensor, out: Tensor | None, dim: int, dtype: torch.dtype) -> Tensor:
-    """Return the output for the rows of `ids`: `out` if it is valid, else a new tensor.
-
-    Raises:
-        ValueError: If `out` has another dtype, shape or device, or shares memory with the ids,
-            which the rows would overwrite.
-    """
+    """Return the output for the rows of `ids`: a new tensor, or `out`; ValueError if invalid."""
     shape = (*ids.shape, dim)
     if out is None:
         return torch.empty(shape, dtype=dtype, device=ids.device)

@@ -29,10 +29,8 @@ _WIDEST = 20.0
 class LabelFigures:
     """Accumulates predicted labels, equally weighted; intervals take events as independent.
 
-    Args:
-        num_classes: Number of classes.
-        pooled: Whether to keep all scores; otherwise the first `EXACT`, of 9 bytes each, and bins
-            of equal width, which intervals, calibration and recent figures are of.
+    Keeps all scores if `pooled`, or else the first `EXACT`, of 9 bytes each, and bins of equal
+    width, which intervals, calibration and recent figures are of.
     """
 
     def __init__(self, num_classes: int, *, pooled: bool) -> None:
