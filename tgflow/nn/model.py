@@ -292,7 +292,6 @@ class TemporalModel(nn.Module):
 
 
 def check_is_model(model: object) -> None:
-    """Raise TypeError unless `model` is a `TemporalModel`."""
     if not isinstance(model, TemporalModel):
         text = "model must be a tgflow.TemporalModel such as tgflow.EdgeBank(), got"
         raise TypeError(f"{text} {model!r:.100}")
@@ -328,7 +327,6 @@ def feature_widths(graph: TemporalGraph) -> dict[str, int]:
 
 
 def width_error(kind: str, dim: int, found: int) -> ValueError:
-    """Return the error of a model with feature width `dim` for data of width `found`."""
     return ValueError(
         f"the model reads {kind} features of width {dim}, the graph has {found}: build the model "
         f"by its for_graph(graph), or make {kind}_x_dim of the model and of the graph agree"

@@ -65,7 +65,6 @@ class WalkRows(NamedTuple):
 
     @property
     def hops(self) -> int:
-        """Events of the longest walks."""
         return self.memory.state.shape[1] // self.base.shape[1]
 
     def features(self, a: Tensor, b: Tensor, t: Tensor, mask: Tensor) -> Tensor:

@@ -86,18 +86,15 @@ class _Case:
         self.events = self.stream(60)
 
     def model(self) -> TemporalModel:
-        """Return a new model, in evaluation mode; all have the same parameters."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = self._make()
         return model.eval() if isinstance(model, torch.nn.Module) else model
 
     def stream(self, size: int) -> EventBatch:
-        """Return events whose sources return to few destinations, three at each time."""
         return made_events(size, num_nodes=NUM_NODES, x_dim=self.x_dim)
 
     def graph(self) -> TemporalGraph:
-        """Return an empty graph with features as wide as the model reads."""
         generator = torch.Generator().manual_seed(1)
         node_x = torch.randn(NUM_NODES, self.node_x_dim, generator=generator)
         return TemporalGraph(

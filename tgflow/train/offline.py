@@ -264,7 +264,6 @@ class OfflineTrainer:
         self._components = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
     def _labels_of(self, task: LabelTask) -> dict[TemporalGraph, EventLabels]:
-        """Return the labels of the training graph, and of the whole graph, used in evaluation."""
         graph, split, training = self.graph, self.split, self._train_plan.graph
         labels = task.labels_of(graph)
         if task.select is not None:
@@ -274,7 +273,6 @@ class OfflineTrainer:
         return {training: task.labels_of(training, labels, val_t), graph: labels}
 
     def _training_plan(self) -> Plan:
-        """Return the plan of the training events, on a graph of them alone."""
         c, graph, train = self.config, self.graph, self.split.train
         training = TemporalGraph.from_events(
             graph.log.gather(train),
@@ -527,7 +525,6 @@ class OfflineTrainer:
         return time.perf_counter(), self._learner.compute_seconds
 
     def _is_best(self, epoch: int, val: Mapping[str, float]) -> bool:
-        """Return whether an epoch is the best so far, by the metrics of rank 0."""
         best, select = self._progress.best, self._select or self.config.select
         wins = best is None or (self._peers.rank == 0 and is_better(select, val, best.val))
         choice = torch.tensor(epoch if best is None or wins else best.epoch)

@@ -88,7 +88,6 @@ def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = Fals
 
 
 def _has_known_labels(log: EventLog, position: int) -> bool:
-    """Return whether some label is known, or was forgotten."""
     starts, size = range(log.first, position, log.piece), log.piece
     labels = (log.column("label", slice(at, min(at + size, position))) for at in starts)
     is_known = (label is not None and bool((label != NO_LABEL).any()) for label in labels)
