@@ -71,22 +71,16 @@ class DeviceGraph:
         each, limit = _native.cut_offs(queries.as_of)
         if not self.gpu.is_capturing():
             limit = min(limit, self.position)
+        drawn = sampler.native_strategy, queries.key, sampler.span or 1, queries.relations
+        since = self.log.since(queries.since)
+        asked = queries.nodes, queries.t, each, limit, queries.rows, since
         params = sampling.params_address(queries.params, self.device)
         with self._store.readers.reading():
             sampling.sample(
                 self.gpu,
                 self._store.snapshot,
-                sampling.sampler_args(
-                    sampler.native_strategy, queries.key, sampler.span or 1, queries.relations
-                ),
-                sampling.queries(
-                    queries.nodes,
-                    queries.t,
-                    each,
-                    limit,
-                    queries.rows,
-                    self.log.since(queries.since),
-                ),
+                sampling.sampler_args(*drawn),
+                sampling.queries(*asked),
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),
                 params,
             )

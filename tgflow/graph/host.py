@@ -30,14 +30,9 @@ class HostGraph:
         first: int = 0,
         folder: str | None = None,
     ) -> None:
-        self.native = _native.TemporalGraph(
-            _native.DIRECTIONS[direction],
-            INT64_MAX if budget is None else budget,
-            shard.parts.start,
-            len(shard.parts),
-            first,
-            folder,
-        )
+        parts, budget = shard.parts, INT64_MAX if budget is None else budget
+        kept = budget, parts.start, len(parts), first, folder
+        self.native = _native.TemporalGraph(_native.DIRECTIONS[direction], *kept)
         """The core's graph, for other code of the core."""
         graph = self.native
         self.log = graph.log
@@ -65,23 +60,11 @@ class HostGraph:
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
         """Sample neighbors on the core's threads."""
         each, limit = _native.cut_offs(queries.as_of)
-        _native.sample_neighbors(
-            self.native,
-            _native.NATIVE_STRATEGIES[sampler.native_strategy],
-            queries.key,
-            sampler.span or 1,
-            queries.relations,
-            queries.nodes,
-            queries.t,
-            each,
-            limit,
-            queries.rows,
-            queries.since,
-            out.nodes,
-            out.t,
-            out.eid,
-            out.count,
-        )
+        strategy = _native.NATIVE_STRATEGIES[sampler.native_strategy]
+        drawn = strategy, queries.key, sampler.span or 1, queries.relations
+        asked = queries.nodes, queries.t, each, limit, queries.rows, queries.since
+        found = out.nodes, out.t, out.eid, out.count
+        _native.sample_neighbors(self.native, *drawn, *asked, *found)
 
     def reading(self) -> AbstractContextManager[None]:
         """Return a no-op context: there is no capture on the CPU."""

@@ -55,6 +55,7 @@ class MockBroker(AbstractContextManager["MockBroker"]):
         self.close()
 
     def url(self, topic: str) -> str:
+        """Return the URL of a topic."""
         return f"kafka://{','.join(self.servers)}/{topic}"
 
     def create(self, topic: str, partitions: int = 1) -> None:
@@ -77,6 +78,7 @@ class MockBroker(AbstractContextManager["MockBroker"]):
         return int(self._answer()["result"])
 
     def wait(self) -> None:
+        """Block until the child process has ended."""
         self._process.wait()
 
     def kill(self) -> None:
@@ -85,6 +87,7 @@ class MockBroker(AbstractContextManager["MockBroker"]):
         self._process.wait()
 
     def close(self) -> None:
+        """Kill the child process, and close the pipes to it."""
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -116,6 +119,7 @@ class _Cluster:
         self.servers = servers(self._cluster).decode().split(",")
 
     def call(self, name: str, *args: Any) -> int:
+        """Call a function of the mock cluster."""
         if name == "push_request_errors":
             self._push_errors(*args)
             return 0

@@ -237,14 +237,8 @@ def hop_by_hop(
             found = found.neighbors
         link: Callable[[], Block]
         if below is None:
-            block, below = expand(
-                frontier,
-                found,
-                seconds_per_tick,
-                gpu,
-                by_time=by_time or not lowest,
-                by_position=by_position or not lowest,
-            )
+            how = {"by_time": by_time or not lowest, "by_position": by_position or not lowest}
+            block, below = expand(frontier, found, seconds_per_tick, gpu, **how)
             link = partial(_known, block if reused is None else replace(block, reused=reused))
         else:
             link = partial(chain, frontier, found, seconds_per_tick)

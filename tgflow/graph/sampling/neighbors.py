@@ -10,7 +10,7 @@ from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.sampling.rows import sample_neighbors
 from tgflow.graph.strategies import Sampler
 
-_RECENT, _UNIFORM = Sampler.recent(), Sampler.uniform()
+_RECENT = Sampler.recent()
 
 
 def recent_neighbors(
@@ -97,17 +97,9 @@ def uniform_neighbors(
         >>> sorted(found.nodes[0].tolist())
         [2, 3]
     """
+    sampler = Sampler.uniform()
     return sample_neighbors(
-        graph,
-        _UNIFORM,
-        nodes,
-        t,
-        k,
-        key=key,
-        as_of=as_of,
-        since=since,
-        relations=relations,
-        out=out,
+        graph, sampler, nodes, t, k, key=key, as_of=as_of, since=since, relations=relations, out=out
     )
 
 
