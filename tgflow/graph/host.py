@@ -63,8 +63,8 @@ class HostGraph:
         strategy = _native.NATIVE_STRATEGIES[sampler.native_strategy]
         drawn = strategy, queries.key, sampler.span or 1, queries.relations
         asked = queries.nodes, queries.t, each, limit, queries.rows, queries.since
-        found = out.nodes, out.t, out.eid, out.count
-        _native.sample_neighbors(self.native, *drawn, *asked, *found)
+        given = *drawn, *asked, out.nodes, out.t, out.eid, out.count
+        _native.sample_neighbors(self.native, *given)
 
     def reading(self) -> AbstractContextManager[None]:
         """Return a no-op context: there is no capture on the CPU."""
