@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from os import PathLike, fspath
@@ -207,7 +207,8 @@ class TemporalGraph:
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
         self._changes = Changes()
-        self._relation_bits = lru_cache(_KEPT_BITS)(relation_bits)
+        self.relation_bits = lru_cache(_KEPT_BITS)(relation_bits)
+        """`query.relation_bits`, of which only the first call copies to a device."""
 
     @classmethod
     def from_events(
@@ -504,16 +505,6 @@ class TemporalGraph:
         if self.horizon is None:
             return None
         return torch.tensor(self.log.native.since(self.since(position))[:1])
-
-    def relation_bits(self, relations: Collection[int]) -> Tensor:
-        """Return a bit per relation, whether it is in `relations`: int64 `[1024]`, read-only.
-
-        On the graph's device, and cached: only the first call copies.
-
-        Raises:
-            ValueError: If a type is not in [0, 65535].
-        """
-        return self._relation_bits(tuple(relations), self.device)
 
     def reading(self) -> AbstractContextManager[None]:
         """Enclose replays of CUDA graphs in which samplers of this graph were captured.

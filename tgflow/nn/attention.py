@@ -187,15 +187,7 @@ class AttentionLayer(nn.Module):
     Without gradients, and with more targets than distinct neighbors and events, as where an event
     is ranked among a thousand others, keys and values are projected once per neighbor instead: what
     remains per target are the time encodings and two products. Only rounding differs. See
-    `each_target_alone`.
-
-    Args:
-        time: The time encoding, which layers may share.
-        h_dim: Width of the inputs of targets and neighbors; 0 if nodes have none.
-        edge_x_dim: Width of the edge features; 0 if there are none.
-        dim: Width of the result.
-        heads: Number of heads; divides `dim`.
-        dropout: Share of attention weights dropped in training.
+    `each_target_alone`. The arguments are those of `TemporalAttention`.
     """
 
     def __init__(

@@ -119,13 +119,11 @@ class _Case:
 
 
 def _shapes(case: _Case) -> None:
-    for batch, scores in zip(
-        batches_of(case.plan(case.events)), case.scores(case.events), strict=True
-    ):
-        _require(
-            scores.shape == (len(batch.eid), 3), f"got scores {tuple(scores.shape)} of 2 negatives"
-        )
-        _require(bool(scores.isfinite().all()), "a score is not finite")
+    found = case.scores(case.events)
+    for batch, scores in zip(batches_of(case.plan(case.events)), found, strict=True):
+        shape = tuple(scores.shape)
+        _require(shape == (len(batch.eid), 3), f"got scores {shape} of 2 negatives")
+    _require_finite(found, "a score is not finite")
 
 
 def _future_leak(case: _Case) -> None:
@@ -213,20 +211,14 @@ def _first_events(case: _Case) -> None:
     node = torch.tensor([4, 4, 4])
     x = torch.ones(3, case.x_dim) if case.x_dim else None
     events = EventBatch(torch.tensor([3, 4, 4]), node, torch.arange(3), x)
+    what = "the first event of a node, or an event of a node with itself, has no finite score"
     for batch_size in (1, 3):
-        for scores in case.scores(events, batch_size=batch_size):
-            _require(
-                bool(scores.isfinite().all()),
-                "the first event of a node, or an event of a node with itself, has no finite score",
-            )
+        _require_finite(case.scores(events, batch_size=batch_size), what)
 
 
 def _large_times(case: _Case) -> None:
     events = replace(case.events, t=case.events.t * 10**16)  # centuries in nanoseconds
-    for scores in case.scores(events):
-        _require(
-            bool(scores.isfinite().all()), "times of centuries give scores that are not finite"
-        )
+    _require_finite(case.scores(events), "times of centuries give scores that are not finite")
 
 
 def _absolute_time(case: _Case) -> None:
@@ -354,6 +346,10 @@ def _state_of(model: TemporalModel) -> dict[str, Tensor]:
 def _require(holds: bool, what: str) -> None:
     if not holds:
         raise _Failed(what)
+
+
+def _require_finite(found: Iterable[Tensor], what: str) -> None:
+    _require(all(bool(scores.isfinite().all()) for scores in found), what)
 
 
 def _require_equal(found: Sequence[Tensor], expected: Sequence[Tensor], what: str) -> None:

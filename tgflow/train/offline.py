@@ -168,13 +168,10 @@ class OfflineTrainer:
             negatives are computed by every rank.
         task: A further task to learn and measure beside links, such as labels of events; None:
             none.
-        optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
-            function from parameters to an optimizer; None: `config.optimizer`.
-        lr_scheduler: Likewise, such as {"name": "cosine", "T_max": 10_000}, or a function from the
-            optimizer to a schedule, which is stepped after each update; None:
-            `config.lr_scheduler`.
-        loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
-        negatives: As in `ContinualTrainer`; of the log of the training events.
+        optimizer: As in `ContinualTrainer`.
+        lr_scheduler: Likewise.
+        loss: Likewise.
+        negatives: Likewise, of the log of the training events.
 
     Raises:
         ValueError: If a part has no events, fixed negatives belong to other events, `config.slices`
