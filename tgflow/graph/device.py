@@ -86,7 +86,6 @@ class DeviceGraph:
             )
 
     def reading(self) -> AbstractContextManager[None]:
-        """Enclose replays of captured samplers; see `TemporalGraph.reading`."""
         return self._store.readers.reading()
 
     def remove(self, eid: Tensor) -> int:
@@ -96,7 +95,6 @@ class DeviceGraph:
             return self._remove(eid)
 
     def remove_pair(self, src: int, dst: int) -> int:
-        """Remove every event from `src` to `dst`, and back unless directed. Reads the whole log."""
         with self._writing:
             sources, targets, _ = self._columns()
             chosen = (sources == src) & (targets == dst)
@@ -112,12 +110,10 @@ class DeviceGraph:
             return -gained
 
     def compact(self) -> None:
-        """Drop entries that only cut-offs before the latest changes see, and free memory."""
         with self._writing:
             self._store.compact()
 
     def forget(self, first: int, log_first: int) -> None:
-        """Free the neighbors before event `first`, and the log's events before `log_first`."""
         with self._writing:
             t = self.log.since(first)[0]
             self._store.reserve_retention(t, INT64_MAX)

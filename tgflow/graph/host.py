@@ -42,15 +42,12 @@ class HostGraph:
 
     @property
     def position(self) -> int:
-        """Events that samplers see."""
         return self.native.position
 
     def check(self, events: EventBatch, allow_late: bool) -> None:
-        """Raise ValueError if the events cannot be appended."""
         self.native.check(*_native.columns(events), allow_late)
 
     def append(self, events: EventBatch, allow_late: bool) -> int:
-        """Check and add events, all or none."""
         return self.native.append(*_native.columns(events), allow_late)
 
     def record(self, events: EventBatch) -> int:
@@ -58,7 +55,6 @@ class HostGraph:
         return self.native.record(*_native.columns(events))
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
-        """Sample neighbors on the core's threads."""
         each, limit = _native.cut_offs(queries.as_of)
         strategy = _native.NATIVE_STRATEGIES[sampler.native_strategy]
         drawn = strategy, queries.key, sampler.span or 1, queries.relations
@@ -67,5 +63,4 @@ class HostGraph:
         _native.sample_neighbors(self.native, *given)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Return a no-op context: there is no capture on the CPU."""
         return nullcontext()
