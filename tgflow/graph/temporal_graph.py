@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from operator import index
 from os import PathLike, fspath
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -321,7 +322,8 @@ class TemporalGraph:
 
         def remove() -> int:
             events = self.log.read(first := self.log.first, len(self.log))
-            is_own = (events.src == node) | (events.dst == node)
+            own = max(-1, min(index(node), INT64_MAX))  # no text of a damaged checkpoint
+            is_own = (events.src == own) | (events.dst == own)
             return self.backend.remove(first + is_own.nonzero().flatten())
 
         return self._mutate("delete_node", remove, {"node": node})

@@ -262,13 +262,8 @@ def _load_caches(reader: Checkpoint, graph: TemporalGraph) -> None:
     for name, cache in caches_of(graph).items():
         kinds = read_as(dict[str, Any], reader.meta.get(_CACHES, {}), _CACHES)
         if kinds.get(name) == {"policy": cache.policy, "capacity": cache.capacity}:
-            held = reader.get(f"cache_{name}")
-            for column in (held["ids"], held["keys"]):
-                if column.dtype != torch.int64 or column.shape != (cache.capacity,):
-                    raise ValueError(
-                        f"a cache of {cache.capacity} rows cannot hold {column.dtype} "
-                        f"{list(column.shape)}"
-                    )
+            held, slots = reader.get(f"cache_{name}"), torch.zeros(cache.capacity).long()
+            check_like(f"cache_{name}", held, {"ids": slots, "keys": slots})
             ids = held["ids"][held["ids"] != -1]
             if bool((ids < 0).any()) or len(ids.unique()) < len(ids):  # type: ignore[no-untyped-call]
                 raise ValueError("a cache must hold existing rows, each once")
