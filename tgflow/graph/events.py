@@ -137,7 +137,8 @@ class EventBatch:
                 got = f"{column.dtype} {list(column.shape)}"
                 raise ValueError(f"{name} must be {expected}, got {got}")
         for name in ("src", "dst"):
-            self._refuse(name, getattr(self, name) < 0, "ids start at 0")
+            if size and int((column := getattr(self, name)).min()) < 0:
+                self._refuse(name, column < 0, "ids start at 0")
         if self.relation is not None:
             is_outside = (self.relation < 0) | (self.relation >= NUM_RELATIONS)
             self._refuse("relation", is_outside, f"relations must be in [0, {NUM_RELATIONS - 1}]")

@@ -10,7 +10,7 @@ from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.sampling.rows import sample_neighbors
 from tgflow.graph.strategies import Sampler
 
-_RECENT = Sampler.recent()
+_RECENT, _UNIFORM = Sampler.recent(), Sampler.uniform()
 
 
 def recent_neighbors(
@@ -97,7 +97,7 @@ def uniform_neighbors(
         >>> sorted(found.nodes[0].tolist())
         [2, 3]
     """
-    sampler = Sampler.uniform()
+    sampler = _UNIFORM
     return sample_neighbors(
         graph, sampler, nodes, t, k, key=key, as_of=as_of, since=since, relations=relations, out=out
     )
