@@ -245,7 +245,6 @@ void bind_graph(py::module_& m) {
       .def("check_relations", &TemporalGraph::check_relations)
       .def("remove", &remove_events, py::arg("eid"), no_gil)
       .def("remove_pair", &TemporalGraph::remove_pair, py::arg("src"), py::arg("dst"), no_gil)
-      .def("remove_node", &TemporalGraph::remove_node, py::arg("v"), no_gil)
       .def("retain", &retain, py::arg("min_t"), py::arg("max_count"), no_gil)
       .def("compact", &TemporalGraph::compact, no_gil)
       .def("forget", &TemporalGraph::forget, py::arg("first"), py::arg("log_first"), no_gil)

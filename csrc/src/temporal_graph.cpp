@@ -99,15 +99,6 @@ void TemporalGraph::find_events(node_t v, node_t nbr, std::vector<eid_t>& eids) 
   }
 }
 
-int64_t TemporalGraph::remove_node(node_t v) {
-  const std::lock_guard<std::mutex> lock(writer_);
-  std::vector<eid_t> eids;
-  for (eid_t e = log_.first(); e < log_.size(); ++e) {
-    if (log_.src()[e] == v || log_.dst()[e] == v) eids.push_back(e);
-  }
-  return remove_all(eids);
-}
-
 int64_t TemporalGraph::retain(tick_t min_t, int64_t max_count) {
   const std::lock_guard<std::mutex> lock(writer_);
   const int64_t difference = store_.reserve_retention(min_t, max_count);

@@ -70,7 +70,7 @@ def fed(items, log_of, looks):
             log_of.append(graph_events((0, 1, item)))
         else:
             for row in item:
-                log_of.log.late.add(late_of([row]))
+                log_of.log.add_labels(late_of([row]))
                 if looks:
                     log_of.log.late.find(torch.arange(4), 0)
 
@@ -164,10 +164,10 @@ def resumed(checkpoint, items):
 def test_adding_counts_and_refuses_unknown_events():
     graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 1, 6)))
     rows = [(1, 3, 6), (0, 1, 6), (0, 1, 8), (0, 2, 7)]
-    assert graph.log.late.add(late_of(rows)) == Added(2, 1, 1)
-    assert graph.log.late.add(late_of(rows[:1])) == Added(0, 0, 1)
+    assert graph.log.add_labels(late_of(rows)) == Added(2, 1, 1)
+    assert graph.log.add_labels(late_of(rows[:1])) == Added(0, 0, 1)
     with pytest.raises(IndexError, match="a label is of event 2; the log has 2 events"):
-        graph.log.late.add(late_of([(0, 9, 6), (2, 1, 6)]))
+        graph.log.add_labels(late_of([(0, 9, 6), (2, 1, 6)]))
     assert len(graph.log.late) == 3
     with pytest.raises(ValueError, match=r"t must be int64 \[1\], got torch.float32"):
         LateLabels([0], [1], torch.zeros(1))

@@ -252,7 +252,6 @@ TemporalGraph.append @grown() {EVENTS} allow_late=True
 TemporalGraph.record @grown() {EVENTS}
 TemporalGraph.remove @grown() eid=ids(0,2,1)|in:0,3|any_length
 TemporalGraph.remove_pair @grown() src=MIN dst=MAX
-TemporalGraph.remove_node @grown() v=MAX
 TemporalGraph.retain @grown() min_t=MAX max_count=0|not:-1
 TemporalGraph.forget @grown() first=2|not:-1,0,4,MAX log_first=1|not:-1,3,MAX
 EventLog.position @grown().log t=MIN

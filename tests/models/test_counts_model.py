@@ -96,7 +96,7 @@ def test_untrained_model_ranks_pairs_by_recency():
     model = made_model("counts")
     for batch in batches_of(plan_for(model, STREAM, counts_dtype=torch.float64)):
         x = batch.counts.float()
-        first = numbers_of(["recency"])
+        first = numbers_of(("recency",))
         weights = torch.tensor(recency_weights(["recency"]))
         scores = model(batch)
         expected = x[..., : len(first)] @ weights

@@ -44,6 +44,7 @@ from tgflow.nn.decoder import SKIP_GAIN
 from tgflow.nn.label_decoder import LabelDecoder
 from tgflow.nn.layers import TransformerLayer
 from tgflow.plan import NegativeSampler
+from tgflow.testing.reference import philox
 
 
 def plain(mixer: Mixer, x: torch.Tensor) -> torch.Tensor:
@@ -445,22 +446,10 @@ def drawn_by_core(key: torch.Tensor, rate: float, *shape: int) -> torch.Tensor:
     return out
 
 
-def philox(key: int, item: int, draw: int) -> list[int]:
-    """The four words of Philox4x32-10, as the paper writes it."""
-    mask = (1 << 32) - 1
-    c = [draw & mask, draw >> 32, item & mask, item >> 32]
-    k0, k1 = key & mask, key >> 32
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k0, b & mask, (a >> 32) ^ c[3] ^ k1, a & mask]
-        k0, k1 = k0 + 0x9E3779B9 & mask, k1 + 0xBB67AE85 & mask
-    return c
-
-
 def test_dropout_draws_are_keyed_by_row_and_position():
     factors = drawn_by_core(KEY, 0.25, 3, 11)
     for row in range(3):
-        words = [philox(int(KEY), i // 4, row)[i % 4] for i in range(11)]
+        words = [philox(int(KEY), (row, 0, i // 4, 0))[i % 4] for i in range(11)]
         kept = [float(word >= 0.25 * 2**32) / 0.75 for word in words]
         torch.testing.assert_close(factors[row], torch.tensor(kept), atol=0, rtol=1e-7)
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tgflow._core import Direction, GrowingBytes, LogColumn, Strategy, sample_neighbors
-from tgflow._core import EventLog as Log
-from tgflow._core import TemporalGraph as Graph
+from tgflow._core import Direction, Strategy
+from tgflow._core import EventLog as EventLog
+from tgflow._core import GrowingBytes as GrowingBytes
+from tgflow._core import LogColumn as LogColumn
+from tgflow._core import TemporalGraph as TemporalGraph
+from tgflow._core import sample_neighbors as sample_neighbors
 from tgflow.base.units import INT64_MAX
 from tgflow.graph.events import EventBatch
 from tgflow.graph.strategies import STRATEGIES
-
-__all__ = [
-    "DIRECTIONS",
-    "NATIVE_STRATEGIES",
-    "Graph",
-    "GrowingBytes",
-    "Log",
-    "LogColumn",
-    "columns",
-    "cut_offs",
-    "sample_neighbors",
-]
 
 DIRECTIONS = {name: getattr(Direction, name) for name in ("undirected", "directed", "bipartite")}
 NATIVE_STRATEGIES = {name: getattr(Strategy, name) for name in STRATEGIES}

@@ -104,7 +104,7 @@ class Block:
             return
         for start in range(0, len(self.target), size):
             part = slice(start, start + size)
-            columns: dict[str, Any] = {name: x[part] for name, x in _held(self).items()}
+            columns: dict[str, Any] = {name: x[part] for name, x in _columns(self).items()}
             columns |= {"edge_table": self.edge_table}
             yield replace(self, **columns, target_lists=None, neighbor_lists=None)
 
@@ -139,7 +139,8 @@ class HostEvents:
 
     def part(self, rows: slice | Tensor) -> HostEvents:
         """Return some of the events, of the same batch."""
-        return replace(self, **{name: column[rows] for name, column in _held(self).items()})
+        columns = {name: column[rows] for name, column in _columns(self).items()}
+        return replace(self, **columns)  # type: ignore[arg-type]
 
 
 @described
@@ -376,13 +377,13 @@ class Batch(StepBatch):
         """Return its tensors, each once even if fields share it, without those of `host`."""
         if self.lent is not None and all(map(is_, _HOLDERS(self), self.lent.holders)):
             return self.lent.tensors
-        columns = [*_held(self).values()]
-        columns += (column for lists in _held(self, "RowLists").values() for column in lists)
+        columns = [*_columns(self).values()]
+        columns += (column for lists in _lists(self).values() for column in lists)
         for block in self.blocks:
-            columns += _held(block).values()
-            columns += (column for lists in _held(block, "RowLists").values() for column in lists)
+            columns += _columns(block).values()
+            columns += (column for lists in _lists(block).values() for column in lists)
             if block.reused is not None:
-                columns += _held(block.reused).values()
+                columns += _columns(block.reused).values()
         return list({id(column): column for column in columns}.values())
 
     def map(self, copy: Callable[[Tensor], Tensor]) -> Batch:
@@ -390,8 +391,8 @@ class Batch(StepBatch):
         copies = {id(column): copy(column) for column in self.tensors()}
 
         def copied(part: Batch | Block | ReusedRows) -> dict[str, Any]:
-            made: dict[str, Any] = {name: copies[id(x)] for name, x in _held(part).items()}
-            for name, lists in _held(part, "RowLists").items():
+            made: dict[str, Any] = {name: copies[id(x)] for name, x in _columns(part).items()}
+            for name, lists in _lists(part).items():
                 made[name] = type(lists)(*(copies[id(x)] for x in lists))
             return made
 
@@ -470,10 +471,15 @@ def _fields_of(kind: type[Any], annotated: str) -> tuple[list[str], Callable[[An
     return names, attrgetter(*names, "__class__", "__class__")  # a tuple of any number of fields
 
 
-def _held(part: Any, annotated: str = "Tensor") -> dict[str, Any]:
-    """Return the fields of one type that are not None, by name."""
+def _columns(part: Batch | Block | ReusedRows | HostEvents) -> dict[str, Tensor]:
     kind: Any = type(part)
-    names, values = _fields_of(kind, annotated)
+    names, values = _fields_of(kind, "Tensor")
+    return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
+
+
+def _lists(part: Batch | Block | ReusedRows) -> dict[str, RowLists]:
+    kind: Any = type(part)
+    names, values = _fields_of(kind, "RowLists")
     return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
 
 

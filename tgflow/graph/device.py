@@ -71,28 +71,21 @@ class DeviceGraph:
         each, limit = _native.cut_offs(queries.as_of)
         if not self.gpu.is_capturing():
             limit = min(limit, self.position)
+        drawn = sampler.native_strategy, queries.key, sampler.span or 1, queries.relations
+        since = self.log.since(queries.since)
+        asked = queries.nodes, queries.t, each, limit, queries.rows, since
         params = sampling.params_address(queries.params, self.device)
         with self._store.readers.reading():
             sampling.sample(
                 self.gpu,
                 self._store.snapshot,
-                sampling.sampler_args(
-                    sampler.native_strategy, queries.key, sampler.span or 1, queries.relations
-                ),
-                sampling.queries(
-                    queries.nodes,
-                    queries.t,
-                    each,
-                    limit,
-                    queries.rows,
-                    self.log.since(queries.since),
-                ),
+                sampling.sampler_args(*drawn),
+                sampling.queries(*asked),
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),
                 params,
             )
 
     def reading(self) -> AbstractContextManager[None]:
-        """Enclose replays of captured samplers; see `TemporalGraph.reading`."""
         return self._store.readers.reading()
 
     def remove(self, eid: Tensor) -> int:
@@ -102,19 +95,11 @@ class DeviceGraph:
             return self._remove(eid)
 
     def remove_pair(self, src: int, dst: int) -> int:
-        """Remove every event from `src` to `dst`, and back unless directed. Reads the whole log."""
         with self._writing:
             sources, targets, _ = self._columns()
             chosen = (sources == src) & (targets == dst)
             if not self._directed:
                 chosen |= (sources == dst) & (targets == src)
-            return self._remove(self.log.first + chosen.nonzero().view(-1))
-
-    def remove_node(self, node: int) -> int:
-        """Remove every event of a node. Reads the whole log."""
-        with self._writing:
-            sources, targets, _ = self._columns()
-            chosen = (sources == node) | (targets == node)
             return self._remove(self.log.first + chosen.nonzero().view(-1))
 
     def retain(self, min_t: int, max_count: int) -> int:
@@ -125,12 +110,10 @@ class DeviceGraph:
             return -gained
 
     def compact(self) -> None:
-        """Drop entries that only cut-offs before the latest changes see, and free memory."""
         with self._writing:
             self._store.compact()
 
     def forget(self, first: int, log_first: int) -> None:
-        """Free the neighbors before event `first`, and the log's events before `log_first`."""
         with self._writing:
             t = self.log.since(first)[0]
             self._store.reserve_retention(t, INT64_MAX)

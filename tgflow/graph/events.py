@@ -51,11 +51,7 @@ COLUMNS = {
 
 
 def as_column(name: str, values: Any, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Return a tensor as it is, and a NumPy array or list as one of `dtype`.
-
-    Raises:
-        ValueError: If values for int64 are not integers.
-    """
+    """Return a tensor as it is, and a NumPy array or list, of integers for int64, as `dtype`."""
     if isinstance(values, Tensor):
         return values
     array = np.array(values)  # a copy: torch warns of arrays that are not writable
@@ -141,7 +137,8 @@ class EventBatch:
                 got = f"{column.dtype} {list(column.shape)}"
                 raise ValueError(f"{name} must be {expected}, got {got}")
         for name in ("src", "dst"):
-            self._refuse(name, getattr(self, name) < 0, "ids start at 0")
+            if size and int((column := getattr(self, name)).min()) < 0:
+                self._refuse(name, column < 0, "ids start at 0")
         if self.relation is not None:
             is_outside = (self.relation < 0) | (self.relation >= NUM_RELATIONS)
             self._refuse("relation", is_outside, f"relations must be in [0, {NUM_RELATIONS - 1}]")
@@ -282,10 +279,8 @@ def with_inverses(events: EventBatch) -> EventBatch:
     """Return each event followed by its inverse: from `dst` to `src`, with all other columns.
 
     Relation `r` becomes `2 r`, and that of the inverse is `2 r + 1`; without relations they are 0
-    and 1. So a model that ranks destinations ranks sources, too.
-
-    Raises:
-        ValueError: If a relation is above 32,767, whose inverse would have no number.
+    and 1. So a model that ranks destinations ranks sources, too. ValueError for a relation above
+    32,767, whose inverse would have no number.
     """
     both = torch.arange(2 * len(events)) // 2
     columns: dict[str, Any] = {

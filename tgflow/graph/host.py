@@ -30,36 +30,24 @@ class HostGraph:
         first: int = 0,
         folder: str | None = None,
     ) -> None:
-        self.native = _native.Graph(
-            _native.DIRECTIONS[direction],
-            INT64_MAX if budget is None else budget,
-            shard.parts.start,
-            len(shard.parts),
-            first,
-            folder,
-        )
+        parts, budget = shard.parts, INT64_MAX if budget is None else budget
+        kept = budget, parts.start, len(parts), first, folder
+        self.native = _native.TemporalGraph(_native.DIRECTIONS[direction], *kept)
         """The core's graph, for other code of the core."""
         graph = self.native
         self.log = graph.log
         self.check_relations, self.stats = graph.check_relations, graph.stats
-        self.remove, self.remove_pair, self.remove_node = (
-            graph.remove,
-            graph.remove_pair,
-            graph.remove_node,
-        )
+        self.remove, self.remove_pair = graph.remove, graph.remove_pair
         self.retain, self.compact, self.forget = graph.retain, graph.compact, graph.forget
 
     @property
     def position(self) -> int:
-        """Events that samplers see."""
         return self.native.position
 
     def check(self, events: EventBatch, allow_late: bool) -> None:
-        """Raise ValueError if the events cannot be appended."""
         self.native.check(*_native.columns(events), allow_late)
 
     def append(self, events: EventBatch, allow_late: bool) -> int:
-        """Check and add events, all or none."""
         return self.native.append(*_native.columns(events), allow_late)
 
     def record(self, events: EventBatch) -> int:
@@ -67,26 +55,12 @@ class HostGraph:
         return self.native.record(*_native.columns(events))
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
-        """Sample neighbors on the core's threads."""
         each, limit = _native.cut_offs(queries.as_of)
-        _native.sample_neighbors(
-            self.native,
-            _native.NATIVE_STRATEGIES[sampler.native_strategy],
-            queries.key,
-            sampler.span or 1,
-            queries.relations,
-            queries.nodes,
-            queries.t,
-            each,
-            limit,
-            queries.rows,
-            queries.since,
-            out.nodes,
-            out.t,
-            out.eid,
-            out.count,
-        )
+        strategy = _native.NATIVE_STRATEGIES[sampler.native_strategy]
+        drawn = strategy, queries.key, sampler.span or 1, queries.relations
+        asked = queries.nodes, queries.t, each, limit, queries.rows, queries.since
+        given = *drawn, *asked, out.nodes, out.t, out.eid, out.count
+        _native.sample_neighbors(self.native, *given)
 
     def reading(self) -> AbstractContextManager[None]:
-        """Return a no-op context: there is no capture on the CPU."""
         return nullcontext()

@@ -75,10 +75,7 @@ def ids_of_kind(ids: pa.Array, kind: Kind) -> tuple[pa.Array, npt.NDArray[np.boo
     """Return ids of any type as int64 or strings, and the rows that hold no id of that kind.
 
     Integers are as `canonical`. As strings, numbers and booleans are their text; the empty string,
-    a null and NaN are no ids.
-
-    Raises:
-        TypeError: If a type holds neither texts nor numbers; the message is the type.
+    a null and NaN are no ids. TypeError of a type that holds neither texts nor numbers.
     """
     texts = _texts(ids)
     if kind == "strings":

@@ -20,13 +20,7 @@ from tgflow.graph.id_columns import IdColumn, Ids, Kind, id_column, read_ids
 ERASED, ERASED_NUMBER = "\x1aerased", INT64_MIN
 """Original id of the node that the events of erased nodes are of, text or integer. Of other erased
 nodes: the text continues, or the integer is a little above."""
-
-
-def _is_erased(original: int | str) -> bool:
-    """Return whether an original id is that of an erased node."""
-    if isinstance(original, str):
-        return original.startswith(ERASED)
-    return original < ERASED_NUMBER + (1 << 32)
+_ERASED_BELOW = ERASED_NUMBER + (1 << 32)
 
 
 @described
@@ -210,7 +204,11 @@ class NodeIds:
         """Return the dense ids, int64 `[N]`, of nodes that were not erased."""
         if not self.has_erased:
             return nodes
-        return nodes[[not _is_erased(each) for each in self.decode(nodes)]]
+        kept = [
+            not (each.startswith(ERASED) if isinstance(each, str) else each < _ERASED_BELOW)
+            for each in self.decode(nodes)
+        ]
+        return nodes[kept]
 
     def _in_place(self, side: Side) -> int:
         """Return the dense id in place of erased nodes, as in `find`; -1 without any."""

@@ -44,7 +44,7 @@ class EventLog:
     """Events that are saved, mapped and forgotten together, 24 MiB of columns: 10 billion make
     29,000 mappings, of the 65,530 that Linux grants a process."""
 
-    def __init__(self, native: _native.Log) -> None:
+    def __init__(self, native: _native.EventLog) -> None:
         self.native = native
         """The core's log, for other code of the core."""
         self.node_types: Callable[[Tensor], Tensor] | None = None
@@ -204,6 +204,10 @@ class EventLog:
                 found[row] = start + own[0] if len(own) == 1 else NO_EVENT - 1
         return found
 
+    def add_labels(self, late: LateLabels) -> Added:
+        """Write late labels of a stream at the log's end, as `LateEntries.add`."""
+        return self.late.add(late)
+
     def map_file(self, start: int, stop: int, descriptor: int, offsets: Mapping[str, int]) -> bool:
         """Hold the events `[start, stop)` in an open file instead of memory.
 
@@ -290,7 +294,7 @@ class HeldLog:
 class _Beside:
     """A column that is not in the core; its values stay in place while it grows."""
 
-    def __init__(self, log: _native.Log, dtype: torch.dtype) -> None:
+    def __init__(self, log: _native.EventLog, dtype: torch.dtype) -> None:
         self._bytes, self._dtype = _native.GrowingBytes(log, dtype.itemsize), dtype
         self.values = torch.empty(0, dtype=dtype)
 
@@ -436,7 +440,7 @@ class LateEntries:
     """
 
     def __init__(
-        self, log: _native.Log, since: Callable[[int], int], piece: Callable[[], int]
+        self, log: _native.EventLog, since: Callable[[int], int], piece: Callable[[], int]
     ) -> None:
         self._log, self._since, self._piece = log, since, piece
         self._lock = threading.Lock()

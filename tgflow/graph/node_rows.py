@@ -116,15 +116,7 @@ def mention_nodes(rows: NodeRows | None, events: EventBatch) -> AbstractContextM
 
 
 def check_ids(table: Table | None, ids: NodeIds | None) -> None:
-    """Raise if a stream has not numbered its nodes and the table already has rows.
-
-    Args:
-        table: Node features, or None.
-        ids: Ids of the stream; None if it has none, which is not checked.
-
-    Raises:
-        ValueError: If the nodes of the rows are unknown.
-    """
+    """Raise ValueError if a stream has not numbered its nodes and the table already has rows."""
     if table is not None and len(table) and ids is not None and not len(ids):
         raise ValueError(
             f"node_x has {len(table)} rows, and the stream has not numbered its nodes yet: row i "

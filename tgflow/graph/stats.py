@@ -44,26 +44,21 @@ class GraphStats:
 
 def graph_stats(stats: Any, num_tiers: int) -> GraphStats:
     """Return the statistics from a backend's counters, for one tier or two."""
-    tiers = (stats.device, stats.host)[:num_tiers]
-    return GraphStats(
-        num_entries=stats.num_entries,
-        num_blocks=sum(tier.num_blocks for tier in tiers),
-        max_blocks=stats.max_blocks,
-        slack=_unused(
-            sum(tier.num_entries for tier in tiers), sum(tier.capacity for tier in tiers)
-        ),
-        bytes=stats.bytes,
-        tiers=tuple(
-            TierStats(
-                name,
-                tier.num_blocks,
-                _unused(tier.num_entries, tier.capacity),
-                tier.bytes,
-                hits / max(1, sum(stats.reads)) if num_tiers > 1 else 1.0,
-            )
-            for name, tier, hits in zip(("device", "host"), tiers, stats.reads, strict=False)
-        ),
-    )
+    tiers, reads = (stats.device, stats.host)[:num_tiers], max(1, sum(stats.reads))
+    made = [
+        TierStats(
+            name,
+            tier.num_blocks,
+            _unused(tier.num_entries, tier.capacity),
+            tier.bytes,
+            hits / reads if num_tiers > 1 else 1.0,
+        )
+        for name, tier, hits in zip(("device", "host"), tiers, stats.reads, strict=False)
+    ]
+    num_blocks = sum(tier.num_blocks for tier in made)
+    slack = _unused(sum(x.num_entries for x in tiers), sum(x.capacity for x in tiers))
+    sizes = stats.num_entries, num_blocks, stats.max_blocks, slack, stats.bytes
+    return GraphStats(*sizes, tuple(made))
 
 
 def _unused(num_entries: int, capacity: int) -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from operator import index
 from os import PathLike, fspath
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -207,7 +208,8 @@ class TemporalGraph:
         self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
         self._changes = Changes()
-        self._relation_bits = lru_cache(_KEPT_BITS)(relation_bits)
+        self.relation_bits = lru_cache(_KEPT_BITS)(relation_bits)
+        """`query.relation_bits`, of which only the first call copies to a device."""
 
     @classmethod
     def from_events(
@@ -317,7 +319,14 @@ class TemporalGraph:
 
     def delete_node(self, node: int) -> int:
         """Delete every event of `node`; as `delete`. Reads the whole log."""
-        return self._mutate("delete_node", lambda: self.backend.remove_node(node), {"node": node})
+
+        def remove() -> int:
+            events = self.log.read(first := self.log.first, len(self.log))
+            own = max(-1, min(index(node), INT64_MAX))  # no text of a damaged checkpoint
+            is_own = (events.src == own) | (events.dst == own)
+            return self.backend.remove(first + is_own.nonzero().flatten())
+
+        return self._mutate("delete_node", remove, {"node": node})
 
     def retain(self, *, max_age: int | None = None, max_count: int | None = None) -> int:
         """Remove old neighbors of every node, exactly; visible from `num_events` on, as `delete`.
@@ -498,16 +507,6 @@ class TemporalGraph:
         if self.horizon is None:
             return None
         return torch.tensor(self.log.native.since(self.since(position))[:1])
-
-    def relation_bits(self, relations: Collection[int]) -> Tensor:
-        """Return a bit per relation, whether it is in `relations`: int64 `[1024]`, read-only.
-
-        On the graph's device, and cached: only the first call copies.
-
-        Raises:
-            ValueError: If a type is not in [0, 65535].
-        """
-        return self._relation_bits(tuple(relations), self.device)
 
     def reading(self) -> AbstractContextManager[None]:
         """Enclose replays of CUDA graphs in which samplers of this graph were captured.

@@ -102,7 +102,6 @@ class GruStep(torch.autograd.Function):
     def forward(
         ctx: Any, gates: Tensor, own: Tensor, memory: Tensor, flag: Tensor | None
     ) -> Tensor:
-        """Return keep * memory + (1 - keep) * tanh(new + reset * own), `[R, dim]`."""
         out = torch.empty_like(own)
         backend_of(own.device).gru_forward(memory=memory, own=own, flag=flag, gates=gates, out=out)
         ctx.save_for_backward(gates.detach(), own, memory)
@@ -143,7 +142,6 @@ class GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, row: Tensor, lists: RowLists | None) -> Tensor:
-        """Return `x[row]`, float32 `[R, D]`, of `x` `[N, D]` and `row`, int64 `[R]`."""
         ctx.save_for_backward(row)
         ctx.num_rows, ctx.lists = len(x), lists
         return x.index_select(0, row)
@@ -174,7 +172,6 @@ class LinkBce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, positive: Tensor, negative: Tensor) -> Tensor:
-        """Return the mean of softplus(-positive) and of softplus(negative), half of each."""
         loss: Tensor
         loss, *gradients = backend_of(positive.device).link_bce(positive, negative)
         ctx.save_for_backward(*gradients)
@@ -235,7 +232,6 @@ class GeluDropout(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of x, in the buffer of the slope."""
         (slope,) = ctx.saved_tensors
         return slope.mul_(grad), None, None
 

@@ -135,7 +135,9 @@ class TemporalAttention(nn.Module):
         """
         self.check_widths(below, block)
         keep = self.dropout.factors(self.heads, *block.dt.shape)
-        attended = attend(self._input_queries(target), below, block, self.time, keep)
+        q = self.queries(target)
+        q = product(q, self.key.weight.view(self.heads, q.shape[2], -1))  # W_k^T q
+        attended = attend(q, below, block, self.time, keep)
         value = self.value.weight.view(self.heads, -1, self.value.in_features)
         gathered = product(attended.inputs, value.transpose(1, 2))
         bias = self.value.bias.view(self.heads, 1, -1)
@@ -162,11 +164,6 @@ class TemporalAttention(nn.Module):
         scaled: Tensor = q * (1 / math.sqrt(width))
         return scaled.view(-1, self.heads, width).transpose(0, 1)
 
-    def _input_queries(self, target: Tensor | None) -> Tensor:
-        """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
-        q = self.queries(target)
-        return product(q, self.key.weight.view(self.heads, q.shape[2], -1))
-
 
 _AT_ONCE = 16_384
 """Targets whose rows stay in cache from one product to the next."""
@@ -189,15 +186,7 @@ class AttentionLayer(nn.Module):
     Without gradients, and with more targets than distinct neighbors and events, as where an event
     is ranked among a thousand others, keys and values are projected once per neighbor instead: what
     remains per target are the time encodings and two products. Only rounding differs. See
-    `each_target_alone`.
-
-    Args:
-        time: The time encoding, which layers may share.
-        h_dim: Width of the inputs of targets and neighbors; 0 if nodes have none.
-        edge_x_dim: Width of the edge features; 0 if there are none.
-        dim: Width of the result.
-        heads: Number of heads; divides `dim`.
-        dropout: Share of attention weights dropped in training.
+    `each_target_alone`. The arguments are those of `TemporalAttention`.
     """
 
     def __init__(

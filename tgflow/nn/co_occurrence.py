@@ -48,7 +48,6 @@ class CoOccurrenceEncoding(nn.Module):
         self.register_buffer("number", number, persistent=False)
 
     def forward(self, counts: Tensor) -> Tensor:
-        """Return the patches, float32 `[P, 2, length // patch, out_dim]`."""
         dim, out_dim = self.encoded.in_features, self.proj.out_features
         encoded = self.encoded(F.relu(self.hidden(self.number)))  # [1 + length, dim]
         weight = self.proj.weight.view(out_dim, self.patch, dim).permute(1, 2, 0)

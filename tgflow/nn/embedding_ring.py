@@ -36,14 +36,6 @@ class EmbeddingRing:
         row."""
         self.nodes, self.t = torch.zeros(2, capacity, dtype=torch.int64).unbind(0)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(x.nbytes for x in (self.rows, self.number, self.nodes, self.t))
-
-    @staticmethod
-    def slot_bytes(dim: int, dtype: torch.dtype) -> int:
-        return dim * dtype.itemsize + 3 * torch.int64.itemsize
-
     def note(self, record: ReuseRecord) -> None:
         """Record the batch and queries of the rows that `completed` stores."""
         self.number[record.slots] = record.number

@@ -22,13 +22,9 @@ PAIR_GROUPS: tuple[PairGroup, ...] = tuple(g for g in get_args(PairGroup) if g !
 
 
 @cache
-def _numbers_of(group: PairGroup) -> tuple[Number, ...]:
-    return tuple(_GROUPS[group]())
-
-
-def numbers_of(groups: Sequence[PairGroup]) -> tuple[Number, ...]:
+def numbers_of(groups: tuple[PairGroup, ...]) -> tuple[Number, ...]:
     """Return the numbers of groups, one group after the other."""
-    return tuple(each for group in groups for each in _numbers_of(group))
+    return tuple(each for group in groups for each in _GROUPS[group]())
 
 
 def _recency() -> Iterator[Number]:

@@ -118,7 +118,6 @@ class VersionHistory(nn.Module):
         self.head = head
 
     def ring_buffers(self) -> RingBuffers:
-        """Return the tensors of a history on a device, which kernels read and append to."""
         from tgflow.cuda.memory import RingBuffers
 
         return RingBuffers(
@@ -177,7 +176,6 @@ class VersionHistory(nn.Module):
                 discard(self.rows[first:last])
 
     def _ring(self) -> dict[str, Any]:
-        """Return the arguments of the core's functions."""
         columns = {name: getattr(self, name) for name in ("clock", "link", "origin", "head")}
         return {**columns, "counts": (self._next, self._position), "num_events": self.num_events}
 

@@ -73,7 +73,6 @@ class LabelDecoder(nn.Module):
 
     @property
     def width(self) -> int:
-        """Numbers of a row of `inputs`."""
         return sum(self._widths)
 
     def forward(self, z: Tensor, batch: Batch) -> Tensor:

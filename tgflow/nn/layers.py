@@ -198,7 +198,6 @@ class TransformerLayer(nn.Module):
         self.map = FeedForward(dim, 4 * dim, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the next tokens, float32 `[N, length, dim]`, of `x` of the same shape."""
         x = self._with_attention(x)
         after: Tensor = x + self.map(self.map_norm(x))
         return after

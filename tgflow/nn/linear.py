@@ -113,8 +113,6 @@ class Linear(nn.Linear):
 
 
 class _CoreProduct(torch.autograd.Function):
-    """`product` by the native core."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, prior: Tensor | None) -> Tensor:
         ctx.rounds, ctx.is_row = _rounds.get(), prior is not None and prior.dim() == 1
@@ -146,7 +144,6 @@ class _CoreProduct(torch.autograd.Function):
 
 
 def _multiplied(x: Tensor, weight: Tensor, prior: Tensor | None, *, rounds: bool) -> Tensor:
-    """Return `product` by the native core."""
     out = prior
     if out is None or out.dim() == 1:
         out = x.new_empty(*x.shape[:-1], weight.shape[-1])

@@ -114,27 +114,14 @@ def store_mail(
         from tgflow.cuda.mail import LastMessages
 
         last = LastMessages(device_of(memory.device).kernels, events.src, events.dst, events.t)
-        state.write(
-            last.node,
-            memory,
-            last_update,
-            other,
-            last.t,
-            position=events.eid[-1:] + 1,
-            is_last=last.is_last,
-            row=last.row,
-        )
+        columns, end = (memory, last_update, other, last.t), events.eid[-1:] + 1
+        state.write(last.node, *columns, position=end, is_last=last.is_last, row=last.row)
         return
     mail = aggregate(events.src, events.dst, events.t, other, aggregator)
-    state.write(
-        mail.node,
-        memory.index_select(0, mail.row),
-        last_update.index_select(0, mail.row),
-        mail.x,
-        mail.t,
-        position=events.end if mail.is_last is None else events.eid[-1:] + 1,
-        is_last=mail.is_last,
-    )
+    memory, last_update = (x.index_select(0, mail.row) for x in (memory, last_update))
+    position = events.end if mail.is_last is None else events.eid[-1:] + 1
+    columns = memory, last_update, mail.x, mail.t
+    state.write(mail.node, *columns, position=position, is_last=mail.is_last)
 
 
 def input_rows(batch: Batch) -> Tensor:

@@ -104,7 +104,6 @@ MemoryTable: TypeAlias = "TensorTable | PlacedTable | FeatureTable"
 
 
 def memory_table(dim: int, placement: MemoryPlacement) -> MemoryTable:
-    """Return an empty table for rows of memory and mail."""
     check_memory_placement(placement)
     if placement == "model":
         return TensorTable(dim)
@@ -114,7 +113,6 @@ def memory_table(dim: int, placement: MemoryPlacement) -> MemoryTable:
 
 
 def check_memory_placement(placement: str) -> None:
-    """Raise ValueError unless this placement is supported for memory."""
     placements = get_args(MemoryPlacement)
     if placement == "disk":
         raise ValueError(
@@ -185,7 +183,6 @@ class RowSlots:
         self._flipped[node[used]] = (used ^ empty).int()
 
     def __len__(self) -> int:
-        """Return the number of nodes that have a row."""
         return self.size - len(self._free) - 1
 
     def __reduce__(self) -> tuple[type[RowSlots], tuple[Tensor, int]]:
@@ -198,7 +195,6 @@ class RowSlots:
             self._flipped = torch.frombuffer(self._memory, dtype=torch.int32)
 
     def of(self, nodes: Tensor) -> Tensor:
-        """Return the row of each node, int64 `[N]`."""
         return self._flipped.index_select(0, nodes).long() ^ self.empty
 
     def give(self, nodes: Tensor) -> Tensor:

@@ -294,7 +294,6 @@ class TemporalModel(nn.Module):
 
 
 def check_is_model(model: object) -> None:
-    """Raise TypeError unless `model` is a `TemporalModel`."""
     if not isinstance(model, TemporalModel):
         text = "model must be a tgflow.TemporalModel such as tgflow.EdgeBank(), got"
         raise TypeError(f"{text} {model!r:.100}")
@@ -315,13 +314,8 @@ class FeatureConfig(Checked):
 def make_config(kind: type[C], config: C | None, settings: Mapping[str, Any]) -> C:
     """Return the configuration of a model called as `Model(config, **settings)`.
 
-    Args:
-        kind: The dataclass of the model's settings.
-        config: Base configuration, which `settings` override; None: the defaults.
-        settings: Fields of `kind`.
-
-    Raises:
-        TypeError: If `config` is not of `kind`, or has no such field.
+    Settings override those of `config`; None: the defaults. TypeError if `config` is not of `kind`,
+    the dataclass of the model's settings, or that has no such field.
     """
     if not isinstance(config, kind | None):
         raise TypeError(
@@ -347,7 +341,6 @@ def feature_widths(graph: TemporalGraph) -> dict[str, int]:
 
 
 def width_error(kind: str, dim: int, found: int) -> ValueError:
-    """Return the error of a model with feature width `dim` for data of width `found`."""
     return ValueError(
         f"the model reads {kind} features of width {dim}, the graph has {found}: build the model "
         f"by its for_graph(graph), or make {kind}_x_dim of the model and of the graph agree"

@@ -65,7 +65,6 @@ class WalkRows(NamedTuple):
 
     @property
     def hops(self) -> int:
-        """Events of the longest walks."""
         return self.memory.state.shape[1] // self.base.shape[1]
 
     def features(self, a: Tensor, b: Tensor, t: Tensor, mask: Tensor) -> Tensor:
@@ -183,17 +182,12 @@ class WalkProjection:
         mail = aggregate(events.src, events.dst, events.t, longer, "mean")
         receivers = torch.cat([events.src, events.dst]).sort().values
         begin, stop = (torch.searchsorted(receivers, mail.node, right=r) for r in (False, True))
-        update = events.t[-1:].repeat(len(mail.row))
-        memory.write(
-            mail.node,
-            # with the sums of the messages
-            kept.index_select(0, mail.row) + mail.x * (stop - begin).unsqueeze(1),
-            update,
-            kept.new_empty(len(mail.row), 0),
-            update,
-            position=events.end if mail.is_last is None else events.eid[-1:] + 1,
-            is_last=mail.is_last,
-        )
+        update, nothing = events.t[-1:].repeat(len(mail.row)), kept.new_empty(len(mail.row), 0)
+        # with the sums of the messages
+        walks = kept.index_select(0, mail.row) + mail.x * (stop - begin).unsqueeze(1)
+        position = events.end if mail.is_last is None else events.eid[-1:] + 1
+        columns = walks, update, nothing, update
+        memory.write(mail.node, *columns, position=position, is_last=mail.is_last)
 
 
 def num_features(hops: int) -> int:

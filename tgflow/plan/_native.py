@@ -9,46 +9,19 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow._core import (
-    Belady,
-    Clock,
-    CountOf,
-    EventCounts,
-    Op,
-    PairIndex,
-    Preparer,
-    ReuseMap,
-    Slab,
-    SlabPool,
-    choose_positions,
-    padded_rows,
-)
+from tgflow._core import Belady as Belady
+from tgflow._core import Clock as Clock
+from tgflow._core import CountOf as CountOf
+from tgflow._core import EventCounts as EventCounts
+from tgflow._core import Op as Op
+from tgflow._core import PairIndex as PairIndex
+from tgflow._core import Preparer as Preparer
+from tgflow._core import ReuseMap as ReuseMap
+from tgflow._core import Slab as Slab
+from tgflow._core import SlabPool as SlabPool
+from tgflow._core import choose_positions as choose_positions
+from tgflow._core import padded_rows as padded_rows
 from tgflow.graph.batch import BatchSlice, HostEvents
-
-__all__ = [
-    "PARAMS",
-    "BatchPlaces",
-    "Belady",
-    "BlockPlaces",
-    "Clock",
-    "CountOf",
-    "EventCounts",
-    "Feature",
-    "FilledSlab",
-    "Op",
-    "PairIndex",
-    "Preparer",
-    "ReuseMap",
-    "Slab",
-    "SlabColumns",
-    "SlabPool",
-    "choose_positions",
-    "draw_replay",
-    "for_each_negative",
-    "gather_rows",
-    "padded_rows",
-    "unique_events",
-]
 
 
 def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], int]:

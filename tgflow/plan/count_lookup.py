@@ -36,11 +36,7 @@ class HeldCounts:
     """The core's counts from any beginning of the horizon on; thread-safe.
 
     The same ones, if nothing that they keep depends on the beginning: they drop events that the log
-    forgot. Else new ones for each beginning, which read its events again.
-
-    Args:
-        log: Log to follow; not modified.
-        make: Returns counts from a log position `first` on.
+    forgot. Else new ones for each beginning, which read its events again, by `make(first=...)`.
     """
 
     span = 1 << 30
@@ -174,11 +170,8 @@ class CountHistory:
 class LastEvents:
     """The last events of pairs and of nodes, as of any position of a graph's log.
 
-    Reads further in the log when a query requires it. Takes some 15 bytes an event,
-    and as many for each new pair.
-
-    Args:
-        log: Log to follow; not modified.
+    Reads further in the log when a query requires it. Takes some 15 bytes an event, and as many for
+    each new pair.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -190,17 +183,8 @@ class LastEvents:
         """Return the last `num` events of each list before a cut-off, int64 `[N, 4, num]`.
 
         The lists are of the pair, of the pair the other way round, of the source and of the
-        destination: newest first, and -1 where there are no more.
-
-        Args:
-            src: Sources, int64 `[N]`.
-            dst: Destinations, int64 `[N]`.
-            cut: Log positions, int64 `[N]`.
-            num: Events per list.
-            since: Log position of the first event that counts.
-
-        Raises:
-            IndexError: If a cut-off is past the log's end.
+        destination: newest first, and -1 where there are no more. Events from the log position
+        `since` on count. IndexError if a cut-off is past the log's end.
         """
         native = self._held.at(since)
         if len(cut):
@@ -234,15 +218,13 @@ def _compiled(numbers: Sequence[Number]) -> tuple[list[_CountArg], list[_StepArg
         return places[each]
 
     results = [place(each) for each in numbers]
-    return [*map(_native_count, counts)], steps, results
+    given: list[_CountArg] = [
+        (getattr(CountOf, x.of), x.depth, x.half_life or 0.0, getattr(Clock, x.clock))
+        for x in counts
+    ]
+    return given, steps, results
 
 
 def _is_of_relation(each: Number) -> bool:
     is_own = each.count is not None and each.count.of.endswith("relation")
     return is_own or any(map(_is_of_relation, each.args))
-
-
-def _native_count(count: Count) -> _CountArg:
-    """Return the core's arguments of a count: its half-life is 0 for none."""
-    of: CountOf = getattr(CountOf, count.of)
-    return of, count.depth, count.half_life or 0.0, getattr(Clock, count.clock)

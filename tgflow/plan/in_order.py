@@ -55,13 +55,9 @@ def ordered_map(
 ) -> Generator[T]:
     """Yield `make(item)` for each item, in their order; raise errors in their place.
 
-    Args:
-        make: Called on the threads.
-        items: Pulled by one thread at a time; may block, as a stream does.
-        num_threads: Threads; 0 makes each on demand.
-        lookahead: Items that may be pulled and not yet taken.
-        may_wait: Whether a thread may wait in `make`, too, for longer than closing the generator
-            may take. A thread that waits in `items` is joined for at most a second.
+    Items are pulled by one thread at a time, and may block, as a stream does; at most `lookahead`
+    are pulled and not yet taken. Without threads each is made on demand. A thread that waits in
+    `items` is joined for at most a second; with `may_wait` one that waits in `make`, too.
     """
     if num_threads == 0:
         for item in items:

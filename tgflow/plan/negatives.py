@@ -67,11 +67,7 @@ class PairHistory:
 
     @classmethod
     def of_pool(cls, dst: Tensor, types: Callable[[Tensor], Tensor] | None = None) -> Self:
-        """Return a history of given destinations, int64 `[N]`; duplicates count once.
-
-        Raises:
-            ValueError: If there are none.
-        """
+        """Return a history of given destinations, int64 `[N]`, at least one; each counts once."""
         if not len(dst):
             raise ValueError("negatives need a pool of at least one destination, got none")
         pool = cls(types=types)
@@ -165,15 +161,12 @@ class PairHistory:
 
         Args:
             src: Sources, int64 `[B]`.
-            cut: Log positions, int64 `[B]`.
+            cut: Log positions, int64 `[B]`, at most the log's end.
             num_source: Destinations of each source, `n`; its last 8 `n` events are searched.
             num_recent: Destinations of all events, `m`; the last 8 `m` events are searched.
 
         Returns:
             int64 `[B, n]` and `[B, m]`: the last one first, `NO_NODE` where there are no more.
-
-        Raises:
-            IndexError: If a cut-off is past the log's end.
         """
         assert self._counts is not None, "a pool has no order"
         counts = self._counts.at(self._since)
@@ -559,16 +552,8 @@ class FixedNegatives:
     """Fixed negatives per event: the event's source with given destinations.
 
     The number may differ between events: rows are padded to the longest, and `Negatives.mask`
-    marks the negatives.
-
-    Args:
-        first_eid: Log position of the first event that has negatives; the others follow it.
-        start: Start of the negatives of each event in `dst`, int64 `[n + 1]`, never decreasing;
-            the last entry is the end.
-        dst: Nodes, int64 `[M]`.
-
-    Raises:
-        ValueError: If the arguments do not fit together.
+    marks the negatives. Events from the log position `first_eid` on have those from `start[i]` to
+    `start[i + 1]` in `dst`.
     """
 
     def __init__(self, first_eid: int, start: Tensor, dst: Tensor) -> None:
@@ -591,16 +576,10 @@ class FixedNegatives:
 
     @classmethod
     def load(cls, path: Path, ids: NodeIds, first_eid: int) -> FixedNegatives:
-        """Load a file that `tgflow convert` wrote.
+        """Load NAME.val.negatives.safetensors or NAME.test.negatives.safetensors.
 
-        Args:
-            path: The file, NAME.val.negatives.safetensors or NAME.test.negatives.safetensors.
-            ids: Node ids of the stream, all of which has been read.
-            first_eid: Log position of the first event of that part.
-
-        Raises:
-            OSError: If the file cannot be read.
-            ValueError: If the file has another format, or a node that the stream does not have.
+        `tgflow convert` writes them. ValueError if the file has another format, or a node that the
+        stream does not have, all of which has been read.
         """
         with _opened(path) as file:
             start, dst = file.get_tensor("start"), file.get_tensor("dst")
@@ -615,11 +594,7 @@ class FixedNegatives:
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
-        """Return the negatives of the events before `stop`, without random draws.
-
-        Raises:
-            ValueError: If an event has no negatives, or events are replayed.
-        """
+        """Return the negatives of the events before `stop`; ValueError for one without any."""
         row = torch.arange(stop - len(src), stop) - self.first_eid
         if len(start) and int(start[0]) > stop - len(src):
             raise ValueError("fixed negatives are of new events; they have none for replayed ones")

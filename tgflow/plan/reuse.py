@@ -69,8 +69,8 @@ class ReuseProgress(NamedTuple):
     """Rows that those batches requested."""
     window_reused: int = 0
     """Of these, rows that were reused."""
-    is_off: bool = False
-    """Whether too little was reused, and reuse is off for the rest of this pass."""
+    is_off: int = 0
+    """1 or True: too little was reused, and reuse is off for the rest of this pass."""
 
     def restarted(self) -> ReuseProgress:
         """Return the progress at the start of another pass, which shares no rows."""

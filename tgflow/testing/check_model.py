@@ -86,18 +86,15 @@ class _Case:
         self.events = self.stream(60)
 
     def model(self) -> TemporalModel:
-        """Return a new model, in evaluation mode; all have the same parameters."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = self._make()
         return model.eval() if isinstance(model, torch.nn.Module) else model
 
     def stream(self, size: int) -> EventBatch:
-        """Return events whose sources return to few destinations, three at each time."""
         return made_events(size, num_nodes=NUM_NODES, x_dim=self.x_dim)
 
     def graph(self) -> TemporalGraph:
-        """Return an empty graph with features as wide as the model reads."""
         generator = torch.Generator().manual_seed(1)
         node_x = torch.randn(NUM_NODES, self.node_x_dim, generator=generator)
         return TemporalGraph(
@@ -122,20 +119,20 @@ class _Case:
 
 
 def _shapes(case: _Case) -> None:
-    for batch, scores in zip(
-        batches_of(case.plan(case.events)), case.scores(case.events), strict=True
-    ):
-        _require(
-            scores.shape == (len(batch.eid), 3), f"got scores {tuple(scores.shape)} of 2 negatives"
-        )
-        _require(bool(scores.isfinite().all()), "a score is not finite")
+    found = case.scores(case.events)
+    for batch, scores in zip(batches_of(case.plan(case.events)), found, strict=True):
+        shape = tuple(scores.shape)
+        _require(shape == (len(batch.eid), 3), f"got scores {shape} of 2 negatives")
+    _require_finite(found, "a score is not finite")
 
 
 def _future_leak(case: _Case) -> None:
     longer = case.stream(80)
-    dst = longer.dst.clone()
+    dst, x = longer.dst.clone(), None if longer.x is None else longer.x.clone()
     dst[60:] = 0
-    later = replace(longer, dst=dst, x=None if longer.x is None else _changed_rows(longer.x, 60))
+    if x is not None:
+        x[60:] = 9.0
+    later = replace(longer, dst=dst, x=x)
     expected = case.scores(longer)[:3]
     for other in (longer[:60], later):
         _require_equal(case.scores(other)[:3], expected, "events after a batch change its scores")
@@ -214,20 +211,14 @@ def _first_events(case: _Case) -> None:
     node = torch.tensor([4, 4, 4])
     x = torch.ones(3, case.x_dim) if case.x_dim else None
     events = EventBatch(torch.tensor([3, 4, 4]), node, torch.arange(3), x)
+    what = "the first event of a node, or an event of a node with itself, has no finite score"
     for batch_size in (1, 3):
-        for scores in case.scores(events, batch_size=batch_size):
-            _require(
-                bool(scores.isfinite().all()),
-                "the first event of a node, or an event of a node with itself, has no finite score",
-            )
+        _require_finite(case.scores(events, batch_size=batch_size), what)
 
 
 def _large_times(case: _Case) -> None:
     events = replace(case.events, t=case.events.t * 10**16)  # centuries in nanoseconds
-    for scores in case.scores(events):
-        _require(
-            bool(scores.isfinite().all()), "times of centuries give scores that are not finite"
-        )
+    _require_finite(case.scores(events), "times of centuries give scores that are not finite")
 
 
 def _absolute_time(case: _Case) -> None:
@@ -348,12 +339,6 @@ def scores_of(model: TemporalModel, batches: Iterable[Batch]) -> list[Tensor]:
     return found
 
 
-def _changed_rows(x: Tensor, start: int) -> Tensor:
-    changed = x.clone()
-    changed[start:] = 9.0
-    return changed
-
-
 def _state_of(model: TemporalModel) -> dict[str, Tensor]:
     return {} if model.state is None else model.state.state_dict()
 
@@ -361,6 +346,10 @@ def _state_of(model: TemporalModel) -> dict[str, Tensor]:
 def _require(holds: bool, what: str) -> None:
     if not holds:
         raise _Failed(what)
+
+
+def _require_finite(found: Iterable[Tensor], what: str) -> None:
+    _require(all(bool(scores.isfinite().all()) for scores in found), what)
 
 
 def _require_equal(found: Sequence[Tensor], expected: Sequence[Tensor], what: str) -> None:

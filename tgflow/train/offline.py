@@ -168,13 +168,10 @@ class OfflineTrainer:
             negatives are computed by every rank.
         task: A further task to learn and measure beside links, such as labels of events; None:
             none.
-        optimizer: A name such as "adamw", a mapping such as {"name": "sgd", "momentum": 0.9}, or a
-            function from parameters to an optimizer; None: `config.optimizer`.
-        lr_scheduler: Likewise, such as {"name": "cosine", "T_max": 10_000}, or a function from the
-            optimizer to a schedule, which is stepped after each update; None:
-            `config.lr_scheduler`.
-        loss: A name, or a function from `tgflow.Scores` to a loss; None: `config.loss`.
-        negatives: As in `ContinualTrainer`; of the log of the training events.
+        optimizer: As in `ContinualTrainer`.
+        lr_scheduler: Likewise.
+        loss: Likewise.
+        negatives: Likewise, of the log of the training events.
 
     Raises:
         ValueError: If a part has no events, fixed negatives belong to other events, `config.slices`
@@ -264,7 +261,6 @@ class OfflineTrainer:
         self._components = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
     def _labels_of(self, task: LabelTask) -> dict[TemporalGraph, EventLabels]:
-        """Return the labels of the training graph, and of the whole graph, used in evaluation."""
         graph, split, training = self.graph, self.split, self._train_plan.graph
         labels = task.labels_of(graph)
         if task.select is not None:
@@ -274,7 +270,6 @@ class OfflineTrainer:
         return {training: task.labels_of(training, labels, val_t), graph: labels}
 
     def _training_plan(self) -> Plan:
-        """Return the plan of the training events, on a graph of them alone."""
         c, graph, train = self.config, self.graph, self.split.train
         training = TemporalGraph.from_events(
             graph.log.gather(train),
@@ -528,7 +523,6 @@ class OfflineTrainer:
         return time.perf_counter(), self._learner.compute_seconds
 
     def _is_best(self, epoch: int, val: Mapping[str, float]) -> bool:
-        """Return whether an epoch is the best so far, by the metrics of rank 0."""
         best, select = self._progress.best, self._select or self.config.select
         wins = best is None or (self._peers.rank == 0 and is_better(select, val, best.val))
         choice = torch.tensor(epoch if best is None or wins else best.epoch)

@@ -89,7 +89,7 @@ class MicroBatcher:
         turn: list[Task] = []
         for events in itertools.chain([empty_events()], stream):
             if isinstance(events, LateLabels):
-                self.graph.log.late.add(events)
+                self.graph.log.add_labels(events)
                 continue
             rest = events
             while (room := self._room()) <= len(rest):

@@ -44,7 +44,7 @@ class TrainingReuse(Component):
 
     def _capacity(self, dim: int, dtype: torch.dtype) -> int:
         budget = parse_bytes(self._config.budget) // len(self._layers)
-        each = EmbeddingRing.slot_bytes(dim, dtype) + ReuseMap.SLOT_BYTES
+        each = dim * dtype.itemsize + 3 * 8 + ReuseMap.SLOT_BYTES  # of a ring, and of the map
         capacity = budget // each - 1
         if capacity < 1:
             raise ValueError(

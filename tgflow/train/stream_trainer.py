@@ -405,7 +405,6 @@ class StreamTrainer(ABC):
         yield from self.drain()
 
     def _loaded(self, tasks: Iterator[Task]) -> Any:
-        """Return the batches of tasks, prepared from the graph of this process."""
         c = self.config
         loader: Any = iter(
             Loader.of_tasks(
@@ -472,7 +471,6 @@ class StreamTrainer(ABC):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Context manager of a micro-batch, in which no other thread reads the models."""
         with ExitStack() as stack:
             for each in self._steppers:
                 stack.enter_context(each.model.lock.held())

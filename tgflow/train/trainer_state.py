@@ -88,7 +88,6 @@ def save_learner(writer: Checkpoint, learner: TrainStep, *, by_part: bool = Fals
 
 
 def _has_known_labels(log: EventLog, position: int) -> bool:
-    """Return whether some label is known, or was forgotten."""
     starts, size = range(log.first, position, log.piece), log.piece
     labels = (log.column("label", slice(at, min(at + size, position))) for at in starts)
     is_known = (label is not None and bool((label != NO_LABEL).any()) for label in labels)
@@ -155,13 +154,10 @@ def save_graph(
 
 
 def _learner_components(learner: TrainStep, *, by_part: bool = False) -> list[Component]:
-    optimizer: list[Component] = [] if learner.optimizer is None else [Optimizer(learner.optimizer)]
-    schedule = [] if learner.lr_scheduler is None else [Schedule(learner.lr_scheduler)]
-    return [*_model_components(learner.model, by_part=by_part), *optimizer, *schedule]
-
-
-def _model_components(model: TemporalModel, *, by_part: bool = False) -> list[Component]:
-    return [Parameters(model), ModelState(model.state, by_part=by_part)]
+    model, optimizer, schedule = learner.model, learner.optimizer, learner.lr_scheduler
+    found: list[Component] = [Parameters(model), ModelState(model.state, by_part=by_part)]
+    found += [] if optimizer is None else [Optimizer(optimizer)]
+    return [*found, *([] if schedule is None else [Schedule(schedule)])]
 
 
 def _save_events(writer: Checkpoint, graph: TemporalGraph, position: int) -> None:
@@ -220,9 +216,8 @@ def _load_events(reader: Checkpoint, graph: TemporalGraph) -> None:
             events = _events(piece, has_labels=has_labels)
             for end, nodes in (("src", events.src), ("dst", events.dst)):
                 if num_ids is not None and len(nodes) and (last := int(nodes.max())) >= num_ids:
-                    raise UntrustedCheckpoint(
-                        f"events.{end} has node {last}, and there are {num_ids} ids"
-                    )
+                    text = f"events.{end} has node {last}, and there are {num_ids} ids"
+                    raise UntrustedCheckpoint(text)
             start = len(graph.log)
             yield events
             if reader.path is not None:
@@ -267,13 +262,8 @@ def _load_caches(reader: Checkpoint, graph: TemporalGraph) -> None:
     for name, cache in caches_of(graph).items():
         kinds = read_as(dict[str, Any], reader.meta.get(_CACHES, {}), _CACHES)
         if kinds.get(name) == {"policy": cache.policy, "capacity": cache.capacity}:
-            held = reader.get(f"cache_{name}")
-            for column in (held["ids"], held["keys"]):
-                if column.dtype != torch.int64 or column.shape != (cache.capacity,):
-                    raise ValueError(
-                        f"a cache of {cache.capacity} rows cannot hold {column.dtype} "
-                        f"{list(column.shape)}"
-                    )
+            held, slots = reader.get(f"cache_{name}"), torch.zeros(cache.capacity).long()
+            check_like(f"cache_{name}", held, {"ids": slots, "keys": slots})
             ids = held["ids"][held["ids"] != -1]
             if bool((ids < 0).any()) or len(ids.unique()) < len(ids):  # type: ignore[no-untyped-call]
                 raise ValueError("a cache must hold existing rows, each once")
@@ -307,21 +297,13 @@ def graph_of(
     table: GraphPlacement = "host",
     directory: str | PathLike[str] | None = None,
 ) -> TemporalGraph:
-    """Return the graph of a checkpoint's events and mutations.
+    """Return the graph of a checkpoint's events and mutations; options as in `TemporalGraph`.
 
-    Args:
-        checkpoint: A trainer's.
-        trainer: Its required trainer ("continual", "offline" or "compare"); None: any.
-        edge_x: Table to load the edge features into: an empty one, or the one on disk whose rows
-            the checkpoint counts; further rows are truncated. A cache in front of it is restored if
-            its policy and capacity are the same. None: host memory.
-        node_x: Table to load the node features into, if there are any: an empty one, or one that
-            has them, and possibly more; caches as above. None: host memory.
-        device: Device of its neighborhoods, as in `TemporalGraph`.
-        device_budget: As in `TemporalGraph`.
-        shard: As in `TemporalGraph`. Checkpoints have all events, even of sharded graphs.
-        table: As in `TemporalGraph`.
-        directory: Likewise.
+    Of the required `trainer` ("continual", "offline" or "compare"), or of any. Edge features are
+    loaded into `edge_x`: an empty table, or the one on disk whose rows the checkpoint counts;
+    further rows are truncated. Node features into `node_x`: an empty one, or one that has them, and
+    possibly more. None: host memory. A cache in front of a table is restored if its policy and
+    capacity are the same. Checkpoints have all events, even of sharded graphs.
 
     Raises:
         CheckpointError: If it is another trainer's, has no events, or has mutations that do not fit
@@ -386,7 +368,7 @@ def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoi
 
 
 def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
-    _load(_model_components(model), checkpoint)
+    _load([Parameters(model), ModelState(model.state)], checkpoint)
 
 
 def load_model_before_labels(model: TemporalModel, checkpoint: Checkpoint) -> None:
@@ -449,11 +431,8 @@ def load_rows(reader: Checkpoint, name: str, table: Table, *, follows_log: bool)
             f"{_TITLES[name]} are float32 of width {dim}, the table's are {table.dtype} "
             f"of width {table.dim}"
         )
-    mark, file, backing = (
-        reader.get(f"{name}_mark"),
-        file_of(reader.meta, name),
-        _backing_file(table),
-    )
+    mark, file = reader.get(f"{name}_mark"), file_of(reader.meta, name)
+    backing = _backing_file(table)
     check_like(name, mark, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
     rows, first = int(mark["rows"]), read_natural(reader.meta, "first") if name == "edge_x" else 0
     if rows and not len(table) and not (backing is not None and same_file(backing.path, file)):

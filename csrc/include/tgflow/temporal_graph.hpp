@@ -37,8 +37,6 @@ class TemporalGraph {
   int64_t remove(const eid_t* eid, int64_t size);
   /// Removes every event from `src` to `dst`, and back if neighbors are mutual.
   int64_t remove_pair(node_t src, node_t dst);
-  /// Removes every event of a node. Reads the whole log.
-  int64_t remove_node(node_t v);
   /// Removes entries before `min_t`, and each node's oldest until it has at most `max_count`.
   int64_t retain(tick_t min_t, int64_t max_count);
   void compact();

@@ -44,7 +44,7 @@ class LinearPairs(tg.TemporalModel):
     """A linear score of the pair features."""
 
     fanouts, strategy, reads_nodes = (), "recent", False
-    counts = numbers_of(["recency"])
+    counts = numbers_of(("recency",))
 
     def __init__(self):
         super().__init__()

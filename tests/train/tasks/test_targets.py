@@ -67,7 +67,7 @@ class LateScan:
                 label = NO_LABEL if torch.rand((), generator=g) < 0.2 else label
                 now = int(self.events.t[at - 1])
                 t = now + int(torch.randint(-6, 4, (), generator=g))
-                if graph.log.late.add(LateLabels([eid], [label], [t])).repeated == 0:
+                if graph.log.add_labels(LateLabels([eid], [label], [t])).repeated == 0:
                     self.entries.append((eid, label, t, at))
             if at < 40:
                 graph.append(self.events[at : at + 1])
@@ -151,7 +151,7 @@ def test_labels_within_a_horizon_are_those_of_a_log_of_the_later_events(seed):
         for at in range(since, 41):
             for eid, label, t, written in made.entries:
                 if written == at and eid >= since:
-                    rest.log.late.add(LateLabels([eid - since], [label], [t]))
+                    rest.log.add_labels(LateLabels([eid - since], [label], [t]))
             if at < 40:
                 rest.append(made.events[at : at + 1])
         alone = LabelHistory(rest, 3, 2, dict(made.history.codes)).past(torch.arange(40 - since))
@@ -171,7 +171,7 @@ def test_what_is_kept_of_labels_is_bounded_by_the_horizon(monkeypatch):
         own = events.label.where(~is_late, NO_LABEL)
         graph.append(replace(with_labels(events, own), t=events.t + start * 10))
         eid = start + is_late.nonzero().flatten()
-        graph.log.late.add(LateLabels(eid, events.label[is_late], graph.log.gather(eid).t + 200))
+        graph.log.add_labels(LateLabels(eid, events.label[is_late], graph.log.gather(eid).t + 200))
         history.past(torch.arange(start, start + num), graph.since(start))
         graph.forget_outside(start)
         late = graph.log.late

@@ -139,16 +139,9 @@ class DeviceCache:
             raise ValueError(f"a gather has at most {_MOST} ids, got {size}")
         source, admit = ids.new_empty(2, size, dtype=torch.int32).unbind(0)
         found = Lookup(ids, source, admit, ids.new_empty(size))
-        batch = _Batch(
-            ids.data_ptr(),
-            size,
-            len(self._table),
-            0 if view is None else view.address,
-            source.data_ptr(),
-            admit.data_ptr(),
-            found.miss.data_ptr(),
-            purpose,
-        )
+        places = (x.data_ptr() for x in (source, admit, found.miss))
+        table = len(self._table), 0 if view is None else view.address
+        batch = _Batch(ids.data_ptr(), size, *table, *places, purpose)
         self._clock += 1
         self._launch("cache_look_up", size, batch)
         self._launch("cache_admit", size, batch)
@@ -177,13 +170,8 @@ class DeviceCache:
             return
         width = write_width(self._row_bytes | out.data_ptr())
         lanes = min(1 << (self._row_bytes // width - 1).bit_length(), 32)
-        args = _Copy(
-            0 if source is None else source.data_ptr(),
-            0 if admit is None else admit.data_ptr(),
-            size,
-            out.data_ptr(),
-            lanes,
-        )
+        slots = (0 if x is None else x.data_ptr() for x in (source, admit))
+        args = _Copy(*slots, size, out.data_ptr(), lanes)
         blocks = min(-(-size * lanes // _THREADS), self.gpu.multiprocessors * _BLOCKS)
         self.gpu.kernels.launch(f"cache_copy_by_{width}", blocks, _THREADS, self._args(), args)
 

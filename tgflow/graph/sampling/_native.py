@@ -37,19 +37,8 @@ def expand_frontier(
     out_nodes = torch.empty(num * (k + 1), dtype=torch.int64)
     out_t = torch.empty_like(out_nodes) if by_time else None
     out_position = torch.empty_like(out_nodes) if by_position else None
-    size = _core.expand_frontier(
-        *targets,
-        nodes,
-        t,
-        seconds_per_tick,
-        out_nodes,
-        out_t,
-        out_position,
-        target,
-        neighbor,
-        mask,
-        dt,
-    )
+    below, block = (out_nodes, out_t, out_position), (target, neighbor, mask, dt)
+    size = _core.expand_frontier(*targets, nodes, t, seconds_per_tick, *below, *block)
     times = None if out_t is None else out_t[:size]
     positions = None if out_position is None else out_position[:size]
-    return (target, neighbor, mask, dt), (out_nodes[:size], times, positions)
+    return block, (out_nodes[:size], times, positions)

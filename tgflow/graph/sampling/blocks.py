@@ -84,22 +84,17 @@ def to_dgl(hops: Hops) -> list[Any]:
         >>> [block.num_dst_nodes() for block in tg.sampling.to_dgl(hops)]
         [3, 1]
     """
-    dgl = import_dgl()
-    return [_dgl_block(dgl, block) for block in to_blocks(hops)]
-
-
-def _dgl_block(dgl: Any, block: BipartiteBlock) -> Any:
-    made = dgl.create_block(
-        (block.source, block.target),
-        num_src_nodes=len(block.nodes),
-        num_dst_nodes=block.num_targets,
-    )
-    made.srcdata[dgl.NID], made.srcdata["t"] = block.nodes, block.t
-    made.dstdata[dgl.NID] = block.nodes[: block.num_targets]
-    made.dstdata["t"] = block.t[: block.num_targets]
-    made.edata[dgl.EID] = block.eid
-    made.edata["t"], made.edata["dt"] = block.edge_t, block.dt
-    return made
+    dgl, found = import_dgl(), []
+    for block in to_blocks(hops):
+        num, num_dst = len(block.nodes), block.num_targets
+        ends = block.source, block.target
+        made = dgl.create_block(ends, num_src_nodes=num, num_dst_nodes=num_dst)
+        made.srcdata[dgl.NID], made.srcdata["t"] = block.nodes, block.t
+        made.dstdata[dgl.NID], made.dstdata["t"] = block.nodes[:num_dst], block.t[:num_dst]
+        made.edata[dgl.EID] = block.eid
+        made.edata["t"], made.edata["dt"] = block.edge_t, block.dt
+        found.append(made)
+    return found
 
 
 def import_dgl() -> Any:

@@ -208,7 +208,6 @@ def hop_by_hop(
         roots: The first hop's targets, distinct where `dedup`.
         as_of: None: see events below each query's `position`, or where it has none, all.
         rows: The row of each query in the roots; None: the queries are its rows.
-        dedup: Whether equal queries of a frontier are merged.
         by_time: Whether rows of the lowest frontier that differ only in time stay separate.
         by_position: Likewise for rows that differ only in position.
         params: On a GPU int64 `[H, 5]`, contiguous: per hop the values of `Queries.params`, which
@@ -238,14 +237,8 @@ def hop_by_hop(
             found = found.neighbors
         link: Callable[[], Block]
         if below is None:
-            block, below = expand(
-                frontier,
-                found,
-                seconds_per_tick,
-                gpu,
-                by_time=by_time or not lowest,
-                by_position=by_position or not lowest,
-            )
+            how = {"by_time": by_time or not lowest, "by_position": by_position or not lowest}
+            block, below = expand(frontier, found, seconds_per_tick, gpu, **how)
             link = partial(_known, block if reused is None else replace(block, reused=reused))
         else:
             link = partial(chain, frontier, found, seconds_per_tick)

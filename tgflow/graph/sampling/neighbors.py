@@ -97,17 +97,9 @@ def uniform_neighbors(
         >>> sorted(found.nodes[0].tolist())
         [2, 3]
     """
+    sampler = _UNIFORM
     return sample_neighbors(
-        graph,
-        _UNIFORM,
-        nodes,
-        t,
-        k,
-        key=key,
-        as_of=as_of,
-        since=since,
-        relations=relations,
-        out=out,
+        graph, sampler, nodes, t, k, key=key, as_of=as_of, since=since, relations=relations, out=out
     )
 
 

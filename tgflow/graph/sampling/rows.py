@@ -66,7 +66,7 @@ def sample_neighbors(
         as_of = _column("as_of", as_of, size, device)
     if rows is not None:
         rows = _column("rows", rows, size, device)
-    bits = None if relations is None else graph.relation_bits(relations)
+    bits = None if relations is None else graph.relation_bits(tuple(relations), device)
     if out is None:
         out = Neighbors.empty(size, k, device)
     else:

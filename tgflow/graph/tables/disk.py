@@ -26,7 +26,11 @@ class DiskRows(RowStorage):
         self.row_bytes = row_bytes
         if "\0" in str(path):
             raise ValueError(f"path holds a null byte: {str(path)!r}")
-        named, is_new = (_temporary(), True) if path is None else (path, not path.exists())
+        named, is_new = path, path is None or not path.exists()
+        if named is None:
+            descriptor, name = tempfile.mkstemp(suffix=".rows")
+            os.close(descriptor)
+            named = Path(name)
         self._file: _native.RowFile | None = _native.RowFile(str(named), row_bytes, kind)
         try:
             self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, "auto")
@@ -100,9 +104,3 @@ class DiskRows(RowStorage):
                 self._file.settle()
         finally:
             self._reader = self._file = None
-
-
-def _temporary() -> Path:
-    descriptor, name = tempfile.mkstemp(suffix=".rows")
-    os.close(descriptor)
-    return Path(name)

@@ -106,7 +106,8 @@ class DeviceRows(RowStorage):
         self._view.check()
         device = self.gpu.device
         if ids.device != device:
-            _check_ids(ids, size)
+            if (most := int(ids.max())) >= size:
+                raise IndexError(f"id {most} is not in a table of {size} rows")
             there = torch.empty(out.shape, dtype=out.dtype, device=device)
             self.gather(ids.to(device), there, size)
             out.copy_(there)
@@ -131,12 +132,6 @@ class DeviceRows(RowStorage):
         self._view.check()
         self._bytes, self._base = self._bytes[:0], 0
         self._publish(0)
-
-
-def _check_ids(ids: Tensor, size: int) -> None:
-    most = int(ids.max())
-    if most >= size:
-        raise IndexError(f"id {most} is not in a table of {size} rows")
 
 
 _PAGES = 2 << 20

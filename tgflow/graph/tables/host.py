@@ -29,7 +29,8 @@ class HostRows(RowStorage):
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
-        self._memory: _native.ReservedMemory | None = _native.ReservedMemory(_address_space())
+        addresses = min(max(_GROWTH * _machine_memory(), _LEAST_ADDRESSES), _MOST_ADDRESSES)
+        self._memory: _native.ReservedMemory | None = _native.ReservedMemory(addresses)
         self._limit = memory_limit()
         self._bytes = torch.empty(0, dtype=torch.uint8)  # the committed part
         self.first = self.base = self._held = 0
@@ -125,10 +126,6 @@ def memory_limit() -> int:
             if limit < _MOST_ADDRESSES:
                 return limit
     return _machine_memory()
-
-
-def _address_space() -> int:
-    return min(max(_GROWTH * _machine_memory(), _LEAST_ADDRESSES), _MOST_ADDRESSES)
 
 
 def _machine_memory() -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Table(Protocol):
-    """Rows of one width and dtype by id: the interface that a graph reads features from.
+    """What a graph reads features from: a `FeatureTable`, which documents it, or one in front.
 
     The placement never changes a result: every implementation returns the same bytes for the
     same ids, raises the same errors, and is unchanged if it raises. Ids count from 0 in the
@@ -26,21 +26,13 @@ class Table(Protocol):
     """
 
     @property
-    def dim(self) -> int:
-        """Width of a row."""
-
+    def dim(self) -> int: ...
     @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the elements."""
-
+    def dtype(self) -> torch.dtype: ...
     @property
-    def placement(self) -> str:
-        """Current placement, for display and for choices that change no result."""
-
+    def placement(self) -> str: ...
     @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-
+    def nbytes(self) -> int: ...
     @property
     def base(self) -> Table:
         """The table that stores the rows: itself, or the one behind caches and views."""
@@ -50,39 +42,14 @@ class Table(Protocol):
         """The file that holds exactly these rows and outlives the process; None without one."""
 
     def __len__(self) -> int: ...
-
-    def check(self, rows: Tensor) -> None:
-        """Raise ValueError unless `rows`, `[N, dim]`, can be appended."""
-
-    def append(self, rows: Tensor) -> int:
-        """Add rows, all or none, and return the first one's id."""
-
-    def truncate(self, size: int) -> None:
-        """Keep only the first `size` rows, for example to rewind to a checkpoint."""
-
-    def forget(self, first: int) -> None:
-        """Free the rows before id `first`, which must not be asked for again; ids stay the same.
-
-        A table with fewer rows continues with id `first`.
-        """
-
-    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the rows of int64 ids `[...]` as `[..., dim]` on their device; -1 gives zeros.
-
-        Raises:
-            IndexError: If an id is not below `len(self)`; at once, or, where ids are on a GPU, at a
-                later call.
-            ValueError: If `ids` or `out` has another dtype, shape or device.
-        """
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Return the rows `[start, stop)` on the CPU."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return a description of the table, JSON-serializable; sizes in bytes."""
-
-    def close(self) -> None:
-        """Release all resources, once running reads are done."""
+    def check(self, rows: Tensor) -> None: ...
+    def append(self, rows: Tensor) -> int: ...
+    def truncate(self, size: int) -> None: ...
+    def forget(self, first: int) -> None: ...
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor: ...
+    def read(self, start: int, stop: int) -> Tensor: ...
+    def describe(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
 
 
 class TableInFront:
@@ -92,22 +59,18 @@ class TableInFront:
 
     @property
     def dim(self) -> int:
-        """Width of a row."""
         return self.table.dim
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of the elements."""
         return self.table.dtype
 
     @property
     def placement(self) -> str:
-        """Placement of the rows behind."""
         return self.table.placement
 
     @property
     def base(self) -> Table:
-        """The table that stores the rows."""
         return self.table.base
 
 
@@ -221,12 +184,7 @@ def check_ids(ids: Tensor) -> None:
 
 
 def out_for(ids: Tensor, out: Tensor | None, dim: int, dtype: torch.dtype) -> Tensor:
-    """Return the output for the rows of `ids`: `out` if it is valid, else a new tensor.
-
-    Raises:
-        ValueError: If `out` has another dtype, shape or device, or shares memory with the ids,
-            which the rows would overwrite.
-    """
+    """Return the output for the rows of `ids`: a new tensor, or `out`; ValueError if invalid."""
     shape = (*ids.shape, dim)
     if out is None:
         return torch.empty(shape, dtype=dtype, device=ids.device)

@@ -29,10 +29,8 @@ _WIDEST = 20.0
 class LabelFigures:
     """Accumulates predicted labels, equally weighted; intervals take events as independent.
 
-    Args:
-        num_classes: Number of classes.
-        pooled: Whether to keep all scores; otherwise the first `EXACT`, of 9 bytes each, and bins
-            of equal width, which intervals, calibration and recent figures are of.
+    Keeps all scores if `pooled`, or else the first `EXACT`, of 9 bytes each, and bins of equal
+    width, which intervals, calibration and recent figures are of.
     """
 
     def __init__(self, num_classes: int, *, pooled: bool) -> None:
@@ -127,7 +125,6 @@ class LabelFigures:
 
     @property
     def has_any(self) -> bool:
-        """Whether any label was known."""
         return bool(self._cells.any() or self._bins.any())
 
     @property
@@ -185,7 +182,6 @@ def macro_f1_of(cells: NDArray[np.int64]) -> float:
 
 
 def _ends(cells: NDArray[np.int64]) -> dict[str, float]:
-    """Return the 95 % intervals of accuracy and macro-F1 over resampled events."""
     generator, size = np.random.default_rng(0), len(cells)
     place = np.flatnonzero(cells)
     share = cells.flat[place] / cells.sum()
@@ -244,7 +240,6 @@ def _variance(values: NDArray[np.float64], counts: NDArray[np.float64]) -> float
 
 
 def ap_interval(counts: Counts) -> tuple[float, float]:
-    """Return the 95 % interval of the AP over resampled positives and negatives."""
     generator = np.random.default_rng(0)
     kept = counts[:, counts.sum(axis=0) > 0]
     drawn = [
@@ -277,7 +272,6 @@ def precision_at(counts: Counts, num: Sequence[int]) -> NDArray[np.float64]:
 
 
 def _aps(negative: NDArray[Any], positive: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the average precision of each row of counts, `[R, G]`, as in scikit-learn."""
     true = np.cumsum(positive[:, ::-1], axis=1)
     found = true + np.cumsum(negative[:, ::-1], axis=1)
     precision = true / np.where(found > 0, found, 1)

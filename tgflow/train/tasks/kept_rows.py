@@ -81,7 +81,6 @@ class KeptRows(Component):
         return {name: x.view(dtype).view(-1, width) for (name, (width, dtype)), x in parts}
 
     def read(self, eid: Tensor) -> Tensors:
-        """Return copies of the rows of events that are kept, at positions `[N]`."""
         number, place = eid // self._size, eid % self._size
         found = self._empty(len(eid))
         for each in np.unique(number.numpy()).tolist():
@@ -111,7 +110,6 @@ class KeptRows(Component):
         put_pieces(writer, self.name, self._size, self.stop, read, first=begin, volatile=volatile)
 
     def load(self, reader: Checkpoint) -> None:
-        """Load the rows that there is room for."""
         if self.name not in reader.meta:
             return
         noted = read_as(dict[str, int], reader.meta[self.name], self.name)

@@ -152,7 +152,6 @@ def embeds(kind: Any) -> bool:
 
 
 def check_embeds(model: TemporalModel) -> None:
-    """Raise ValueError if a model makes no embeddings of single nodes."""
     if not embeds(type(model)):
         raise ValueError(
             f"{type(model).__name__} makes no embeddings of single nodes, which labels are "
@@ -243,7 +242,6 @@ class EventLabels:
         return logits[:, code] - others.logsumexp(1)
 
     def _are_known(self, batch: Batch) -> Tensor:
-        """Return a mask of the labels known when a batch is learned, bool `[B]`."""
         t = batch.host.t
         if self.task.config.label_delay is None:
             return torch.ones(len(t), dtype=torch.bool)
@@ -365,7 +363,6 @@ class EventFigures(Component):
         return tuple({} if x is None else self._named({"ap": x}) for x in (recent, whole))
 
     def result(self, *, with_intervals: bool) -> dict[str, float]:
-        """Return the figures so far, with intervals if requested."""
         return self._named(self._own.result(with_intervals=with_intervals) | self.late())
 
     def late(self) -> dict[str, float]:
@@ -456,7 +453,6 @@ class EventFigures(Component):
 
     @property
     def _has_late(self) -> bool:
-        """Whether a label was not known at once."""
         return self._said.first is not None or int(self._late[_SEEN]) > 0
 
 

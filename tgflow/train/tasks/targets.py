@@ -201,7 +201,6 @@ class LabelHistory(Component):
         return self._late_classes(eid, at, own)
 
     def _own(self, eid: Tensor) -> Tensor:
-        """Return the classes of events by their own labels; -1: not known, or forgotten."""
         return torch.where(self._classes.has(eid), self._classes.at(eid)[0].long(), -1)
 
     def _late_classes(self, eid: Tensor, at: int | Tensor, own: Tensor) -> Tensor:
@@ -253,7 +252,6 @@ class LabelHistory(Component):
         return self._labeled.first + int(torch.searchsorted(self._labeled.all[0], position))
 
     def labeled(self, index: Tensor) -> Tensor:
-        """Return the events with own labels at places in their order."""
         return index if self._labeled is None else self._labeled.at(index)[0]
 
     def late_classes(self, places: Tensor) -> Tensor:
@@ -272,7 +270,6 @@ class LabelHistory(Component):
         return torch.where((own < 0) & (place >= 0), first, own)
 
     def late(self, places: Tensor) -> Tensor:
-        """Return the events of late labels at places in the order in which they became known."""
         return self._log.late.known(places).eid
 
     def past(self, eid: Tensor, since: int = 0) -> tuple[Tensor, Tensor]:
