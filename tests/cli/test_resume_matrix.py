@@ -35,14 +35,8 @@ FRAUD = ("--task", "edge", "--target", "fraud", "--positive-label", "bad")
 BY_ID = ("--event-id", "id", "--label-stream", "ids.csv")
 BY_EDGE = ("--label-stream", "edges.csv", "--label-column", "time=found_at")
 ALERTS = ("--label-delay", "10m", "--alert-budget", 4, "--replay-ratio", 1)
-NODES = (
-    "--node-features",
-    "nodes.parquet",
-    "--set",
-    "graph.node_id=who",
-    "--feature-scale",
-    "auto",
-)
+NODES = ("--node-features", "nodes.parquet", "--set", "graph.node_id=who")
+NODES += ("--feature-scale", "auto")
 COMPARED = ("--models", "jodie,tgn+pairs,slow=jodie", "--model-set", "slow.learning_rate=0.0001")
 TWO_SEEDS = (*AMOUNT, "--edge-table", "disk", "--seeds", 2)
 FORGETS = ("--seeds", 1, "--horizon-events", 160)

@@ -34,16 +34,8 @@ def run(tgflow, tmp_path):
     lines = [f"acc_{i % 9},shop_{i * i % 7},{1_600_000 + i}.5,pay-{i}" for i in range(SIZE)]
     stream = tmp_path / "pay.csv"
     stream.write_text("\n".join(["src,dst,t,id", *lines, *["acc_1,shop_1,soon,pay-x"] * 3]) + "\n")
-    flags = (
-        "--event-id",
-        "id",
-        "--time-unit",
-        "s",
-        "--set",
-        "stream.tick_unit=ms",
-        "--id-kind",
-        "string",
-    )
+    flags = ("--event-id", "id", "--time-unit", "s", "--id-kind", "string")
+    flags += ("--set", "stream.tick_unit=ms")
     return lambda *more: tgflow("run", "-s", stream, "-o", "out", *flags, *SMALL, *more)
 
 

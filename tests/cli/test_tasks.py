@@ -318,18 +318,8 @@ def test_score_rows_have_the_predicted_label(tgflow, tmp_path, ending):
         shop = rng.randrange(9)
         lines.append(f"a{rng.randrange(20)},s{shop},{60 * i},{('cash', 'card', 'wire')[shop % 3]}")
     (tmp_path / "shops.csv").write_text("\n".join(["src,dst,t,kind", *lines]) + "\n")
-    kinds = (
-        "--task",
-        "edge",
-        "--target",
-        "kind",
-        "--classes",
-        3,
-        "--lr",
-        0.01,
-        "--set",
-        "learning.updates=3",
-    )
+    kinds = ("--task", "edge", "--target", "kind", "--classes", 3, "--lr", 0.01)
+    kinds += ("--set", "learning.updates=3")
     ran = tgflow("run", "-s", "shops.csv", *kinds, *SMALL, "--scores", f"whole.{ending}")
     assert ran.code == 0, ran.err
     rows = rows_of(f"whole.{ending}")
