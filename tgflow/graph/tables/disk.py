@@ -22,7 +22,9 @@ class DiskRows(RowStorage):
 
     placement = "disk"
 
-    def __init__(self, row_bytes: int, kind: str, path: Path | None, budget: int) -> None:
+    def __init__(
+        self, row_bytes: int, kind: str, path: Path | None, budget: int, reads: str = "auto"
+    ) -> None:
         self.row_bytes = row_bytes
         if "\0" in str(path):
             raise ValueError(f"path holds a null byte: {str(path)!r}")
@@ -33,7 +35,7 @@ class DiskRows(RowStorage):
             named = Path(name)
         self._file: _native.RowFile | None = _native.RowFile(str(named), row_bytes, kind)
         try:
-            self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, "auto")
+            self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, reads)
         except BaseException:
             if is_new:
                 named.unlink()
