@@ -249,7 +249,7 @@ TemporalGraph.__init__ direction=core.Direction.directed device_budget=4096|not:
   first_part=20|not:-1,21,64 num_parts=44|not:0,45 first=5|not:-1,MAX folder='.'|optional
 TemporalGraph.check @grown() {EVENTS} allow_late=False
 TemporalGraph.append @grown() {EVENTS} allow_late=True
-TemporalGraph.record @grown() {EVENTS}
+TemporalGraph.stage @grown() {EVENTS} allow_late=True rows=i64(4,3)|optional
 TemporalGraph.remove @grown() eid=ids(0,2,1)|in:0,3|any_length
 TemporalGraph.remove_pair @grown() src=MIN dst=MAX
 TemporalGraph.remove_node @grown() v=MAX
