@@ -10,6 +10,7 @@ from tgflow.checkpoint import Checkpoint, Component
 from tgflow.report.callbacks import FigureCallback, TensorBoard
 from tgflow.report.label_figures import class_of
 from tgflow.run.records import BOARD
+from tgflow.train.observe import StepRecord
 
 MAX_BYTES = 64 << 20
 """Size at which the event files of TensorBoard are rotated."""
@@ -23,6 +24,10 @@ class RunLogger(FigureCallback, Component):
         self._board = (
             None if kind is None else TensorBoard(path / BOARD, step=step, max_bytes=MAX_BYTES)
         )
+
+    def on_step(self, record: StepRecord) -> None:
+        if self._board is not None:
+            super().on_step(record)
 
     def log(self, step: int, record: Mapping[str, Any]) -> None:
         """Log figures; names of those of the positive label end in it: `edge.ap.is_fraud=1`."""
