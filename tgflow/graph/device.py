@@ -36,11 +36,8 @@ class DeviceGraph:
         self._directed = direction == "directed"
         self._store = DeviceStore(gpu, self._directed, budget, shard, first)
         self._writing = threading.Lock()
-
-    @property
-    def position(self) -> int:
+        self.position = first
         """Events that samplers launched from now on see."""
-        return self._store.position
 
     def check(self, events: EventBatch, allow_late: bool) -> None:
         """Raise ValueError if the events cannot be appended."""
@@ -66,6 +63,7 @@ class DeviceGraph:
                 self._store.reserve(len(events), stage, relations is not None)
                 self._host.record()
                 self._store.commit(end)
+            self.position = end
             return first
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:

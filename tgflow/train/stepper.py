@@ -282,11 +282,8 @@ class Stepper:
         )
         values: dict[tuple[int, str], Tensor] = {}
         for update, scores, loss in self._scored:
-            found = scores.named()
-            for name in found:
-                values[update, name] = found[name]
-            if loss is not None:
-                values[update, "loss"] = loss
+            found = scores.named() | ({} if loss is None else {"loss": loss})
+            values |= {(update, name): x for name, x in found.items()}
         self._results.put(step, values)
         self._scored, self._predicted, self._learned = [], None, None
         self.learner.has_changed = False
