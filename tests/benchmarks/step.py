@@ -50,11 +50,10 @@ REST = "Python and the rest"
 HOST_PARTS = {
     "append": (TemporalGraph, ("append",)),
     "draws": (Draws, ("fill",)),
-    "step": (Stepper, ("predict", "learn", "store", "finish")),
     "metrics": (Stepper, ("collect",)),
 }
 """Parts of the host's time, as methods that do not call each other; the rest is the loader's."""
-HOST_REST = "loader, packing and records"
+HOST_REST = "steps, packing and loader"
 HOST_MS = {
     ("no pair features", "CPU"): 1.5,
     ("no pair features", "GIL"): 0.4,
@@ -104,7 +103,7 @@ def host_rows(options: Options) -> list[Row]:
         params: Params = {"batch": ContinualConfig().batch_size, "model": model}
         for kind, ms in _in_process("host", model).items():
             target = HOST_MS.get((model, kind))
-            rows.append(Row("host, micro-batch", ms, "ms", {**params, "kind": kind}, target))
+            rows.append(Row(f"host, micro-batch, {kind}", ms, "ms", params, target))
     return rows
 
 
