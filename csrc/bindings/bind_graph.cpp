@@ -1,6 +1,10 @@
 #include <pybind11/numpy.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "bindings.hpp"
 #include "tgflow/event_log.hpp"
@@ -134,11 +138,14 @@ int64_t append(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst,
   return graph.append(events_of(src, dst, t, relation), allow_late);
 }
 
-int64_t record(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
-               const OptionalTensor& relation) {
+std::pair<int64_t, int64_t> stage(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst,
+                                  const TensorArg& t, const OptionalTensor& relation, bool allow_late,
+                                  const OptionalTensor& rows) {
   const tgflow::Events events = events_of(src, dst, t, relation);
-  graph.check(events, true);
-  return graph.record(events);
+  const int64_t columns = relation ? 4 : 3;
+  const auto largest =
+      graph.stage(events, allow_late, data_or_null<int64_t>(rows, "rows", {columns, events.size}));
+  return {largest.src, largest.dst};
 }
 
 int64_t remove_events(TemporalGraph& graph, const TensorArg& eid) {
@@ -241,7 +248,9 @@ void bind_graph(py::module_& m) {
            py::arg("allow_late"), no_gil)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
            py::arg("allow_late"), no_gil)
-      .def("record", &record, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"), no_gil)
+      .def("stage", &stage, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("relation"),
+           py::arg("allow_late"), py::arg("rows"), no_gil)
+      .def("record", &TemporalGraph::record, no_gil)
       .def("check_relations", &TemporalGraph::check_relations)
       .def("remove", &remove_events, py::arg("eid"), no_gil)
       .def("remove_pair", &TemporalGraph::remove_pair, py::arg("src"), py::arg("dst"), no_gil)

@@ -92,6 +92,13 @@ class TensorArg {
     return static_cast<T*>(data_);
   }
 
+  /// The first element of a tensor of any shape and strides.
+  template <typename T>
+  T* strided(const char* name) const {
+    check(name, dtype_of<T>(), {"..."}, true, !std::is_const_v<T>, false);
+    return static_cast<T*>(data_);
+  }
+
   /// A contiguous tensor of one dimension.
   template <typename T>
   Span<T> vector(const char* name) const {

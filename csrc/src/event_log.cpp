@@ -1,9 +1,12 @@
 #include "tgflow/event_log.hpp"
 
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "tgflow/thread_pool.hpp"
 
 namespace tgflow {
 
@@ -36,6 +39,39 @@ void append_column(ReservedArray<int64_t>& column, int64_t at, const int64_t* va
   column.grow(at + size);
   std::memcpy(column.data() + at, values, static_cast<size_t>(size) * sizeof(int64_t));
 }
+
+/// What decides whether events are valid, apart from the log.
+struct Summary {
+  uint64_t ids = 0, relations = 0;  ///< Bits that one of them has.
+  bool is_sorted = true;
+  Largest largest;
+
+  bool is_valid() const {
+    return is_sorted && ids <= static_cast<uint64_t>(kMaxNode) && relations < kNumRelations;
+  }
+  void add(const Events& events, int64_t begin, int64_t end) {
+    bool falls = begin > 0 && events.t[begin] < events.t[begin - 1];
+    for (int64_t i = begin; i < end; ++i) {
+      ids |= static_cast<uint64_t>(events.src[i]) | static_cast<uint64_t>(events.dst[i]);
+      largest.src = std::max(largest.src, events.src[i]);
+      largest.dst = std::max(largest.dst, events.dst[i]);
+    }
+    for (int64_t i = begin + 1; i < end; ++i) falls |= events.t[i] < events.t[i - 1];
+    for (int64_t i = begin; events.relation != nullptr && i < end; ++i) {
+      relations |= static_cast<uint64_t>(events.relation[i]);
+    }
+    is_sorted = is_sorted && !falls;
+  }
+  void add(const Summary& other) {
+    ids |= other.ids;
+    relations |= other.relations;
+    is_sorted = is_sorted && other.is_sorted;
+    largest = {std::max(largest.src, other.largest.src), std::max(largest.dst, other.largest.dst)};
+  }
+};
+
+constexpr int64_t kGrain = 1 << 15;  // events that pay for waking a thread
+constexpr int64_t kPiece = 1 << 10;  // events whose columns stay in the nearest cache
 
 }  // namespace
 
@@ -81,20 +117,58 @@ void EventLog::check(const Events& events, bool may_be_late) const {
   }
 }
 
-eid_t EventLog::append(const Events& events) {
+bool EventLog::follows(const Events& events, bool may_be_late) const {
+  if (events.size == 0) return true;
+  const bool has_columns = size() == first() || has_relation() == (events.relation != nullptr);
+  return has_columns && (may_be_late || events.t[0] >= clock());
+}
+
+Largest EventLog::stage(const Events& events, bool may_be_late, int64_t* rows) {
+  Summary all;
+  num_staged_ = 0;
+  if (!follows(events, may_be_late)) check(events, may_be_late);  // throws
   const int64_t at = size();
-  if (events.size == 0) return at;
-  if (at == first())
+  if (at == first() && events.size > 0)
     relation_ = events.relation ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents, disk_) : nullptr;
-  append_column(src_, at, events.src, events.size);
-  append_column(dst_, at, events.dst, events.size);
-  append_column(t_, at, events.t, events.size);
-  if (relation_) append_column(*relation_, at, events.relation, events.size);
-  append_clock(events);
-  const node_t largest = std::max(*std::max_element(events.src, events.src + events.size),
-                                  *std::max_element(events.dst, events.dst + events.size));
+  ReservedArray<int64_t>* const columns[] = {&src_, &dst_, &t_, relation_.get()};
+  const int64_t* const from[] = {events.src, events.dst, events.t, events.relation};
+  for (int c = 0; c < 4; ++c)
+    if (from[c] != nullptr && events.size > 0) columns[c]->grow(at + events.size);
+  std::mutex mutex;
+  parallel_for(events.size, kGrain, [&](int64_t begin, int64_t end) {
+    Summary some;
+    for (int64_t i = begin; i < end; i += kPiece) {
+      const int64_t num = std::min(kPiece, end - i);
+      some.add(events, i, i + num);
+      for (int c = 0; c < 4; ++c) {
+        if (from[c] == nullptr) continue;
+        const size_t bytes = static_cast<size_t>(num) * sizeof(int64_t);
+        std::memcpy(columns[c]->data() + at + i, from[c] + i, bytes);
+        if (rows != nullptr) std::memcpy(rows + c * events.size + i, from[c] + i, bytes);
+      }
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    all.add(some);
+  });
+  if (!all.is_valid()) check(events, may_be_late);  // throws
+  num_staged_ = events.size;
+  return largest_staged_ = all.largest;
+}
+
+Events EventLog::staged() const {
+  const int64_t at = size();
+  const int64_t* const relation = relation_ ? relation_->data() + at : nullptr;
+  return {src_.data() + at, dst_.data() + at, t_.data() + at, relation, num_staged_};
+}
+
+eid_t EventLog::publish() {
+  const int64_t at = size();
+  if (num_staged_ == 0) return at;
+  append_clock(staged());
+  const node_t largest = std::max(largest_staged_.src, largest_staged_.dst);
   num_nodes_.store(std::max(num_nodes(), largest + 1), std::memory_order_release);
-  size_.store(at + events.size, std::memory_order_release);
+  size_.store(at + num_staged_, std::memory_order_release);
+  num_staged_ = 0;
   return at;
 }
 

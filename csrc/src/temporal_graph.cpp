@@ -21,12 +21,12 @@ void TemporalGraph::check(const Events& events, bool may_be_late) {
 
 eid_t TemporalGraph::append(const Events& events, bool may_be_late) {
   const std::lock_guard<std::mutex> lock(writer_);
-  log_.check(events, may_be_late);
+  log_.stage(events, may_be_late);
   store_.check(events);
   if (events.size > 0 && events.t[0] < log_.clock()) return append_late(events);
   store_.reserve(events, log_.size());
   try {
-    log_.append(events);
+    log_.publish();
   } catch (...) {
     store_.abandon();
     throw;
@@ -35,11 +35,19 @@ eid_t TemporalGraph::append(const Events& events, bool may_be_late) {
   return log_.size() - events.size;
 }
 
-eid_t TemporalGraph::record(const Events& events) {
+Largest TemporalGraph::stage(const Events& events, bool may_be_late, int64_t* rows) {
   const std::lock_guard<std::mutex> lock(writer_);
+  const Largest largest = log_.stage(events, may_be_late, rows);
+  store_.check(events);
+  return largest;
+}
+
+eid_t TemporalGraph::record() {
+  const std::lock_guard<std::mutex> lock(writer_);
+  const Events events = log_.staged();
   const eid_t first_eid = log_.size();
   store_.reserve_notes(events, first_eid);
-  log_.append(events);
+  log_.publish();
   store_.note(events, first_eid);
   return first_eid;
 }
@@ -53,7 +61,7 @@ eid_t TemporalGraph::append_late(const Events& events) {
   store_.reserve_notes(events, first_eid);
   store_.reserve_edits(std::move(edits), true);
   try {
-    log_.append(events);
+    log_.publish();
   } catch (...) {
     store_.abandon_change();
     throw;

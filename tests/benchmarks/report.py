@@ -77,7 +77,7 @@ TABLES: Mapping[str, Sequence[Picked]] = {
         Picked("stream", ("files, to the log",)),
         Picked("kafka", ("Kafka to log, arrow", "Kafka to log, json")),
         Picked("serve", ("serve, p99 beside learning",)),
-        Picked("host", ("host, micro-batch",), {"loader threads": 1, "kind": "trainer's thread"}),
+        Picked("host", ("host, micro-batch, GIL",), {"model": "default"}),
     ),
     "products": (Picked("step", ("step, matrix products",)),),
     "rules": (Picked("rules", ("rules, prequential", "one against 999, validation pass")),),

@@ -3,7 +3,7 @@
 Also the host's time for a micro-batch on a GPU: captured steps whose kernels do nothing.
 
 python -m benchmarks.step AVX-512 fp32 events.csv.gz    profile in this process, as JSON
-python -m benchmarks.step host 1                        host's time with a loader thread, as JSON
+python -m benchmarks.step host default                  host's time of the default model, as JSON
 """
 
 import ctypes
@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import tgflow as tg
 from tgflow import TGN, ContinualConfig, TemporalGraph, _core
+from tgflow.base import _native
 from tgflow.cli.benchmarks.row import Params, Row
 from tgflow.cli.benchmarks.setup import Options, wikipedia
 from tgflow.cuda.device import register_device
@@ -30,7 +31,6 @@ from tgflow.cuda.structs import Totals
 from tgflow.graph.tables import FeatureTable
 from tgflow.models import TGNConfig
 from tgflow.nn import linear
-from tgflow.plan.device_preparer import DevicePreparer
 from tgflow.plan.draws import Draws
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.stepper import Stepper
@@ -50,14 +50,24 @@ REST = "Python and the rest"
 HOST_PARTS = {
     "append": (TemporalGraph, ("append",)),
     "draws": (Draws, ("fill",)),
-    "packing": (DevicePreparer, ("_replayed",)),
-    "step": (Stepper, ("predict", "learn", "store", "finish")),
     "metrics": (Stepper, ("collect",)),
 }
 """Parts of the host's time, as methods that do not call each other; the rest is the loader's."""
-HOST_REST = "loader and records"
-HOST_MS = 0.35
-"""Target for the trainer's thread, with another one that prepares batches."""
+HOST_REST = "steps, packing and loader"
+HOST_MS = {
+    ("no pair features", "CPU"): 1.5,
+    ("no pair features", "GIL"): 0.4,
+    ("default", "CPU"): 3.0,
+    ("default", "GIL"): 0.5,
+}
+"""Targets by model: of all threads, and of Python, outside of the core's long calls."""
+WITHOUT_GIL: list[tuple[Any, str]] = [
+    (_core.Preparer, "prepare"),
+    (_core.TemporalGraph, "stage"),
+    (_core.PairIndex, "read"),
+    (_native, "link_figures"),
+]
+"""Calls of the core that release the GIL and take long. torch's operations count as Python."""
 HOST_WARM_UP, HOST_STEPS = 15, 100
 
 
@@ -86,14 +96,14 @@ def run(options: Options) -> list[Row]:
 
 
 def host_rows(options: Options) -> list[Row]:
-    """Measure the host's time for a micro-batch of captured steps, without and with a thread."""
+    """Measure the host's time for a micro-batch of captured steps, the loader in line."""
     rows = []
-    for threads in (0, 1):
-        options.say(f"host: {threads} loader threads")
-        params: Params = {"batch": ContinualConfig().batch_size, "loader threads": threads}
-        for kind, ms in _in_process("host", str(threads)).items():
-            target = HOST_MS if (kind, threads) == ("trainer's thread", 1) else None
-            rows.append(Row("host, micro-batch", ms, "ms", {**params, "kind": kind}, target))
+    for model in ("no pair features", "default"):
+        options.say(f"host: {model}")
+        params: Params = {"batch": ContinualConfig().batch_size, "model": model}
+        for kind, ms in _in_process("host", model).items():
+            target = HOST_MS.get((model, kind))
+            rows.append(Row(f"host, micro-batch, {kind}", ms, "ms", params, target))
     return rows
 
 
@@ -107,24 +117,25 @@ def _in_process(*arguments: str) -> dict[str, Any]:
     return profiled
 
 
-def host_ms(threads: int) -> dict[str, float]:
-    """Return the milliseconds of a micro-batch: wall, of the trainer's thread, and of the parts.
+def host_ms(model: str) -> dict[str, float]:
+    """Return the milliseconds of a micro-batch: wall, CPU of all threads, under the GIL, of parts.
 
     The device's memory is the host's. Its kernels run while steps are captured, and then do
-    nothing: widths are small, so that torch's operations take as long as their launches. Parts
-    are thread times, of another thread's as well; the best of some rounds counts.
+    nothing: widths are small, so that torch's operations take as long as their launches. All of
+    Python is in one thread, whose times parts are; the best of some rounds counts.
     """
-    from helpers.emulator.device import EmulatedDevice, EmulatedGraph
+    from helpers.emulator import device as emulator
 
     torch.set_num_threads(1)
-    gpu = EmulatedDevice()
+    gpu = emulator.EmulatedDevice()
     register_device(gpu)
     gpu.allocate_host = partial(torch.empty, dtype=torch.uint8)
     sizes: dict[str, Any] = dict.fromkeys(("memory_dim", "time_dim", "embedding_dim"), 4)
-    model = TGN(TGNConfig(**sizes, edge_x_dim=4, neighbors=1, pair_features=()))
+    sizes |= {} if model == "default" else {"pair_features": ()}
     edge_x = FeatureTable(4, placement="device", device=gpu)
     graph = TemporalGraph("undirected", edge_x=edge_x, device=gpu)
-    trainer = tg.ContinualTrainer(model, graph, ContinualConfig(num_threads=threads))
+    tgn = TGN(TGNConfig(**sizes, edge_x_dim=4, neighbors=1))
+    trainer = tg.ContinualTrainer(tgn, graph, ContinualConfig(num_threads=0))
     events = wikipedia()
     events = replace(events, x=torch.zeros(len(events), 4))
     steps = trainer.steps(events[at : at + 2000] for at in range(0, len(events), 2000))
@@ -137,27 +148,35 @@ def host_ms(threads: int) -> dict[str, float]:
         if name == "insert_small_plan":  # the host reads what it needs: nothing
             ctypes.memset(arguments[0].totals, 0, ctypes.sizeof(Totals))
 
-    EmulatedGraph.replay = lambda graph: None
+    emulator.EmulatedGraph.replay = lambda graph: None
+    emulator.overwrite = lambda memory: None
     learn(HOST_WARM_UP)
     gpu.kernels._run = stub
+    gpu.copy_from_host = lambda pinned, out=None: torch.empty_like(pinned) if out is None else out
     learn(HOST_STEPS // 2)
+    spent = dict.fromkeys(HOST_PARTS, 0.0) | {_FREE: 0.0}
+    for owner, name in WITHOUT_GIL:
+        setattr(owner, name, _timed(getattr(owner, name), _FREE, spent))
     found: list[dict[str, float]] = []
-    for _ in range(3):
-        wall, own = time.perf_counter(), time.thread_time()
+    for _ in range(5):
+        spent[_FREE] = 0.0
+        wall, cpu, own = time.perf_counter(), time.process_time(), time.thread_time()
         learn(HOST_STEPS)
-        own, wall = time.thread_time() - own, time.perf_counter() - wall
-        found.append({"wall": 1e3 * wall / HOST_STEPS, "trainer's thread": 1e3 * own / HOST_STEPS})
-    spent = dict.fromkeys(HOST_PARTS, 0.0)
+        own, cpu = time.thread_time() - own, time.process_time() - cpu
+        wall = time.perf_counter() - wall
+        found.append({"wall": wall, "CPU": cpu, "GIL": own - spent[_FREE]})
     for part, (owner, names) in HOST_PARTS.items():
         for name in names:
             setattr(owner, name, _timed(getattr(owner, name), part, spent))
     own = time.thread_time()
     learn(HOST_STEPS)
-    own = time.thread_time() - own
-    ms = {part: 1e3 * seconds / HOST_STEPS for part, seconds in spent.items()}
-    if threads == 0:
-        ms[HOST_REST] = 1e3 * own / HOST_STEPS - sum(ms.values())
-    return {name: min(each[name] for each in found) for name in found[0]} | ms
+    parts = {part: spent[part] for part in HOST_PARTS}
+    parts[HOST_REST] = time.thread_time() - own - sum(parts.values())
+    best = {name: min(each[name] for each in found) for name in found[0]} | parts
+    return {name: 1e3 * seconds / HOST_STEPS for name, seconds in best.items()}
+
+
+_FREE = "without the GIL"
 
 
 def _timed(call: Callable[..., Any], part: str, spent: dict[str, float]) -> Callable[..., Any]:
@@ -224,7 +243,7 @@ def _product_rate(steps: Any, module: Any = linear) -> float:
 def main(arguments: Sequence[str]) -> None:
     """Print the profile of this process."""
     if arguments[0] == "host":
-        print(json.dumps(host_ms(int(arguments[1]))))
+        print(json.dumps(host_ms(arguments[1])))
         return
     level, precision, file = arguments
     _core.set_simd_level(level)

@@ -190,7 +190,7 @@ from functools import partial
 from benchmarks import step
 step.HOST_STEPS = 2
 step.ContinualConfig = partial(step.ContinualConfig, batch_size=20)
-step.main(["host", "0"])
+step.main(["host", "default"])
 """
     path = os.pathsep.join(sys.path)
     command = [sys.executable, "-c", code]

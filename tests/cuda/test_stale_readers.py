@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers.effort import cases, slow
 from helpers.emulator.device import EmulatedDevice
-from helpers.kernels import assert_equal, sample
+from helpers.kernels import assert_equal, sample, staging
 from helpers.strategies import hub_events
 from tgflow import EventBatch, Sampler, TemporalGraph
 from tgflow.cuda import store_memory, store_writes
@@ -85,7 +85,7 @@ def test_readers_between_launches_of_an_insertion_see_a_valid_graph(
     readers = Readers(gpu, store, events)
     for start in range(0, len(events), batch):
         part = events[start : start + batch]
-        store.reserve(part.src, part.dst, part.t)
+        store.reserve(len(part), staging(part))
         store.commit(store.position + len(part))
     assert readers.num_answers > 80
     if budget == 4096:

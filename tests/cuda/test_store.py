@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers.effort import cases
 from helpers.emulator import CSRC, Emulator
 from helpers.emulator.device import EmulatedDevice
-from helpers.kernels import assert_equal, sample
+from helpers.kernels import assert_equal, sample, staging
 from helpers.strategies import event_lists, every_query, hub_events
 from tgflow import EventBatch, Sampler
 from tgflow.cuda import store_writes
@@ -31,7 +31,7 @@ class Snapshot:
 
 
 def insert(store: DeviceStore, events: EventBatch) -> None:
-    store.reserve(events.src, events.dst, events.t)
+    store.reserve(len(events), staging(events))
     store.commit(store.position + len(events))
 
 

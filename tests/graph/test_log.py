@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.strategies import event_lists, graph_events
-from tgflow import EventBatch, TemporalGraph
+from tgflow import EventBatch, TemporalGraph, _core
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, list_checkpoints
+from tgflow.cli.benchmarks.setup import restored_threads
 from tgflow.graph import EventLog
 from tgflow.graph.events import COLUMNS
+from tgflow.graph.host import HostGraph
 from tgflow.run.machine import anonymous_bytes
 from tgflow.train import trainer_state as state
 from tgflow.train.trainer_state import graph_of, save_graph
@@ -70,6 +72,29 @@ def test_rejected_batch_is_explained_and_changes_nothing(rows, message):
         graph.append(graph_events(*rows))
     log = graph.log
     assert (len(log), log.num_nodes, log.t_last) == (1, 2, 57)
+
+
+@pytest.mark.parametrize("wrong", [None, "falls", "dst", "relation"])
+def test_staged_events_of_several_threads_are_unseen_until_they_are_recorded(wrong):
+    """Ranges of threads, and their pieces, join within the batch."""
+    size, bad = 100_000, 65_536  # where a thread's range begins
+    graph, t = HostGraph("undirected"), torch.arange(size)
+    dst = (t * 7919) % 1000
+    events = EventBatch(t % 501, 2000 + dst, t // 3, relation=t % 65_536)
+    rows = torch.full((4, size), -9)
+    with restored_threads():
+        _core.set_num_threads(2)
+        assert graph.stage(events, rows=rows) == (500, 2999)
+        columns = [events.src, events.dst, events.t, events.relation]
+        assert torch.equal(rows, torch.stack(columns))
+        assert (len(graph.log), graph.log.num_nodes) == (0, 0)
+        if wrong is not None:
+            columns[("src", "dst", "falls", "relation").index(wrong)][bad] = -1
+            with pytest.raises(ValueError, match=f"event {bad} has "):
+                graph.stage(events)
+    assert graph.record() == 0
+    assert len(graph.log) == (size if wrong is None else 0)
+    assert graph.record() == len(graph.log)  # nothing is staged any more
 
 
 PIECE = 4096

@@ -222,6 +222,10 @@ KNOWN: dict[str, Any] = {
 }
 """Names of `CASES`."""
 ENDS = "src=ids(0,1,2)|in:NODE dst=ids(3,4,5)|in:NODE"
+LEARNED = (
+    "(f64(3),f64(3,0),1,None),(f64(3),f64(4,2),1,None),(f64(3),f64(3,2),4,None),"
+    "(f64(3),f64(3,2),1,bools(3,1)),(f64(3),)"
+)
 EVENTS = f"{ENDS} t=ids(9,9,10) relation=ids(0,1,2)"
 DRAWN = f"key=1|not:-1 {ENDS} cut=ids(3,MIN,MAX) limit=3|not:-1,4,MAX"
 END = "end=3|not:-1,2,4,MAX"
@@ -249,7 +253,7 @@ TemporalGraph.__init__ direction=core.Direction.directed device_budget=4096|not:
   first_part=20|not:-1,21,64 num_parts=44|not:0,45 first=5|not:-1,MAX folder='.'|optional
 TemporalGraph.check @grown() {EVENTS} allow_late=False
 TemporalGraph.append @grown() {EVENTS} allow_late=True
-TemporalGraph.record @grown() {EVENTS}
+TemporalGraph.stage @grown() {EVENTS} allow_late=True rows=i64(4,3)|optional
 TemporalGraph.remove @grown() eid=ids(0,2,1)|in:0,3|any_length
 TemporalGraph.remove_pair @grown() src=MIN dst=MAX
 TemporalGraph.retain @grown() min_t=MAX max_count=0|not:-1
@@ -368,13 +372,15 @@ attend_projected query_row=i64(3)|in:0,5 query=f32(2,5,2) time_query=f32(2,5,2)
   edge_row=i64(3,2)|in:0,5 bias=f32(3) eid=i64(3,2)+1 mask=bools(3,2) dt=f32(3,2) frequency=f32(2)
   time=f32(3,4) value=f32(3,3)
 choose_positions begin=3|not:-1,MAX every=5|not:0,-1 out=bools(3)|any_length
-rank_scores positive=f64(3)|any_float negative=f64(3,2)|any_width|any_float tolerance=0.0 out=f64(3)
-link_figures positive=f64(3)|any_float negative=f64(3,2)|any_float tolerance=0.0
-  mask=bools(3,2)|optional ranks=f64(3)|optional is_first=bools(3)|optional
+rank_scores positive=f64(3)|any_float|any_strides negative=f64(3,2)|any_width|any_float|any_strides
+  tolerance=0.0 out=f64(3)
+link_figures positive=f64(3)|any_float|any_strides negative=f64(3,2)|any_float|any_strides
+  tolerance=0.0 mask=bools(3,2)|optional ranks=f64(3)|optional is_first=bools(3)|optional
   begin=3|not:-1,MAX every=5|not:0,-1 further=[("mrr_hist",1)]|not:[("x",3)],[("x",0)],["x"],[(1,1)]
-are_finite values=[f64(3)]|not:[i64(3)],[f64(3,4).T],[None],["x"]
-compare_scores positive=f64(3)|any_length|any_float negative=f64(5)|any_length|any_float
-  tolerance=0.0
+  learned=(f64(3),f64(3,2),1,None)|optional|any_float|any_strides|not:{LEARNED}
+are_finite values=[f64(3)]|not:[i64(3)],[None],["x"]
+compare_scores positive=f64(3)|any_length|any_float|any_strides
+  negative=f64(5)|any_length|any_float|any_strides tolerance=0.0
 gather_rows rows=rows_of(5)|any_type|any_length row_bytes=16|not:-1,0,1,15,2**40,MAX
   size=5|not:-1,6,MAX id=ids(0,2,4)|in:MIN,5|any_shape out=rows_of(3)|any_type
 scatter_rows rows=rows_of(5)|any_type|any_length row_bytes=16|not:-1,0,1,15,2**40,MAX

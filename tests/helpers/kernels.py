@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tgflow import _core
+from tgflow import EventBatch, _core
 from tgflow.cuda import structs
 from tgflow.cuda.structs import NeighborRows, QueryArgs
 from tgflow.graph.batch import Block
@@ -32,6 +32,16 @@ def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) ->
         spec = structs.SamplerArgs(_core.Strategy.uniform.value, key, 1, 0)
         kernels.launch("sample_uniform", *shape, *where, queries, spec, rows)
     return out
+
+
+def staging(events: EventBatch) -> Callable[[Tensor], tuple[int, int]]:
+    """Return what `DeviceStore.reserve` calls for events that no log has to have."""
+
+    def stage(rows: Tensor) -> tuple[int, int]:
+        torch.stack([events.src, events.dst, events.t], out=rows)
+        return int(events.src.max()), int(events.dst.max())
+
+    return stage
 
 
 def prepared(nodes, t, k, before=None) -> tuple[QueryArgs, NeighborRows, Neighbors]:

@@ -184,14 +184,24 @@ def test_figures_of_a_batch_match_counting_event_by_event(data, num, m, dtype):
         "is_first": draw(st.sampled_from([None, flags[:, m].contiguous()])),
     }
     place = {"begin": draw(st.integers(0, 50)), "every": draw(st.integers(1, 5))}
-    found = metrics.link_figures(scores[:, 0], scores[:, 1:], **given, **place, further=further)
+    new, there = draw(st.integers(0, num)), given["mask"]
+    learned = (scores[:, 0], scores[:, 1:], new, there) if m else None
+    both = scores[:, 0], scores[:, 1:]
+    found = metrics.link_figures(*both, learned, **given, **place, further=further)
     lists = {name: None if x is None else x.tolist() for name, x in given.items()}
-    columns = scores[:, 0].tolist(), scores[:, 1:].tolist() or [[]]
+    columns = scores[:, 0].tolist(), scores[:, 1:].tolist() or [[0.0] * m]
     expected = figures_by_hand(*columns, **lists, **place, further=further)
     assert [list(each) for each in found[:3]] == [list(each) for each in expected[:3]]
     for ours, theirs in zip(found[:3], expected[:3], strict=True):
         for name, both in ours.items():
             assert both == pytest.approx(theirs[name], rel=1e-12), name  # sums of another order
+    if m and num > new:
+        kept = torch.ones(num - new, dtype=torch.bool) if there is None else there[new:, 0]
+        replayed = [x[new:][kept] for x in (scores[:, 0], scores[:, 1])]
+        by_hand = metrics.average_precision(*replayed) if kept.any() else None
+        assert found.replay_ap == by_hand
+    else:
+        assert found.replay_ap is None
     assert found[3] == (None if expected[3] is None else pytest.approx(expected[3], rel=1e-12))
 
 
@@ -200,7 +210,9 @@ def test_means_of_ranks_are_summed_as_torch_sums(num):
     """Records keep their digits; on a CPU without AVX torch's order may be another one."""
     has_avx = torch.backends.cpu.get_cpu_capability().startswith("AVX")
     ranks = torch.randint(2, 43, (num,), generator=torch.Generator().manual_seed(num)).double() / 2
-    _, found, _, squares = metrics.link_figures(torch.zeros(num), torch.zeros(num, 1), ranks=ranks)
+    _, found, _, squares, _ = metrics.link_figures(
+        torch.zeros(num), torch.zeros(num, 1), ranks=ranks
+    )
     same = partial(pytest.approx, rel=0 if has_avx else 1e-12, abs=0)
     assert found["mrr"] == (same(float(ranks.reciprocal().mean())), num)
     assert squares == same(float(ranks.pow(-2).sum()))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -299,34 +299,62 @@ class LinkMetrics:
         return out
 
 
+class LinkFigures(NamedTuple):
+    """Figures of a batch, without those of no event."""
+
+    of_events: Figures
+    """`ap` and `auc` with the first negatives."""
+    of_ranked: Figures
+    """`mrr` and `hits@k` of ranks among several."""
+    of_some: Figures
+    """`mrr_returns`, `mrr_first` and further negatives, of some of these."""
+    squares: float | None
+    """Sum of the squared reciprocal ranks, None without `mrr`."""
+    replay_ap: float | None
+    """Average precision of replayed events with their first negatives, None without any."""
+
+
 def link_figures(
-    positive: Tensor, negative: Tensor, **given: Any
-) -> tuple[Figures, Figures, Figures, float | None]:
-    """Return the figures of a batch, without those of no event. Synchronizes.
+    positive: Tensor,
+    negative: Tensor,
+    learned: tuple[Tensor, Tensor, int, Tensor | None] | None = None,
+    **given: Any,
+) -> LinkFigures:
+    """Return the figures of a batch. Synchronizes.
 
     Args:
         positive: Scores, float `[B]`.
         negative: Scores, float `[B, m]`: random negatives, then further ones.
+        learned: Scores of learned events, float `[N]` and `[N, m]`, how many of them come before
+            the replayed ones, and the mask.
         given: `mask`, bool `[B, m]`: which negatives there are, all of them of one event in `every`
             from log position `begin` on. `ranks`, float64 `[B]` with NaN for events that are not
             ranked, instead of those among random negatives. `is_first`, bool `[B]`: which events
             are the first ones of their pair. `further`: names and numbers of further negatives.
 
-    Returns:
-        `ap` and `auc` with the first negatives; `mrr` and `hits@k` of ranks among several;
-        `mrr_returns`, `mrr_first` and `further` of some of these; and the sum of the squared
-        reciprocal ranks, None without `mrr`.
+    Raises:
+        ValueError: If a score is NaN.
     """
-    tolerance = _tolerance(positive, negative)
-    *found, squares = _native.link_figures(
-        _on_host(positive), _on_host(negative), tolerance, **given
+    dtypes = positive.dtype, negative.dtype
+    if dtypes != (torch.float32, torch.float32):
+        positive, negative = _on_host(positive), _on_host(negative)
+        if learned is not None:
+            learned = _on_host(learned[0]), _on_host(learned[1]), *learned[2:]
+    events, ranked, some, *others = _native.link_figures(
+        positive, negative, 0.0 if torch.float64 in dtypes else TIED, learned=learned, **given
     )
-    return dict(found[0]), dict(found[1]), dict(found[2]), squares
+    return LinkFigures(dict(events), dict(ranked), dict(some), *others)
 
 
 def are_finite(values: Sequence[Tensor]) -> bool:
     """Return whether all values are finite: float, of any shape. Synchronizes."""
-    return _native.are_finite([*map(_on_host, values)])
+    for x in values:
+        if not x.is_cpu or x.dtype not in _IN_CORE:
+            return _native.are_finite([*map(_on_host, values)])
+    return _native.are_finite(values)
+
+
+_IN_CORE = (torch.float32, torch.float64)
 
 
 def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
@@ -342,6 +370,6 @@ def _tolerance(positive: Tensor, negative: Tensor) -> float:
 
 
 def _on_host(scores: Tensor) -> Tensor:
-    if not scores.is_cpu or scores.dtype not in (torch.float32, torch.float64):
+    if not scores.is_cpu or scores.dtype not in _IN_CORE:
         scores = scores.cpu().double()
-    return scores.contiguous()
+    return scores

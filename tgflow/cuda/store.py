@@ -148,23 +148,28 @@ class DeviceStore:
 
     @translate_oom
     @_on_writer
-    def reserve(self, src: Tensor, dst: Tensor, t: Tensor, relations: Tensor | None = None) -> None:
+    def reserve(
+        self, size: int, stage: Callable[[Tensor], tuple[int, int]], has_relations: bool = False
+    ) -> None:
         """Plan the next events and reserve memory. Waits only where that could be much.
 
         Args:
-            src: Checked sources, contiguous int64 `[B]` on the host; not used after this returns.
-            dst: Destinations, likewise.
-            t: Times, likewise.
-            relations: Relations, likewise, in 16 bits each; or None.
+            size: Number of events.
+            stage: Writes their columns to pinned memory, int64 `[3, B]`, or `[4, B]` with
+                relations; returns the largest source and destination.
+            has_relations: Whether they have relations, in 16 bits each.
 
         Raises:
             MemoryError: If a tier has no room; the message has the bytes requested.
         """
         self._begin()
-        if len(src) == 0:
+        if size == 0:
             return
-        columns = self._upload([src, dst, t, *([] if relations is None else [relations])])
-        self._reserve_relations(None if relations is None else columns[3])
+        with self._pinned.lend(8 * (3 + has_relations) * size) as room:
+            staged = room.view(torch.int64).view(-1, size)
+            largest_src, largest_dst = stage(staged)
+            columns = self._gpu.copy_from_host(staged)
+        self._reserve_relations(columns[3] if has_relations else None)
         most = self.chunks.max_capacity
         plan = InsertionPlan(
             self._gpu.kernels, columns, self.position, self._directed, most, self._shard
@@ -177,8 +182,8 @@ class DeviceStore:
             self._collect()
             need = Need(totals.entries, totals.rooms, totals.blocks)
             self._ensure(need.entries, need.rooms)
-        largest = src.max() if self._directed else max(src.max(), dst.max())
-        num_nodes = self._shard.count(int(largest) + 1)
+        largest = largest_src if self._directed else max(largest_src, largest_dst)
+        num_nodes = self._shard.count(largest + 1)
         self._heads = self._grown(self._heads, num_nodes)
         self._pending = PlannedBatch(plan, totals, need, num_nodes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,11 +36,8 @@ class DeviceGraph:
         self._directed = direction == "directed"
         self._store = DeviceStore(gpu, self._directed, budget, shard, first)
         self._writing = threading.Lock()
-
-    @property
-    def position(self) -> int:
+        self.position = first
         """Events that samplers launched from now on see."""
-        return self._store.position
 
     def check(self, events: EventBatch, allow_late: bool) -> None:
         """Raise ValueError if the events cannot be appended."""
@@ -49,19 +47,23 @@ class DeviceGraph:
     def append(self, events: EventBatch, allow_late: bool) -> int:
         """Check and add events, all or none; waits for the device where `DeviceStore` does."""
         with self._writing:
-            self._host.check(events, allow_late)
             first, end = len(self.log), len(self.log) + len(events)
             src, dst, t, relations = events.src, events.dst, events.t, events.relation
-            if len(events) > 0 and int(t[0]) < self.log.clock:
+            if len(events) == 0:
+                return first
+            if allow_late and int(t[0]) < self.log.clock:
+                self._host.stage(events)
                 eid, directed = torch.arange(first, end), self._directed
                 edits = Edits.of_events(src, dst, t, eid, puts_in=True, directed=directed)
                 self._store.reserve_edits(edits, relations)
-                self._host.record(events)
+                self._host.record()
                 self._store.commit_change(end)
             else:
-                self._store.reserve(src, dst, t, relations)
-                self._host.record(events)
+                stage = partial(self._host.stage, events, allow_late)
+                self._store.reserve(len(events), stage, relations is not None)
+                self._host.record()
                 self._store.commit(end)
+            self.position = end
             return first
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
 
 from tgflow.base.peers import Shard
 from tgflow.base.units import INT64_MAX
@@ -50,9 +51,24 @@ class HostGraph:
     def append(self, events: EventBatch, allow_late: bool) -> int:
         return self.native.append(*_native.columns(events), allow_late)
 
-    def record(self, events: EventBatch) -> int:
-        """Add checked events to the log only, for a backend that stores neighborhoods elsewhere."""
-        return self.native.record(*_native.columns(events))
+    def stage(
+        self, events: EventBatch, allow_late: bool = True, rows: Tensor | None = None
+    ) -> tuple[int, int]:
+        """Check events and write them to the log's memory, unseen, for a store that is elsewhere.
+
+        Args:
+            events: Events, which `record` adds to the log only.
+            allow_late: As in `append`.
+            rows: Also gets their columns, int64 `[C, B]`.
+
+        Returns:
+            The largest source and the largest destination, -1 without events.
+        """
+        return self.native.stage(*_native.columns(events), allow_late, rows)
+
+    def record(self) -> int:
+        """Add the staged events to the log, and return the first one's position."""
+        return self.native.record()
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
         each, limit = _native.cut_offs(queries.as_of)

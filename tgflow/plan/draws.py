@@ -157,7 +157,9 @@ class Draws:
             IndexError: If the log holds no event of that batch.
         """
         begin = self.start + index * self.batch_size
-        last = self.end if self.only is None else len(self.only)
+        last = self.graph.num_events if self.only is None else len(self.only)
+        if self.only is None and self.stop is not None and self.stop < last:
+            last = self.stop
         end = begin + self.batch_size if begin + self.batch_size < last else last
         if index < 0 or begin >= end:
             raise IndexError(f"there is no batch {index}; the plan has {len(self)} batches now")
@@ -224,7 +226,7 @@ class Draws:
             given = self._given(key, begin, end, only, first, num_replay)
         elif own.draws_pairs:
             pairs.upto(end, pairs=True)
-        elif len(pairs.native) < (known := own.limit(end)):
+        elif len(pairs.native) < (known := end if own.cut is None else own.limit(end)):
             pairs.upto(known)
         rows, own_key = None, key
         if number is not None:

@@ -62,7 +62,11 @@ class RecordFile:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a strict-JSON record, which other processes can read at once."""
-        text = _compact({**record, NUMBER: self.num_written})
+        record = {**record, NUMBER: self.num_written}
+        try:
+            text = _strict(record)
+        except ValueError:  # rarely: `finite` takes as long as the rest
+            text = _strict(finite(record))
         crc = zlib.crc32(text.encode())
         self._file.write(f'{text[:-1]},"{KEY}":{crc}}}\n'.encode())
         self._numbers.append(self.num_written)
@@ -155,6 +159,7 @@ def read_checked(text: str | bytes) -> dict[str, Any]:
 
 
 _compact: Callable[[Mapping[str, Any]], str] = json.JSONEncoder(separators=(",", ":")).encode
+_strict = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 OWN = frozenset({".lock", "run.log", "run.log.1", "health.json", "scores.json"})
@@ -235,7 +240,7 @@ class RunFiles:
         return self.record_file.path
 
     def log(self, record: Mapping[str, Any]) -> None:
-        self.record_file.write(finite(record))
+        self.record_file.write(record)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         value = finite(value)

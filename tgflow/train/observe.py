@@ -103,6 +103,7 @@ class StepRecord:
     `scores=True`, and on ranks other than 0."""
     further: dict[str, Any] = field(default_factory=dict)
     """Further figures: a run adds elapsed time, memory, progress and hit rates of caches."""
+    _flat: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def events_seen(self) -> int:
@@ -121,10 +122,14 @@ class StepRecord:
 
         Includes `further`, and omits the per-event `scores`.
         """
-        return _flat(dict(zip(_STEP_FIELDS, _STEP_VALUES(self), strict=True))) | self.further
+        if self._flat is None:  # several callbacks read it
+            self._flat = _flat(dict(zip(_STEP_FIELDS, _STEP_VALUES(self), strict=True)))
+        return self._flat | self.further
 
 
-_STEP_FIELDS = [each.name for each in fields(StepRecord) if each.name not in ("scores", "further")]
+_STEP_FIELDS = [
+    each.name for each in fields(StepRecord) if each.name not in ("scores", "further", "_flat")
+]
 _STEP_VALUES = attrgetter(*_STEP_FIELDS)
 
 

@@ -23,7 +23,8 @@ class RunningMean:
     def add(self, figures: Figures) -> None:
         """Add one value for each name; no NaN."""
         decay, sums = 0.5 ** (1 / self.half_life), self.sums
-        for name, (value, _) in figures.items():
+        for name in figures:
+            value, _ = figures[name]
             if name in sums:
                 total, weight = sums[name]
                 sums[name] = total * decay + value, weight * decay + 1
@@ -35,7 +36,11 @@ class RunningMean:
         return total / weight
 
     def means(self) -> dict[str, float]:
-        return {name: total / weight for name, (total, weight) in self.sums.items()}
+        means, sums = dict[str, float](), self.sums
+        for name in sums:
+            total, weight = sums[name]
+            means[name] = total / weight
+        return means
 
 
 @dataclass(slots=True)
@@ -47,8 +52,9 @@ class Segment:
     sums: Figures
 
     def join(self, other: Segment) -> None:
-        self.stop, sums = other.stop, self.sums
-        for name, (value, weight) in other.sums.items():
+        self.stop, sums, more = other.stop, self.sums, other.sums
+        for name in more:
+            value, weight = more[name]
             if name in sums:
                 old_value, old_weight = sums[name]
                 sums[name] = old_value + value, old_weight + weight
@@ -79,7 +85,10 @@ class Timeline:
             figures: Its figures.
             squares: Sum of the squared reciprocal ranks, if events were ranked.
         """
-        sums = {name: (value * weight, weight) for name, (value, weight) in figures.items()}
+        sums: Figures = {}
+        for name in figures:
+            value, weight = figures[name]
+            sums[name] = value * weight, weight
         if squares is not None:
             sums[_SQUARES] = squares, float(stop - start)
         batch = Segment(start, stop, sums)
@@ -109,7 +118,8 @@ class Timeline:
                 if segment.start >= since:
                     total.join(segment)
         sums, out = total.sums, dict[str, float]()
-        for name, (value, weight) in sums.items():
+        for name in sums:
+            value, weight = sums[name]
             if name != _SQUARES:
                 out[name] = value / weight
         for name in MRR_OF_SOME:

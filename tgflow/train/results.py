@@ -72,13 +72,10 @@ class Results(Generic[Label]):
                     done.synchronize()
                 tensors = [*likes.values()]
                 parts = _unflatten_dense_tensors(host, tensors)  # type: ignore[no-untyped-call]
-                is_finite, values = (
-                    are_finite([host]),
-                    {
-                        name: part if x.dtype == part.dtype else part.to(x.dtype)
-                        for (name, x), part in zip(likes.items(), parts, strict=True)
-                    },
-                )
+                is_finite, values = are_finite([host]), dict(zip(likes, parts, strict=True))
+                for name in likes:
+                    if likes[name].dtype != host.dtype:
+                        values[name] = values[name].to(likes[name].dtype)
             self._waiting.popleft()
             yield label, values, is_finite
 

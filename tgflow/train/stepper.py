@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from tgflow.base.metrics import (
-    Figures,
-    average_precision,
-    find_metrics,
-    link_figures,
-    measure,
-    ranks,
-)
+from tgflow.base.metrics import Figures, find_metrics, link_figures, measure, ranks
 from tgflow.base.peers import Peers
 from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch, StepBatch
@@ -303,11 +296,11 @@ class Stepper:
     def collect(self, *, everything: bool) -> None:
         for step, found, is_finite in self._results.take(everything=everything):
             values: list[dict[str, Tensor]] = [{} for _ in step.places]
-            for (update, name), x in found.items():
-                values[update][name] = x
+            for key in found:
+                values[key[0]][key[1]] = found[key]
             try:
-                for place, each in zip(step.places, values, strict=True):
-                    if not is_finite and each:
+                for place, each in () if is_finite else zip(step.places, values, strict=True):
+                    if each:
                         self.learner.check_late(place, each)
             except TrainingDiverged as error:
                 self._results.clear()
@@ -316,32 +309,37 @@ class Stepper:
             self.records.append(self._record(step, values[0], values[-1]))
 
     def _measured(
-        self, step: _Learned, values: Mapping[str, Tensor]
-    ) -> tuple[Figures, Figures, float | None]:
+        self, step: _Learned, values: Mapping[str, Tensor], learned: Mapping[str, Tensor]
+    ) -> tuple[Figures, Figures, float | None, float | None]:
         """Return the figures of all events of the prediction, those of ranked ones, and the sum of
-        their squared reciprocal ranks; none during warm-up.
+        their squared reciprocal ranks, none during warm-up; and the AP of replayed events.
         """
-        if "positive" not in values or step.of.start < self.config.warmup:
-            return {}, {}, None
+        if "positive" not in values:
+            return {}, {}, None, None
         positive, negative, host = values["positive"], values["negative"], step.places[0].host
-        rank = None if step.ranked is None else step.ranked.rank
-        of_events, of_ranked, of_some, squares = link_figures(
+        update = step.places[-1]
+        of_events, of_ranked, of_some, squares, replay_ap = link_figures(
             positive,
             negative,
+            (learned["positive"], learned["negative"], update.num_new, update.host.negative_mask)
+            if "positive" in learned and "loss" in learned
+            else None,
             mask=host.negative_mask,
-            ranks=rank,
+            ranks=None if step.ranked is None else step.ranked.rank,
             is_first=step.first_meetings,
             begin=host.begin,
             every=self.config.mrr_every,
             further=self._further,
         )
+        if step.of.start < self.config.warmup:
+            return {}, {}, None, replay_ap
         if self._figures is not None:
             num = float(step.of.stop - step.of.start)
             added = self._figures.add(host, positive, values.get("classes"))
             of_events |= {name: (value, num) for name, value in added.items()}
         if self._metrics or self.on_scores is not None:
             of_ranked |= self._own_figures(step, values)
-        return of_events, of_ranked | of_some, squares
+        return of_events, of_ranked | of_some, squares, replay_ap
 
     def _own_figures(self, step: _Learned, values: Mapping[str, Tensor]) -> Figures:
         """Return the figures by user-defined metrics, and call `on_scores`."""
@@ -365,22 +363,20 @@ class Stepper:
         self, step: _Learned, predicted: Mapping[str, Tensor], learned: Mapping[str, Tensor]
     ) -> StepRecord:
         """Return the record of the prediction, and of the last update, if there was one."""
-        progress, of, place = self.progress, step.of, step.places[-1]
-        start = of.start
-        of_events, of_ranked, squares = self._measured(step, predicted)
+        progress, of = self.progress, step.of
+        start = of.before[0]
+        of_events, of_ranked, squares, replay_ap = self._measured(step, predicted, learned)
         loss, num = None, float(of.stop - start)
         of_learned: Figures = {}
         if "loss" in learned:
             loss = learned["loss"].item()
             of_learned["loss"] = loss, num
-            if "positive" in learned:
-                new, mask = place.num_new, place.host.negative_mask
-                replayed, others = learned["positive"][new:], learned["negative"][new:, 0]
-                if mask is not None:
-                    is_compared = mask[new:, 0]
-                    replayed, others = replayed[is_compared], others[is_compared]
-                if len(replayed):
-                    of_learned["replay_ap"] = average_precision(replayed, others), num
+            if replay_ap is not None:
+                of_learned["replay_ap"] = replay_ap, num
+        metrics = dict[str, float]()
+        for figures in (of_events, of_ranked):
+            for name in figures:
+                metrics[name] = figures[name][0]
         progress.add(
             start,
             of.stop,
@@ -397,7 +393,7 @@ class Stepper:
             stop=of.stop,
             t=of.t,
             loss=loss,
-            metrics={name: value for name, (value, _) in (of_events | of_ranked).items()},
+            metrics=metrics,
             running=progress.running.means() | recent,
             prequential=progress.timeline.mean() | so_far,
             forgetting=progress.forgetting(),

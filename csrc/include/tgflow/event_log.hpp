@@ -12,6 +12,12 @@ namespace tgflow {
 
 constexpr int64_t kMaxEvents = int64_t{1} << 34;  ///< Limit of a log: address space, not memory.
 
+/// The largest ids of events; -1 without any.
+struct Largest {
+  node_t src = -1;
+  node_t dst = -1;
+};
+
 /// Columns src, dst, t and optionally relation. One thread appends; any number read events in [first(),
 /// size()). The log's clock at a position is the latest time before it: late events decrease times but not
 /// the clock.
@@ -33,8 +39,17 @@ class EventLog {
   /// Throws std::invalid_argument, with the event and the cause, if `events` cannot be appended. They may
   /// start before the log's clock if `may_be_late`.
   void check(const Events& events, bool may_be_late = false) const;
-  /// Adds `events`, checked, and returns the first one's position.
-  eid_t append(const Events& events);
+  /// Checks `events` and writes them behind the log's, to be added by `publish`; and to `rows`, int64
+  /// `[columns, size]`, unless that is null. Reads and writes each column once, on the core's threads.
+  Largest stage(const Events& events, bool may_be_late = false, int64_t* rows = nullptr);
+  /// The staged events, in the log's memory.
+  Events staged() const;
+  /// Adds the staged events, and returns the first one's position.
+  eid_t publish();
+  eid_t append(const Events& events) {
+    stage(events);
+    return publish();
+  }
   /// Frees the events before `first`, which nobody reads any more; those of answers are from `first_seen` on,
   /// from `first` to size(). One thread at a time.
   void forget(eid_t first, eid_t first_seen);
@@ -66,6 +81,7 @@ class EventLog {
 
  private:
   void append_clock(const Events& events);
+  bool follows(const Events& events, bool may_be_late) const;
 
   const std::shared_ptr<DiskMemory> disk_;
   ReservedArray<node_t> src_;
@@ -78,6 +94,8 @@ class EventLog {
   std::atomic<int64_t> first_seen_;
   std::atomic<int64_t> size_;
   std::atomic<int64_t> num_nodes_{0};
+  int64_t num_staged_ = 0;
+  Largest largest_staged_;
 };
 
 /// A column in the log's order. One thread appends; any number read the events of their snapshot.

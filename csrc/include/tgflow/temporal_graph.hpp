@@ -27,8 +27,10 @@ class TemporalGraph {
   /// their nodes' pasts, visible to cut-offs from the batch's end on.
   eid_t append(const Events& events, bool may_be_late = false);
 
-  /// Adds checked events to the log only, for a separate store.
-  eid_t record(const Events& events);
+  /// Checks events and writes them to the log's memory, unseen, and to `rows`; see `EventLog::stage`.
+  Largest stage(const Events& events, bool may_be_late, int64_t* rows = nullptr);
+  /// Adds the staged events to the log only, for a separate store; returns the first one's position.
+  eid_t record();
   /// Throws std::invalid_argument unless every event has a type.
   void check_relations() const { store_.relations().check(log_.size()); }
 

@@ -60,6 +60,9 @@ class Watch:
     """Those with work for the device: neither views nor allocations."""
     waits: list[str] = field(default_factory=list)
     """Operations that synchronized the host, and their calling lines."""
+    num_bytes: int = 0
+    """Bytes of the operations' arguments and results, each read or written once; not of late ones.
+    """
 
 
 class Sink(Protocol):
@@ -235,6 +238,10 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     if sink is not None and not signature.is_view:
         sink.settle()
     found = op(*map(_held, args), **{key: _held(x) for key, x in kwargs.items()})
+    if _watches and not signature.is_view and "empty" not in name:
+        moved = sum(x.nbytes for x in _tensors([*args, *kwargs.values(), found]))
+        for watch in _watches:
+            watch.num_bytes += moved
     if signature.written:
         return _mutated(signature, args, kwargs)
     if _is_for_host(kwargs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
@@ -92,14 +93,18 @@ def _between(events: EventBatch, start: int, stop: int) -> EventBatch:
 
 
 def store(options: Options) -> list[Row]:
-    """Measure inserts and memory on one core: a generated stream, then the files."""
+    """Measure inserts and memory: a generated stream, then the files; on one core, or beside a GPU.
+
+    There all of the core's threads stage the events that it waits for.
+    """
     rows: list[Row] = []
     num_left = MICRO * (20 if options.quick else 300)
     with restored_threads():
-        _core.set_num_threads(1)
         for device in options.devices:
+            _core.set_num_threads(1 if device == "cpu" else os.cpu_count() or 1)
             for growing, params in grown_graphs(options, device, num_left):
-                rows += store_rows(growing, params, num_left // MICRO)
+                sized = params | {"threads": _core.num_threads()}
+                rows += store_rows(growing, sized, num_left // MICRO)
     return rows
 
 

@@ -60,7 +60,8 @@ class _Lists:
             order = self._held.stop + torch.arange(len(eid))
             if len(eid):
                 events = self._log.gather(eid)
-                self._late.record(EventBatch.checked(src=events.src, dst=events.dst, t=order))
+                self._late.stage(EventBatch.checked(src=events.src, dst=events.dst, t=order))
+                self._late.record()
                 self._held.add(eid, places)
         return torch.searchsorted(self._held.all[1], num_known)
 
