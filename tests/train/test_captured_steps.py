@@ -97,7 +97,7 @@ def captures_of(trainer, monkeypatch):
 
 @for_each_place
 def test_steady_stream_is_captured_before_its_first_micro_batch_is_learned(device, monkeypatch):
-    """Its slabs and its shapes; a last smaller micro-batch is learned uncaptured."""
+    """Its slots and its shapes; a last smaller micro-batch is learned uncaptured."""
     replays = []
     call = CapturedCalls.call
 
@@ -115,7 +115,7 @@ def test_steady_stream_is_captured_before_its_first_micro_batch_is_learned(devic
     steps = trainer.steps(pieces(events[60:], 60, 33))
     next(steps)
     most = len(captures)
-    assert most >= 2 * 5 + 3, "slabs for 4 micro-batches ahead; predict, learn and commit"
+    assert most >= 5 + 3, "slots for 4 micro-batches ahead; predict, learn and commit"
     list(steps)
     assert len(captures) == most
     assert {name for name, _ in replays} == {"predict", "learn", "commit learn"}
@@ -123,7 +123,7 @@ def test_steady_stream_is_captured_before_its_first_micro_batch_is_learned(devic
 
 
 @for_each_place
-def test_pauses_of_a_stream_capture_no_further_slabs(device, monkeypatch):
+def test_pauses_of_a_stream_capture_no_further_slots(device, monkeypatch):
     """Those of the plans before the pause are used again, with the same bits."""
     found = []
     for capture in (False, True):
@@ -139,7 +139,7 @@ def test_pauses_of_a_stream_capture_no_further_slabs(device, monkeypatch):
         found.append([(record.loss, record.metrics) for record in steps])
     assert len(found[0]) == 12
     assert found[0] == found[1]
-    assert captures.count(()) == 2 * 5, "slabs for 4 micro-batches ahead, once"
+    assert captures.count(()) == 5, "slots for 4 micro-batches ahead, once"
 
 
 @for_each_place

@@ -164,7 +164,7 @@ class FilledSlab:
     key: int
     """Key of its draws: of the batch, or of the slice."""
     memory: Tensor
-    """All bytes written, uint8."""
+    """All bytes of the slab so far, uint8."""
     host: HostEvents
     """The batch's events: a copy."""
     slice: BatchSlice | None

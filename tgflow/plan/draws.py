@@ -181,12 +181,12 @@ class Draws:
         """
         if isinstance(piece, BatchPart):
             return self.part(epoch, index, piece.rows, 1 if piece.is_stored else None)
-        filled = self.fill(self._pool, epoch, index, piece)
+        filled = self.fill(Slab(self._pool), epoch, index, piece)
         return self.view(filled, filled.memory)
 
     def fill(
         self,
-        pool: SlabPool,
+        slab: Slab,
         epoch: int,
         index: int,
         number: int | None = None,
@@ -198,7 +198,7 @@ class Draws:
         """Draw batch `index` of `epoch`, or slice `number` of it, in a slab; raises as `roots`.
 
         Args:
-            pool: Pool of the slab.
+            slab: Where it is added to the batches that are there.
             epoch: Epoch of the batch.
             index: Index of the batch.
             number: The slice.
@@ -235,7 +235,6 @@ class Draws:
         if tables is not None:
             features, node_end = tables(), graph.node_x_end
             edge_x, node_x = features.get("edge_x"), features.get("node_x")
-        slab = Slab(pool)
         dst = src = log_q = None
         if given is not None:
             dst, src = given.dst.contiguous(), None if given.own_sources else given.src.contiguous()
@@ -325,7 +324,7 @@ class Draws:
         if self.replay is not None:
             raise ValueError("a plan that replays events has no parts")
         others = self.others(index) if num_negatives is None else None
-        filled = self.fill(self._pool, epoch, index, with_counts=False)
+        filled = self.fill(Slab(self._pool), epoch, index, with_counts=False)
         whole = self.view(filled, filled.memory)
         part = self._some_of(whole, rows, num_negatives, others)
         return self._with_counts(replace(part, num_new=len(part.host.eid)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow.graph.batch import Batch, Block
 from tgflow.graph.host import HostGraph
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan._native import Feature, FilledSlab, SlabColumns, SlabPool
+from tgflow.plan._native import Feature, FilledSlab, Slab, SlabColumns, SlabPool
 from tgflow.plan.assemble import PendingBatch, feature_inputs
 from tgflow.plan.draws import KEPT_SLABS, Draws
 
@@ -68,7 +68,7 @@ class HostPreparer:
                         found[each.name] = rows
             return found
 
-        fill = partial(self._draws.fill, self.pool, epoch, index, number)
+        fill = partial(self._draws.fill, Slab(self.pool), epoch, index, number)
         return fill(tables=tables, is_padded=is_padded)
 
     def view(self, filled: FilledSlab, memory: Tensor, *, is_here: bool) -> PendingBatch:
