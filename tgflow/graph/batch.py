@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, count
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -193,14 +193,12 @@ class Targets(NamedTuple):
     """`past` in host memory, of stored events; or None."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class LentTensors:
-    """The tensors of a batch whose memory later batches of its shape get, listed once for all."""
+class LentMemory(NamedTuple):
+    """Identifies the memory of a batch that later batches of its shape get."""
 
+    number: int
     holders: tuple[Any, ...]
     """The fields of such a batch that hold tensors."""
-    tensors: list[Tensor]
-    shapes: tuple[torch.Size, ...]
 
 
 class StepBatch:
@@ -308,8 +306,8 @@ class Batch(StepBatch):
     targets: Targets | None = None
     """Labels added by a task, on the batch's device; None without a task. `to` and `map` do not
     change it: it is added last."""
-    lent: LentTensors | None = None
-    """Its tensors, if a loader reuses their memory for later batches of its shape; or None."""
+    lent: LentMemory | None = None
+    """Its memory, if a loader reuses it for later batches of its shape; or None."""
 
     def __len__(self) -> int:
         return len(self.eid)
@@ -375,8 +373,6 @@ class Batch(StepBatch):
 
     def tensors(self) -> list[Tensor]:
         """Return its tensors, each once even if fields share it, without those of `host`."""
-        if self.lent is not None and all(map(is_, _HOLDERS(self), self.lent.holders)):
-            return self.lent.tensors
         columns = [*_columns(self).values()]
         columns += (column for lists in _lists(self).values() for column in lists)
         for block in self.blocks:
@@ -406,10 +402,16 @@ class Batch(StepBatch):
         return replace(self, blocks=blocks, lent=None, **copied(self))
 
     def as_lent(self) -> Batch:
-        """Return the batch with `lent`: its tensors do not change any more."""
-        tensors = self.tensors()
-        shapes = tuple([tensor.shape for tensor in tensors])
-        return replace(self, lent=LentTensors(_HOLDERS(self), tensors, shapes))
+        """Return the batch with `lent`: later ones get its memory."""
+        return replace(self, lent=LentMemory(next(_numbers), _HOLDERS(self)))
+
+    @property
+    def memory(self) -> int | None:
+        """Number of the memory that later batches of its shape get; None: all is its own."""
+        lent = self.lent
+        if lent is None or not all(map(is_, _HOLDERS(self), lent.holders)):
+            return None
+        return lent.number
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -485,6 +487,7 @@ def _lists(part: Batch | Block | ReusedRows) -> dict[str, RowLists]:
     return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
 
 
+_numbers = count()
 _HOLDERS = attrgetter(
     "blocks", *_fields_of(Batch, "Tensor")[0], *_fields_of(Batch, "RowLists")[0]
 )  # fmt: skip

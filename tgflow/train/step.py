@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 
 from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.cuda.clock import clock_of
@@ -60,6 +60,15 @@ class StepResult:
     """float32 `[]`: of the batch before the update; see `tgflow.train.losses`."""
     scores: StepScores
     """Detached logits in training mode (with dropout), and the inputs of `messages`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """Values of a prediction, update 0, and of an update, by its number and their name."""
+
+    values: dict[tuple[int, str], Tensor]
+    flat: Tensor
+    """All of them in one tensor."""
 
 
 class TrainStep:
@@ -145,8 +154,6 @@ class TrainStep:
         """Whether parameters or state have changed since this was last set to False."""
         # targets of a task are computed on the host
         self._calls = self._captured_calls() if execution.capture and task is None else None
-        self._replayed: tuple[str, Scores, Scores] | None = None
-        """If a replay made the latest scores: its name, they as it left them, and as returned."""
 
     def predict(self, batch: StepBatch) -> StepScores:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing."""
@@ -218,16 +225,38 @@ class TrainStep:
             with torch.no_grad(), self.computing():
                 scores = self.model(batch)
         assert isinstance(scores, Scores)
-        replayed, calls = self._replayed, self._calls
-        if calls is None or replayed is None or self.state is None or scores is not replayed[2]:
-            with self.touching_state():
-                self.has_changed = True
-                self.model.commit(batch, scores)
-            return
+        with self.touching_state():
+            self.has_changed = True
+            self.model.commit(batch, scores)
+
+    def step(self, predicted: Batch, learned: Batch | None) -> CapturedStep | None:
+        """Predict a batch, learn another one and commit the last of them, all by one replay.
+
+        Returns their scores and loss, which the next call overwrites; None if that is not possible.
+        """
+        calls, batches = self._calls, [predicted] if learned is None else [predicted, learned]
+        if calls is None or not all(
+            each.memory is not None and is_capturable(each, learns=each is learned)
+            for each in batches
+        ):
+            return None
+        self.check_batch(predicted)
+        self.dropout.set(self.key_of(batches[-1]))
+        with self.clock.measuring():
+            result = calls.call("step", batches, self._whole_step, lambda found: [found.flat])
         self.has_changed = True
-        name, found, _ = replayed  # found: where a replay of the commit reads
-        commit = partial(self.model.commit, found=found)
-        calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
+        return result
+
+    def _whole_step(self, predicted: Batch, learned: Batch | None = None) -> CapturedStep:
+        (scores,), batch = self._score(predicted), predicted
+        values = {(0, name): x for name, x in scores.named().items()}
+        if learned is not None:
+            batch = learned
+            scores, values[1, "loss"] = self._training_step(batch)
+            values |= {(1, name): x for name, x in scores.named().items()}
+        with torch.no_grad():
+            self.model.commit(batch, scores)
+        return CapturedStep(values, _flatten_dense_tensors([*values.values()]))  # type: ignore[no-untyped-call]
 
     def flush(self, batch: StepBatch) -> None:
         """Complete the exchange of the scores of a batch with other ranks, if there are any."""
@@ -257,12 +286,8 @@ class TrainStep:
             with self.computing(), draws:
                 return work(batch)
         with self.clock.measuring():
-            found = result = calls.call(name, batch, work, result_tensors)
-            self._replayed = None
-            if calls.was_replay:
-                result = kept(found)
-                self._replayed = name, found[0], result[0]
-        return result
+            result = calls.call(name, [batch], work, result_tensors)
+            return kept(result) if calls.was_replay else result
 
     def _captured_calls(self) -> CapturedCalls | None:
         """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
