@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -47,7 +49,7 @@ def graph_here(device):
     return TemporalGraph("undirected", 2)
 
 
-def trained(device, make, graph, monkeypatch, *, capture):
+def trained(device, make, graph, monkeypatch, *, capture, events=None):
     replays = []
     monkeypatch.setattr(captured, "WARM_UPS", 1)
     config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=5)
@@ -66,7 +68,8 @@ def trained(device, make, graph, monkeypatch, *, capture):
             return result
 
         patched.setattr(CapturedCalls, "call", counted)
-        records = list(trainer.steps(pieces(made_events(140), 64)))
+        events = made_events(140) if events is None else events
+        records = list(trainer.steps(pieces(events, 64)))
     return trainer, records, replays
 
 
@@ -79,6 +82,25 @@ def test_captured_steps_match_uncaptured_steps(device, make, graph, monkeypatch)
     assert not none
     assert ("step" if graph is graph_there else "learn") in replays
     assert [(r.loss, r.metrics) for r in found] == [(r.loss, r.metrics) for r in expected]
+    for x, y in zip(state_of(plain._learner), state_of(replayed._learner), strict=True):
+        assert torch.equal(x.cpu(), y.cpu())
+
+
+@for_each_place
+def test_weights_and_relations_are_captured(device, monkeypatch):
+    """Columns of the batch like all others, which no step copies from the host."""
+    events, num = made_events(140), torch.arange(140)
+    events = replace(events, weight=1 + num % 3 / 2, relation=num % 4)
+    found = []
+    for capture in (False, True):
+        make = partial(small_tgn, num_relations=4)
+        found.append(
+            trained(device, make, graph_there, monkeypatch, capture=capture, events=events)
+        )
+    (plain, expected, none), (replayed, records, replays) = found
+    assert not none
+    assert len(replays) == 6, "of 7 micro-batches, the first of which has nothing to replay"
+    assert [(r.loss, r.metrics) for r in records] == [(r.loss, r.metrics) for r in expected]
     for x, y in zip(state_of(plain._learner), state_of(replayed._learner), strict=True):
         assert torch.equal(x.cpu(), y.cpu())
 

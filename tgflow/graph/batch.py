@@ -137,6 +137,10 @@ class HostEvents:
     relation: Tensor | None = None
     """int64 `[B]`: relations of the events; None without."""
 
+    def columns(self) -> dict[str, Tensor]:
+        """Return the columns of events that a batch has: all but the mask."""
+        return {name: x for name, x in _columns(self).items() if name != "negative_mask"}
+
     def part(self, rows: slice | Tensor) -> HostEvents:
         """Return some of the events, of the same batch."""
         columns = {name: column[rows] for name, column in _columns(self).items()}
@@ -288,6 +292,10 @@ class Batch(StepBatch):
     counts: Tensor | None = None
     """`[B, 1 + m, C]`: the plan's `counts` of each event, `[:, 0]`, and of its negatives, float64,
     exact below 2^53, or float32 of `Plan(counts_dtype=...)`; None if it has none."""
+    weight: Tensor | None = None
+    """float32 `[B]`: weights of the events in the training loss; None: 1 each."""
+    relation: Tensor | None = None
+    """int64 `[B]`: relations of the events, also those of their negatives; None without."""
     log_q: Tensor | None = None
     """float32 `[B, m]`: the logarithm of the number of destinations that each negative stands for
     in a softmax, and -infinity for slots without a negative; None: 0, or as `negative_mask`."""
@@ -334,24 +342,6 @@ class Batch(StepBatch):
             return self.t[self.num_new - 1 : self.num_new]
         last = self.slice.num_new - 1
         return uploaded([self.slice.host.t[last : last + 1]], self.t.device)[0]
-
-    @property
-    def weight(self) -> Tensor | None:
-        """Weights of the events in the training loss, float32 `[B]`; None: 1 each.
-
-        On a GPU they are copied there, which synchronizes.
-        """
-        weight = self.host.weight
-        return None if weight is None else weight.to(self.eid.device)
-
-    @property
-    def relation(self) -> Tensor | None:
-        """Relations of the events, int64 `[B]`, also those of their negatives; None without.
-
-        On a GPU they are copied there, which synchronizes.
-        """
-        relation = self.host.relation
-        return None if relation is None else relation.to(self.eid.device)
 
     @property
     def negative_mask(self) -> Tensor | None:
@@ -463,7 +453,10 @@ def joined(batches: Sequence[Batch]) -> Batch:
         src_lists=None,
         dst_lists=None,
         **{name: column(batches, name, first_rows[0]) for name in rows},
-        **{name: column(batches, name) for name in (*others, "node_x", "counts")},
+        **{
+            name: column(batches, name)
+            for name in (*others, "node_x", "counts", "weight", "relation")
+        },
     )
 
 

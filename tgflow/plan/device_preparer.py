@@ -174,6 +174,8 @@ class DevicePreparer:
         hops = torch.tensor(params, dtype=torch.int64).view(-1, PARAMS)
         columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, begin, first, hops]
         columns += [each for each in (roots.counts, negatives.log_q) if each is not None]
+        others = host.columns().keys() - {"eid", "src", "dst", "t"}
+        columns += [host.columns()[name] for name in others]
         there = self._copies.of(columns)
         eid, t, nodes, query_t, position, begin, first, hops = (
             there[id(column)] for column in columns[:8]
@@ -182,7 +184,8 @@ class DevicePreparer:
         log_q = None if negatives.log_q is None else there[id(negatives.log_q)]
         return replace(
             roots,
-            columns={"eid": eid, "src": src, "dst": dst, "t": t},
+            columns={"eid": eid, "src": src, "dst": dst, "t": t}
+            | {name: there[id(host.columns()[name])] for name in others},
             negatives=replace(negatives, src=negative_src, dst=negative_dst, log_q=log_q),
             queries=Frontier(nodes, query_t, position),
             counts=None if roots.counts is None else there[id(roots.counts)],

@@ -90,9 +90,8 @@ class Roots:
 
     @property
     def events(self) -> Mapping[str, Tensor]:
-        """`eid`, `src`, `dst` and `t` of the events, on the batch's device."""
-        host = self.host
-        return self.columns or {"eid": host.eid, "src": host.src, "dst": host.dst, "t": host.t}
+        """Columns of the events, of `EventBatch` and `eid`, on the batch's device."""
+        return self.columns or self.host.columns()
 
     def split(self, column: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the parts of a column of `queries`, as views."""
@@ -245,7 +244,7 @@ class Draws:
             graph.node_x is not None, node_x,
             INT64_MAX if node_end is None else node_end, is_padded, rows,
         )  # fmt: skip
-        memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab alive
+        memory = torch.frombuffer(slab, dtype=torch.uint8)
         at, num = BatchPlaces(*places), places[0]
         a, b, c = at.whole_eid // 8, at.whole_t // 8, at.whole_ends // 8
         # copies: events outlive their batch, and would keep its slab alive
@@ -265,7 +264,12 @@ class Draws:
             of = BatchSlice(number, self.slices, num_new, at.num_fallbacks, host)
             host = host.part(rows)
         hops = [BlockPlaces(*each) for each in blocks] if blocks else []
-        return FilledSlab(epoch, index, own_key, memory, host, of, at, hops)
+        columns, added = {"weight": host.weight, "relation": host.relation}, {}
+        if weight is not None or relation is not None:
+            added = {n: (slab.add(x), x.dtype) for n, x in columns.items() if x is not None}
+            memory = torch.frombuffer(slab, dtype=torch.uint8)
+        # the memory and its views keep the slab alive
+        return FilledSlab(epoch, index, own_key, memory, host, of, at, hops, added)
 
     def view(self, filled: FilledSlab, memory: Tensor) -> Roots:
         """Return the queries of a batch as views of `memory`, its slab or a copy on the GPU."""
@@ -275,7 +279,7 @@ class Draws:
         columns = begin = since = params = None
         if self.gpu is not None and memory.device == self.gpu.device:
             columns = {"eid": piece.column(at.eid, num), "t": piece.column(at.t, num)}
-            columns |= {"src": src, "dst": dst}
+            columns |= {"src": src, "dst": dst} | piece.added(filled)
             begin, since = piece.column(at.words, 1), piece.column(at.words + 8, 1)
             params = piece.column(at.words + 16, len(self.fanouts), PARAMS)
         negatives = Negatives(

@@ -81,9 +81,10 @@ class HostPreparer:
         else:  # no frontier
             src_row = dst_row = piece.column(0, 0)
             negative_src_row = negative_dst_row = piece.column(0, 0, m)
-        eid, t = piece.column(at.eid, num), piece.column(at.t, num)
-        if is_here:
-            eid, src, dst, t = host.eid, host.src, host.dst, host.t
+        events = host.columns()
+        if not is_here:
+            events = {"eid": piece.column(at.eid, num), "t": piece.column(at.t, num)}
+            events |= {"src": src, "dst": dst} | piece.added(filled)
         widths = {each.name: each.table.dim for each in feature_inputs(draws.graph)}
         edge_dim = widths.get("edge_x", 0)
         edge_table = piece.features(at.edge_x, at.num_in_blocks, edge_dim)
@@ -104,10 +105,7 @@ class HostPreparer:
             index=filled.index,
             num_new=at.num_new,
             seconds_per_tick=draws.graph.seconds_per_tick,
-            eid=eid,
-            src=src,
-            dst=dst,
-            t=t,
+            **events,
             host=host,
             x=piece.features(at.x, num, edge_dim),
             negative_src=negative_src,

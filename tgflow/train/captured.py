@@ -219,9 +219,6 @@ def without_carry(result: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def is_capturable(batch: Batch, *, learns: bool) -> bool:
-    """Return whether a replay has rows, and no column of the host to copy to the device."""
-    host = batch.host
-    if not len(batch.eid) or host.relation is not None:
-        return False
-    is_masked = host.negative_mask is not None and batch.log_q is None
-    return not learns or (host.weight is None and not is_masked)
+    """Return whether a replay has rows, and no mask of the host to copy to the device."""
+    is_masked = learns and batch.host.negative_mask is not None and batch.log_q is None
+    return len(batch.eid) > 0 and not is_masked
