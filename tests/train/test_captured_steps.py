@@ -12,7 +12,7 @@ from helpers.devices import apart, cuda, needs_apart, opened, place_of
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
 from helpers.live_runs import state_of as state_in_checkpoint
-from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.made_streams import made_events, pieces, seeded, small_tgat, small_tgn
 from helpers.plans import pad, plan_of
 from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
 from tgflow.cuda.device import device_of
@@ -21,7 +21,8 @@ from tgflow.graph.tables import FeatureTable
 from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
-from tgflow.train.config import ExecutionConfig
+from tgflow.train.config import ExecutionConfig, TaskConfig
+from tgflow.train.tasks.labels import LabelTask
 
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
 
@@ -49,10 +50,10 @@ def graph_here(device):
     return TemporalGraph("undirected", 2)
 
 
-def trained(device, make, graph, monkeypatch, *, capture, events=None):
+def trained(device, make, graph, monkeypatch, *, capture, events=None, **changes):
     replays = []
     monkeypatch.setattr(captured, "WARM_UPS", 1)
-    config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=5)
+    config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=5, **changes)
     trainer = ContinualTrainer(
         make().to(place_of(device)),
         graph(device),
@@ -86,20 +87,33 @@ def test_captured_steps_match_uncaptured_steps(device, make, graph, monkeypatch)
         assert torch.equal(x.cpu(), y.cpu())
 
 
+TASK = TaskConfig(kind="edge", target="label", classes=2, label_delay="20m")
+
+
+def with_decoder():
+    model = small_tgn(num_relations=4)
+    seeded(lambda: LabelTask(TASK).add_decoder(model, 2))
+    return model
+
+
 @for_each_place
-def test_weights_and_relations_are_captured(device, monkeypatch):
-    """Columns of the batch like all others, which no step copies from the host."""
+@pytest.mark.parametrize(("updates", "task"), [(1, None), (2, None), (1, TASK)])
+def test_steps_on_weights_relations_and_labels_are_captured(device, updates, task, monkeypatch):
     events, num = made_events(140), torch.arange(140)
     events = replace(events, weight=1 + num % 3 / 2, relation=num % 4)
-    found = []
+    make, found = partial(small_tgn, num_relations=4), []
+    changes = {"updates": updates}
+    if task is not None:
+        events, make = replace(events, label=num % 2), with_decoder
+        changes["task"] = task
     for capture in (False, True):
-        make = partial(small_tgn, num_relations=4)
-        found.append(
-            trained(device, make, graph_there, monkeypatch, capture=capture, events=events)
-        )
+        how = {"capture": capture, "events": events, **changes}
+        found.append(trained(device, make, graph_there, monkeypatch, **how))
     (plain, expected, none), (replayed, records, replays) = found
     assert not none
-    assert len(replays) == 6, "of 7 micro-batches, the first of which has nothing to replay"
+    is_whole = updates == 1 and task is None
+    assert set(replays) == ({"step"} if is_whole else {"predict", "learn"})
+    assert len(replays) >= 6 * (1 if is_whole else 1 + updates)
     assert [(r.loss, r.metrics) for r in records] == [(r.loss, r.metrics) for r in expected]
     for x, y in zip(state_of(plain._learner), state_of(replayed._learner), strict=True):
         assert torch.equal(x.cpu(), y.cpu())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,7 +82,7 @@ class HostPreparer:
         else:  # no frontier
             src_row = dst_row = piece.column(0, 0)
             negative_src_row = negative_dst_row = piece.column(0, 0, m)
-        events = host.columns()
+        events: dict[str, Any] = host.columns()
         if not is_here:
             events = {"eid": piece.column(at.eid, num), "t": piece.column(at.t, num)}
             events |= {"src": src, "dst": dst} | piece.added(filled)

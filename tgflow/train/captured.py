@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from tgflow.cuda.device import CapturedWork, Device
-from tgflow.graph.batch import Batch
+from tgflow.graph.batch import Batch, Targets
 from tgflow.nn.model import Scores
 
 WARM_UPS = 3
@@ -54,7 +54,8 @@ class CapturedCalls:
     """Captures functions of batches as CUDA graphs, and replays them.
 
     A replay runs the captured kernels on the current values of the batches' tensors: in a loader's
-    memory, which recurs, or else copied to those of the capture, for each shape. Everything else
+    memory, which recurs, or else copied to those of the capture, for each shape, as are the labels
+    of a task. Everything else
     that changes from batch to batch must be in device memory. A replay therefore uses the modules
     and parameters of the capture, even if they were replaced since; only a replaced tensor or
     module of `state` is detected.
@@ -111,13 +112,13 @@ class CapturedCalls:
         self._prepare()
         self._check_state()
         memory = [each.memory for each in batches]
-        is_lent, given = None not in memory, list[Tensor]()
-        key: Any = name, *memory
+        is_lent, facts = None not in memory, list[Any]([name, *memory])
+        given = [x for each in batches if each.targets is not None for x in _leaves(each.targets)]
         if not is_lent:
             [batch] = batches
-            given = batch.tensors()
-            shapes = [tensor.shape for tensor in given]
-            key = name, batch.num_new, batch.seconds_per_tick, len(batch.blocks), *shapes
+            given = batch.tensors() + given
+            facts = [name, batch.num_new, batch.seconds_per_tick, len(batch.blocks)]
+        key = *facts, *(tensor.shape for tensor in given)
         graph = self._graphs.get(key)
         if graph is None:
             self._seen[key] += not is_lent
@@ -126,7 +127,7 @@ class CapturedCalls:
                 with self._around():
                     return work(*batches)
             self._graphs[key] = graph = self._captured(batches, work, tensors, is_lent=is_lent)
-        if not is_lent:
+        if given:
             graph.copy(given)
         graph.last_used = self._num_calls
         graph.work.replay()
@@ -162,10 +163,14 @@ class CapturedCalls:
             modules = [*self._state.modules()]
             self._held = [held for each in modules for held in (each._buffers, each._modules)]
             self._fixed = [each for held in self._held for each in held.values()]
-        inputs = list[Tensor]()
         if not is_lent:
             batches = [each.map(torch.clone) for each in batches]
-            inputs = batches[0].tensors()
+        inputs = [x for each in batches if not is_lent for x in each.tensors()]
+        batches = [
+            each if each.targets is None else replace(each, targets=cloned(each.targets))
+            for each in batches
+        ]
+        inputs += [x for each in batches if each.targets is not None for x in _leaves(each.targets)]
         results: list[Result] = []
 
         def run() -> Sequence[Tensor]:
@@ -184,8 +189,7 @@ class CapturedCalls:
 def tensors_of(scores: Scores) -> list[Tensor]:
     """Return the tensors of scores, including those carried on."""
     found: list[Tensor] = []
-    leaves = tree_leaves((scores.positive, scores.negative, scores.carry), is_leaf=is_dataclass)
-    for leaf in leaves:
+    for leaf in tree_leaves(tuple(scores), is_leaf=is_dataclass):
         values = (
             [getattr(leaf, each.name) for each in fields(leaf)] if is_dataclass(leaf) else [leaf]
         )
@@ -214,8 +218,13 @@ def result_tensors(result: tuple[Any, ...]) -> list[Tensor]:
 def without_carry(result: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a result which no replay overwrites, except for the scores' `carry`."""
     scores, *others = result
-    kept = scores._replace(positive=scores.positive.clone(), negative=scores.negative.clone())
-    return kept, *map(cloned, others)
+    return cloned(scores._replace(carry=None))._replace(carry=scores.carry), *map(cloned, others)
+
+
+def _leaves(targets: Targets) -> list[Tensor]:
+    """Return the tensors of labels on the device."""
+    on_device = targets._replace(host_past=None)
+    return [leaf for leaf in tree_leaves(on_device) if leaf is not None]
 
 
 def is_capturable(batch: Batch, *, learns: bool) -> bool:

@@ -152,8 +152,7 @@ class TrainStep:
         """Called before parameters change; an error that it raises leaves them as they are."""
         self.has_changed = False
         """Whether parameters or state have changed since this was last set to False."""
-        # targets of a task are computed on the host
-        self._calls = self._captured_calls() if execution.capture and task is None else None
+        self._calls = self._captured_calls() if execution.capture else None
 
     def predict(self, batch: StepBatch) -> StepScores:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing."""
