@@ -14,7 +14,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.live_runs import state_of as state_in_checkpoint
 from helpers.made_streams import made_events, pieces, seeded, small_tgat, small_tgn
 from helpers.plans import pad, plan_of
-from tgflow import ContinualConfig, ContinualTrainer, TemporalGraph
+from tgflow import ContinualConfig, ContinualTrainer, Loader, OfflineConfig, Plan, TemporalGraph
 from tgflow.cuda.device import device_of
 from tgflow.graph.events import MICRO_BATCH_END
 from tgflow.graph.tables import FeatureTable
@@ -22,6 +22,7 @@ from tgflow.plan.padding import BatchShape, shape_of
 from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.config import ExecutionConfig, TaskConfig
+from tgflow.train.step import TrainStep
 from tgflow.train.tasks.labels import LabelTask
 
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
@@ -119,6 +120,33 @@ def test_steps_on_weights_relations_and_labels_are_captured(device, updates, tas
         assert torch.equal(x.cpu(), y.cpu())
 
 
+@for_each_place
+def test_batches_of_an_epoch_are_learned_or_predicted_and_stored_by_one_replay(device, monkeypatch):
+    found, names, call = [], [], CapturedCalls.call
+
+    def noted(self, name, *rest):
+        names.append(name)
+        return call(self, name, *rest)
+
+    monkeypatch.setattr(CapturedCalls, "call", noted)
+    for capture in (False, True):
+        graph, model = graph_there(device), small_tgn().to(place_of(device))
+        graph.append(made_events(160))
+        plan = Plan.for_model(model, graph, batch_size=20, for_gradients=True)
+        how = ExecutionConfig(capture=capture)
+        learner = TrainStep(
+            model, OfflineConfig(), num_nodes=lambda log=graph.log: log.num_nodes, execution=how
+        )
+        values = []
+        for batch in Loader(plan, num_threads=0, captures=capture):
+            learn = learner.learn if batch.index < 5 else None
+            taken, _ = learner.take(batch, learn)
+            values += [taken[name].cpu() for name in sorted(taken)]
+        found.append([*values, *(x.cpu() for x in state_of(learner))])
+    assert names == ["learn, commit"] * 5 + ["step"] * 3
+    assert all(torch.equal(x, y) for x, y in zip(*found, strict=True))
+
+
 def captures_of(trainer, monkeypatch):
     """Return a list that grows with each capture, whose items have its pool if it has one."""
     captures = []
@@ -210,7 +238,7 @@ def test_shapes_beyond_the_limit_run_uncaptured_until_one_is_evicted(monkeypatch
         size = BatchShape(shape.targets, len(whole.nodes) + more_nodes, shape.edges)
         batch = pad(whole, size)
         batch.nodes.fill_(value)
-        found = calls.call("double", [batch], lambda x: 2 * x.nodes, lambda out: [out])
+        found = calls.call("double", [batch], [None], lambda x: 2 * x.nodes, lambda out: [out])
         assert torch.equal(found, 2 * batch.nodes)
         return calls.was_replay
 

@@ -129,8 +129,12 @@ class Draws:
     _pool: SlabPool = field(init=False, repr=False)
     _drawn: NegativeSampler | None = field(init=False, repr=False)
     """The negatives, if the core draws them."""
+    full_size: int = field(init=False, repr=False)
+    """Events of a full batch: all its new ones, and the most to replay."""
 
     def __post_init__(self) -> None:
+        replay = 0 if self.replay is None else self.replay.num_events(self.batch_size)
+        object.__setattr__(self, "full_size", self.batch_size + replay)
         own = self.negatives
         is_drawn = isinstance(own, NegativeSampler) and own.single_kind is not None
         object.__setattr__(self, "_drawn", own if is_drawn else None)
@@ -463,12 +467,6 @@ class Draws:
     def gpu(self) -> Device | None:
         """The GPU that makes batches, which holds the graph; None: host memory."""
         return self.graph.gpu
-
-    @property
-    def full_size(self) -> int:
-        """Events of a full batch: all its new ones, and the most to replay."""
-        replay = 0 if self.replay is None else self.replay.num_events(self.batch_size)
-        return self.batch_size + replay
 
     @property
     def sees_all_before(self) -> bool:

@@ -95,6 +95,7 @@ class CapturedCalls:
         self,
         name: str,
         batches: Sequence[Batch],
+        memory: Sequence[int | None],
         work: Callable[..., Result],
         tensors: Callable[[Result], Sequence[Tensor]],
     ) -> Result:
@@ -105,13 +106,13 @@ class CapturedCalls:
         Args:
             name: Of the work.
             batches: All in a loader's memory, or one of any.
+            memory: `memory` of each.
             work: Function of the model and the batches.
             tensors: Returns those of a result.
         """
         self._num_calls += 1
         self._prepare()
         self._check_state()
-        memory = [each.memory for each in batches]
         is_lent, facts = None not in memory, list[Any]([name, *memory])
         given = [x for each in batches if each.targets is not None for x in _leaves(each.targets)]
         if not is_lent:

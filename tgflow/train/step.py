@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
@@ -228,31 +229,58 @@ class TrainStep:
             self.has_changed = True
             self.model.commit(batch, scores)
 
-    def step(self, predicted: Batch, learned: Batch | None) -> CapturedStep | None:
+    def take(
+        self, batch: StepBatch, learn: Callable[[StepBatch], StepResult] | None
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Learn a batch, or predict it without `learn`, and commit it; return its scores and loss.
+
+        By name and, if a replay made them, in one tensor, for `Results.put`.
+        """
+        if isinstance(batch, Batch) and batch.lent is not None:
+            replayed = self.step(batch, None) if learn is None else self.step(None, batch)
+            if replayed is not None:
+                return {name: x for (_, name), x in replayed.values.items()}, replayed.flat
+        values: dict[str, Tensor] = {}
+        if learn is None:
+            scores = self.predict(batch)
+        else:
+            step = learn(batch)
+            scores, values["loss"] = step.scores, step.loss
+        self.commit(batch, scores)
+        return scores.named() | values, None
+
+    def step(self, predicted: Batch | None, learned: Batch | None) -> CapturedStep | None:
         """Predict a batch, learn another one and commit the last of them, all by one replay.
 
         Returns their scores and loss, which the next call overwrites; None if that is not possible.
         """
-        calls, batches = self._calls, [predicted] if learned is None else [predicted, learned]
-        if calls is None or not all(
-            each.memory is not None and is_capturable(each, learns=each is learned)
-            for each in batches
-        ):
+        calls, batches = self._calls, [x for x in (predicted, learned) if x is not None]
+        memory = [each.memory for each in batches]
+        if calls is None or None in memory:
             return None
-        self.check_batch(predicted)
-        self.dropout.set(self.key_of(batches[-1]))
+        self.check_batch(batches[0])
+        if learned is not None:
+            if not is_capturable(learned, learns=True):
+                return None
+            self.dropout.set(self.key_of(learned))
+        name, work = "step", self._whole_step
+        if predicted is None:
+            name, work = "learn, commit", partial(self._whole_step, None)
         with self.clock.measuring():
-            result = calls.call("step", batches, self._whole_step, lambda found: [found.flat])
+            result = calls.call(name, batches, memory, work, _flat)
         self.has_changed = True
         return result
 
-    def _whole_step(self, predicted: Batch, learned: Batch | None = None) -> CapturedStep:
-        (scores,), batch = self._score(predicted), predicted
-        values = {(0, name): x for name, x in scores.named().items()}
+    def _whole_step(self, predicted: Batch | None, learned: Batch | None = None) -> CapturedStep:
+        values: dict[tuple[int, str], Tensor] = {}
+        if predicted is not None:
+            (scores,) = self._score(predicted)
+            values |= {(0, name): x for name, x in scores.named().items()}
         if learned is not None:
-            batch = learned
-            scores, values[1, "loss"] = self._training_step(batch)
+            scores, values[1, "loss"] = self._training_step(learned)
             values |= {(1, name): x for name, x in scores.named().items()}
+        batch = predicted if learned is None else learned
+        assert batch is not None
         with torch.no_grad():
             self.model.commit(batch, scores)
         return CapturedStep(values, _flatten_dense_tensors([*values.values()]))  # type: ignore[no-untyped-call]
@@ -285,7 +313,7 @@ class TrainStep:
             with self.computing(), draws:
                 return work(batch)
         with self.clock.measuring():
-            result = calls.call(name, [batch], work, result_tensors)
+            result = calls.call(name, [batch], [batch.memory], work, result_tensors)
             return kept(result) if calls.was_replay else result
 
     def _captured_calls(self) -> CapturedCalls | None:
@@ -423,6 +451,10 @@ class TrainStep:
         """Return the transfer of scores and losses to the host, delayed on a device."""
         device = None if self.is_lost is None else self.device
         return Results(device, together=self.waits)
+
+
+def _flat(step: CapturedStep) -> list[Tensor]:
+    return [step.flat]
 
 
 def detached(scores: Scores) -> Scores:

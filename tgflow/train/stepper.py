@@ -195,7 +195,7 @@ class Stepper:
             following: The batches of its updates come next.
             plan: Of `batch`.
         """
-        if self._can_replay and isinstance(batch, Batch) and batch.memory is not None:
+        if self._can_replay and isinstance(batch, Batch) and batch.lent is not None:
             rest = [*islice(following, self.num_updates)]
             learned = rest[0] if rest else None
             assert learned is None or isinstance(learned, Batch)
