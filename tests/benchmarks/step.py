@@ -51,7 +51,7 @@ HOST_PARTS = {
     "append": (TemporalGraph, ("append",)),
     "draws": (Draws, ("fill",)),
     "packing": (DevicePreparer, ("_replayed",)),
-    "step": (Stepper, ("predict", "learn", "store", "finish")),
+    "step": (Stepper, ("step", "finish")),
     "metrics": (Stepper, ("collect",)),
 }
 """Parts of the host's time, as methods that do not call each other; the rest is the loader's."""

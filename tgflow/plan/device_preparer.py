@@ -67,7 +67,7 @@ def one_by_one(make: Callable[..., Batch]) -> MakeBatches:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class WantedBatch:
     """A batch, slice or part to make, as `Draws.roots` takes it."""
 
     draws: Draws
@@ -194,7 +194,7 @@ class DevicePreparer:
             params=hops,
         )
 
-    def batches(self, num_slots: int, asked: Callable[..., Asked]) -> MakeBatches:
+    def batches(self, num_slots: int, asked: Callable[..., WantedBatch]) -> MakeBatches:
         """Return a function that makes batches for one pass, in `num_slots` slots.
 
         All are captured before the first batches of full size: fewer, and at least one, where
@@ -268,7 +268,7 @@ class DevicePreparer:
         """Return the batch of placed roots; waits only for features that the host reads."""
         return assemble(draws, roots).gathered(self._graph)
 
-    def _part(self, asked: Asked) -> Batch:
+    def _part(self, asked: WantedBatch) -> Batch:
         roots = asked.draws.roots(asked.epoch, asked.index, asked.piece)
         return self._batch(asked.draws, self.placed(asked.draws, roots))
 

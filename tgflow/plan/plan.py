@@ -25,11 +25,11 @@ from tgflow.graph.strategies import SamplerFunction
 from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
 from tgflow.plan.count_lookup import CountHistory
 from tgflow.plan.device_preparer import (
-    Asked,
     CopiedBatches,
     DevicePreparer,
     MakeBatches,
     Slots,
+    WantedBatch,
     one_by_one,
 )
 from tgflow.plan.draws import BatchPart, Draws, Roots
@@ -387,9 +387,9 @@ class Plan:
         split = torch.split(rows, max(1, max_pairs // (1 + num))) if len(rows) else ()
         return [BatchPart(index, part, part is split[-1]) for part in split]
 
-    def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Asked:
+    def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> WantedBatch:
         """Return what to make for a task."""
-        return Asked(self.draws, epoch, index, piece, self.draws.fill)
+        return WantedBatch(self.draws, epoch, index, piece, self.draws.fill)
 
     def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         """Return a function that makes batches on a GPU for one pass: made there, or copied.

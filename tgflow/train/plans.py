@@ -21,7 +21,7 @@ from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch, LateLabels, empty_events
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.count_lookup import CountHistory
-from tgflow.plan.device_preparer import Asked, DevicePreparer, MakeBatches, Slots, one_by_one
+from tgflow.plan.device_preparer import DevicePreparer, MakeBatches, Slots, WantedBatch, one_by_one
 from tgflow.plan.draws import BatchPart
 from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
@@ -57,9 +57,9 @@ class MicroBatchPlans:
     def plan_of(self, epoch: int) -> Plan:
         return self.predict if epoch == PREDICT else self.learn
 
-    def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Asked:
+    def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> WantedBatch:
         draws = (self.predict if epoch == PREDICT else self.learn).draws
-        return Asked(draws, epoch, index, piece, draws.fill)
+        return WantedBatch(draws, epoch, index, piece, draws.fill)
 
     def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         if self.gpu is None:

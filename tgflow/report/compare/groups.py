@@ -13,7 +13,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph.batch import Batch
 from tgflow.nn.model import TemporalModel
 from tgflow.plan._native import FilledSlab
-from tgflow.plan.device_preparer import Asked, DevicePreparer, MakeBatches, one_by_one
+from tgflow.plan.device_preparer import DevicePreparer, MakeBatches, WantedBatch, one_by_one
 from tgflow.train.config import ContinualConfig
 from tgflow.train.plans import PREDICT, MicroBatchPlans, negatives_learned
 
@@ -69,7 +69,7 @@ class GroupPlans:
         with self.watches[group].preparing(epoch):
             return self.groups[group].batch(epoch, index, number)
 
-    def asked(self, epoch: int, index: int, *part: Any) -> Asked:
+    def asked(self, epoch: int, index: int, *part: Any) -> WantedBatch:
         """Return what to make for a task, by the group whose turn it is."""
         group, epoch = self._which(epoch, index)
         asked = self.groups[group].asked(epoch, index, *part)
