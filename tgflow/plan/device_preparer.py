@@ -46,15 +46,18 @@ class LentBatches(NamedTuple):
     """The memory that they have until they are freed; None: their tensors own theirs."""
     drawn: Sequence[FilledSlab] = ()
     """Of a slot: what the batches were made of."""
+    order: Sequence[int] | None = None
+    """Places of the batches in the order of their tasks, if it is another one."""
 
     def cut(self) -> Sequence[Batch]:
-        """Return them without rows beyond `num_used`, rounded up, as views."""
+        """Return them by task, without rows beyond `num_used`, rounded up, as views."""
         used = None if self.num_used is None else self.num_used.tolist()
+        cuts = self.batches
         if self.slot is not None:
-            return self.slot.cut(used, self.drawn)
-        if used is None:
-            return self.batches
-        return [_cut(*each) for each in _sized(self.batches, used)]
+            cuts = self.slot.cut(used, self.drawn)
+        elif used is not None:
+            cuts = [_cut(*each) for each in _sized(cuts, used)]
+        return cuts if self.order is None else [cuts[place] for place in self.order]
 
 
 MakeBatches = Callable[[Sequence[Task]], LentBatches]
@@ -76,6 +79,8 @@ class WantedBatch:
     piece: int | BatchPart | None
     fill: Callable[..., FilledSlab]
     """`draws.fill`, which may be timed."""
+    group: int = 0
+    """Batches that are made together are made in the order of their groups."""
 
 
 _SLOT_SHARE = 64
@@ -212,6 +217,11 @@ class DevicePreparer:
             wanted = [asked(*task) for task in tasks]
             if isinstance(wanted[0].piece, BatchPart):
                 return one_by_one(lambda *task: self._part(asked(*task)))(tasks)
+            order = None
+            if wanted[0].group != wanted[-1].group:  # groups take turns, and slots do not
+                by_group = sorted(range(len(tasks)), key=lambda place: wanted[place].group)
+                wanted, tasks = [wanted[i] for i in by_group], [tasks[i] for i in by_group]
+                order = [by_group.index(place) for place in range(len(tasks))]
             slab, drawn, is_full = Slab(self._pinned.pool), list[FilledSlab](), num_slots > 0
             for task, each in zip(tasks, wanted, strict=True):
                 try:
@@ -233,7 +243,7 @@ class DevicePreparer:
                     slot = self._free.popleft()
                     num_out += 1
             if slot is None:
-                return self._drawn(draws_of, drawn)
+                return self._drawn(draws_of, drawn)._replace(order=order)
             taken = self._replayed(draws_of, drawn, slot)
 
             def free() -> None:
@@ -243,7 +253,7 @@ class DevicePreparer:
                     num_out -= 1
                     self._free.append(taken)
 
-            return LentBatches(taken.batches, free, taken.num_used, taken, drawn)
+            return LentBatches(taken.batches, free, taken.num_used, taken, drawn, order)
 
         return make
 

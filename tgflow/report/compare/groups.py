@@ -78,7 +78,7 @@ class GroupPlans:
             with self.watches[group].preparing(epoch):
                 return asked.fill(*given)
 
-        return replace(asked, fill=fill)
+        return replace(asked, fill=fill, group=group)
 
     def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         """Return the maker of the same batches on a GPU; see `tgflow.Plan.batches_on`."""
