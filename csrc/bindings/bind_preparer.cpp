@@ -53,6 +53,16 @@ py::buffer_info bytes_of(const Slab& slab) {
   return {reinterpret_cast<uint8_t*>(slab.data()), static_cast<py::ssize_t>(is_filled ? slab.size() : 0)};
 }
 
+/// Adds a copy of a column, and returns its offset in bytes.
+int64_t add_column(Slab& slab, const TensorArg& column) {
+  const auto bytes = column.bytes<const std::byte>("column");
+  slab.begin();
+  const int64_t offset = slab.add<std::byte>(bytes.size);
+  std::copy_n(bytes.data, bytes.size, slab.at<std::byte>(offset));
+  slab.end();
+  return offset;
+}
+
 std::unique_ptr<Preparer> new_preparer(const EventLog& log, const std::optional<TemporalGraph*>& graph,
                                        const PairIndex& pairs,
                                        const std::optional<EventCounts*>& maybe_counts, int64_t start,
@@ -221,6 +231,7 @@ void bind_preparer(py::module_& m) {
       .def_property_readonly("num_free", &SlabPool::num_free);
   py::class_<Slab>(m, "Slab", py::buffer_protocol())
       .def(py::init<std::shared_ptr<SlabPool>>(), py::arg("pool").none(false))
+      .def("add", &add_column, py::arg("column"))
       .def_buffer(&bytes_of);
   py::class_<Preparer>(m, "Preparer")
       .def(py::init(&new_preparer), py::arg("log"), py::arg("graph"), py::arg("pairs"), py::arg("counts"),

@@ -60,14 +60,16 @@ int64_t SlabPool::num_free() const {
 
 void Slab::begin() {
   if (is_taken_.exchange(true)) {
-    throw std::invalid_argument("a slab holds one batch: give each call a new one of the pool");
+    throw std::invalid_argument("a slab takes one batch at a time: give calls at once their own ones");
   }
+  is_read_ = is_filled_.exchange(false);
 }
 
 void Slab::end() {
   size_ = aligned(size_);  // within the block, and a multiple of every type's size
   pool_->note(size_);
   is_filled_.store(true, std::memory_order_release);
+  is_taken_.store(false, std::memory_order_release);
 }
 
 int64_t Slab::add_bytes(int64_t bytes) {
@@ -76,6 +78,8 @@ int64_t Slab::add_bytes(int64_t bytes) {
   if (size > block_.capacity) {
     SlabPool::Block larger = pool_->allocate(size);
     if (size_ > 0) std::memcpy(larger.memory.get(), block_.memory.get(), static_cast<std::size_t>(size_));
+    if (is_read_) left_.push_back(std::move(block_.memory));
+    is_read_ = false;
     block_ = std::move(larger);
   }
   size_ = size;

@@ -9,7 +9,7 @@ import torch
 
 from helpers.emulator.device import EmulatedDevice, EmulatedEvent
 from tgflow.cuda import device
-from tgflow.cuda.clock import StreamClock
+from tgflow.cuda.clock import EVERY_SPANS, FIRST_SPANS, StreamClock
 
 
 @pytest.fixture
@@ -151,3 +151,14 @@ def test_clock_counts_finished_work_without_waiting_for_the_rest() -> None:
     gpu.busy.clear()
     assert clock.seconds == pytest.approx(5.5)
     assert gpu.synchronized == 0
+
+
+def test_clock_measures_one_of_every_few_spans() -> None:
+    gpu = TimedDevice()
+    clock = StreamClock(gpu)
+    num = FIRST_SPANS + 4 * EVERY_SPANS
+    for _ in range(num):
+        with clock.measuring():
+            gpu.now += 2.0
+    assert len(gpu.events) == 2 * (FIRST_SPANS + 4)
+    assert clock.seconds == pytest.approx(2 * num)

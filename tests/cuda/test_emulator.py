@@ -22,7 +22,7 @@ from tgflow.cuda.device import register_device
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan.device_preparer import LentBatch
+from tgflow.plan.device_preparer import LentBatches
 from tgflow.plan.loader import SideStream
 from tgflow.train import captured
 from tgflow.train.config import ContinualConfig
@@ -155,7 +155,7 @@ def test_batches_are_made_beside_a_capture_only_on_streams_by_role(lazy_gpu, has
 
     def prepare():
         try:
-            side.make(lambda index: LentBatch(plan.batch(0, index)), 1)
+            side.make(lambda index: LentBatches([plan.batch(0, index)]), 1)
         except RuntimeError as error:
             errors.append(str(error))
 

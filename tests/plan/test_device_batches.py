@@ -1,5 +1,6 @@
 """GPU batches equal CPU batches bit for bit, on their own CUDA stream, in reused memory."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph.cache import cached
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import ExperienceReplay
-from tgflow.plan.device_preparer import LentBatch, MakeBatch, PinnedCopies
+from tgflow.plan.device_preparer import LentBatches, PinnedCopies
 from tgflow.plan.loader import SideStream
 from tgflow.plan.negatives import FixedNegatives
 from tgflow.plan.padding import shape_of
@@ -98,9 +99,19 @@ def graph_here(num_rows: int = 9) -> TemporalGraph:
     return TemporalGraph(edge_x_dim=2, node_x=node_x)
 
 
-def of_plan(plan: Plan, num_slabs: int) -> MakeBatch:
+def of_plan(plan: Plan, num_slots: int) -> Callable[[int, int], LentBatches]:
     assert plan.gpu is not None
-    return plan.batches_on(plan.gpu, num_slabs)
+    make = plan.batches_on(plan.gpu, num_slots)
+    return lambda epoch, index: make([(epoch, index)])
+
+
+def only(lent: LentBatches) -> Batch:
+    """Return the batch, without cutting it to its size."""
+    [batch] = lent.batches
+    if lent.slot is None:
+        return batch
+    [drawn] = lent.drawn
+    return lent.slot.facts(batch, drawn)
 
 
 def copy_of(batch: Batch) -> Batch:
@@ -118,13 +129,13 @@ def test_batch_stays_valid_until_freed(gpu: str) -> None:
     make = of_plan(plan, 2)
     kept = [make(0, index) for index in range(9)]
     for index, lent in enumerate(kept):
-        assert_same_but_for_padding(copy_of(lent.batch), expected.batch(0, index))
-    assert len({id(lent.batch.eid) for lent in kept}) == 9
+        assert_same_but_for_padding(copy_of(only(lent)), expected.batch(0, index))
+    assert len({id(only(lent).eid) for lent in kept}) == 9
     kept[1].free()
-    again = make(0, 20).batch
-    assert again.eid is kept[1].batch.eid
+    again = only(make(0, 20))
+    assert again.eid is only(kept[1]).eid
     assert_same_but_for_padding(copy_of(again), expected.batch(0, 20))
-    assert_same_but_for_padding(copy_of(kept[4].batch), expected.batch(0, 4))
+    assert_same_but_for_padding(copy_of(only(kept[4])), expected.batch(0, 4))
 
 
 @for_each_gpu
@@ -141,9 +152,9 @@ def test_large_slabs_are_fewer(
     shown = nullcontext() if num == 4 else pytest.warns(RuntimeWarning, match=f"^{num} of 4 .* M")
     with shown:
         kept = [make(0, index) for index in range(4)]
-    assert sum(lent.cuts is not None for lent in kept) == num
+    assert sum(lent.slot is not None for lent in kept) == num
     for index, lent in enumerate(kept):
-        assert_same_but_for_padding(copy_of(lent.batch), plan_of(here).batch(0, index))
+        assert_same_but_for_padding(copy_of(only(lent)), plan_of(here).batch(0, index))
 
 
 def test_slab_is_rewritten_after_all_readers_of_its_last_batch() -> None:
@@ -157,7 +168,7 @@ def test_slab_is_rewritten_after_all_readers_of_its_last_batch() -> None:
     first.free()
     gpu.current = 7
     gpu.waits.clear()
-    assert make(0, 4).batch.eid is first.batch.eid
+    assert only(make(0, 4)).eid is only(first).eid
     assert (7, 9) in gpu.waits
 
 
@@ -175,7 +186,7 @@ def test_later_nodes_without_features_have_zeros(gpu: str) -> None:
             graph.append(events)
         while (index + 1) * 10 <= here.num_events:
             lent = make(0, index)
-            assert_same_but_for_padding(copy_of(lent.batch), plans[1].batch(0, index))
+            assert_same_but_for_padding(copy_of(only(lent)), plans[1].batch(0, index))
             lent.free()
             index += 1
     assert here.node_x_end == there.node_x_end == 6
@@ -234,13 +245,15 @@ def test_consumer_cuda_stream_waits_for_the_producer() -> None:
     gpu = EmulatedDevice()
     side, plan = SideStream(gpu), plan_of(TemporalGraph.from_events(EVENTS, device=gpu))
     gpu.waits.clear()
-    made = [side.make(lambda index: LentBatch(plan.batch(0, index)), index) for index in range(3)]
+    made = [
+        side.make(lambda index: LentBatches([plan.batch(0, index)]), index) for index in range(3)
+    ]
     assert gpu.current_stream() == 0
     stream = gpu.stream("batches")
     assert [ready.done.stream for ready in made] == [stream] * 3  # type: ignore[attr-defined]
     gpu.current, kept = 7, []
     gpu.keep_for_current_stream = lambda tensor: kept.append((gpu.current, id(tensor)))  # type: ignore[method-assign]
-    taken = [side.take(ready) for ready in made]
+    taken = [batch for ready in made for batch in side.take(ready)]
     assert [wait for wait in gpu.waits if wait[0] == 7] == [(7, stream)] * 3
     assert kept == [(7, id(tensor)) for batch in taken for tensor in batch.tensors()]
     assert gpu.synchronized == 0
@@ -273,20 +286,17 @@ def test_loader_names_an_unsupported_device() -> None:
             Loader(plan, device=device)
 
 
-def test_batches_of_a_slab_list_their_tensors_once() -> None:
+def test_batches_of_a_slot_name_their_memory() -> None:
     graph = graph_on(EmulatedDevice())
     graph.append(EVENTS)
     make = of_plan(plan_of(graph), 1)
     found = []
     for index in range(20):
         lent = make(0, index)
-        assert lent.batch.num_used is not None
-        batch = lent.cut(lent.batch.num_used.tolist())
-        assert (batch.index, batch.host) == (index, lent.batch.host)
-        fresh = replace(batch, lent=None).tensors()
-        assert all(x is y for x, y in zip(batch.tensors(), fresh, strict=True))
+        [batch] = lent.cut()
+        assert (batch.index, batch.host) == (index, lent.drawn[0].host)
         found.append(batch)
         lent.free()
-    assert len({id(batch.tensors()) for batch in found}) < 5
+    assert len({batch.memory for batch in found} - {None}) < 5
     changed = replace(found[-1], position=found[-1].position + 1)
-    assert any(column is changed.position for column in changed.tensors())
+    assert changed.memory is None

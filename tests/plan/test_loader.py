@@ -19,7 +19,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph.cache import ScheduleMismatch, cached
 from tgflow.graph.tables import FeatureTable
 from tgflow.plan import BatchError
-from tgflow.plan.device_preparer import LentBatch, MakeBatch
+from tgflow.plan.device_preparer import MakeBatches, one_by_one
 from tgflow.plan.in_order import Task
 
 pytestmark = pytest.mark.timeout(20)
@@ -51,8 +51,8 @@ class FakePlan:
             raise ValueError("no such thing")
         return cast(Batch, (epoch, index))
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
-        return lambda *task: LentBatch(self.batch(*task))
+    def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
+        return one_by_one(self.batch)
 
 
 def loader_threads() -> list[threading.Thread]:

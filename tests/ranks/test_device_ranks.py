@@ -167,13 +167,12 @@ def learned_by(world, make):
             ]
             memory = {} if trainer.model.state is None else trainer.model.state.state_dict()
             state = [x.detach().cpu() for x in (*trainer.model.parameters(), *memory.values())]
-            replays.append(trainer._learner._calls._shapes)
+            replays.append(trainer._learner._calls._graphs)
             return records, state
 
     place_of("apart")
     found = [learn(Peers())] if world == 1 else in_threads(world, learn)
-    calls = [name for shapes in replays for shape in shapes.values() for name in shape.calls]
-    return found, calls
+    return found, [name for graphs in replays for name, *_ in graphs]
 
 
 @needs_apart[0]

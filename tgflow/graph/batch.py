@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, count
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -137,6 +137,10 @@ class HostEvents:
     relation: Tensor | None = None
     """int64 `[B]`: relations of the events; None without."""
 
+    def columns(self) -> dict[str, Tensor]:
+        """Return the columns of events that a batch has: all but the mask."""
+        return {name: x for name, x in _columns(self).items() if name != "negative_mask"}
+
     def part(self, rows: slice | Tensor) -> HostEvents:
         """Return some of the events, of the same batch."""
         columns = {name: column[rows] for name, column in _columns(self).items()}
@@ -193,14 +197,12 @@ class Targets(NamedTuple):
     """`past` in host memory, of stored events; or None."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class LentTensors:
-    """The tensors of a batch whose memory later batches of its shape get, listed once for all."""
+class LentMemory(NamedTuple):
+    """Identifies the memory of a batch that later batches of its shape get."""
 
+    number: int
     holders: tuple[Any, ...]
     """The fields of such a batch that hold tensors."""
-    tensors: list[Tensor]
-    shapes: tuple[torch.Size, ...]
 
 
 class StepBatch:
@@ -290,6 +292,10 @@ class Batch(StepBatch):
     counts: Tensor | None = None
     """`[B, 1 + m, C]`: the plan's `counts` of each event, `[:, 0]`, and of its negatives, float64,
     exact below 2^53, or float32 of `Plan(counts_dtype=...)`; None if it has none."""
+    weight: Tensor | None = None
+    """float32 `[B]`: weights of the events in the training loss; None: 1 each."""
+    relation: Tensor | None = None
+    """int64 `[B]`: relations of the events, also those of their negatives; None without."""
     log_q: Tensor | None = None
     """float32 `[B, m]`: the logarithm of the number of destinations that each negative stands for
     in a softmax, and -infinity for slots without a negative; None: 0, or as `negative_mask`."""
@@ -308,8 +314,8 @@ class Batch(StepBatch):
     targets: Targets | None = None
     """Labels added by a task, on the batch's device; None without a task. `to` and `map` do not
     change it: it is added last."""
-    lent: LentTensors | None = None
-    """Its tensors, if a loader reuses their memory for later batches of its shape; or None."""
+    lent: LentMemory | None = None
+    """Its memory, if a loader reuses it for later batches of its shape; or None."""
 
     def __len__(self) -> int:
         return len(self.eid)
@@ -338,24 +344,6 @@ class Batch(StepBatch):
         return uploaded([self.slice.host.t[last : last + 1]], self.t.device)[0]
 
     @property
-    def weight(self) -> Tensor | None:
-        """Weights of the events in the training loss, float32 `[B]`; None: 1 each.
-
-        On a GPU they are copied there, which synchronizes.
-        """
-        weight = self.host.weight
-        return None if weight is None else weight.to(self.eid.device)
-
-    @property
-    def relation(self) -> Tensor | None:
-        """Relations of the events, int64 `[B]`, also those of their negatives; None without.
-
-        On a GPU they are copied there, which synchronizes.
-        """
-        relation = self.host.relation
-        return None if relation is None else relation.to(self.eid.device)
-
-    @property
     def negative_mask(self) -> Tensor | None:
         """Which slots hold negatives, if their number varies: see `HostEvents`."""
         return self.host.negative_mask
@@ -375,8 +363,6 @@ class Batch(StepBatch):
 
     def tensors(self) -> list[Tensor]:
         """Return its tensors, each once even if fields share it, without those of `host`."""
-        if self.lent is not None and all(map(is_, _HOLDERS(self), self.lent.holders)):
-            return self.lent.tensors
         columns = [*_columns(self).values()]
         columns += (column for lists in _lists(self).values() for column in lists)
         for block in self.blocks:
@@ -406,10 +392,16 @@ class Batch(StepBatch):
         return replace(self, blocks=blocks, lent=None, **copied(self))
 
     def as_lent(self) -> Batch:
-        """Return the batch with `lent`: its tensors do not change any more."""
-        tensors = self.tensors()
-        shapes = tuple([tensor.shape for tensor in tensors])
-        return replace(self, lent=LentTensors(_HOLDERS(self), tensors, shapes))
+        """Return the batch with `lent`: later ones get its memory."""
+        return replace(self, lent=LentMemory(next(_numbers), _HOLDERS(self)))
+
+    @property
+    def memory(self) -> int | None:
+        """Number of the memory that later batches of its shape get; None: all is its own."""
+        lent = self.lent
+        if lent is None or not all(map(is_, _HOLDERS(self), lent.holders)):
+            return None
+        return lent.number
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -459,7 +451,10 @@ def joined(batches: Sequence[Batch]) -> Batch:
         src_lists=None,
         dst_lists=None,
         **{name: column(batches, name, first_rows[0]) for name in rows},
-        **{name: column(batches, name) for name in (*others, "node_x", "counts")},
+        **{
+            name: column(batches, name)
+            for name in (*others, "node_x", "counts", "weight", "relation")
+        },
     )
 
 
@@ -483,6 +478,7 @@ def _lists(part: Batch | Block | ReusedRows) -> dict[str, RowLists]:
     return {n: x for n, x in zip(names, values(part), strict=False) if x is not None}
 
 
+_numbers = count()
 _HOLDERS = attrgetter(
     "blocks", *_fields_of(Batch, "Tensor")[0], *_fields_of(Batch, "RowLists")[0]
 )  # fmt: skip

@@ -137,12 +137,14 @@ class FilledSlab:
     key: int
     """Key of its draws: of the batch, or of the slice."""
     memory: Tensor
-    """All bytes written, uint8."""
+    """All bytes of the slab so far, uint8."""
     host: HostEvents
     """The batch's events: a copy."""
     slice: BatchSlice | None
     at: BatchPlaces
     blocks: list[BlockPlaces]
+    added: dict[str, tuple[int, torch.dtype]]
+    """Byte offsets of further columns of the events, and their types."""
 
 
 class SlabColumns:
@@ -161,6 +163,11 @@ class SlabColumns:
         if width is None:
             return typed.as_strided((rows,), (1,), start)
         return typed.as_strided((rows, width), (width, 1), start)
+
+    def added(self, of: FilledSlab) -> dict[str, Tensor]:
+        """Return the further columns of a batch's events."""
+        num = of.at.num_events
+        return {name: self.column(at, num, None, kind) for name, (at, kind) in of.added.items()}
 
     def features(self, place: int, rows: int, width: int) -> Tensor | None:
         """Return float32 `[rows, width]` at byte `place`; None where there are none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +49,8 @@ def assemble(draws: Draws, roots: Roots, hops: Hops | None = None) -> PendingBat
         )
     if hops is None:
         hops = walk_here(draws.graph, walk_of(draws, roots), draws.sampler)
-    graph, inputs, events = draws.graph, hops.inputs, roots.events
+    graph, inputs = draws.graph, hops.inputs
+    events: Mapping[str, Any] = roots.events
     if draws.with_nodes:
         src_row, dst_row, negative_src_row, negative_dst_row = roots.split(hops.roots)
         position = _positions(roots, inputs, draws.with_memory)
@@ -62,10 +64,7 @@ def assemble(draws: Draws, roots: Roots, hops: Hops | None = None) -> PendingBat
         index=roots.index,
         num_new=roots.num_new,
         seconds_per_tick=graph.seconds_per_tick,
-        eid=events["eid"],
-        src=events["src"],
-        dst=events["dst"],
-        t=events["t"],
+        **events,
         host=roots.host,
         x=None,
         negative_src=roots.negatives.src,

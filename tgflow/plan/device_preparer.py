@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -19,96 +19,156 @@ from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.base.units import INT64_MAX
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
+from tgflow.graph import TemporalGraph
 from tgflow.graph.batch import Batch
 from tgflow.graph.cache import cache_of
 from tgflow.graph.sampling import Frontier
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.row_view import RowView
-from tgflow.plan._native import PARAMS, FilledSlab, SlabPool, padded_rows
+from tgflow.plan._native import PARAMS, FilledSlab, Slab, SlabPool, padded_rows
 from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
 from tgflow.plan.draws import KEPT_SLABS, BatchPart, Draws, Roots
 from tgflow.plan.host_preparer import host_preparer
+from tgflow.plan.in_order import Task, batch_error, run_task
 from tgflow.plan.padding import BatchShape, Padding, cut, paddings, shape_of
 
 
-class LentBatch(NamedTuple):
-    """A batch on a GPU, and how to give back the memory that it was lent."""
+class LentBatches(NamedTuple):
+    """Batches on a GPU that were made together, and how to give back what they were lent."""
 
-    batch: Batch
+    batches: Sequence[Batch]
     free: Callable[[], None] = lambda: None
-    """Releases its memory after the current stream's work so far."""
-    cuts: dict[tuple[int, ...], Batch] | None = None
-    """Of a slab, which is overwritten once the batch is freed: results of `cut` so far, by size.
-    None: the batch's tensors own their memory."""
+    """Releases their memory after the current stream's work so far."""
+    num_used: Tensor | None = None
+    """`Batch.num_used` of one after the other, in pinned memory, once the batches are made; None:
+    rows were not counted."""
+    slot: Slot | None = None
+    """The memory that they have until they are freed; None: their tensors own theirs."""
+    drawn: Sequence[FilledSlab] = ()
+    """Of a slot: what the batches were made of."""
+    order: Sequence[int] | None = None
+    """Places of the batches in the order of their tasks, if it is another one."""
 
-    def cut(self, num_used: Sequence[int]) -> Batch:
-        """Return the batch without rows beyond `Batch.num_used`, rounded up, as views."""
-        now, cuts = self.batch, self.cuts
-        size = tuple(map(padded_rows, num_used))
-        if cuts is None or size not in cuts:
-            shorter = cut(now, BatchShape.of_used(num_used).rounded())
-            if cuts is None:
-                return shorter
-            cuts[size] = shorter.as_lent()
-        return replace(
-            cuts[size],
-            epoch=now.epoch,
-            index=now.index,
-            num_new=now.num_new,
-            host=now.host,
-            num_fallbacks=now.num_fallbacks,
-        )
+    def cut(self) -> Sequence[Batch]:
+        """Return them by task, without rows beyond `num_used`, rounded up, as views."""
+        used = None if self.num_used is None else self.num_used.tolist()
+        cuts = self.batches
+        if self.slot is not None:
+            cuts = self.slot.cut(used, self.drawn)
+        elif used is not None:
+            cuts = [_cut(*each) for each in _sized(cuts, used)]
+        return cuts if self.order is None else [cuts[place] for place in self.order]
 
 
-MakeBatch = Callable[..., LentBatch]
-"""Makes batch (epoch, index), or a slice or part of it; thread-safe."""
+MakeBatches = Callable[[Sequence[Task]], LentBatches]
+"""Makes batches (epoch, index), or slices or parts of them, together; thread-safe."""
 
-_SLAB_SHARE = 64
-"""Slabs that are larger than this part of the GPU's memory are fewer than those asked for."""
+
+def one_by_one(make: Callable[..., Batch]) -> MakeBatches:
+    """Return the maker of batches that are each made by themselves."""
+    return lambda tasks: LentBatches([run_task(make, task) for task in tasks])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WantedBatch:
+    """A batch, slice or part to make, as `Draws.roots` takes it."""
+
+    draws: Draws
+    epoch: int
+    index: int
+    piece: int | BatchPart | None
+    fill: Callable[..., FilledSlab]
+    """`draws.fill`, which may be timed."""
+    group: int = 0
+    """Batches that are made together are made in the order of their groups."""
+
+
+_SLOT_SHARE = 64
+"""Slots that are larger than this part of the GPU's memory are fewer than those asked for."""
 _TWO_TO_63 = 1 << 63
 
 
 @dataclass(slots=True, eq=False)
-class _Captured:
-    """Captured preparation of batches of one shape, in memory that later batches reuse."""
+class Slot:
+    """Captured preparation of batches of full size, in memory that later ones reuse."""
 
     node_x_end: int | None
     """`node_x_end` of the graph at capture, which determines the rows of node features."""
     drawn: Tensor
     """Copy of a slab of draws, uint8 on the GPU: input of each replay."""
-    batch: Batch
-    """Output tensors of each replay."""
+    batches: list[Batch]
+    """Output tensors of each replay, with the facts of the first."""
+    num_used: Tensor | None
+    """As `LentBatches.num_used`: written by each replay."""
     work: CapturedWork
-    cuts: dict[tuple[int, ...], Batch] = field(default_factory=dict)
-    """As `LentBatch.cuts`."""
     freed: StreamEvent | None = None
-    """Point after which nothing reads the previous batch."""
+    """Point after which nothing reads the previous batches."""
+    parts: dict[tuple[int, ...], Batch] = field(default_factory=dict)
+    """Results of `cut`, by the number of the batch and its size."""
+    cuts: dict[tuple[int, ...], list[Batch]] = field(default_factory=dict)
+    """The same of all batches, by their sizes."""
+
+    def cut(self, used: Sequence[int] | None, drawn: Sequence[FilledSlab]) -> list[Batch]:
+        """Return the batches without rows beyond those in use, as `drawn`."""
+        size = () if used is None else tuple(map(padded_rows, used))
+        cuts = self.cuts.get(size)
+        if cuts is None:
+            cuts = []
+            for number, (batch, rows) in enumerate(_sized(self.batches, size)):
+                key = number, *rows
+                if key not in self.parts:
+                    self.parts[key] = _cut(batch, rows).as_lent()
+                cuts.append(self.parts[key])
+            self.cuts[size] = cuts
+        return [*map(self.facts, cuts, drawn)]
+
+    @staticmethod
+    def facts(batch: Batch, of: FilledSlab) -> Batch:
+        """Return a batch with the facts of what it was made of."""
+        return replace(
+            batch, epoch=of.epoch, index=of.index, num_new=of.at.num_new, host=of.host,
+            num_fallbacks=of.at.num_fallbacks,
+        )  # fmt: skip
 
 
-Slabs = deque[_Captured]
-"""Slabs of batches that nothing uses."""
+Slots = deque[Slot]
+"""Slots whose batches nothing uses."""
+
+
+def _cut(batch: Batch, num_used: Sequence[int]) -> Batch:
+    return cut(batch, BatchShape.of_used(num_used).rounded()) if num_used else batch
+
+
+def _sized(batches: Sequence[Batch], used: Sequence[int]) -> Iterator[tuple[Batch, Sequence[int]]]:
+    """Yield each batch with its part of `LentBatches.num_used`."""
+    end = 0
+    for batch in batches:
+        begin, end = end, end + (0 if batch.num_used is None else len(batch.num_used))
+        yield batch, used[begin:end]
 
 
 class DevicePreparer:
     """Prepares batches on a GPU, by kernels on the current stream; the host draws their roots.
 
-    They are drawn in a slab of pinned memory, and copied in one transfer without synchronizing:
-    frontiers have their largest possible number of rows, unused ones being padding. Batches of
-    full size can be replays of CUDA graphs, whose slabs outlive a pass, and the plan where others
-    share them.
+    Those of batches that are made together are drawn in one slab of pinned memory, and copied in
+    one transfer without synchronizing: frontiers have their largest possible number of rows, unused
+    ones being padding. If all are of full size, they are the replay of one CUDA graph in a slot,
+    which outlives a pass, and the plans where others share it.
     """
 
-    def __init__(self, draws: Draws, gpu: Device, slabs: Slabs) -> None:
-        self._draws, self._gpu, self._copies = draws, gpu, PinnedCopies(gpu)
+    def __init__(self, graph: TemporalGraph, gpu: Device, slots: Slots) -> None:
+        self._graph, self._gpu, self._copies = graph, gpu, PinnedCopies(gpu)
         self._pinned = PinnedSlabs(gpu)
-        found = {id(each.table.base): each for each in feature_inputs(draws.graph)}.values()
+        inputs = feature_inputs(graph)
+        found = {id(each.table.base): each for each in inputs}.values()
         bases = [(cache_of(each.base_table), each.table.base) for each in found]
         self._tables = [(c, x if isinstance(x, FeatureTable) else None) for c, x in bases]
-        self._free = slabs
+        self._is_captured = all(each.is_in_reach_of_a_gpu for each in inputs)
+        self._free = slots
 
-    def placed(self, roots: Roots) -> Roots:
+    def placed(self, draws: Draws, roots: Roots) -> Roots:
         """Return roots in host memory with columns on the GPU, copied in one transfer."""
-        draws, host, queries, negatives = self._draws, roots.host, roots.queries, roots.negatives
+        host, queries, negatives = roots.host, roots.queries, roots.negatives
         assert queries.position is not None
         limit = host.end if draws.sees_all_before else INT64_MAX
         since = draws.graph.log.native.since(draws.graph.since(host.begin))
@@ -119,6 +179,8 @@ class DevicePreparer:
         hops = torch.tensor(params, dtype=torch.int64).view(-1, PARAMS)
         columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, begin, first, hops]
         columns += [each for each in (roots.counts, negatives.log_q) if each is not None]
+        others = host.columns().keys() - {"eid", "src", "dst", "t"}
+        columns += [host.columns()[name] for name in others]
         there = self._copies.of(columns)
         eid, t, nodes, query_t, position, begin, first, hops = (
             there[id(column)] for column in columns[:8]
@@ -127,7 +189,8 @@ class DevicePreparer:
         log_q = None if negatives.log_q is None else there[id(negatives.log_q)]
         return replace(
             roots,
-            columns={"eid": eid, "src": src, "dst": dst, "t": t},
+            columns={"eid": eid, "src": src, "dst": dst, "t": t}
+            | {name: there[id(host.columns()[name])] for name in others},
             negatives=replace(negatives, src=negative_src, dst=negative_dst, log_q=log_q),
             queries=Frontier(nodes, query_t, position),
             counts=None if roots.counts is None else there[id(roots.counts)],
@@ -136,55 +199,74 @@ class DevicePreparer:
             params=hops,
         )
 
-    def batches(self, num_slabs: int) -> MakeBatch:
-        """Return a function that makes batches for one pass, with `num_slabs` slabs.
+    def batches(self, num_slots: int, asked: Callable[..., WantedBatch]) -> MakeBatches:
+        """Return a function that makes batches for one pass, in `num_slots` slots.
 
-        All are captured before the first batch of full size: fewer, and at least one, where
+        All are captured before the first batches of full size: fewer, and at least one, where
         together they would take more than that number of 64ths of the GPU's memory.
-        """
-        draws, lock, num_used = self._draws, threading.Lock(), 0
-        full_size = draws.full_size
 
-        def make(epoch: int, index: int, piece: int | BatchPart | None = None) -> LentBatch:
-            nonlocal num_used, num_slabs
-            if piece is not None and isinstance(piece, BatchPart):
-                return LentBatch(self._batch(self.placed(draws.roots(epoch, index, piece))))
-            filled = draws.fill(self._pinned.pool, epoch, index, piece)
-            is_full = piece is None and filled.at.num_events == full_size
+        Args:
+            num_slots: Number of slots; none are used where the host has to read a table.
+            asked: What to make for a task.
+        """
+        lock, num_out = threading.Lock(), 0
+        num_slots *= self._is_captured
+
+        def make(tasks: Sequence[Task]) -> LentBatches:
+            nonlocal num_out, num_slots
+            wanted = [asked(*task) for task in tasks]
+            if isinstance(wanted[0].piece, BatchPart):
+                return one_by_one(lambda *task: self._part(asked(*task)))(tasks)
+            order = None
+            if wanted[0].group != wanted[-1].group:  # groups take turns, and slots do not
+                by_group = sorted(range(len(tasks)), key=lambda place: wanted[place].group)
+                wanted, tasks = [wanted[i] for i in by_group], [tasks[i] for i in by_group]
+                order = [by_group.index(place) for place in range(len(tasks))]
+            slab, drawn, is_full = Slab(self._pinned.pool), list[FilledSlab](), num_slots > 0
+            for task, each in zip(tasks, wanted, strict=True):
+                try:
+                    filled = each.fill(slab, each.epoch, each.index, each.piece)
+                except Exception as error:
+                    raise batch_error(task, error) from error
+                is_full &= each.piece is None and filled.at.num_events == each.draws.full_size
+                drawn.append(filled)
+            draws_of = [each.draws for each in wanted]
+            slot = None
             with lock:
-                slab = None
-                if is_full and num_used < num_slabs:
-                    if num_used + len(self._free) < num_slabs:  # the first of all
+                if is_full and num_out < num_slots:
+                    if num_out + len(self._free) < num_slots:  # the first of all
                         # compiles kernels, and allocates memory
-                        num_slabs = self._that_fit(num_slabs, self._drawn(filled))
-                        while num_used + len(self._free) < num_slabs:
-                            self._free.append(self._captured(filled))
-                    slab = self._free.popleft()
-                    num_used += 1
-            if slab is None:
-                return LentBatch(self._drawn(filled))
-            replayed = self._replayed(filled, slab)
+                        first = self._drawn(draws_of, drawn)
+                        num_slots = self._that_fit(num_slots, first.batches)
+                        while num_out + len(self._free) < num_slots:
+                            self._free.append(self._captured(draws_of, drawn, first.num_used))
+                    slot = self._free.popleft()
+                    num_out += 1
+            if slot is None:
+                return self._drawn(draws_of, drawn)._replace(order=order)
+            taken = self._replayed(draws_of, drawn, slot)
 
             def free() -> None:
-                nonlocal num_used
-                replayed.freed = self._gpu.record_event()
+                nonlocal num_out
+                taken.freed = self._gpu.record_event()
                 with lock:
-                    num_used -= 1
-                    self._free.append(replayed)
+                    num_out -= 1
+                    self._free.append(taken)
 
-            return LentBatch(replayed.batch, free, replayed.cuts)
+            return LentBatches(taken.batches, free, taken.num_used, taken, drawn, order)
 
         return make
 
-    def _that_fit(self, num_slabs: int, batch: Batch) -> int:
-        """Return how many slabs of batches like this one, at most `num_slabs`, have room."""
-        size, total = sum(tensor.nbytes for tensor in batch.tensors()), self._gpu.total_bytes
-        fitting = max(1, num_slabs * total // (_SLAB_SHARE * max(size, 1)))
-        if fitting >= num_slabs:
-            return num_slabs
+    def _that_fit(self, num_slots: int, batches: Sequence[Batch]) -> int:
+        """Return how many slots of batches like these, at most `num_slots`, have room."""
+        size = sum(tensor.nbytes for batch in batches for tensor in batch.tensors())
+        total = self._gpu.total_bytes
+        fitting = max(1, num_slots * total // (_SLOT_SHARE * max(size, 1)))
+        if fitting >= num_slots:
+            return num_slots
         warnings.warn(
-            f"{fitting} of {num_slabs} batches are prepared in memory that is kept, and the others "
-            f"more slowly: each takes {size / 2**20:,.0f} MiB of {self._gpu.device}'s "
+            f"{fitting} of {num_slots} batches are prepared in memory that is kept, and the "
+            f"others more slowly: each takes {size / 2**20:,.0f} MiB of {self._gpu.device}'s "
             f"{total / 2**20:,.0f} MiB; a smaller batch_size (--batch-size), or fewer negatives or "
             "neighbors, need less",
             RuntimeWarning,
@@ -192,47 +274,71 @@ class DevicePreparer:
         )
         return fitting
 
-    def _batch(self, roots: Roots) -> Batch:
+    def _batch(self, draws: Draws, roots: Roots) -> Batch:
         """Return the batch of placed roots; waits only for features that the host reads."""
-        return assemble(self._draws, roots).gathered(self._draws.graph)
+        return assemble(draws, roots).gathered(self._graph)
 
-    def _drawn(self, filled: FilledSlab) -> Batch:
-        return self._batch(self._draws.view(filled, self._pinned.copy(filled.memory)))
+    def _part(self, asked: WantedBatch) -> Batch:
+        roots = asked.draws.roots(asked.epoch, asked.index, asked.piece)
+        return self._batch(asked.draws, self.placed(asked.draws, roots))
 
-    def _replayed(self, filled: FilledSlab, slab: _Captured) -> _Captured:
-        """Return a slab that holds the drawn batch; waits only during a capture."""
-        graph = self._draws.graph
-        if slab.freed is not None:
-            self._gpu.wait_event(slab.freed)
-        if slab.node_x_end != graph.node_x_end:
-            slab = self._captured(filled)
+    def _made(
+        self, draws: Sequence[Draws], drawn: Sequence[FilledSlab], there: Tensor
+    ) -> tuple[list[Batch], Tensor | None]:
+        """Return the batches of a copied slab, and their `num_used` on the GPU."""
+        pairs = zip(draws, drawn, strict=True)
+        batches = [self._batch(each, each.view(filled, there)) for each, filled in pairs]
+        used = [each.num_used for each in batches if each.num_used is not None]
+        return batches, torch.cat(used) if used else None
+
+    def _drawn(self, draws: Sequence[Draws], drawn: Sequence[FilledSlab]) -> LentBatches:
+        """Return batches in memory of their own."""
+        batches, used = self._made(draws, drawn, self._pinned.copy(drawn[-1].memory))
+        on_host = self._room_for(used)
+        if on_host is not None and used is not None:
+            on_host.copy_(used, non_blocking=True)
+        return LentBatches(batches, num_used=on_host)
+
+    def _room_for(self, num_used: Tensor | None) -> Tensor | None:
+        if num_used is None:
+            return None
+        return self._gpu.allocate_host(num_used.nbytes).view(num_used.dtype)
+
+    def _replayed(self, draws: Sequence[Draws], drawn: Sequence[FilledSlab], slot: Slot) -> Slot:
+        """Return a slot that holds the drawn batches; waits only during a capture."""
+        graph = self._graph
+        if slot.freed is not None:
+            self._gpu.wait_event(slot.freed)
+        if slot.node_x_end != graph.node_x_end:
+            slot = self._captured(draws, drawn, slot.num_used)
         with ExitStack() as reading:
-            self._pinned.copy(filled.memory, out=slab.drawn)
+            self._pinned.copy(drawn[-1].memory, out=slot.drawn)
             reading.enter_context(graph.backend.reading())
             for cache, base in self._tables:  # replays of captured gathers are not tracked
                 if cache is not None:
                     reading.enter_context(cache.reading())
                 if base is not None and (view := base.view) is not None:
                     reading.enter_context(view.readers.reading())
-            slab.work.replay()
-        slab.batch = replace(
-            slab.batch, epoch=filled.epoch, index=filled.index, num_new=filled.at.num_new,
-            host=filled.host, num_fallbacks=filled.at.num_fallbacks,
-        )  # fmt: skip
-        return slab
+            slot.work.replay()
+        return slot
 
-    def _captured(self, filled: FilledSlab) -> _Captured:
-        draws = self._draws
-        there = torch.zeros(len(filled.memory), dtype=torch.uint8, device=self._gpu.device)
-        placed = draws.view(filled, there)
+    def _captured(
+        self, draws: Sequence[Draws], drawn: Sequence[FilledSlab], num_used: Tensor | None
+    ) -> Slot:
+        """Capture a slot for such batches, whose `num_used` is like the given one."""
+        gpu, size, on_host = self._gpu, len(drawn[-1].memory), self._room_for(num_used)
+        there = torch.zeros(size, dtype=torch.uint8, device=gpu.device)
         made: list[Batch] = []
 
         def prepare() -> list[Tensor]:
-            made.append(self._batch(placed))
-            return made[-1].tensors()
+            batches, used = self._made(draws, drawn, there)
+            made.extend(batches)
+            if on_host is not None and used is not None:
+                on_host.copy_(used, non_blocking=True)
+            return [column for each in made for column in each.tensors()]
 
-        node_x_end, work = draws.graph.node_x_end, self._gpu.capture(prepare)
-        return _Captured(node_x_end, there, made[0], work)
+        work = gpu.capture(prepare)
+        return Slot(self._graph.node_x_end, there, made, on_host, work)
 
 
 class PinnedSlabs:
@@ -317,15 +423,15 @@ class CopiedBatches:
         self._pinned = PinnedSlabs(gpu)
         self._slabs = None if has_views else host_preparer(draws, self._pinned.pool)
 
-    def make(self, epoch: int, index: int, *part: Any) -> LentBatch:
+    def make(self, epoch: int, index: int, *part: Any) -> Batch:
         """Return the padded batch on the GPU; waits for tables at most."""
         filled: FilledSlab | None = None
         if not part and self._slabs is not None:
             filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
         if self._slabs is None or filled is None or filled.at.named & self._here.keys():
-            return LentBatch(self.of_pending(self._pending(epoch, index, *part)))
+            return self.of_pending(self._pending(epoch, index, *part))
         there = self._pinned.copy(filled.memory)
-        return LentBatch(self._completed(self._slabs.view(filled, there, is_here=False)))
+        return self._completed(self._slabs.view(filled, there, is_here=False))
 
     def of_pending(self, pending: PendingBatch) -> Batch:
         """Return a host batch on the GPU; waits for features that the host gathers."""

@@ -90,9 +90,8 @@ class Roots:
 
     @property
     def events(self) -> Mapping[str, Tensor]:
-        """`eid`, `src`, `dst` and `t` of the events, on the batch's device."""
-        host = self.host
-        return self.columns or {"eid": host.eid, "src": host.src, "dst": host.dst, "t": host.t}
+        """Columns of the events, of `EventBatch` and `eid`, on the batch's device."""
+        return self.columns or self.host.columns()
 
     def split(self, column: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the parts of a column of `queries`, as views."""
@@ -130,8 +129,12 @@ class Draws:
     _pool: SlabPool = field(init=False, repr=False)
     _drawn: NegativeSampler | None = field(init=False, repr=False)
     """The negatives, if the core draws them."""
+    full_size: int = field(init=False, repr=False)
+    """Events of a full batch: all its new ones, and the most to replay."""
 
     def __post_init__(self) -> None:
+        replay = 0 if self.replay is None else self.replay.num_events(self.batch_size)
+        object.__setattr__(self, "full_size", self.batch_size + replay)
         own = self.negatives
         is_drawn = isinstance(own, NegativeSampler) and own.single_kind is not None
         object.__setattr__(self, "_drawn", own if is_drawn else None)
@@ -183,12 +186,12 @@ class Draws:
         """
         if isinstance(piece, BatchPart):
             return self.part(epoch, index, piece.rows, 1 if piece.is_stored else None)
-        filled = self.fill(self._pool, epoch, index, piece)
+        filled = self.fill(Slab(self._pool), epoch, index, piece)
         return self.view(filled, filled.memory)
 
     def fill(
         self,
-        pool: SlabPool,
+        slab: Slab,
         epoch: int,
         index: int,
         number: int | None = None,
@@ -200,7 +203,7 @@ class Draws:
         """Draw batch `index` of `epoch`, or slice `number` of it, in a slab; raises as `roots`.
 
         Args:
-            pool: Pool of the slab.
+            slab: Where it is added to the batches that are there.
             epoch: Epoch of the batch.
             index: Index of the batch.
             number: The slice.
@@ -237,7 +240,6 @@ class Draws:
         if tables is not None:
             features, node_end = tables(), graph.node_x_end
             edge_x, node_x = features.get("edge_x"), features.get("node_x")
-        slab = Slab(pool)
         dst = src = log_q = None
         if given is not None:
             dst, src = given.dst.contiguous(), None if given.own_sources else given.src.contiguous()
@@ -248,7 +250,7 @@ class Draws:
             graph.node_x is not None, node_x,
             INT64_MAX if node_end is None else node_end, is_padded, rows,
         )  # fmt: skip
-        memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab alive
+        memory = torch.frombuffer(slab, dtype=torch.uint8)
         at, num = BatchPlaces(*places), places[0]
         a, b, c = at.whole_eid // 8, at.whole_t // 8, at.whole_ends // 8
         # copies: events outlive their batch, and would keep its slab alive
@@ -268,7 +270,12 @@ class Draws:
             of = BatchSlice(number, self.slices, num_new, at.num_fallbacks, host)
             host = host.part(rows)
         hops = [BlockPlaces(*each) for each in blocks] if blocks else []
-        return FilledSlab(epoch, index, own_key, memory, host, of, at, hops)
+        columns, added = {"weight": host.weight, "relation": host.relation}, {}
+        if weight is not None or relation is not None:
+            added = {n: (slab.add(x), x.dtype) for n, x in columns.items() if x is not None}
+            memory = torch.frombuffer(slab, dtype=torch.uint8)
+        # the memory and its views keep the slab alive
+        return FilledSlab(epoch, index, own_key, memory, host, of, at, hops, added)
 
     def view(self, filled: FilledSlab, memory: Tensor) -> Roots:
         """Return the queries of a batch as views of `memory`, its slab or a copy on the GPU."""
@@ -278,7 +285,7 @@ class Draws:
         columns = begin = since = params = None
         if self.gpu is not None and memory.device == self.gpu.device:
             columns = {"eid": piece.column(at.eid, num), "t": piece.column(at.t, num)}
-            columns |= {"src": src, "dst": dst}
+            columns |= {"src": src, "dst": dst} | piece.added(filled)
             begin, since = piece.column(at.words, 1), piece.column(at.words + 8, 1)
             params = piece.column(at.words + 16, len(self.fanouts), PARAMS)
         negatives = Negatives(
@@ -327,7 +334,7 @@ class Draws:
         if self.replay is not None:
             raise ValueError("a plan that replays events has no parts")
         others = self.others(index) if num_negatives is None else None
-        filled = self.fill(self._pool, epoch, index, with_counts=False)
+        filled = self.fill(Slab(self._pool), epoch, index, with_counts=False)
         whole = self.view(filled, filled.memory)
         part = self._some_of(whole, rows, num_negatives, others)
         return self._with_counts(replace(part, num_new=len(part.host.eid)))
@@ -462,12 +469,6 @@ class Draws:
     def gpu(self) -> Device | None:
         """The GPU that makes batches, which holds the graph; None: host memory."""
         return self.graph.gpu
-
-    @property
-    def full_size(self) -> int:
-        """Events of a full batch: all its new ones, and the most to replay."""
-        replay = 0 if self.replay is None else self.replay.num_events(self.batch_size)
-        return self.batch_size + replay
 
     @property
     def sees_all_before(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from tgflow.graph.batch import Batch, Block
 from tgflow.graph.host import HostGraph
 from tgflow.graph.tables import FeatureTable
-from tgflow.plan._native import Feature, FilledSlab, SlabColumns, SlabPool
+from tgflow.plan._native import Feature, FilledSlab, Slab, SlabColumns, SlabPool
 from tgflow.plan.assemble import PendingBatch, feature_inputs
 from tgflow.plan.draws import KEPT_SLABS, Draws
 
@@ -68,7 +69,7 @@ class HostPreparer:
                         found[each.name] = rows
             return found
 
-        fill = partial(self._draws.fill, self.pool, epoch, index, number)
+        fill = partial(self._draws.fill, Slab(self.pool), epoch, index, number)
         return fill(tables=tables, is_padded=is_padded)
 
     def view(self, filled: FilledSlab, memory: Tensor, *, is_here: bool) -> PendingBatch:
@@ -81,9 +82,10 @@ class HostPreparer:
         else:  # no frontier
             src_row = dst_row = piece.column(0, 0)
             negative_src_row = negative_dst_row = piece.column(0, 0, m)
-        eid, t = piece.column(at.eid, num), piece.column(at.t, num)
-        if is_here:
-            eid, src, dst, t = host.eid, host.src, host.dst, host.t
+        events: dict[str, Any] = host.columns()
+        if not is_here:
+            events = {"eid": piece.column(at.eid, num), "t": piece.column(at.t, num)}
+            events |= {"src": src, "dst": dst} | piece.added(filled)
         widths = {each.name: each.table.dim for each in feature_inputs(draws.graph)}
         edge_dim = widths.get("edge_x", 0)
         edge_table = piece.features(at.edge_x, at.num_in_blocks, edge_dim)
@@ -104,10 +106,7 @@ class HostPreparer:
             index=filled.index,
             num_new=at.num_new,
             seconds_per_tick=draws.graph.seconds_per_tick,
-            eid=eid,
-            src=src,
-            dst=dst,
-            t=t,
+            **events,
             host=host,
             x=piece.features(at.x, num, edge_dim),
             negative_src=negative_src,

@@ -8,7 +8,7 @@ Caches of edge and of node features are planned separately.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,20 +26,18 @@ from tgflow.graph.cache import CachedTable, CacheSchedule, ScheduleMismatch
 from tgflow.graph.tables.table import PendingGather
 from tgflow.plan._native import Belady, Feature
 from tgflow.plan.assemble import PendingBatch, feature_inputs
-from tgflow.plan.device_preparer import LentBatch, MakeBatch, PinnedCopies
+from tgflow.plan.device_preparer import LentBatches, MakeBatches, PinnedCopies
 from tgflow.plan.in_order import Item, T, Task, batch_error, ordered_map, run_task, task_name
 from tgflow.plan.plan import Plan
 from tgflow.plan.reuse import ReusingPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadyBatch:
-    """A batch on a GPU, or being copied there."""
+class ReadyBatches:
+    """Batches on a GPU that are being made."""
 
-    lent: LentBatch
+    lent: LentBatches
     done: StreamEvent
-    num_used: Tensor | None
-    """`num_used` of the batch in pinned memory, once `done`; None if it has none."""
 
 
 class SideStream:
@@ -48,42 +46,30 @@ class SideStream:
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self._stream = gpu.stream("batches")
-        self._rooms: deque[Tensor] = deque()
-        """Free pinned memory for `num_used` of batches."""
-        self._out: set[ReadyBatch] = set()
+        self._out: set[ReadyBatches] = set()
         """Batches that are not freed."""
 
-    def make(self, prepare: Callable[[T], LentBatch], item: T) -> ReadyBatch:
+    def make(self, prepare: Callable[[T], LentBatches], item: T) -> ReadyBatches:
         """Return `prepare(item)`, queued on this stream. Thread-safe."""
         with self._gpu.on(self._stream):
-            lent = prepare(item)
-            num_used, on_host = lent.batch.num_used, None
-            if num_used is not None:
-                try:
-                    on_host = self._rooms.pop()
-                except IndexError:
-                    on_host = self._gpu.allocate_host(num_used.nbytes).view(torch.int64)
-                on_host.copy_(num_used, non_blocking=True)
-            ready = ReadyBatch(lent, self._gpu.record_event(), on_host)
+            ready = ReadyBatches(prepare(item), self._gpu.record_event())
         self._out.add(ready)
         return ready
 
-    def take(self, ready: ReadyBatch) -> Batch:
-        """Return a batch for the current stream, whose later work waits for it."""
+    def take(self, ready: ReadyBatches) -> Sequence[Batch]:
+        """Return batches for the current stream, whose later work waits for them."""
         self._gpu.wait_event(ready.done)
-        batch, num_used = ready.lent.batch, ready.num_used
-        if num_used is not None:
-            if not ready.done.query():
-                ready.done.synchronize()
-            batch = ready.lent.cut(num_used.tolist())
-            self._rooms.append(num_used)
-        if ready.lent.cuts is None:
-            for column in batch.tensors():
+        lent = ready.lent
+        if lent.num_used is not None and not ready.done.query():
+            ready.done.synchronize()
+        batches = lent.cut()
+        if lent.slot is None:
+            for column in (column for batch in batches for column in batch.tensors()):
                 self._gpu.keep_for_current_stream(column)
-        return batch
+        return batches
 
-    def free(self, ready: ReadyBatch) -> None:
-        """Release the memory of a batch after the current stream's work so far."""
+    def free(self, ready: ReadyBatches) -> None:
+        """Release the memory of batches after the current stream's work so far."""
         self._out.discard(ready)
         ready.lent.free()
 
@@ -122,7 +108,7 @@ class BatchSource(Protocol):
         """Return batch `index` of `epoch`; for tasks of slices, also takes a slice's number."""
         ...
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
+    def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         """Return a function that makes the same batches on a GPU, see `Plan.batches_on`."""
         ...
 
@@ -163,6 +149,8 @@ class Loader:
         captures: Whether a GPU prepares batches of full size by replaying CUDA graphs. A batch is
             then valid until the next one is requested; work queued on the current stream by then
             may read it, later batches overwrite it.
+        together: Consecutive batches that a GPU makes at once: with `captures` they are valid until
+            one after them is requested.
 
     Raises:
         CudaError: If the GPU cannot be used; the message contains the cause.
@@ -184,6 +172,7 @@ class Loader:
         lookahead: Lookahead = "auto",
         device: torch.device | Device | None = None,
         captures: bool = False,
+        together: int = 1,
     ) -> None:
         if num_threads < 0:
             raise ValueError(f"num_threads must be at least 0, got {num_threads}")
@@ -195,7 +184,7 @@ class Loader:
         self._tasks: Iterable[Task] | None = None
         self._num_threads = num_threads
         self._lookahead = lookahead
-        self._captures = captures
+        self._captures, self._together = captures, together
 
     @classmethod
     def of_tasks(cls, plan: BatchSource, tasks: Iterable[Task], **options: Any) -> Loader:
@@ -224,10 +213,13 @@ class Loader:
         side = SideStream(gpu)
         if planned is not None:
             copies = PinnedCopies(gpu)
-            copied = partial(side.make, lambda batch: LentBatch(copies.of_batch(batch)))
+            copied = partial(side.make, lambda batch: LentBatches([copies.of_batch(batch)]))
             return _taken(side, self._made(copied, planned))
-        make = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0)
-        return _taken(side, self._made(partial(side.make, partial(run_task, make)), tasks))
+        ahead = max(1, self._ahead // self._together)
+        make = partial(side.make, plan.batches_on(gpu, ahead + 1 if self._captures else 0))
+        groups = batched(tasks, self._together)
+        made = ordered_map(make, groups, num_threads=self._num_threads, lookahead=ahead)
+        return _taken(side, made)
 
     @property
     def _ahead(self) -> int:
@@ -251,12 +243,19 @@ def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> De
     return device
 
 
-def _taken(side: SideStream, made: Generator[ReadyBatch]) -> Generator[Batch]:
-    """Yield each batch to the current stream, and free it when the next one is requested."""
+def batched(items: Iterable[Item], num: int) -> Iterator[Sequence[Item]]:
+    """Yield `num` consecutive items at once, pulled lazily; at the end there may be fewer."""
+    items = iter(items)
+    while group := [*islice(items, num)]:
+        yield group
+
+
+def _taken(side: SideStream, made: Generator[ReadyBatches]) -> Generator[Batch]:
+    """Yield batches to the current stream; free those of a group when the next is requested."""
     try:
         with closing(made):
             for ready in made:
-                yield side.take(ready)
+                yield from side.take(ready)
                 side.free(ready)
     finally:
         side.end()

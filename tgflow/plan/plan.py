@@ -6,7 +6,7 @@ kernels, by replaying CUDA graphs, or as copies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -24,7 +24,14 @@ from tgflow.graph.sampling.rows import check_samplable
 from tgflow.graph.strategies import SamplerFunction
 from tgflow.plan.assemble import PendingBatch, assemble, feature_inputs
 from tgflow.plan.count_lookup import CountHistory
-from tgflow.plan.device_preparer import CopiedBatches, DevicePreparer, MakeBatch, Slabs
+from tgflow.plan.device_preparer import (
+    CopiedBatches,
+    DevicePreparer,
+    MakeBatches,
+    Slots,
+    WantedBatch,
+    one_by_one,
+)
 from tgflow.plan.draws import BatchPart, Draws, Roots
 from tgflow.plan.host_preparer import HostPreparer, host_preparer
 from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
@@ -123,7 +130,6 @@ class Plan:
         pairs: PairHistory | None = None,
         slices: int = 1,
         for_gradients: bool = False,
-        slabs: Slabs | None = None,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
@@ -185,7 +191,6 @@ class Plan:
             for_gradients=for_gradients,
         )
         """Settings, and what they draw for each batch."""
-        self.slabs = Slabs() if slabs is None else slabs
 
     @classmethod
     def for_model(
@@ -276,11 +281,11 @@ class Plan:
     def _device(self) -> DevicePreparer | None:
         """Preparer of batches on the graph's GPU; None without one."""
         gpu = self.gpu
-        return None if gpu is None else DevicePreparer(self.draws, gpu, self.slabs)
+        return None if gpu is None else DevicePreparer(self.graph, gpu, Slots())
 
     def placed(self, roots: Roots) -> Roots:
         """Return roots on the graph's device: unchanged, or copied to a GPU."""
-        return roots if self._device is None else self._device.placed(roots)
+        return roots if self._device is None else self._device.placed(self.draws, roots)
 
     def of_roots(self, roots: Roots) -> Batch:
         """Return the batch of drawn roots, hop by hop, on the graph's device."""
@@ -382,16 +387,23 @@ class Plan:
         split = torch.split(rows, max(1, max_pairs // (1 + num))) if len(rows) else ()
         return [BatchPart(index, part, part is split[-1]) for part in split]
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
+    def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> WantedBatch:
+        """Return what to make for a task."""
+        return WantedBatch(self.draws, epoch, index, piece, self.draws.fill)
+
+    def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
         """Return a function that makes batches on a GPU for one pass: made there, or copied.
 
         Args:
             gpu: The graph's, or any for a graph in host memory.
-            num_slabs: Most batches prepared by replaying a CUDA graph and not yet freed; a freed
-                batch is overwritten. 0 replays none; nor is any replayed where the host
+            num_slots: How often batches are prepared by replaying a CUDA graph and not yet freed;
+                freed ones are overwritten. 0 replays none; nor is any replayed where the host
                 prepares batches, or has to read a table for them.
         """
         if self._device is None:
-            return CopiedBatches(self.draws, gpu, self.pending).make
-        in_reach = all(each.is_in_reach_of_a_gpu for each in feature_inputs(self.graph))
-        return self._device.batches(num_slabs if in_reach else 0)
+            return one_by_one(self.copies_on(gpu))
+        return self._device.batches(num_slots, self.asked)
+
+    def copies_on(self, gpu: Device) -> Callable[..., Batch]:
+        """Return a function that makes batches in host memory and copies them to a GPU."""
+        return CopiedBatches(self.draws, gpu, self.pending).make

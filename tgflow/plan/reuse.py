@@ -28,7 +28,7 @@ from tgflow.graph.sampling import Frontier
 from tgflow.graph.sampling.hops import HopQueries, Hops, SomeNeighbors
 from tgflow.plan._native import ReuseMap, padded_rows
 from tgflow.plan.assemble import PendingBatch, assemble, walk_of
-from tgflow.plan.device_preparer import CopiedBatches, LentBatch, MakeBatch
+from tgflow.plan.device_preparer import CopiedBatches, MakeBatches, one_by_one
 from tgflow.plan.draws import Roots
 from tgflow.plan.in_order import ordered_map, run_task
 from tgflow.plan.plan import Plan
@@ -311,12 +311,12 @@ class ReusingPlan:
         """Return a batch, see `Plan.batch`; None reuses no rows."""
         return self.pending(epoch, index, reuse).gathered(self.graph)
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
-        """Return a function that makes batches on a GPU: made there or copied, never in slabs."""
+    def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
+        """Return a function that makes batches on a GPU: made there or copied, never in slots."""
         if self.gpu is not None:
-            return lambda *task: LentBatch(self.batch(*task))
+            return one_by_one(self.batch)
         copies = CopiedBatches(self._plan.draws, gpu, self.pending)
-        return lambda *task: LentBatch(copies.of_pending(self.pending(*task)))
+        return one_by_one(lambda *task: copies.of_pending(self.pending(*task)))
 
 
 def check_reusable(plan: Plan) -> None:

@@ -172,12 +172,7 @@ class ContinualTrainer(StreamTrainer):
     def _step(self, batch: StepBatch, following: Iterator[StepBatch]) -> StepBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         self.control.begin()
-        self._stepper.predict(batch, self._current.predict)
-        for _ in range(self._stepper.num_updates):
-            batch = next(following)
-            self._stepper.learn(batch)
-        self._stepper.store(batch)
-        return batch
+        return self._stepper.step(batch, following, self._current.predict)
 
     def _collect(self, *, everything: bool) -> None:
         """Make records of values that reached the host; roll back a batch that was not finite."""

@@ -548,9 +548,8 @@ class OfflineTrainer:
         learn = learner.learn if self.reuse is None else partial(self.reuse.learn, learner)
         for batch in self._training_batches(epoch):
             with self.model.lock.held():
-                step = learn(batch)
-                learner.commit(batch, step.scores)
-            results.put(BatchPlace.of(batch), step.scores.named() | {"loss": step.loss})
+                values = learner.take(batch, learn)
+            results.put(BatchPlace.of(batch), *values)
             collect()
         collect(everything=True)
         return sum(losses) / num
@@ -701,12 +700,12 @@ class OfflineTrainer:
                 if part is not None and part.is_stored:
                     learner.commit(batch, None)
                     continue
-                scores = learner.predict(batch)
                 if part is None or is_whole:
-                    learner.commit(batch, scores)
-            values = scores.named()
+                    values, flat = learner.take(batch, None)
+                else:
+                    values, flat = learner.predict(batch).named(), None
             if values:
-                results.put((BatchPlace.of(batch), part is None or part.is_last), values)
+                results.put((BatchPlace.of(batch), part is None or part.is_last), values, flat)
             yield from known()
         yield from known(everything=True)
 

@@ -21,7 +21,8 @@ from tgflow.graph.batch import Batch
 from tgflow.graph.events import EventBatch, LateLabels, empty_events
 from tgflow.nn.model import TemporalModel
 from tgflow.plan.count_lookup import CountHistory
-from tgflow.plan.device_preparer import LentBatch, MakeBatch, Slabs
+from tgflow.plan.device_preparer import DevicePreparer, MakeBatches, Slots, WantedBatch, one_by_one
+from tgflow.plan.draws import BatchPart
 from tgflow.plan.in_order import Task
 from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.plan import Plan
@@ -40,6 +41,8 @@ class MicroBatchPlans:
     learn: Plan
     updates: int
     """Batches to learn after each that is predicted."""
+    slots: Slots
+    """Memory of a GPU for captured batches, which outlives a segment."""
 
     @property
     def gpu(self) -> Device | None:
@@ -54,13 +57,21 @@ class MicroBatchPlans:
     def plan_of(self, epoch: int) -> Plan:
         return self.predict if epoch == PREDICT else self.learn
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
-        whole, rest = divmod(num_slabs, 1 + self.updates)  # micro-batches at once
-        predict = self.predict.batches_on(gpu, whole + bool(rest))
-        learn = self.learn.batches_on(gpu, num_slabs - whole)
+    def asked(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> WantedBatch:
+        draws = (self.predict if epoch == PREDICT else self.learn).draws
+        return WantedBatch(draws, epoch, index, piece, draws.fill)
 
-        def make(epoch: int, *rest: Any) -> LentBatch:
-            return (predict if epoch == PREDICT else learn)(epoch, *rest)
+    def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
+        if self.gpu is None:
+            return one_by_one(self.copies_on(gpu))
+        return DevicePreparer(self.predict.graph, gpu, self.slots).batches(num_slots, self.asked)
+
+    def copies_on(self, gpu: Device) -> Callable[..., Batch]:
+        """Return a function that makes batches in host memory and copies them to a GPU."""
+        predict, learn = self.predict.copies_on(gpu), self.learn.copies_on(gpu)
+
+        def make(epoch: int, *task: Any) -> Batch:
+            return (predict if epoch == PREDICT else learn)(epoch, *task)
 
         return make
 
@@ -225,7 +236,7 @@ def micro_batch_plans(
     start: int = 0,
     replay_from: int = 0,
     negatives: NegativeSource | None = None,
-    slabs: Sequence[Slabs | None] = (None, None),
+    slots: Slots,
     **shared: Any,
 ) -> MicroBatchPlans:
     """Return the plans of micro-batches: to predict, and to learn from `negatives`, or as set."""
@@ -242,12 +253,12 @@ def micro_batch_plans(
         num, **parse_further(c.mrr_further), apart=True, every=c.mrr_every, among_all=is_all
     )
     return MicroBatchPlans(
-        make(ranked, slabs=slabs[0]),
+        make(ranked),
         make(
             negatives if negatives is not None else training_negatives(negatives_learned(model, c)),
             replay=replay if c.replay_ratio else None,
             for_gradients=True,
-            slabs=slabs[1],
         ),
         c.updates if any(each.requires_grad for each in model.parameters()) else 0,
+        slots,
     )

@@ -44,12 +44,17 @@ class Results(Generic[Label]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, label: Label, values: Values) -> None:
-        """Add a step's values, float of any shape, by name; they must not change from now on."""
+    def put(self, label: Label, values: Values, flat: Tensor | None = None) -> None:
+        """Add a step's values, float of any shape, by name; they must not change from now on.
+
+        If they are given in one tensor on the device as well (`flat`), the current stream may
+        overwrite them later.
+        """
         if self._device is None:
             self._waiting.append((label, {name: x.cpu() for name, x in values.items()}))
             return
-        flat = _flatten_dense_tensors([*values.values()])  # type: ignore[no-untyped-call]
+        if flat is None:
+            flat = _flatten_dense_tensors([*values.values()])  # type: ignore[no-untyped-call]
         gpu = device_of(self._device)
         host = gpu.allocate_host(flat.nbytes).view(flat.dtype)
         host.copy_(flat, non_blocking=True)

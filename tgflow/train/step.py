@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 
 from tgflow.base.keys import KeyDomain, derive_key
 from tgflow.cuda.clock import clock_of
@@ -60,6 +61,15 @@ class StepResult:
     """float32 `[]`: of the batch before the update; see `tgflow.train.losses`."""
     scores: StepScores
     """Detached logits in training mode (with dropout), and the inputs of `messages`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """Values of a prediction, update 0, and of an update, by its number and their name."""
+
+    values: dict[tuple[int, str], Tensor]
+    flat: Tensor
+    """All of them in one tensor."""
 
 
 class TrainStep:
@@ -143,10 +153,7 @@ class TrainStep:
         """Called before parameters change; an error that it raises leaves them as they are."""
         self.has_changed = False
         """Whether parameters or state have changed since this was last set to False."""
-        # targets of a task are computed on the host
-        self._calls = self._captured_calls() if execution.capture and task is None else None
-        self._replayed: tuple[str, Scores, Scores] | None = None
-        """If a replay made the latest scores: its name, they as it left them, and as returned."""
+        self._calls = self._captured_calls() if execution.capture else None
 
     def predict(self, batch: StepBatch) -> StepScores:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing."""
@@ -218,16 +225,65 @@ class TrainStep:
             with torch.no_grad(), self.computing():
                 scores = self.model(batch)
         assert isinstance(scores, Scores)
-        replayed, calls = self._replayed, self._calls
-        if calls is None or replayed is None or self.state is None or scores is not replayed[2]:
-            with self.touching_state():
-                self.has_changed = True
-                self.model.commit(batch, scores)
-            return
+        with self.touching_state():
+            self.has_changed = True
+            self.model.commit(batch, scores)
+
+    def take(
+        self, batch: StepBatch, learn: Callable[[StepBatch], StepResult] | None
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Learn a batch, or predict it without `learn`, and commit it; return its scores and loss.
+
+        By name and, if a replay made them, in one tensor, for `Results.put`.
+        """
+        if isinstance(batch, Batch) and batch.lent is not None:
+            replayed = self.step(batch, None) if learn is None else self.step(None, batch)
+            if replayed is not None:
+                return {name: x for (_, name), x in replayed.values.items()}, replayed.flat
+        values: dict[str, Tensor] = {}
+        if learn is None:
+            scores = self.predict(batch)
+        else:
+            step = learn(batch)
+            scores, values["loss"] = step.scores, step.loss
+        self.commit(batch, scores)
+        return scores.named() | values, None
+
+    def step(self, predicted: Batch | None, learned: Batch | None) -> CapturedStep | None:
+        """Predict a batch, learn another one and commit the last of them, all by one replay.
+
+        Returns their scores and loss, which the next call overwrites; None if that is not possible.
+        """
+        calls, batches = self._calls, [x for x in (predicted, learned) if x is not None]
+        memory = [each.memory for each in batches]
+        if calls is None or None in memory:
+            return None
+        self.check_batch(batches[0])
+        if learned is not None:
+            if not is_capturable(learned, learns=True):
+                return None
+            self.dropout.set(self.key_of(learned))
+        name, work = "step", self._whole_step
+        if predicted is None:
+            name, work = "learn, commit", partial(self._whole_step, None)
+        with self.clock.measuring():
+            result = calls.call(name, batches, memory, work, _flat)
         self.has_changed = True
-        name, found, _ = replayed  # found: where a replay of the commit reads
-        commit = partial(self.model.commit, found=found)
-        calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
+        return result
+
+    def _whole_step(self, predicted: Batch | None, learned: Batch | None = None) -> CapturedStep:
+        values: dict[tuple[int, str], Tensor] = {}
+        if predicted is not None:
+            (scores,) = self._score(predicted)
+            values |= {(0, name): x for name, x in scores.named().items()}
+        if learned is not None:
+            scores, values[1, "loss"] = self._training_step(learned)
+            values |= {(1, name): x for name, x in scores.named().items()}
+        batch = predicted if learned is None else learned
+        assert batch is not None
+        with torch.no_grad():
+            self.model.commit(batch, scores)
+        return CapturedStep(values, _flatten_dense_tensors([*values.values()]))  # type: ignore[no-untyped-call]
 
     def flush(self, batch: StepBatch) -> None:
         """Complete the exchange of the scores of a batch with other ranks, if there are any."""
@@ -257,12 +313,8 @@ class TrainStep:
             with self.computing(), draws:
                 return work(batch)
         with self.clock.measuring():
-            found = result = calls.call(name, batch, work, result_tensors)
-            self._replayed = None
-            if calls.was_replay:
-                result = kept(found)
-                self._replayed = name, found[0], result[0]
-        return result
+            result = calls.call(name, [batch], [batch.memory], work, result_tensors)
+            return kept(result) if calls.was_replay else result
 
     def _captured_calls(self) -> CapturedCalls | None:
         """Return the CUDA graph capture, if no captured step synchronizes or moves memory."""
@@ -399,6 +451,10 @@ class TrainStep:
         """Return the transfer of scores and losses to the host, delayed on a device."""
         device = None if self.is_lost is None else self.device
         return Results(device, together=self.waits)
+
+
+def _flat(step: CapturedStep) -> list[Tensor]:
+    return [step.flat]
 
 
 def detached(scores: Scores) -> Scores:

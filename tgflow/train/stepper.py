@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
@@ -26,7 +27,7 @@ from tgflow.train.observe import StepRecord
 from tgflow.train.plans import negatives_learned
 from tgflow.train.progress import Progress, RunningMean
 from tgflow.train.results import Results
-from tgflow.train.step import StepResult, StepScores, TrainStep
+from tgflow.train.step import CapturedStep, StepResult, StepScores, TrainStep
 
 if TYPE_CHECKING:
     from tgflow.ranks.control import RankControl
@@ -143,6 +144,8 @@ class Stepper:
         self._num_fallbacks = 0
         self._scored: list[tuple[int, StepScores, Tensor | None]] = []
         """Update (0: predicted), scores, loss: read late, as ranks send scores with others."""
+        self._replayed: CapturedStep | None = None
+        """The same of a micro-batch that was one replay."""
         self._predicted: StepScores | None = None
         self._learned: StepResult | None = None
         self._beside = self._beside_learning()
@@ -177,13 +180,47 @@ class Stepper:
     def resume_clocks(self) -> None:
         self.progress.resume(self.learner.compute_seconds)
 
-    def predict(self, batch: StepBatch, plan: Plan) -> None:
-        """Predict a micro-batch of `plan`, and rank its events among all destinations if asked."""
+    def step(self, batch: StepBatch, following: Iterator[StepBatch], plan: Plan) -> StepBatch:
+        """Predict a micro-batch of `plan`, take its updates and store it; return the last batch.
+
+        Args:
+            batch: To predict.
+            following: The batches of its updates come next.
+            plan: Of `batch`.
+        """
+        if self._can_replay and isinstance(batch, Batch) and batch.lent is not None:
+            rest = [*islice(following, self.num_updates)]
+            learned = rest[0] if rest else None
+            assert learned is None or isinstance(learned, Batch)
+            self._replayed = self.learner.step(batch, learned)
+            if self._replayed is not None:
+                self._begin(batch, plan)
+                self._places += map(BatchPlace.of, rest)
+                return batch if learned is None else learned
+            following = iter(rest)
+        self.predict(batch, plan)
+        for _ in range(self.num_updates):
+            batch = next(following)
+            self.learn(batch)
+        self.store(batch)
+        return batch
+
+    @property
+    def _can_replay(self) -> bool:
+        """Whether nothing on the host reads scores of a micro-batch before it is stored."""
+        reads = self._scorer is not None or self.late is not None
+        return not reads and self.num_updates <= 1 and self.config.mrr_negatives != "all"
+
+    def _begin(self, batch: StepBatch, plan: Plan) -> None:
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = self._ranked = self._first_meetings = None
         begin, end = batch.host.begin, batch.host.end
         if self.learner.leads:
             self._first_meetings = plan.draws.pairs_at(begin).first_meetings(begin, end)
+
+    def predict(self, batch: StepBatch, plan: Plan) -> None:
+        """Predict a micro-batch of `plan`, and rank its events among all destinations if asked."""
+        self._begin(batch, plan)
         ranks_all = self.config.mrr_negatives == "all" and self.learner.leads
         if self._beside is not None:
             assert isinstance(batch, Batch)
@@ -280,12 +317,16 @@ class Stepper:
             self._ranked,
             self._first_meetings,
         )
-        values: dict[tuple[int, str], Tensor] = {}
-        for update, scores, loss in self._scored:
-            found = scores.named() | ({} if loss is None else {"loss": loss})
-            values |= {(update, name): x for name, x in found.items()}
-        self._results.put(step, values)
-        self._scored, self._predicted, self._learned = [], None, None
+        replayed = self._replayed
+        if replayed is not None:
+            self._results.put(step, replayed.values, replayed.flat)
+        else:
+            values: dict[tuple[int, str], Tensor] = {}
+            for update, scores, loss in self._scored:
+                found = scores.named() | ({} if loss is None else {"loss": loss})
+                values |= {(update, name): x for name, x in found.items()}
+            self._results.put(step, values)
+        self._scored, self._predicted, self._learned, self._replayed = [], None, None, None
         self.learner.has_changed = False
 
     @property

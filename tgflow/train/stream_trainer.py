@@ -35,7 +35,7 @@ from tgflow.graph.stream_state import SpreadState
 from tgflow.nn.model import TemporalModel, has_parameters
 from tgflow.plan.assemble import check_unplanned
 from tgflow.plan.count_lookup import CountHistory
-from tgflow.plan.device_preparer import Slabs
+from tgflow.plan.device_preparer import Slots
 from tgflow.plan.in_order import Task
 from tgflow.plan.loader import PREFETCH_BATCHES, BatchSource, Loader, joined_shares, sliced_tasks
 from tgflow.plan.negatives import PairHistory
@@ -100,8 +100,10 @@ class StreamTrainer(ABC):
         self._index = 0
         self._ready = deque[StepRecord]()
         """Records not yet yielded."""
-        self._slabs: dict[CountHistory, tuple[Slabs, Slabs]] = {}
-        """Captured memory of batches on a GPU, to predict and to learn, by group of models."""
+        self._counted: dict[CountHistory, None] = {}
+        """Counts of the groups of models."""
+        self._slots = Slots()
+        """Captured memory of micro-batches on a GPU."""
         self._running = OneThread(
             "two threads that take steps of one trainer would learn the same events twice"
         )
@@ -157,7 +159,7 @@ class StreamTrainer(ABC):
 
     def memory_parts(self) -> dict[str, int]:
         """Return the bytes of the parts in host memory that grow. Any thread may call it."""
-        graph, parts = self.graph, {"counts": sum(each.nbytes for each in tuple(self._slabs))}
+        graph, parts = self.graph, {"counts": sum(each.nbytes for each in tuple(self._counted))}
         parts["events"] = graph.log.nbytes
         tables = [each for each in (graph.edge_x, graph.node_x) if each is not None]
         parts["features"] = sum(each.nbytes for each in tables if each.placement != "device")
@@ -414,6 +416,7 @@ class StreamTrainer(ABC):
                 lookahead=PREFETCH_BATCHES * self.num_batches * len(self._wanted),
                 device=self.device,
                 captures=self.execution.capture,
+                together=self.num_batches * len(self._wanted),
             )
         )
         if c.slices > 1:
@@ -532,6 +535,7 @@ class StreamTrainer(ABC):
         )
 
     def _plans(self, model: TemporalModel, counts: CountHistory) -> MicroBatchPlans:
+        self._counted[counts] = None
         return micro_batch_plans(
             self.graph,
             model,
@@ -541,7 +545,7 @@ class StreamTrainer(ABC):
             negatives=self._steppers[0].own_negatives,
             counts=counts,
             pairs=self._pairs,
-            slabs=self._slabs.setdefault(counts, (Slabs(), Slabs())),
+            slots=self._slots,
         )
 
     def _about(self, learned: str | None = None) -> dict[str, Any]:

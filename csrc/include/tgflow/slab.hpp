@@ -46,7 +46,8 @@ class SlabPool {
   std::vector<Block> free_;
 };
 
-/// The memory of one batch: filled once, readable while this object lives; then its block is reused.
+/// The memory of batches, one after the other: readable while this object lives; then its block is
+/// reused. A batch that is added leaves readers of earlier ones their memory.
 class Slab {
  public:
   explicit Slab(std::shared_ptr<SlabPool> pool) : pool_(std::move(pool)), block_(pool_->take()) {}
@@ -54,9 +55,9 @@ class Slab {
   Slab(const Slab&) = delete;
   Slab& operator=(const Slab&) = delete;
 
-  /// Claims it for one caller. Throws std::invalid_argument if it is already claimed.
+  /// Claims it to add a batch. Throws std::invalid_argument while another one is added.
   void begin();
-  /// Ends filling: from here on its memory does not move.
+  /// Ends the batch: its memory does not move until another one is added.
   void end();
   bool is_filled() const { return is_filled_.load(std::memory_order_acquire); }
 
@@ -79,7 +80,9 @@ class Slab {
 
   std::shared_ptr<SlabPool> pool_;
   SlabPool::Block block_;
+  std::vector<std::shared_ptr<std::byte>> left_;  // blocks that earlier batches were read from
   int64_t size_ = 0;
+  bool is_read_ = false;  // whether earlier batches are in `block_`
   std::atomic<bool> is_taken_{false};
   std::atomic<bool> is_filled_{false};
 };

@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.devices import (
+    needs_apart,
+    opened,
+    place_of,
+    without_autograd_threads,  # noqa: F401
+)
 from helpers.live_runs import untimed
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow import TGN, ContinualConfig, ContinualTrainer, Scores, TemporalGraph
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
 from tgflow.graph import EventLog, Horizon
+from tgflow.graph.tables import FeatureTable
 from tgflow.report.compare import Comparison, Entrant
 from tgflow.report.compare.attributes import event_facts
 from tgflow.train import TrainingDiverged
+from tgflow.train.config import ExecutionConfig
 
 CONFIG = ContinualConfig(batch_size=20, mrr_negatives=5, learning_rate=1e-2, seed=7)
 EVENTS = made_events(130)
@@ -91,6 +99,25 @@ def test_each_model_matches_a_separate_run(horizon, changes, monkeypatch):
     whole.append(EVENTS)
     facts, expected = (event_facts(each, 0, 130) for each in (found.graph, whole))
     assert all(np.array_equal(facts[name], expected[name]) for name in expected)
+
+
+@needs_apart[0]
+@pytest.mark.usefixtures("without_autograd_threads")
+def test_captured_comparison_on_a_device_has_the_bits_of_an_uncaptured_one():
+    """Its groups take turns, in the same slots."""
+    found = []
+    for capture in (False, True):
+        table = FeatureTable(2, placement="device", device=(gpu := opened("apart")))
+        graph = TemporalGraph("undirected", edge_x=table, device=gpu)
+        lineup = [Entrant(e.label, e.seed, e.model.to(place_of("apart"))) for e in (tgn(), tgat(1))]
+        compare = Comparison(lineup, graph, CONFIG, execution=ExecutionConfig(capture=capture))
+        compare.run(pieces(EVENTS, 64))
+        assert len(compare._slots) == 5 * capture
+        found.append((rows(compare), [each.model for each in lineup]))
+    assert_same_scores(found[0][0], found[1][0])
+    for plain, captured in zip(*(models for _, models in found), strict=True):
+        for x, y in zip(plain.parameters(), captured.parameters(), strict=True):
+            assert torch.equal(x.cpu(), y.cpu())
 
 
 def test_scores_do_not_depend_on_order_or_other_models():

@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tgflow.cuda.device import Device
 from tgflow.graph.batch import Batch
 from tgflow.nn.model import TemporalModel
-from tgflow.plan.device_preparer import LentBatch, MakeBatch
+from tgflow.plan._native import FilledSlab
+from tgflow.plan.device_preparer import DevicePreparer, MakeBatches, WantedBatch, one_by_one
 from tgflow.train.config import ContinualConfig
 from tgflow.train.plans import PREDICT, MicroBatchPlans, negatives_learned
 
@@ -68,16 +69,31 @@ class GroupPlans:
         with self.watches[group].preparing(epoch):
             return self.groups[group].batch(epoch, index, number)
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> MakeBatch:
-        """Return the maker of the same batches on a GPU; see `tgflow.Plan.batches_on`."""
-        makes = [plans.batches_on(gpu, num_slabs) for plans in self.groups]
+    def asked(self, epoch: int, index: int, *part: Any) -> WantedBatch:
+        """Return what to make for a task, by the group whose turn it is."""
+        group, epoch = self._which(epoch, index)
+        asked = self.groups[group].asked(epoch, index, *part)
 
-        def make(epoch: int, index: int, *part: Any) -> LentBatch:
+        def fill(*given: Any) -> FilledSlab:
+            with self.watches[group].preparing(epoch):
+                return asked.fill(*given)
+
+        return replace(asked, fill=fill, group=group)
+
+    def batches_on(self, gpu: Device, num_slots: int) -> MakeBatches:
+        """Return the maker of the same batches on a GPU; see `tgflow.Plan.batches_on`."""
+        first = self.groups[0]
+        if self.gpu is not None:
+            preparer = DevicePreparer(first.predict.graph, gpu, first.slots)
+            return preparer.batches(num_slots, self.asked)
+        makes = [plans.copies_on(gpu) for plans in self.groups]
+
+        def make(epoch: int, index: int, *part: Any) -> Batch:
             group, epoch = self._which(epoch, index)
             with self.watches[group].preparing(epoch):
                 return makes[group](epoch, index, *part)
 
-        return make
+        return one_by_one(make)
 
     def _which(self, epoch: int, index: int) -> tuple[int, int]:
         for group in turns(len(self.groups), index):
