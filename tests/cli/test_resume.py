@@ -16,10 +16,9 @@ import tgflow as tg
 from helpers import faults
 from helpers.effort import cases
 from helpers.live_runs import SMALL, Killed, same_run, write_events
-from tgflow.cli import inputs as assemble
 from tgflow.cli import main
 from tgflow.run import build, checkpoints, ingestion, page, runner
-from tgflow.streams.open import FileSource
+from tgflow.streams import FileSource
 
 STEP = ("--checkpoint-batches", 1)
 NUM = 399
@@ -260,7 +259,8 @@ def test_log_segments_are_removed_with_the_last_checkpoint_that_needs_them(
     run, resume, tgflow, whole, monkeypatch, keeps
 ):
     monkeypatch.setattr(ingestion, "SEGMENT_BYTES", 500)
-    monkeypatch.setattr(assemble, "FileSource", functools.partial(FileSource, block_bytes=200))
+    small = functools.partialmethod(FileSource.__init__, block_bytes=200)
+    monkeypatch.setattr(FileSource, "__init__", small)
     kept = ("--set", "checkpoint.keep_log=true") if keeps else ()
     assert run("--limit", 300, "--set", "checkpoint.keep=1", *STEP, *kept).code == 0
     segments = sorted(int(path.stem) for path in Path("out/log").iterdir())
