@@ -325,6 +325,7 @@ expand_frontier {FRONTIER.format(9)} neighbor_node=ids(0,-1,7,8,MAX,0).view(3,2)
 unique_events =unique_of_lists eids=ids(0,1,2)|any_shape rows=ids(0,0,0)|any_shape out=i64(4)
 SlabPool.__init__ most_free=2|not:-1,MAX allocate=u8|optional
 Slab.__init__ pool=core.SlabPool(2,None)
+Slab.add @core.Slab(core.SlabPool(2,None)) column=ids(1,2)|any_type|any_length|any_shape
 Preparer.__init__ @grown() log=it.log graph=it|optional pairs=known_pairs()
   counts=ages()(it.log,results=[0])|optional start=0|not:-1,2**40 batch_size=2|not:0,-1,MAX
   fanouts=[2,1]|not:[0],[-1],[2,2**40],["x"],[None] strategy=core.Strategy.recent span=1|not:0,-1
