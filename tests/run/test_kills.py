@@ -39,6 +39,7 @@ from helpers.campaign import (
 from helpers.kafka_io import records_of
 from helpers.live_runs import figures, same_run
 from tgflow.checkpoint.durable.log import HEADER_BYTES, LogPosition, read_written
+from tgflow.ranks.supervise import TOGETHER_SECONDS
 from tgflow.run.micro_batch_ends import MicroBatchEnds
 from tgflow.run.scores import score_files
 
@@ -226,8 +227,9 @@ def test_second_signal_ends_the_run_immediately_without_loss(tmp_path):
     child.send_signal(signal.SIGTERM)
     while "stopping" not in (campaign.out / "health.json").read_text():
         time.sleep(0.01)
+    time.sleep(TOGETHER_SECONDS + 0.1)  # those before count as one with the first
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=19)
+    child.communicate(timeout=15)
     assert child.returncode == 143
     campaign.faults = ""
     campaign.finish()
