@@ -396,3 +396,7 @@ def test_integers_and_a_file_of_nodes(tgflow, run, tmp_path):
         assert after.ids.find([3, 5], side).tolist() == [-1, -1]
         assert after.ids.find([7], side).tolist() == before.ids.find([7], side).tolist()
     assert after.graph.num_events == before.graph.num_events
+    (tmp_path / "out" / "forget" / "done.json").write_text('{"erased": "6"}')
+    assert "done.json" in tgflow("info", "out").out
+    damaged = tgflow("forget", "out", "--node", "9")
+    assert damaged.code not in (0, 70) and "done.json is damaged" in damaged.err

@@ -50,6 +50,7 @@ def forget(
     """
     from tgflow.checkpoint.durable.errors import Locked
     from tgflow.run.forget import DONE, FOLDER, carry_out, request, unreachable
+    from tgflow.run.records import read_checked
 
     names = [*(node or []), *(nodes.read_text(encoding="utf-8").splitlines() if nodes else [])]
     names = [*dict.fromkeys(name for name in names if name)]
@@ -67,7 +68,7 @@ def forget(
                 hint(f"{error.args[0].partition(';')[0]}; waiting until it has forgotten the nodes")
             is_told = True
             time.sleep(POLL_SECONDS)
-    done = jsonlib.loads((run / FOLDER / DONE).read_bytes())
+    done = read_checked((run / FOLDER / DONE).read_bytes())
     found = {**done, "unreachable": unreachable(run)}
     if json:
         sys.stdout.write(jsonlib.dumps(found, indent=2) + "\n")

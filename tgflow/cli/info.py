@@ -6,11 +6,12 @@ import json as jsonlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tgflow.graph.events import EventBatch
     from tgflow.streams import EventSource
 
+_T = TypeVar("_T")
 SETTINGS = (*STREAM_OF_FILES, "graph")
 _Target = Annotated[
     str | None,
@@ -112,7 +114,11 @@ def _print_run(path: Path, found: Mapping[str, Any]) -> None:
 
 def _read_run(path: Path) -> dict[str, Any]:
     """Return facts of a run; reads all files of its checkpoints, and changes nothing."""
-    from tgflow.run.forget import erased
+    from tgflow.run.forget import DONE, FOLDER, erased
+    from tgflow.run.learned_files import LearnedFiles
+
+    def learned(path: Path) -> list[dict[str, Any]]:
+        return [asdict(each) for each in LearnedFiles(path).entries]
 
     offline = path / "checkpoint"
     problems: dict[str, str] = {}
@@ -140,8 +146,8 @@ def _read_run(path: Path) -> dict[str, Any]:
         "dead_letters": _growth(_size(path / "dead-letters"), elapsed),
         "scores": _scores(path, elapsed, problems),
         "stream": _figures(path / "stream.json", problems),
-        "files": (_figures(path / LEARNED_FILES, problems) or {}).get("files", []),
-        "erased": erased(path),
+        "files": _or_none(path / LEARNED_FILES, problems, lambda: learned(path)) or [],
+        "erased": _or_none(path / FOLDER / DONE, problems, lambda: erased(path)),
         "report": (path / "report.html").exists(),
         "problems": problems,
     }
@@ -295,9 +301,17 @@ def _file_rows(files: Sequence[Mapping[str, Any]], unit: str) -> list[tuple[str,
 
 def _figures(path: Path, problems: dict[str, str]) -> dict[str, Any] | None:
     """Return the figures in a file; None if it is damaged, with the cause in `problems`."""
+    return _or_none(path, problems, lambda: read_figures(path))
+
+
+def _or_none(path: Path, problems: dict[str, str], read: Callable[[], _T]) -> _T | None:
+    """Return what is read of a file; None if it is damaged, with the cause in `problems`."""
+    from tgflow.checkpoint import CheckpointError
+    from tgflow.checkpoint.durable.errors import LogCorrupt
+
     try:
-        return read_figures(path)
-    except DamagedJson as error:
+        return read()
+    except (DamagedJson, CheckpointError, LogCorrupt) as error:
         problems[path.name] = f"damaged, and ignored: {error}"
         return None
 

@@ -37,11 +37,13 @@ from tgflow.base.text import printable
 from tgflow.checkpoint import Checkpoint, CheckpointStore, Tensors, list_checkpoints, read_manifest
 from tgflow.checkpoint import directory as directories
 from tgflow.checkpoint.checkpoint import OF_PART
+from tgflow.checkpoint.durable.errors import LogCorrupt
 from tgflow.checkpoint.durable.fs import RealFs, make_directories
 from tgflow.checkpoint.durable.lock import RunLock
 from tgflow.checkpoint.durable.log import LogPosition, rewrite
-from tgflow.checkpoint.names import checkpoint_name
+from tgflow.checkpoint.names import UntrustedCheckpoint, checkpoint_name
 from tgflow.checkpoint.sections import Ids
+from tgflow.checkpoint.typed import read_as
 from tgflow.graph.events import NO_LABEL
 from tgflow.graph.id_columns import canonical
 from tgflow.graph.ids import ERASED, ERASED_NUMBER, NodeIds
@@ -134,7 +136,7 @@ def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs) -> None:
         touched |= {gone.parent}
     for each in sorted(touched):
         fs.sync_directory(each)
-    _write(fs, folder / DONE, [json.dumps(journal["figures"]).encode()], replaces=True)
+    _write(fs, folder / DONE, [_checked(journal["figures"])], replaces=True)
     for name in (*journal["requests"], JOURNAL):
         if (folder / name).exists():
             fs.unlink(folder / name)
@@ -143,11 +145,23 @@ def _finish(path: Path, journal: Mapping[str, Any], fs: RealFs) -> None:
 
 
 def erased(path: Path) -> dict[str, Any] | None:
-    """Return how many nodes of a run were forgotten so far, and when the last; None without any."""
+    """Return how many nodes of a run were forgotten so far, and when the last; None without any.
+
+    Raises `LogCorrupt` if its file is damaged.
+    """
     file = path / FOLDER / DONE
     if not file.exists():
         return None
-    return {"nodes": json.loads(file.read_bytes())["erased"], "at": file.stat().st_mtime}
+    try:
+        nodes = read_as(int, read_checked(file.read_bytes()).get("erased"), "erased")
+    except (DamagedJson, UntrustedCheckpoint) as error:
+        text = "remove it, which loses the number of nodes forgotten so far alone"
+        raise LogCorrupt(f"{file} is damaged: {error}; {text}") from None
+    return {"nodes": nodes, "at": file.stat().st_mtime}
+
+
+def _checked(value: Mapping[str, Any]) -> bytes:
+    return json.dumps({**value, KEY: checksum(value)}).encode()
 
 
 def unreachable(path: Path) -> list[str]:
