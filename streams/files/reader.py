@@ -669,11 +669,12 @@ def _require(where: str, names: Sequence[str], wanted: Mapping[str, str], is_tex
     else:
         absent = [repr(each) for each in dict.fromkeys(missing.values()) if each not in names]
         text = f"there is no column {' or '.join(absent)}"
-    text += f"; the columns are {listed(names)}: choose with {role}=..."
+    roles = " ".join(f"{each}=..." for each in ([role] if count else missing))
+    text += f"; the columns are {listed(names)}: choose with {roles}"
     gone = {role: name for role, name in missing.items() if name not in names}
-    meant = {role: _meant(names, role, name) for role, name in gone.items()}
-    if any(meant.values()):
-        text += "; did you mean " + " ".join(f"{k}={v!r}" for k, v in meant.items() if v) + "?"
+    meant = [f"{k}={v!r}" for k, name in gone.items() for v in _meant(names, k, name)]
+    if meant:
+        text += f"; did you mean {' '.join(meant)}?"
     values = names
     if len(names) == 1:
         separator = max(_SEPARATORS, key=names[0].count)
@@ -705,11 +706,13 @@ def _with_usual_names(
     return replace(options, **found), found  # type: ignore[arg-type]
 
 
-def _meant(names: Sequence[str], role: str, name: str) -> str | None:
-    """Return the column that may be meant by a missing `name`; None without any."""
+def _meant(names: Sequence[str], role: str, name: str) -> Sequence[str]:
+    """Return the columns that may be meant by a missing `name`: one, or all of a list in it."""
+    if names and set(parts := name.split(",")) <= set(names):
+        return parts
     known = _USUAL_NAMES.get(role, ())
     usual = [each for each in names if get_close_matches(each.strip().lower(), known, 1, 0.8)]
-    return next(iter([*get_close_matches(name, names, 1, 0.8), *usual]), None)
+    return [*get_close_matches(name, names, 1, 0.8), *usual][:1]
 
 
 class FileSource(Reader, PartitionedSource):

@@ -86,7 +86,7 @@ USAGE = [
     (f"{ROWS} --edge-cache 120%", "at most 100%, got '120%'"),
     # Tasks
     (f"train fraud.csv {FEW} --task edge", "target must name the labels of the task edge"),
-    (f"train fraud.csv {FEW} --target is_fraud", "target is not a setting of the task link"),
+    (f"train fraud.csv {FEW} --target is_fraud", "is a setting of --task edge or --task n"),
     # Training
     (f"train made.csv {FEW} --eval-neighbors 7,x", "learning.eval_neighbors must be a list"),
     (f"train made.csv {FEW} --eval-neighbors 0", "--eval-neighbors: learning.eval_neighbors must"),

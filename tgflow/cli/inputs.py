@@ -634,11 +634,15 @@ def huge_guard(x: Tensor, names: Sequence[str]) -> str | None:
 
 
 def constant_guard(x: Tensor, names: Sequence[str]) -> str | None:
-    found = (x == x[:1]).all(0).nonzero().flatten().tolist()
+    """Return a warning of columns that tell nothing: all slots of one, for lists and categories."""
+    is_constant = (x == x[:1]).all(0).tolist()
+    columns = [name.partition("[")[0] for name in names]
+    varied = {each for each, same in zip(columns, is_constant, strict=True) if not same}
+    found = [*dict.fromkeys(each for each in columns if each not in varied)]
     if not found:
         return None
-    way_out = "name others with --features" if len(found) < x.shape[1] else "leave out --features"
-    return f"{_listed(found, names)} the same in all {len(x):,} events looked at: {way_out}"
+    way_out = "name others with --features" if varied else "leave out --features"
+    return f"{_listed(range(len(found)), found)} the same in all {len(x):,} events looked at: {way_out}"
 
 
 def _listed(columns: Sequence[int], names: Sequence[str]) -> str:

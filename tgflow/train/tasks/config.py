@@ -54,7 +54,8 @@ class TaskConfig:
         found = {name for name in _SOURCES if getattr(self, name) is not None}
         allowed = _ALLOWED[self.kind]
         if wrong := sorted(found - set(allowed)):
-            raise ValueError(f"{wrong[0]} is not a setting of the task {self.kind}")
+            others = " or ".join(f"kind={kind}" for kind, own in _ALLOWED.items() if wrong[0] in own)
+            raise ValueError(f"{wrong[0]} is a setting of {others}, not of the task {self.kind}")
         if self.freeze and not self.has_decoder:
             raise ValueError("freeze is for tasks whose labels have a decoder: edge, node")
         if allowed and len(found) != 1:
