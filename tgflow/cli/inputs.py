@@ -642,7 +642,8 @@ def constant_guard(x: Tensor, names: Sequence[str]) -> str | None:
     if not found:
         return None
     way_out = "name others with --features" if varied else "leave out --features"
-    return f"{_listed(range(len(found)), found)} the same in all {len(x):,} events looked at: {way_out}"
+    listed = _listed(range(len(found)), found)
+    return f"{listed} the same in all {len(x):,} events looked at: {way_out}"
 
 
 def _listed(columns: Sequence[int], names: Sequence[str]) -> str:

@@ -377,7 +377,8 @@ def test_all_missing_columns_are_named_with_usual_names(tmp_path):
     path = tmp_path / "pay.csv"
     path.write_text("account,user,Shop,when\n1,2,3,4\n")
     missing = f"{path}: there is no column 'src' or 't'; the columns are account, user, Shop, when"
-    assert strict(path) == ([], f"{missing}: choose with src=... t=...; did you mean src='account'?")
+    meant = "choose with src=... t=...; did you mean src='account'?"
+    assert strict(path) == ([], f"{missing}: {meant}")
     _, text = strict(path, src="acount", t="when")
     assert text.endswith("choose with src=...; did you mean src='account'?")
     path.write_text("acount,shopp,tme\n1,2,3\n")

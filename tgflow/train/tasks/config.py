@@ -54,7 +54,7 @@ class TaskConfig:
         found = {name for name in _SOURCES if getattr(self, name) is not None}
         allowed = _ALLOWED[self.kind]
         if wrong := sorted(found - set(allowed)):
-            others = " or ".join(f"kind={kind}" for kind, own in _ALLOWED.items() if wrong[0] in own)
+            others = " or ".join(f"kind={k}" for k, own in _ALLOWED.items() if wrong[0] in own)
             raise ValueError(f"{wrong[0]} is a setting of {others}, not of the task {self.kind}")
         if self.freeze and not self.has_decoder:
             raise ValueError("freeze is for tasks whose labels have a decoder: edge, node")
