@@ -15,8 +15,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from benchmarks.results import FOLDER, Result, commit, load, record
-from tgflow.cli.benchmarks.row import Row
+from benchmarks.results import FOLDER, Result, Row, commit, load, record
 from tgflow.models import MODELS
 from tgflow.run.config import Config, flag_of, load_config, model_settings, validate_model
 from tgflow.run.config.schema import ModelConfig

@@ -20,9 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.results import skipped
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, PowerLaw
+from benchmarks.options import Options, PowerLaw
+from benchmarks.results import Params, Row, skipped
 from tgflow.graph import TemporalGraph
 from tgflow.graph.cache import cached
 from tgflow.graph.tables import FeatureTable

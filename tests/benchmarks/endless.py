@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.options import Options
+from benchmarks.results import Params, Row
 from tgflow.checkpoint import CheckpointStore, Component
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options
 from tgflow.run.checkpoints import Checkpoints
 from tgflow.run.context import RunContext
 from tgflow.run.machine import anonymous_bytes

@@ -18,12 +18,11 @@ from unittest.mock import patch
 import torch
 from torch.profiler import profile
 
-from benchmarks.own import Task, named_task, tgn_of
+from benchmarks.options import Options, seconds_of
+from benchmarks.own import Task, graph_on, named_task, tgn_of
+from benchmarks.results import Params, Row
 from benchmarks.step import DATA
 from tgflow import TGN, ContinualConfig, ContinualTrainer
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, seconds_of
-from tgflow.cli.benchmarks.train import graph_on
 from tgflow.cuda.device import Device, device_of
 from tgflow.graph.events import MICRO_BATCH_END
 from tgflow.models import TGNConfig

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.results import FOLDER, Result, load, record, row_of
-from tgflow.cli.benchmarks.row import COSTS, Params, Row
+from benchmarks.results import COSTS, FOLDER, Params, Result, Row, load, record, row_of
 from tgflow.report.formatting import compact
 
 PREFIX = "gpu-"

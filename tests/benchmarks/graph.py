@@ -1,54 +1,233 @@
-"""Speed of the store and the samplers against other libraries."""
+"""Speed of the block store and of the samplers, alone and against other libraries."""
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks import peers
-from benchmarks.device_rebuild import rebuild_rows
+from benchmarks.options import Options, PowerLaw, restored_threads, seconds_of
 from benchmarks.race import take_turns
-from benchmarks.results import skipped
+from benchmarks.results import Params, Row, skipped
 from tgflow import EventBatch, TemporalGraph, _core
-from tgflow.cli.benchmarks import graph as bench
-from tgflow.cli.benchmarks.graph import ROOTS, K
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, restored_threads, seconds_of
-from tgflow.graph import Neighbors
-from tgflow.graph.sampling import recent_neighbors
+from tgflow.cuda.device import Device
+from tgflow.graph.sampling import Neighbors, recent_neighbors, sample_hops, uniform_neighbors
+
+K = 10
+CALL, GPU_CALL = 3_000, 1_000_000
+ROOTS = 600
+"""Roots of a batch of 200 events: sources, destinations, negatives."""
+BULK, MICRO = 1_000_000, 1_000
+MICRO_NAME = "insert, micro-batches"
+CSR_ENTRY_BYTES, CSR_OFFSET_BYTES = 16, 4
+MAIN_SIZE = 50_000_000
+"""Entries of the graph that the targets of queries and memory apply to."""
+BULK_TARGET, MICRO_TARGET, BYTES_TARGET = 4e6, 1.5e6, 24.0
+QUERY_TARGETS = {"recent": 4e6, "uniform": 3e6}
 
 OWN = "tgflow"
 PEER_BATCH = 200
 HOP_TARGETS = {1: 20e6, 2: 2e6}
 
+LOOP_SIZE = 10_000_000
+REBUILD_TARGET = 21.0
+
+Queries = Sequence[tuple[Tensor, Tensor]]
+Sample = Callable[[TemporalGraph, Tensor, Tensor], Neighbors]
+
+STRATEGIES: Mapping[str, Sample] = {
+    "recent": partial(recent_neighbors, k=K),
+    "uniform": partial(uniform_neighbors, k=K, key=1),
+}
+
+
+class GrowingGraph:
+    """A graph of the first events of a stream, whose events at `[start, stop)` are `read(start,
+    stop)`.
+    """
+
+    def __init__(
+        self, read: Callable[[int, int], EventBatch], device: str | Device = "cpu"
+    ) -> None:
+        self._read = read
+        self.graph = TemporalGraph(device=device)
+        self.device = self.graph.device.type
+        self.costs: list[float] = []
+        """Seconds per event of each batch of `grow_to`."""
+
+    def grow_to(self, num_events: int) -> None:
+        while (missing := num_events - self.graph.num_events) > 0:
+            events = self.read(min(BULK, missing))
+            self.costs.append(self.append(events) / len(events))
+
+    def read(self, size: int) -> EventBatch:
+        """Return the stream's next events, at most `size`."""
+        return self._read(self.graph.num_events, self.graph.num_events + size)
+
+    def append(self, events: EventBatch) -> float:
+        return seconds_of(lambda: self.graph.append(events), self.device)
+
+
+def grown_graphs(
+    options: Options, device: str | Device, num_left: int = 0
+) -> Iterator[tuple[GrowingGraph, Params]]:
+    """Yield graphs with the parameters of their rows.
+
+    A graph of a power-law stream grows to each size; on the CPU a graph per file follows, without
+    its last `num_left` events, but with at least half of its events.
+    """
+    growing = GrowingGraph(PowerLaw.of_sizes(options.sizes).read, device)
+    for size in options.sizes:
+        options.say(f"{size:,} entries on {growing.device}")
+        growing.grow_to(size // 2)
+        params: Params = {"stream": "power law", "entries": size, "nodes": growing.graph.num_nodes}
+        yield growing, params | {"device": growing.device, "threads": 1}
+    for name, events in options.streams().items() if device == "cpu" else ():
+        options.say(name)
+        growing = GrowingGraph(partial(_between, events))
+        growing.grow_to(max(len(events) - num_left, len(events) // 2))
+        num_entries = growing.graph.stats().num_entries
+        yield growing, {"stream": name, "entries": num_entries, "device": "cpu", "threads": 1}
+
+
+def _between(events: EventBatch, start: int, stop: int) -> EventBatch:
+    return events[start:stop]
+
+
+def store(options: Options) -> list[Row]:
+    """Measure inserts and memory: a generated stream, then the files; on one core, or beside a GPU.
+
+    There all of the core's threads stage the events that it waits for.
+    """
+    rows: list[Row] = []
+    num_left = MICRO * (20 if options.quick else 300)
+    with restored_threads():
+        for device in options.devices:
+            _core.set_num_threads(1 if device == "cpu" else os.cpu_count() or 1)
+            for growing, params in grown_graphs(options, device, num_left):
+                sized = params | {"threads": _core.num_threads()}
+                rows += store_rows(growing, sized, num_left // MICRO)
+    return rows
+
+
+def store_rows(growing: GrowingGraph, params: Params, num_batches: int) -> Iterator[Row]:
+    """Return speeds of inserts in bulk and in micro-batches, and the memory of the graph."""
+    target = BULK_TARGET if growing.device == "cpu" else None
+    batch = min(BULK, growing.graph.num_events)
+    speed = 1 / min(growing.costs[-5:])
+    yield Row("insert, bulk", speed, "events/s", params | {"batch": batch}, target)
+    batches, seconds = 0, []
+    for _ in range(num_batches):
+        if len(events := growing.read(MICRO)):
+            batches += len(events)
+            seconds.append(growing.append(events))
+    sized = params | {"batch": MICRO}
+    yield Row(MICRO_NAME, batches / sum(seconds), "events/s", sized, MICRO_TARGET)
+    p99 = 1e6 * float(torch.tensor(seconds, dtype=torch.float64).quantile(0.99))
+    yield Row(f"{MICRO_NAME}, p99", p99, "us", sized)
+    stats = growing.graph.stats()
+    entries = max(stats.num_entries, 1)
+    csr_bytes = CSR_ENTRY_BYTES + CSR_OFFSET_BYTES * growing.graph.num_nodes / entries
+    target = BYTES_TARGET if params["entries"] == MAIN_SIZE else None
+    yield Row("memory", stats.bytes / entries, "bytes/entry", params, target, csr_bytes)
+
 
 def sample(options: Options) -> list[Row]:
-    """Run `tgflow bench sample`, and hops in order."""
-    rows = bench.sample(options)
+    """Measure the samplers: on graphs of rising size, then on the files or a generated stream."""
     with restored_threads():
+        rows = [
+            row
+            for device in options.devices
+            for growing, params in grown_graphs(options, device)
+            for row in query_rows(growing.graph, params, options)
+        ]
+        name, events = options.wikipedia()
+        rows += [sample_hops_row(name, events, device) for device in options.devices]
         for device in options.devices:
             if device != "cpu":
                 rows += rebuild_rows(options, device)
-        if options.only_device:
-            return rows
-        for name, events in options.streams().items():
+        for name, events in {} if options.only_device else options.streams().items():
             rows += ordered_rows(name, events, options)
         return rows
+
+
+def query_rows(graph: TemporalGraph, params: Params, options: Options) -> Iterator[Row]:
+    """Return random queries per second of each strategy, on one thread."""
+    _core.set_num_threads(1)
+    on_cpu = graph.device.type == "cpu"
+    size = CALL if on_cpu or options.quick else GPU_CALL
+    queries = random_queries(graph, 4 if options.quick else 300_000 // size or 8, size)
+    is_made = params["stream"] == "power law"
+    for strategy, method in STRATEGIES.items():
+        calls = [partial(method, graph, *each) for each in queries]
+        speed = size * len(calls) / best_seconds(calls, options.rounds, graph.device.type)
+        target = QUERY_TARGETS[strategy] if on_cpu and params["entries"] == MAIN_SIZE else None
+        name = f"{strategy}, {'cold' if is_made else 'random'}"
+        yield Row(name, speed, "queries/s", params | {"k": K, "queries": size}, target)
+
+
+def random_queries(graph: TemporalGraph, calls: int, size: int = CALL) -> Queries:
+    """Return calls for random nodes at random times, which find cold caches."""
+    generator = torch.Generator().manual_seed(1)
+    first, last = int(graph.log.read(0, 1).t), graph.log.t_last or 0
+    return [
+        (
+            torch.randint(graph.num_nodes, (size,), generator=generator).to(graph.device),
+            torch.randint(first, last + 1, (size,), generator=generator).to(graph.device),
+        )
+        for _ in range(calls)
+    ]
+
+
+def chronological(events: EventBatch) -> Queries:
+    """Return the roots of each batch of events: sources, destinations, random negatives."""
+    generator = torch.Generator().manual_seed(0)
+    destinations = torch.unique(events.dst)
+    queries = []
+    for start in range(0, len(events), ROOTS // 3):
+        batch = events[start : start + ROOTS // 3]
+        pick = torch.randint(0, len(destinations), (len(batch),), generator=generator)
+        queries.append((torch.cat([batch.src, batch.dst, destinations[pick]]), batch.t.repeat(3)))
+    return queries
+
+
+def best_seconds(calls: Sequence[Callable[[], object]], rounds: int, device: str = "cpu") -> float:
+    """Return the duration of all calls; of each call the best of `rounds`."""
+    best = [float("inf")] * len(calls)
+    for _ in range(rounds):
+        best = [min(old, seconds_of(call, device)) for old, call in zip(best, calls, strict=True)]
+    return sum(best)
+
+
+def sample_hops_row(name: str, events: EventBatch, device: str | Device = "cpu") -> Row:
+    """Return the median time of `sample_hops` for the 600 roots of late batches, two hops of 10."""
+    _core.set_num_threads(2)
+    graph = TemporalGraph.from_events(events, device=device)
+    kind = graph.device.type
+    calls = [
+        partial(sample_hops, graph, nodes.to(graph.device), t.to(graph.device), [K, K])
+        for nodes, t in chronological(events)[-50:-1]
+    ]
+    seconds = [min(seconds_of(call, kind) for _ in range(3)) for call in calls]
+    params: Params = {"stream": name, "k": "10x10", "roots": ROOTS, "device": kind}
+    return Row("sample_hops, two hops", 1e6 * median(seconds), "us", params)
 
 
 def ordered_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
     """Measure one hop and two for the events of a stream in order."""
     graph = TemporalGraph.from_events(events)
     _core.set_num_threads(2)
-    batches = bench.chronological(events)
+    batches = chronological(events)
     params: Params = {"stream": name, "entries": graph.stats().num_entries, "device": "cpu"}
     for hops, every in ((1, 1), (2, 4)):
         some = batches[:8:every] if options.quick else batches[::every]
         calls = [partial(recent_hops, graph, *each, hops) for each in some]
-        speed = sum(len(nodes) for nodes, _ in some) / bench.best_seconds(calls, options.rounds)
+        speed = sum(len(nodes) for nodes, _ in some) / best_seconds(calls, options.rounds)
         sized = params | {"k": K, "roots": ROOTS, "threads": 2}
         target = HOP_TARGETS[hops] if name.startswith("wikipedia") else None
         what = "1 hop" if hops == 1 else "2 hops"
@@ -117,7 +296,7 @@ def hop_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
     `equal` is the share of rows of the first hop that hold the neighbors that tgflow found.
     """
     _core.set_num_threads(2)
-    queries = bench.chronological(events)[: 20 if options.quick else None]
+    queries = chronological(events)[: 20 if options.quick else None]
     present = samplers(events, K)
     seconds: dict[str, list[float]] = {library: [] for library in present}
     equal: dict[str, list[float]] = {library: [] for library in present}
@@ -152,3 +331,63 @@ def library_rows(
         yield Row(name, value, unit, {**params, "library": library}, *compared)
     if peer not in values:
         yield skipped(name, unit, {"library": peer}, peers.NOT_INSTALLED)
+
+
+class SortedCsr:
+    """A stream's entries in device memory, sorted by node again for each insert."""
+
+    def __init__(self, num_nodes: int, device: torch.device) -> None:
+        self._num_nodes, self._device = num_nodes, device
+        self._src, self._dst = (torch.empty(0, dtype=torch.int64, device=device) for _ in range(2))
+        self._begin, self._neighbor, self._eid = self._src, self._src, self._src
+
+    def insert(self, events: EventBatch) -> None:
+        """Add events, later than all before, and sort."""
+        self._src = torch.cat([self._src, events.src.to(self._device)])
+        self._dst = torch.cat([self._dst, events.dst.to(self._device)])
+        loop = self._src == self._dst  # a self-loop has one entry: the other goes after all nodes
+        other = torch.where(loop, self._num_nodes, self._dst)
+        node = torch.stack([self._src, other], 1).view(-1)  # in the order of time
+        node, order = node.sort(stable=True)
+        self._neighbor = torch.stack([self._dst, self._src], 1).view(-1)[order]
+        self._eid = order >> 1
+        every = torch.arange(self._num_nodes + 1, device=self._device)
+        self._begin = torch.searchsorted(node, every)
+
+    def latest(self, nodes: Tensor, k: int) -> list[Tensor]:
+        """Return neighbors and events of the last `k` entries of each node, newest first."""
+        place = self._begin[nodes + 1, None] - 1 - torch.arange(k, device=self._device)
+        is_there = place >= self._begin[nodes, None]
+        place = place.clamp(min=0)
+        return [x[place].where(is_there, -1) for x in (self._neighbor, self._eid)]
+
+
+def rebuild_rows(options: Options, device: str | Device) -> Iterator[Row]:
+    """Insert 1,000 events and sample 3,000 queries, at the largest size up to `LOOP_SIZE`."""
+    size = max((each for each in options.sizes if each <= LOOP_SIZE), default=0)
+    if size == 0:
+        return
+    options.say(f"sample: beside the device's own rebuild, {size:,} entries")
+    stream = PowerLaw.of_sizes([size])
+    growing = GrowingGraph(stream.read, device)
+    growing.grow_to(size // 2)
+    there = growing.graph.device
+    csr = SortedCsr(stream.num_nodes, there)
+    csr.insert(stream.read(0, growing.graph.num_events))
+    ours, sorts = [], []
+    for _ in range(2 if options.quick else 20):
+        events = growing.read(MICRO)
+        nodes = torch.cat([events.src, events.dst, events.src])[:CALL].to(there)
+        t = torch.full_like(nodes, growing.graph.num_events + MICRO)
+        sample = partial(recent_neighbors, growing.graph, nodes, t, K)
+        ours.append(growing.append(events) + seconds_of(sample, growing.device))
+        rebuilt = seconds_of(partial(csr.insert, events), growing.device)
+        sorts.append(rebuilt + seconds_of(partial(csr.latest, nodes, K), growing.device))
+        found = sample()
+        for column, expected in zip((found.nodes, found.eid), csr.latest(nodes, K), strict=True):
+            if not torch.equal(column, expected):
+                raise RuntimeError("the device's own rebuild gives other neighbors")
+    name = "update, then sample, over the device's own rebuild"
+    params: Params = {"stream": "power law", "entries": size, "device": growing.device, "k": K}
+    own_us, sort_us = (1e6 * median(each) for each in (ours, sorts))
+    yield Row(name, own_us, "us/step", params, None, sort_us, REBUILD_TARGET)

@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.options import Options
 from benchmarks.race import take_turns
-from benchmarks.results import skipped
+from benchmarks.results import Params, Row, skipped
 from tgflow.checkpoint.durable.log import DurableLog
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.kafka import KafkaConfig, KafkaSource

@@ -7,12 +7,21 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tgflow import TGAT, TGN, ContinualConfig, EventBatch, Loader, Plan, TemporalModel
-from tgflow.base.choices import Precision, Visibility
-from tgflow.cli.benchmarks.row import Params
-from tgflow.cli.benchmarks.setup import Options
-from tgflow.cli.benchmarks.train import BATCH_SIZE, THREADS, graph_on, training_events
+from benchmarks.options import BATCH_SIZE, THREADS, Options, training_events
+from benchmarks.results import Params
+from tgflow import (
+    TGAT,
+    TGN,
+    ContinualConfig,
+    EventBatch,
+    Loader,
+    Plan,
+    TemporalGraph,
+    TemporalModel,
+)
+from tgflow.base.choices import Direction, Precision, Visibility
 from tgflow.cuda.device import Device
+from tgflow.graph.tables import FeatureTable
 from tgflow.nn import TimeEncoding
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.step import TrainStep
@@ -93,6 +102,14 @@ def named_task(options: Options) -> tuple[Task, Params]:
     name, events = training_events(options)
     task = task_of(events)
     return task, {"stream": name, "events": len(task.events), "threads": THREADS}
+
+
+def graph_on(device: str | Device, x_dim: int, direction: Direction = "bipartite") -> TemporalGraph:
+    """Return an empty graph on a device, which has the edge features in its own memory."""
+    features = None
+    if not isinstance(device, str) or device != "cpu":
+        features = FeatureTable(x_dim, placement="device", device=device)
+    return TemporalGraph(direction, x_dim, edge_x=features, device=device)
 
 
 class Own:

@@ -13,13 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks import peers
+from benchmarks.options import TURN, Options, seconds_of
 from benchmarks.own import Own, Task
 from benchmarks.peers import Peer
+from benchmarks.results import Params, Row
 from tgflow.base.choices import Visibility
 from tgflow.base.metrics import average_precision
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, seconds_of
-from tgflow.cli.benchmarks.train import TURN
 
 OWN = "tgflow"
 VISIBILITIES: Sequence[Visibility] = ("batch", "event")

@@ -24,12 +24,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.results import skipped
+from benchmarks import options
+from benchmarks.options import Options
+from benchmarks.results import Params, Row, skipped
 from tgflow import TGAT, TGN, ContinualConfig, ContinualTrainer, TemporalGraph, _core, join
 from tgflow.base.peers import Peers
-from tgflow.cli.benchmarks import setup
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options
 from tgflow.ranks.supervise import RankProcesses
 
 ROUNDS = 3
@@ -150,7 +149,7 @@ def measure(work: Work, peers: Peers) -> float:
     """Learn with these ranks; return the seconds after the warm-up."""
     torch.set_num_threads(work.threads)
     _core.set_num_threads(work.threads)
-    events = setup.wikipedia() if work.data is None else setup.read(Path(work.data))
+    events = options.wikipedia() if work.data is None else options.read(Path(work.data))
     events = events[: (work.warm_up + work.batches) * work.batch]
     torch.manual_seed(0)
     widths: dict[str, Any] = {"time_dim": work.dim, "embedding_dim": work.dim, "neighbors": 10}

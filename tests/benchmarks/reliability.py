@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options
+from benchmarks.options import Options
+from benchmarks.results import Params, Row
 
 TESTS = Path(__file__).parents[1]
 CAMPAIGNS = (

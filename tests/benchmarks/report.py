@@ -8,24 +8,17 @@ A table stands between `<!-- rows: NAME -->` and `<!-- end -->`, where NAME is o
 `libraries` (README), `held-out`, `accuracies`, `missed`, or `gpu`, the goals on a GPU.
 """
 
-import os
-
-os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before torch's OpenMP reads it, as tgflow does
-
 import math
 import re
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import accuracy, gpu_goals
-from benchmarks.__main__ import DEVELOPERS
+from benchmarks.__main__ import BENCHMARKS, options_of, parser
 from benchmarks.race import OWN
-from benchmarks.results import FOLDER, Result, load, record
+from benchmarks.results import FOLDER, Params, Result, Row, line, load, markdown_table, record
 from benchmarks.train import SETTINGS
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options
 from tgflow.report.formatting import compact
 
 ROOT = Path(__file__).parents[2]
@@ -113,8 +106,6 @@ LIBRARIES = {
     "tgflow, event-exact": ("tgflow", "event"),
 }
 """Titles of the README's table, and library and visibility of their rows."""
-LIBRARY = "library", "visibility"
-"""Parameters that a table always shows."""
 BESIDE: Mapping[str, Picked] = {
     "training TGN, events/s": Picked("libraries", ("TGN training",), _FP32),
     "training TGAT, 2 hops of 10, events/s": Picked("libraries", ("TGAT training",)),
@@ -135,18 +126,12 @@ HELD_OUT: Mapping[str, Picked] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[[], *DEVELOPERS], help="benchmarks to run")
-    parser.add_argument("--data", type=Path, action="append", default=[], help="event files")
-    parser.add_argument("--entries", help="sizes of graphs, as in 1e6,1e7")
-    parser.add_argument("--events", type=int, help="the stream's first events, where models learn")
-    given = parser.parse_args(arguments)
-    sizes = tuple(int(float(size)) for size in (given.entries or "").split(",") if size)
-    options = Options(data=given.data, entries=sizes, events=given.events, say=print)
+    given = parser("python -m benchmarks.report", __doc__).parse_args(arguments)
     words = [f"--data {file.name}" for file in given.data]
-    words += [f"--{x} {getattr(given, x)}" for x in ("entries", "events") if getattr(given, x)]
+    words += ["--entries " + ",".join(map(str, given.entries))] if given.entries else []
+    words += [f"--events {given.events}"] if given.events else []
     for name in given.names:
-        rows = DEVELOPERS[name].run(options)
+        rows = BENCHMARKS[name].run(options_of(given))
         command = f'make bench ARGS="{" ".join([name, *words])}"'
         file = record(name, command, rows)
         if name == "libraries":
@@ -191,11 +176,7 @@ def filled(page: str, folder: Path = FOLDER) -> str:
 
 def picked_table(picks: Sequence[Picked], results: Mapping[str, Result]) -> Iterator[str]:
     """Yield the lines of a table of rows, and the machines below it."""
-    yield _line("what", "of", "measured", "beside", "ratio", "to reach")
-    yield _line("---", "---", *("--:" for _ in range(4)))
-    for pick in picks:
-        for row in pick.of(results):
-            yield _row_line(row, [each for each in pick.of(results) if each.name == row.name])
+    yield from markdown_table([row for pick in picks for row in pick.of(results)])
     yield ""
     yield from _machines(results, picks)
 
@@ -206,27 +187,6 @@ def _machines(results: Mapping[str, Result], picks: Iterable[Picked]) -> Iterato
         yield f"{name}: `{result.command}`, {result.machine}, {result.date}, {result.commit}  "
 
 
-def _row_line(row: Row, alike: Sequence[Row]) -> str:
-    """Return the line of a row: its library and the parameters in which rows of its name differ."""
-    shown = [
-        f"{key} {compact(value) if isinstance(value, float) else value}"
-        for key, value in row.params.items()
-        if (key in LIBRARY or len({each.params.get(key) for each in alike}) > 1) and value != ""
-    ]
-    goals = [] if row.target is None else [compact(row.target)]
-    if row.target_ratio is not None and row.baseline is not None:
-        goals.append(f"{row.target_ratio:.2g}x")
-    goal = ", ".join(goals)
-    return _line(
-        row.name,
-        ", ".join(shown),
-        f"{compact(row.value)} {row.unit}".strip(),
-        "" if row.baseline is None else compact(row.baseline),
-        "" if row.ratio is None else f"{row.ratio:.2f}x",
-        f"**{goal}: missed**" if row.reached is False else goal,
-    )
-
-
 def step_table(result: Result) -> Iterator[str]:
     """Yield the milliseconds of a step by kind of work, and a line of their machine."""
     by_kind: dict[Any, dict[str, float]] = {}
@@ -235,10 +195,10 @@ def step_table(result: Result) -> Iterator[str]:
             setting = f"{row.params['level']} {row.params['precision']}"
             by_kind.setdefault(row.params["kind"], {})[setting] = row.value
     settings = list(next(iter(by_kind.values())))
-    yield _line("milliseconds", *settings)
-    yield _line("---", *("--:" for _ in settings))
+    yield line("milliseconds", *settings)
+    yield line("---", *("--:" for _ in settings))
     for kind, ms in by_kind.items():
-        yield _line(kind, *(f"{ms[setting]:.1f}" for setting in settings))
+        yield line(kind, *(f"{ms[setting]:.1f}" for setting in settings))
     yield ""
     yield f"`{result.command}`, {result.machine}, {result.date}, {result.commit}"
 
@@ -276,17 +236,13 @@ def library_table(results: Mapping[str, Result], beside: Mapping[str, Picked]) -
         for what, pick in beside.items()
     }
     shown = {t: key for t, key in LIBRARIES.items() if any(key in row for row in values.values())}
-    yield _line("", *shown)
-    yield _line("---", *("--:" for _ in shown))
+    yield line("", *shown)
+    yield line("---", *("--:" for _ in shown))
     for what, row in values.items():
         found = (row.get(key) for key in shown.values())
-        yield _line(what, *("" if value is None else compact(value) for value in found))
+        yield line(what, *("" if value is None else compact(value) for value in found))
     yield ""
     yield from _machines(results, beside.values())
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from benchmarks.options import QUICK_EVENTS, THREADS, X_DIM, Options, restored_threads, set_threads
+from benchmarks.results import Params, Row
 from tgflow import TGAT, EventBatch, Loader, OfflineConfig, OfflineTrainer, TemporalGraph
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, restored_threads
-from tgflow.cli.benchmarks.train import QUICK_EVENTS, THREADS, X_DIM, set_threads
 from tgflow.models import TGATConfig
 from tgflow.plan import NegativeSampler
 from tgflow.train import Reuse

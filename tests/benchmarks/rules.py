@@ -5,9 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, restored_threads
-from tgflow.cli.benchmarks.train import THREADS, set_threads
+from benchmarks.options import THREADS, Options, restored_threads, set_threads
+from benchmarks.results import Params, Row
 from tgflow.graph import TemporalGraph
 from tgflow.graph.events import EventBatch
 from tgflow.models import EdgeBank, Recency, SmoothedCounts

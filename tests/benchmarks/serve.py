@@ -20,8 +20,8 @@ import pyarrow as pa
 import torch
 
 from benchmarks import serve_clients
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options
+from benchmarks.options import Options
+from benchmarks.results import Params, Row
 from tgflow.streams import open_stream
 from tgflow.streams.datasets import FOLDER
 from tgflow.streams.write import write_rows

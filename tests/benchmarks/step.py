@@ -22,10 +22,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import tgflow as tg
+from benchmarks.options import Options, wikipedia
+from benchmarks.results import Params, Row
 from tgflow import TGN, ContinualConfig, TemporalGraph, _core
 from tgflow.base import _native
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, wikipedia
 from tgflow.cuda.device import register_device
 from tgflow.cuda.structs import Totals
 from tgflow.graph.tables import FeatureTable

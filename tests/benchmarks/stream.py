@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from benchmarks.options import Options
 from benchmarks.race import take_turns
+from benchmarks.results import Params, Row
 from tgflow.checkpoint.durable.log import DurableLog
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options
 from tgflow.streams import FileSource
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles

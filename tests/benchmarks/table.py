@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from benchmarks.options import Options
 from benchmarks.race import take_turns
+from benchmarks.results import Params, Row
 from tgflow import _core
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options
 from tgflow.graph.cache import cached
 from tgflow.graph.tables import FeatureTable
 

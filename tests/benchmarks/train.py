@@ -9,13 +9,19 @@ import torch
 
 from benchmarks import peers
 from benchmarks.graph import hop_rows, insert_rows
+from benchmarks.options import (
+    THREADS,
+    TURN,
+    Options,
+    restored_threads,
+    set_threads,
+    training_events,
+)
 from benchmarks.own import Own, Task, model_of, named_task, own_tgat, own_tgn, task_of
 from benchmarks.race import OWN, Laps, contenders, race, rows_beside, speed_rows
+from benchmarks.results import Params, Row
 from benchmarks.train_device import device_rows
 from tgflow import DyGFormer, GraphMixer, TemporalModel, TPNet, _core
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, restored_threads
-from tgflow.cli.benchmarks.train import THREADS, TURN, set_threads, training_events
 from tgflow.nn._native import has_bfloat16
 from tgflow.run.machine import num_cores
 

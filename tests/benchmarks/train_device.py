@@ -10,12 +10,11 @@ from functools import partial
 from itertools import islice
 
 from benchmarks import peers
+from benchmarks.options import TURN, Options, seconds_of
 from benchmarks.own import Own, Task, own_tgat, own_tgn
 from benchmarks.race import OWN, contenders, race, rows_beside, speed_rows
+from benchmarks.results import Params, Row
 from tgflow import EventBatch, TemporalGraph
-from tgflow.cli.benchmarks.row import Params, Row
-from tgflow.cli.benchmarks.setup import Options, seconds_of
-from tgflow.cli.benchmarks.train import TURN
 from tgflow.cuda.device import Device
 
 BATCHES = (200, 600, 4000)

@@ -8,10 +8,9 @@ import pytest
 
 from helpers.live_runs import SMALL
 from tgflow.base import _native
-from tgflow.cli.benchmarks.row import Row
 from tgflow.cli.errors import EXIT_CODES
 
-COMMANDS = ("run", "train", "info", "bench")
+COMMANDS = ("run", "train", "info")
 
 
 def plain(text):
@@ -103,27 +102,6 @@ def test_info_of_a_run(tgflow, events_csv):
     text = plain(tgflow("info", "out").out)
     for part in ("prequential.ap", "done", "valid", "resume with: tgflow run --resume --out out"):
         assert part in text
-
-
-def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
-    rows = [
-        Row("recent", 2e7, "roots/s", {"k": 10, "entries": 1000}, 1e7, 5e6),
-        Row("recent", 1e6, "roots/s", {"k": 10, "entries": 2_000_000}, 1e7, 5e6),
-        Row("step", 3.0, "ms"),
-    ]
-    asked = []
-    monkeypatch.setattr(
-        "tgflow.cli.benchmarks.graph.store", lambda options: asked.append(options) or rows
-    )
-    first, _, third = tgflow("bench", "store", "--json", "--entries", "1e6,2e4").json
-    assert (first["value"], first["ratio"], first["target"]) == (2e7, 4.0, 1e7)
-    assert (first["baseline"], first["params"]) == (5e6, {"k": 10, "entries": 1000})
-    assert third["ratio"] is None
-    assert asked[0].sizes == (20_000, 1_000_000)
-    text = plain(tgflow("bench", "store", "--quick").out)
-    assert "recent roots/s k=10 " in text
-    assert " 1000 20M 5M 4.00x ✓ 10M" in text
-    assert " 2M 1M 5M 0.20x ✗ 10M" in text
 
 
 @pytest.mark.parametrize(

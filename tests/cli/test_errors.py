@@ -17,7 +17,6 @@ import torch
 
 from helpers.effort import slow
 from helpers.live_runs import write_events, write_features
-from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, MEMORY, exit_code, explain
 from tgflow.graph.tables import DamagedFile
 from tgflow.plan.in_order import BatchError
@@ -46,9 +45,6 @@ USAGE = [
     ("run made.csv -s other.csv", "FILE is", "--stream other.csv"),
     ("run --strem x", "No such option: --strem"),
     ("fly", "No such command"),
-    ("bench samples", f"there is no benchmark 'samples'; choose from {', '.join(BENCHMARKS)}"),
-    ("bench store --entries 1e6,big", "must be numbers such as 1e6"),
-    ("bench store --entries 10", "must be at least 10,000"),
     ("convert ogb . --out data", "convert supports tgb and tgbseq, got 'ogb'"),
     # Layout of files
     (f"{PLAIN[:-1]} ab", "sep must be one character"),

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.options import restored_threads
 from helpers.strategies import event_lists, graph_events
 from tgflow import EventBatch, TemporalGraph, _core
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, list_checkpoints
-from tgflow.cli.benchmarks.setup import restored_threads
 from tgflow.graph import EventLog
 from tgflow.graph.events import COLUMNS
 from tgflow.graph.host import HostGraph

@@ -31,7 +31,7 @@ ROOMS = {
     "report": "base cuda graph nn plan checkpoint train",
     "run": "base cuda graph nn models plan checkpoint streams ranks train serve report",
     "testing": "base graph nn plan train",
-    "cli": "base cuda graph nn models plan checkpoint streams ranks train serve report run",
+    "cli": "base cuda graph nn models checkpoint streams ranks train serve report run",
 }
 FILES = {"__init__", "__main__"}
 MOST_FLOORS, MOST_ARROWS = 10, 75
@@ -41,7 +41,7 @@ BINARY = {".gz", ".npy", ".png", ".parquet", ".arrow", ".safetensors", ".log"}
 KNOW_ADDRESSES = [
     *("tgflow.cuda", "tgflow.graph.tables.gpu_rows", "tgflow.graph.cache.device"),
     *("tgflow.graph.tables.host", "tgflow.graph.tables.table"),
-    *("tgflow.cli.benchmarks", "tgflow.base.free_memory"),
+    "tgflow.base.free_memory",
 ]
 NOT_BETWEEN_RANKS = r"dist\.(\w+_object|\w*reduce\w*)|(?<!safetensors\.)torch\.(save|load)\b"
 ONLY_IN = {

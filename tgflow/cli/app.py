@@ -9,19 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tgflow.cli import (
-    bench,
-    compare,
-    convert,
-    errors,
-    forget,
-    info,
-    predict,
-    run,
-    score,
-    serve,
-    train,
-)
+from tgflow.cli import compare, convert, errors, forget, info, predict, run, score, serve, train
 from tgflow.cli.options import LongCommand, help_text
 
 app = typer.Typer(
@@ -95,12 +83,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "score": score.score,
         "serve": serve.serve,
     },
-    LOOK: {
-        "info": info.info,
-        "forget": forget.forget,
-        "convert": convert.convert,
-        "bench": bench.bench,
-    },
+    LOOK: {"info": info.info, "forget": forget.forget, "convert": convert.convert},
 }
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():

@@ -5,10 +5,9 @@ import sys
 from argparse import Namespace
 
 from benchmarks.gpu_goals import GOALS
-from benchmarks.results import load
+from benchmarks.results import Row, load
 from helpers import gpu_stages
 from helpers.gpu_stages import BENCHES, FIRST, MOST_SECONDS, STAGES, TRAININGS, Step, main, run
-from tgflow.cli.benchmarks.row import Row
 
 
 def python(code: str, name: str = "step", **options) -> Step:

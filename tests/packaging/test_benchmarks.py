@@ -19,6 +19,7 @@ from benchmarks import (
     disk,
     first_gpu,
     peers,
+    prepare,
     ranks,
     reuse,
     rules,
@@ -28,19 +29,17 @@ from benchmarks import (
     table,
     train_device,
 )
+from benchmarks.__main__ import main
 from benchmarks.accuracy import rows_of_run
-from benchmarks.device_rebuild import rebuild_rows
+from benchmarks.options import Options, PowerLaw, restored_threads
 from benchmarks.own import Task, own_tgn
 from benchmarks.reliability import odd_rows
 from benchmarks.report import BESIDE, PAGES, ROOT, filled
-from benchmarks.results import Result
+from benchmarks.results import Result, Row
 from helpers.devices import opened, place_of
 from helpers.effort import slow
 from helpers.live_runs import SMALL, write_events
 from helpers.made_streams import made_events
-from tgflow.cli.benchmarks import graph, train
-from tgflow.cli.benchmarks.row import Row
-from tgflow.cli.benchmarks.setup import Options, PowerLaw, restored_threads
 from tgflow.graph.events import EventBatch
 
 QUICK = Options(quick=True, device="cpu")
@@ -66,6 +65,10 @@ def sample_rows(monkeypatch, tmp_path):
     return benchmarks.graph.sample(graph_options(tmp_path))
 
 
+def prepare_rows(monkeypatch, tmp_path):
+    return prepare.run(graph_options(tmp_path))
+
+
 def emulated(monkeypatch):
     """Return an emulated device that is the GPU of this process."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
@@ -75,9 +78,14 @@ def emulated(monkeypatch):
 
 def gpu_graph_rows(monkeypatch, tmp_path):
     options = Options(quick=True, entries=(10_000,))
-    growing, params = next(graph.grown_graphs(options, emulated(monkeypatch)))
-    rows = graph.store_rows(growing, params, 2)
-    return [*rows, *rebuild_rows(Options(quick=True, entries=(20_000,)), emulated(monkeypatch))]
+    growing, params = next(benchmarks.graph.grown_graphs(options, emulated(monkeypatch)))
+    rows = benchmarks.graph.store_rows(growing, params, 2)
+    return [
+        *rows,
+        *benchmarks.graph.rebuild_rows(
+            Options(quick=True, entries=(20_000,)), emulated(monkeypatch)
+        ),
+    ]
 
 
 def table_rows(monkeypatch, tmp_path):
@@ -107,10 +115,6 @@ def kafka_rows(monkeypatch, tmp_path):
             pytest.skip(f"{name} is not installed")
     monkeypatch.setattr(benchmarks.kafka, "EVENTS", {"arrow": 20_000, "json": 2_000})
     return benchmarks.kafka.run(Options(quick=True))
-
-
-def train_rows(monkeypatch, tmp_path):
-    return train.train(Options(quick=True, events=2_000, device="cpu"))
 
 
 def models_rows(monkeypatch, tmp_path):
@@ -234,9 +238,17 @@ def reliability_rows(monkeypatch, tmp_path):
 
 
 RUNS = [
-    *(sample_rows, table_rows, disk_values, stream_rows, libraries_rows, threads_rows),
+    *(
+        sample_rows,
+        prepare_rows,
+        table_rows,
+        disk_values,
+        stream_rows,
+        libraries_rows,
+        threads_rows,
+    ),
     *(accuracy_rows, reliability_rows),
-    *map(slow, (gpu_graph_rows, kafka_rows, train_rows, models_rows, held_out_rows, reuse_rows)),
+    *map(slow, (gpu_graph_rows, kafka_rows, models_rows, held_out_rows, reuse_rows)),
     *map(slow, (rules_rows, step_values, device_rows, first_rows, host_values, ranks_values)),
     slow(serve_rows),
 ]
@@ -272,6 +284,25 @@ def test_installed_peers_run_the_same_task(peer):
     assert all(math.isfinite(loss) for loss in losses)
     positive, negative = contender.evaluate()
     assert len(positive) == len(negative) == 20
+
+
+def test_rows_are_printed_as_a_table_or_json(monkeypatch, capsys):
+    rows = [
+        Row("recent", 2e7, "roots/s", {"k": 10, "entries": 1000}, 1e7, 5e6),
+        Row("recent", 1e6, "roots/s", {"k": 10, "entries": 2_000_000}, 1e7, 5e6),
+        Row("step", math.nan, "ms"),
+    ]
+    asked = []
+    monkeypatch.setattr(benchmarks.graph, "store", lambda options: asked.append(options) or rows)
+    main(["store", "--json", "--entries", "1e6,2e4"])
+    first, _, third = json.loads(capsys.readouterr().out)
+    assert (first["value"], first["ratio"], first["params"]) == (2e7, 4.0, rows[0].params)
+    assert (third["value"], third["ratio"]) == (None, None)
+    assert asked[0].sizes == (20_000, 1_000_000)
+    main(["store"])
+    text = capsys.readouterr().out
+    assert "| recent | entries 1000 | 20M roots/s | 5M | 4.00x | 10M |" in text
+    assert "| 1M roots/s | 5M | 0.20x | **10M: missed** |" in text
 
 
 def test_ratio_and_targets_of_a_row():

@@ -1,13 +1,12 @@
 """Options, event streams and timing of the benchmarks."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import torch
 from pyarrow import csv
@@ -18,8 +17,14 @@ from tgflow.graph.events import EventBatch
 
 SIZES = (1_000_000, 5_000_000, 10_000_000, 20_000_000, 50_000_000, 100_000_000)
 QUICK_SIZES = (50_000, 200_000)
-LEAST_SIZE = 10_000
 MOST_NODES = 2_500_000
+X_DIM = 172
+"""Width of the published features, which are not redistributed with the stream."""
+BATCH_SIZE = 200
+TURN = 25
+"""Batches of one measurement."""
+QUICK_EVENTS = 10_000
+THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ class PowerLaw:
         self._chunk = functools.lru_cache(maxsize=2)(self._make)
 
     @classmethod
-    def of_sizes(cls, sizes: Sequence[int]) -> PowerLaw:
+    def of_sizes(cls, sizes: Sequence[int]) -> Self:
         """Return the stream of graphs of up to some entries, with a twentieth of them as nodes."""
         return cls(max(min(max(sizes) // 20, MOST_NODES), 2))
 
@@ -157,3 +162,19 @@ def restored_threads() -> Iterator[None]:
     finally:
         _core.set_num_threads(own)
         torch.set_num_threads(torchs)
+
+
+def set_threads() -> None:
+    torch.set_num_threads(THREADS)
+    _core.set_num_threads(THREADS)
+
+
+def training_events(options: Options, limit: int | None = None) -> tuple[str, EventBatch]:
+    """Return name and events of the standard stream, with standard normal edge features.
+
+    `options.events`, else with `quick` `QUICK_EVENTS`, else `limit` is the number of events.
+    """
+    name, events = options.wikipedia()
+    events = events[: options.events or (QUICK_EVENTS if options.quick else limit)]
+    x = torch.randn(len(events), X_DIM, generator=torch.Generator().manual_seed(0))
+    return name, replace(events, x=x)
