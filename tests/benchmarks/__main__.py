@@ -15,7 +15,7 @@ from benchmarks.results import Row, markdown_table
 _TABLE = """
 prepare      prepare:run        preparing whole batches for TGN and TGAT, on one thread
 store        graph:store        inserting batches of events into the block store
-sample       graph:sample       the samplers: recent and uniform, one hop and two, hops in order
+sample       graph:sample       the samplers, recent and uniform
 kafka        kafka:run          reading a topic into the durable log
 table        table:run          rows of features by id, from every placement that a table can be in
 disk         disk:run           * a 4 GB table under 1 GB: planned cache, LRU and the page cache

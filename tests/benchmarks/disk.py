@@ -35,7 +35,6 @@ READ_SHARE = 0.7
 """Share of the newest events, whose batches an epoch reads within the time limit."""
 LIMIT_S, QUICK_LIMIT_S = 100.0, 20.0
 """Seconds of a pass; slower methods are compared by the batches read by then."""
-TARGETS = {"appends": 0.5, "recent queries": 0.3}
 TARGETS = {"lru": 1.3, "mmap": 1.8}
 METHODS = ("belady", "lru", "mmap")
 HEADER_BYTES, CHECKSUM_BYTES = 4096, 4

@@ -1,10 +1,8 @@
-"""What decides the speed on a GPU: of streams, memory, kernels, and calls that abort captures."""
+"""What decides the speed on a GPU: of streams, memory and kernels."""
 
-import gc
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,7 +10,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -52,7 +49,6 @@ def rows_on(gpu: Device, task: Task, params: Params) -> Iterator[Row]:
     yield pause_row(gpu, task, BATCHES[0], params)
     for size in (BATCHES[0], BATCHES[-1]):
         yield from kernel_rows(gpu, task, size, params)
-    yield from capture_rows(gpu, params)  # last, as one that is aborted may leave anything
 
 
 def live_rows(name: str, gpu: Device, task: Task, size: int, given: Params) -> Iterator[Row]:
@@ -121,40 +117,6 @@ def kernel_rows(gpu: Device, task: Task, size: int, params: Params) -> Iterator[
     for us, times, key, kind in sorted(rows, reverse=True)[:40]:
         given = params | {"batch": size, "name": key, "times": times}
         yield Row(f"{kind} of a micro-batch", us, "us", given)
-
-
-def capture_rows(gpu: Device, params: Params) -> Iterator[Row]:
-    """Measure whether captures succeed beside calls of another thread, and with which errors."""
-    x, event = torch.zeros(8, device=gpu.device), gpu.record_event()
-    calls: dict[str, Callable[[], object]] = {
-        "query of an event": event.query,
-        "wait for an event": event.synchronize,
-        "copy to pageable memory": (x + 1).cpu,
-        "allocation": partial(gpu.allocate, 256 << 20),
-        "pinned allocation": partial(gpu.allocate_host, 64 << 20),
-        "garbage collection": gc.collect,
-        "wait for the device": gpu._synchronize,
-    }
-    errors = dict[str, str]()
-
-    def attempt(name: str, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except RuntimeError as error:
-            errors[name] = str(error)[:150]
-
-    def work(call: Callable[[], object]) -> list[Any]:
-        other = threading.Thread(target=attempt, args=("error", call))
-        other.start()
-        x.add_(1)
-        other.join()
-        return [x.add_(1)]
-
-    for name, call in calls.items():
-        errors.clear()
-        attempt("of the capture", partial(gpu.capture, partial(work, call)))
-        is_captured = float("of the capture" not in errors)
-        yield Row("capture beside a call", is_captured, "", {**params, "call": name, **errors})
 
 
 def command_row(file: Path, device: str, *flags: str) -> Row:

@@ -16,7 +16,7 @@ from benchmarks.race import take_turns
 from benchmarks.results import Params, Row, skipped
 from tgflow import EventBatch, TemporalGraph, _core
 from tgflow.cuda.device import Device
-from tgflow.graph.sampling import Neighbors, recent_neighbors, sample_hops, uniform_neighbors
+from tgflow.graph.sampling import Neighbors, recent_neighbors, uniform_neighbors
 
 K = 10
 CALL, GPU_CALL = 3_000, 1_000_000
@@ -138,7 +138,7 @@ def store_rows(growing: GrowingGraph, params: Params, num_batches: int) -> Itera
 
 
 def sample(options: Options) -> list[Row]:
-    """Measure the samplers: on graphs of rising size, then on the files or a generated stream."""
+    """Measure the samplers on graphs of rising size and on the files, and hops in order."""
     with restored_threads():
         rows = [
             row
@@ -146,8 +146,6 @@ def sample(options: Options) -> list[Row]:
             for growing, params in grown_graphs(options, device)
             for row in query_rows(growing.graph, params, options)
         ]
-        name, events = options.wikipedia()
-        rows += [sample_hops_row(name, events, device) for device in options.devices]
         for device in options.devices:
             if device != "cpu":
                 rows += rebuild_rows(options, device)
@@ -202,20 +200,6 @@ def best_seconds(calls: Sequence[Callable[[], object]], rounds: int, device: str
     for _ in range(rounds):
         best = [min(old, seconds_of(call, device)) for old, call in zip(best, calls, strict=True)]
     return sum(best)
-
-
-def sample_hops_row(name: str, events: EventBatch, device: str | Device = "cpu") -> Row:
-    """Return the median time of `sample_hops` for the 600 roots of late batches, two hops of 10."""
-    _core.set_num_threads(2)
-    graph = TemporalGraph.from_events(events, device=device)
-    kind = graph.device.type
-    calls = [
-        partial(sample_hops, graph, nodes.to(graph.device), t.to(graph.device), [K, K])
-        for nodes, t in chronological(events)[-50:-1]
-    ]
-    seconds = [min(seconds_of(call, kind) for _ in range(3)) for call in calls]
-    params: Params = {"stream": name, "k": "10x10", "roots": ROOTS, "device": kind}
-    return Row("sample_hops, two hops", 1e6 * median(seconds), "us", params)
 
 
 def ordered_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:

@@ -155,9 +155,6 @@ def first_rows(monkeypatch, tmp_path):
         rows = list(first_gpu.rows_on(gpu, task, {}))
     [pauses] = [row for row in rows if row.name == "memory after pauses"]
     assert pauses.params["captures"] > 0
-    *others, device_wide = [row for row in rows if row.name == "capture beside a call"]
-    assert {row.params.get("error") for row in others} == {None}
-    assert "not permitted beside a capture" in device_wide.params["error"]
     return [*rows, first_gpu.command_row(step.DATA, "cpu", *small)]
 
 
