@@ -194,15 +194,8 @@ def _compare_offline(directory: RunDirectory) -> tuple[Analysis, None]:
     opened = partial(inputs.open_source, c.stream, c.graph, c.task)
     choices, _, preset = choose(c.model, c.task, c.compare, opened)
     gpu = device_of(device) if c.has_gpu_graph else None
-    events = inputs.play_source(source, nodes, c.stream.limit, has_inverses=c.offline.inverse)
-    direction, width = inputs.direction_of(c.graph, source), inputs.dim_of(nodes)
-    graph = inputs.grow_graph(c.graph, c.offline, source, direction, events, None, gpu, width)
-    inputs.check_events(c.stream.path, graph.num_events)
-    classes = inputs.num_classes(c.task, graph)
-    directory.config = config = replaced(c, {"task.classes": classes})
-    if types is not None:
-        graph.log.node_types = partial(types.of, source.ids)
-    console = Console(stderr=True)
+    graph = inputs.read_graph(directory, source, nodes, types, gpu)
+    config, console = directory.config, Console(stderr=True)
     console.print(preset, markup=False, highlight=False, soft_wrap=True)
     seeds, x_dims = config.compare.seeds, (source.x_dim, inputs.dim_of(nodes))
 

@@ -6,10 +6,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from rich.console import Console
@@ -35,9 +36,10 @@ from tgflow.graph.events import EventBatch, concat, with_inverses
 from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.graph.id_columns import Kind
 from tgflow.graph.tables import DamagedFile, FeatureTable
+from tgflow.ranks.broadcast import Feed, Followed, Lead
 from tgflow.ranks.launch import read_launch
 from tgflow.report.callbacks import check_logger
-from tgflow.run.config import Config, ConfigError, StreamConfig, in_flags, replaced
+from tgflow.run.config import Config, ConfigError, StreamConfig, flat, in_flags, replaced
 from tgflow.run.config.rules import comes_live
 from tgflow.run.config.schema import GraphConfig, ServeConfig
 from tgflow.run.context import RunContext
@@ -361,45 +363,56 @@ def label_line(config: Config, counts: Mapping[str, int]) -> str:
     return f"label {config.task.target}: {what}"
 
 
-def num_classes(task: TaskConfig, graph: TemporalGraph) -> int | None:
-    """Return the number of classes of the task's labels, counted if not given."""
-    return count_classes(graph) if task.has_decoder and task.classes is None else task.classes
-
-
 def check_events(path: str, num_events: int) -> None:
     """Raise CliError if the whole stream had no event."""
     if not num_events:
         raise CliError(f"{path} has no events: there is nothing to learn from", NO_INPUT)
 
 
-def play_source(
-    source: EventSource, nodes: NodeFeatures | None, limit: int | None, *, has_inverses: bool
-) -> Iterable[EventBatch]:
-    """Return the events of `source` up to a limit, with inverses and node features."""
-    stream: Iterable[EventBatch] = playback(source, limit=limit)
-    if has_inverses:
-        stream = map(with_inverses, stream)
-    return stream if nodes is None else nodes.along(stream, ids=source.ids)
-
-
 def dim_of(nodes: NodeFeatures | None) -> int:
     return 0 if nodes is None else nodes.dim
 
 
-class EventShape(Protocol):
-    """Unit and width of a stream's events: of a source, or of rank 0's."""
+def read_graph(
+    directory: RunDirectory,
+    source: EventSource,
+    nodes: NodeFeatures | None,
+    types: NodeTypes | None,
+    gpu: Device | None,
+    lead: Lead | None = None,
+    edge_x: FeatureTable | None = None,
+) -> TemporalGraph:
+    """Return a graph of all events, after sending it to the other ranks, if any.
 
-    @property
-    def unit(self) -> str: ...
-
-    @property
-    def x_dim(self) -> int: ...
+    The number of classes of the task's labels becomes a setting, counted if it was not given.
+    """
+    config, task = directory.config, directory.config.task
+    c, offline = config.graph, config.offline
+    direction, width = direction_of(c, source), dim_of(nodes)
+    stream: Iterable[EventBatch] = playback(source, limit=config.stream.limit)
+    if offline.inverse:
+        stream = map(with_inverses, stream)
+    if nodes is not None:
+        stream = nodes.along(stream, ids=source.ids)
+    with ExitStack() as opened:
+        if lead is not None and lead.peers.world > 1:
+            shape = {"unit": source.unit, "x_dim": source.x_dim, "node_x_dim": width}
+            lead.send_config({"settings": flat(config), "direction": direction, **shape})
+            feed = Feed(lead.peers, stream, offline.batch_size, timeout=config.ranks.timeout)
+            stream = opened.enter_context(feed)
+        graph = grow_graph(c, offline, source, direction, stream, edge_x, gpu, width)
+    check_events(config.stream.path, graph.num_events)
+    if task.has_decoder and task.classes is None:
+        directory.config = replaced(config, {"task.classes": count_classes(graph)})
+    if types is not None:
+        graph.log.node_types = partial(types.of, source.ids)
+    return graph
 
 
 def grow_graph(
     c: GraphConfig,
     offline: OfflineConfig,
-    shape: EventShape,
+    shape: EventSource | Followed,
     direction: Direction,
     stream: Iterable[EventBatch],
     edge_x: FeatureTable | None = None,

@@ -230,11 +230,7 @@ def _last(scores: pa.Table, run: Path, span: str) -> pa.Table:
     except ValueError as error:
         raise CliError(f"--last: {error}", USAGE) from None
     times = scores["t"]
-    return (
-        scores.filter(pc.greater(times, pc.subtract(pc.max(times), length)))
-        if len(scores)
-        else scores
-    )
+    return scores.filter(pc.greater(times, pc.subtract(pc.max(times), length)))
 
 
 def _grouped(scores: pa.Table, side: str, groups: Path) -> pa.Table:

@@ -21,27 +21,24 @@ from tgflow.checkpoint.typed import read_natural
 from tgflow.cli import inputs as assemble
 from tgflow.cli import rank_setup as ranks
 from tgflow.cli.errors import DATA, CliError
-from tgflow.cuda.device import Device, device_of
+from tgflow.cuda.device import device_of
 from tgflow.graph import TemporalGraph
 from tgflow.graph.ids import NodeIds
-from tgflow.graph.tables import FeatureTable
 from tgflow.nn.model import feature_widths, has_parameters
-from tgflow.ranks.broadcast import Feed, Followed, Lead, receive_config
+from tgflow.ranks.broadcast import Followed, Lead, receive_config
 from tgflow.report.callbacks import check_logger
 from tgflow.report.compare.offline import OfflineResults
 from tgflow.report.formatting import compact, score
 from tgflow.report.label_figures import label_score
 from tgflow.run import features
-from tgflow.run.config import Config, ConfigError, StreamConfig, flat, in_flags, plain, replaced
+from tgflow.run.config import Config, ConfigError, in_flags, plain, replaced
 from tgflow.run.config.schema import ModelConfig, RunConfig
 from tgflow.run.directory import RunDirectory
 from tgflow.run.gpu import execution_config, use_device
 from tgflow.run.ingestion import save_columns
 from tgflow.run.loggers import RunLogger
 from tgflow.run.model_maker import make_model
-from tgflow.run.node_features import NodeFeatures
 from tgflow.run.records import SEEDS, RunFiles, read_records
-from tgflow.streams import EventSource
 from tgflow.streams.files.formats import read_table
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.node_property import PropertyLabels, asked_at_times, node_property_figures
@@ -115,58 +112,27 @@ def read_inputs(directory: RunDirectory, lead: Lead) -> Inputs:
         )
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)
-        graph = _shared_graph(config, source, nodes, table, gpu, lead)
+        graph = assemble.read_graph(directory, source, nodes, types, gpu, lead, table)
         undo.pop_all()
     if table is not None:
         plans = gpu is None and world == 1
         graph.edge_x = features.with_cache(tables, table, "belady" if plans else "lru", gpu)
-    labels = None
-    classes = assemble.num_classes(config.task, graph)
-    directory.config = replaced(config, {"task.classes": classes})
-    if config.task.node_labels is not None:
-        per_unit = ticks_per_unit(config.stream.unit, graph.time_unit).numerator
-        labels = _read_labels(config.task, config.stream, per_unit, source.ids)
-    if types is not None:
-        graph.log.node_types = partial(types.of, source.ids)
-    report = features.features_report(graph, nodes, source.ids)
+    labels: LabeledNodes | PropertyLabels | None = None
+    task, c, ids = directory.config.task, config.stream, source.ids
+    if (file := task.node_labels) is not None:
+        found = read_table(file, ["node"])[1]
+        if task.kind == "node":
+            more = c.positive_label, c.unknown_label or (), task.classes
+            try:
+                labels = LabeledNodes.of(found, ids, file, *more)
+            except ValueError as error:
+                raise CliError(in_flags(str(error), file), DATA) from None
+        else:
+            per_unit = ticks_per_unit(c.unit, graph.time_unit).numerator
+            labels = PropertyLabels.of(found, ids, per_unit, file)
+    report = features.features_report(graph, nodes, ids)
     columns = source.classes, source.features
-    return Inputs(graph, source.ids, labels, device, threads, columns, report)
-
-
-def _shared_graph(
-    config: Config,
-    source: EventSource,
-    nodes: NodeFeatures | None,
-    table: FeatureTable | None,
-    gpu: Device | None,
-    lead: Lead,
-) -> TemporalGraph:
-    """Return a graph of all events, after sending it to the other ranks, if any."""
-    c, offline, size = config.graph, config.offline, config.offline.batch_size
-    direction, width = assemble.direction_of(c, source), assemble.dim_of(nodes)
-    stream = assemble.play_source(source, nodes, config.stream.limit, has_inverses=offline.inverse)
-    with ExitStack() as opened:
-        if lead.peers.world > 1:
-            shape = {"unit": source.unit, "x_dim": source.x_dim, "node_x_dim": width}
-            lead.send_config({"settings": flat(config), "direction": direction, **shape})
-            feed = Feed(lead.peers, stream, size, timeout=config.ranks.timeout)
-            stream = opened.enter_context(feed)
-        graph = assemble.grow_graph(c, offline, source, direction, stream, table, gpu, width)
-    assemble.check_events(config.stream.path, graph.num_events)
-    return graph
-
-
-def _read_labels(
-    task: TaskConfig, stream: StreamConfig, per_unit: int, ids: NodeIds
-) -> LabeledNodes | PropertyLabels:
-    path, positive, unknown = task.node_labels or "", stream.positive_label, stream.unknown_label
-    if task.kind == "node":
-        table = read_table(path, ["node"])[1]
-        try:
-            return LabeledNodes.of(table, ids, path, positive, unknown or (), task.classes)
-        except ValueError as error:
-            raise CliError(in_flags(str(error), path), DATA) from None
-    return PropertyLabels.of(read_table(path, ["node"])[1], ids, per_unit, path)
+    return Inputs(graph, ids, labels, device, threads, columns, report)
 
 
 def _trainer(
