@@ -42,9 +42,13 @@ def test_batches_and_slices_match_the_reference(
         whole, new = plan.batch(0, index), range(*plan.draws.span(index))
         assert whole.eid[: whole.num_new].tolist() == [*new], "replay takes no new event's place"
         assert (whole.eid[whole.num_new :] < new.start).all()
-        for batch in (whole, *plan.share(0, index, range(slices)).slices):
+        for batch in (whole, *share_of(plan, 0, index, range(slices)).slices):
             assert_batch_rows(batch, expected_rows(events, batch, spec_of(plan)))
             assert_columns(batch, events)
+
+
+def share_of(plan, epoch, index, wanted):
+    return Share.of([plan.batch(epoch, index, number) for number in wanted])
 
 
 def assert_columns(batch: Batch, events: EventBatch) -> None:
@@ -196,7 +200,7 @@ def test_slices_match_the_batch(variant: dict[str, Any], slices: int) -> None:
     whole_plan = recent_plan(graph, **variant, counts=COUNTS)
     plan = recent_plan(graph, **variant, counts=COUNTS, slices=slices)
     for index in range(len(plan)):
-        whole, share = whole_plan.batch(1, index), plan.share(1, index, range(slices))
+        whole, share = whole_plan.batch(1, index), share_of(plan, 1, index, range(slices))
         assert_same_events(share.host, whole.host)
         assert (len(share), share.num_new) == (len(whole), whole.num_new)
         assert share.num_fallbacks == whole.num_fallbacks
@@ -212,11 +216,11 @@ def test_slices_match_the_batch(variant: dict[str, Any], slices: int) -> None:
 
 def test_batch_with_fewer_rows_than_slices_has_empty_slices() -> None:
     plan = recent_plan(TemporalGraph.from_events(tied_events(22)), slices=5, counts=COUNTS)
-    share = plan.share(0, 2, range(5))
+    share = share_of(plan, 0, 2, range(5))
     assert [len(each) for each in share.slices] == [0, 0, 1, 0, 1]
     assert [number for number, _ in share.computed()] == [2, 4]
     assert (len(share), share.num_new) == (2, 2)
-    alone = plan.share(0, 2, range(2))
+    alone = share_of(plan, 0, 2, range(2))
     assert (len(alone), alone.num_new) == (2, 2)
     assert [(number, len(each)) for number, each in alone.computed()] == [(0, 0)]
     assert alone.host.eid.tolist() == [20, 21]
@@ -225,14 +229,14 @@ def test_batch_with_fewer_rows_than_slices_has_empty_slices() -> None:
 def test_invalid_slice_is_refused() -> None:
     plan = recent_plan(TemporalGraph.from_events(tied_events(60)), slices=2)
     with pytest.raises(IndexError, match="slice 2 is out of range; a batch has 2"):
-        plan.share(0, 0, range(3))
+        share_of(plan, 0, 0, range(3))
     with pytest.raises(IndexError, match="there is no batch 9"):
-        plan.share(0, 9, range(2))
+        share_of(plan, 0, 9, range(2))
     with pytest.raises(ValueError, match="slices must be at least 1, got 0"):
         recent_plan(TemporalGraph(), slices=0)
     with pytest.raises(ValueError, match="at least one slice, got none"):
-        plan.share(0, 0, range(0))
-    first, second = plan.share(0, 0, range(2)).slices
+        share_of(plan, 0, 0, range(0))
+    first, second = share_of(plan, 0, 0, range(2)).slices
     with pytest.raises(ValueError, match=r"next to each other; .* \(0, 0, 1\), \(0, 0, 0\)"):
         Share.of([second, first])
     with pytest.raises(ValueError, match="slices of one batch"):

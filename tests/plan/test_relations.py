@@ -29,7 +29,7 @@ def forms(plan):
     """Yield a batch in every form: whole, hop by hop, slices, parts, replayed events."""
     yield plan.batch(0, 3)
     yield plan.of_roots(plan.draws.roots(0, 3))
-    yield from plan.share(0, 3, range(plan.draws.slices)).slices
+    yield from (plan.batch(0, 3, number) for number in range(plan.draws.slices))
     if plan.draws.replay is None:
         yield plan.part(0, 3, slice(2, 7))
 

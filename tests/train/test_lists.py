@@ -10,6 +10,7 @@ from helpers.effort import slow
 from helpers.live_runs import assert_same_state, untimed
 from helpers.made_streams import made_events, pieces, small_counts, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Share
 from tgflow.models.counts import SmoothedCounts
 from tgflow.nn.groups import PAIR_GROUPS
 from tgflow.nn.model import Scores
@@ -76,7 +77,9 @@ def stepped(negatives, slices=1, loss="softmax", model=small_tgn):
     """Return the loss and the gradients of a step on the third batch."""
     graph, made = TemporalGraph.from_events(made_events(80)), model()
     plan = Plan.for_model(made, graph, batch_size=20, slices=slices, negatives=negatives)
-    batch = plan.batch(0, 3) if slices == 1 else plan.share(0, 3, range(slices))
+    batch = (
+        plan.batch(0, 3) if slices == 1 else Share.of([plan.batch(0, 3, n) for n in range(slices)])
+    )
     step = SlicedStep(made, ContinualConfig(), loss=loss)
     return step.learn(batch).loss, [p.grad for p in made.parameters()]
 

@@ -16,6 +16,7 @@ from helpers.made_models import X_DIM, made_events, made_model, plan_for
 from helpers.ranks import in_threads
 from tgflow.base.peers import Peers, Shard
 from tgflow.graph import TemporalGraph
+from tgflow.graph.batch import Share
 from tgflow.models import MODELS
 from tgflow.nn.model import Scores, TemporalModel
 from tgflow.plan import ExperienceReplay
@@ -95,7 +96,7 @@ def test_slices_of_a_batch_sum_to_its_loss_and_gradient(loss: Any, slices: int) 
         learner.model.state.keep_past(60)
         learner.commit(plan.batch(0, 0), learner.predict(plan.batch(0, 0)))
     expected = whole.learn(plan.batch(0, 1))
-    found = sliced.learn(cut.share(0, 1, range(slices)))
+    found = sliced.learn(Share.of([cut.batch(0, 1, n) for n in range(slices)]))
     torch.testing.assert_close(found.loss, expected.loss)
     torch.testing.assert_close(found.scores.named(), expected.scores.named())
     pairs = zip(sliced.model.parameters(), whole.model.parameters(), strict=True)

@@ -13,6 +13,7 @@ from helpers.kafka_io import CODECS, arrow, decode
 from helpers.live_runs import SMALL, figures
 from helpers.made_streams import made_events, small_tgn
 from tgflow.cli import main
+from tgflow.graph.batch import Share
 from tgflow.nn.model import Scores
 from tgflow.train.losses import LOSSES
 from tgflow.train.sliced_step import SlicedStep
@@ -28,7 +29,9 @@ def learned(events, slices=1, **options):
     model = small_tgn(dropout=0.0)
     graph = tg.TemporalGraph.from_events(events)
     plan = tg.Plan.for_model(model, graph, batch_size=10, slices=slices)
-    batch = plan.batch(0, 3) if slices == 1 else plan.share(0, 3, range(slices))
+    batch = (
+        plan.batch(0, 3) if slices == 1 else Share.of([plan.batch(0, 3, n) for n in range(slices)])
+    )
     step = SlicedStep(model, tg.ContinualConfig(learning_rate=1e-2), **options)
     loss = step.learn(batch).loss
     return torch.cat([p.detach().flatten() for p in model.parameters()]), loss

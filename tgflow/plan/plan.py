@@ -17,7 +17,7 @@ from tgflow.base.choices import Strategy, Visibility
 from tgflow.base.describe import described
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.graph.batch import Batch, Share
+from tgflow.graph.batch import Batch
 from tgflow.graph.counts import Number
 from tgflow.graph.sampling import Sampler
 from tgflow.graph.sampling.rows import check_samplable
@@ -80,7 +80,7 @@ class Plan:
         counts_dtype: Type of `Batch.counts`, float64 or float32.
         pairs: History of the graph's log to draw negatives from, to share it with other plans;
             None creates one.
-        slices: Number of slices of a batch for `share`, at least 1.
+        slices: Number of slices of a batch, see `batch`, at least 1.
         for_gradients: Whether batches on a GPU have the lists that gradients are summed by, see
             `Batch.src_lists`.
         slabs: Captured memory of batches on a GPU that is free, to share it with other plans of the
@@ -292,8 +292,11 @@ class Plan:
         return assemble(self.draws, self.placed(roots)).gathered(self.graph)
 
     def batch(self, epoch: int, index: int, piece: int | BatchPart | None = None) -> Batch:
-        """Return batch `index` of `epoch`, or a slice or part of it; see `Draws.roots` and `share`.
+        """Return batch `index` of `epoch`, or a slice or part of it, see `Draws.roots`.
 
+        A slice has its share of the new rows and of the replayed ones, with their negatives, see
+        `tgflow.base.slice_schedule`; it has a frontier and draws of its own, independent of the
+        other slices.
         Thread-safe. In host memory the tensors of a batch share one slab, which is reused once the
         last of them is freed.
 
@@ -315,26 +318,6 @@ class Plan:
         if self._one_call is not None and not isinstance(piece, BatchPart):
             return self._one_call.pending(epoch, index, piece)
         return assemble(self.draws, self.placed(self.draws.roots(epoch, index, piece)))
-
-    def share(self, epoch: int, index: int, wanted: range) -> Share:
-        """Return some slices of a batch, of which the plan has `slices`.
-
-        A slice has its share of the new rows and of the replayed ones, with their negatives; see
-        `tgflow.base.slice_schedule`. It has a frontier and draws of its own, independent of the
-        thread and of the other slices wanted.
-        The slice of a plan with `slices=1` is the batch. Thread-safe.
-
-        Args:
-            epoch: Epoch of the batch.
-            index: Index of the batch.
-            wanted: Numbers of consecutive slices, at least one.
-
-        Raises:
-            IndexError: If the log holds no event of that batch, or there is no such slice.
-            OSError: As `batch`.
-            ValueError: As `batch`.
-        """
-        return Share.of([self.batch(epoch, index, number) for number in wanted])
 
     def part(
         self, epoch: int, index: int, rows: slice | Tensor, num_negatives: int | None = None

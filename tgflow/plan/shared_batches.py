@@ -108,7 +108,7 @@ class SharePreparer:
     """Sends owners the reads of the model's state; None: all state is local."""
 
     def shares(self, turn: Sequence[Task]) -> list[Share]:
-        """Return the wanted slices of each batch, equal to `Plan.share` of a whole graph.
+        """Return the wanted slices of each batch, equal to those of `Plan.batch` of a whole graph.
 
         All ranks must call it with the same turns; they take equally many walks.
         """

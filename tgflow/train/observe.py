@@ -106,11 +106,6 @@ class StepRecord:
     _flat: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
-    def events_seen(self) -> int:
-        """Events predicted, learned and stored so far, history included; `stop`."""
-        return self.stop
-
-    @property
     def eid(self) -> Tensor:
         """Log positions of its events, int64 `[B]`."""
         import torch
