@@ -94,7 +94,11 @@ def chosen(
             f"--task {task.kind}: none of the models makes embeddings of single nodes, "
             "which labels are predicted from; add one that does: tgn, tgat, jodie or graphmixer"
         )
-    known = dict(zip(models, map(_settings_of_class, kinds), strict=True))
+    known = {
+        label: {each.name for each in fields(settings)} if is_dataclass(settings) else set[str]()
+        for label, kind in zip(models, kinds, strict=True)
+        for settings in (getattr(kind, "config_type", None),)
+    }
     own: dict[str, dict[str, Any]] = {label: {} for label in models}
     common: dict[str, Any] = {}
     for key, value in model_settings(common_model).items():  # of one, as tgn.memory_dim, or of all
@@ -128,12 +132,6 @@ def _named_models(c: CompareConfig, facts: StreamFacts | None) -> tuple[list[str
             is_left_out = is_sparse and text in LINEUPS and name.endswith(PAIRS)
             (left_out if is_left_out else taken).append(name)
     return taken, left_out
-
-
-def _settings_of_class(kind: Any) -> set[str]:
-    """Return the names of the settings of a class of models: the fields of its dataclass."""
-    settings = getattr(kind, "config_type", None)
-    return {each.name for each in fields(settings)} if is_dataclass(settings) else set()
 
 
 def preset_line(c: CompareConfig, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:

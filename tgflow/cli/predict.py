@@ -271,20 +271,19 @@ def _label(run: Run, text: str | None) -> str | int | None:
     """Return a label in the stream's type: a number, if those of the run have no texts."""
     if text is None or run.label_names:
         return next((name for name in run.label_names if str(name) == text), text)
-    try:
-        return int(text)
-    except ValueError:
-        raise CliError(f"--class: labels of this run are numbers, got {text!r}", USAGE) from None
+    return _number(text, "--class: labels")
 
 
 def _relation(run: Run, text: str | None) -> str | int | None:
     """Return a relation in the stream's type: a number, if those of the run are."""
-    if text is None or run.relations():
-        return text
+    return text if text is None or run.relations() else _number(text, "--relation: relations")
+
+
+def _number(text: str, what: str) -> int:
     try:
         return int(text)
-    except ValueError as error:
-        raise CliError(f"relations of this run are whole numbers: {error}", USAGE) from None
+    except ValueError:
+        raise CliError(f"{what} of this run are whole numbers, got {text!r}", USAGE) from None
 
 
 def _checked_time(text: str | None) -> str | None:

@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from tgflow.ranks.broadcast import Lead
     from tgflow.run.directory import RunDirectory
     from tgflow.train.config import OfflineConfig
-    from tgflow.train.node_property import PropertyLabels
     from tgflow.train.observe import Callback
-    from tgflow.train.tasks.node_labels import LabeledNodes
 
 SETTINGS = (
     *STREAM_OF_FILES, "graph", "model", "task", *LEARNING_OF["offline"], "reuse", "tables", "run",
@@ -176,12 +174,13 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
                     results.add(Trained(str(epochs.seed), np.empty((0, 3)), result))
         # report
         about = read_about(config.stream.path or "")
+        positive = getattr(opened.labels, "positive", None)
         metrics = {
             "command": COMMAND,
             "stream": config.stream.path,
             "model": config.model.name,
             **config.label_facts,
-            **_node_label_facts(opened.labels),
+            **({} if positive is None else {"label_target": "label", "label_positive": positive}),
             **average([each.result for each in results.trained]),
             **({"features": opened.about_features} if opened.about_features else {}),
             **({"data_set": about} if about else {}),
@@ -196,11 +195,6 @@ def _train(directory: RunDirectory, num_seeds: int | None, lead: Lead) -> dict[s
         shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
         run_log.info("end", "done", exit_code=0)
     return metrics
-
-
-def _node_label_facts(labels: LabeledNodes | PropertyLabels | None) -> dict[str, str]:
-    positive = getattr(labels, "positive", None)
-    return {} if positive is None else {"label_target": "label", "label_positive": positive}
 
 
 def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

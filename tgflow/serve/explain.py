@@ -431,7 +431,12 @@ class _LinkPast(_Past):
         if self._engine.fanouts:
             self.groups.append(NEIGHBORHOOD)
         since = self._engine.graph.since(self._cut)
-        self._own, self._new = self._values(explainer._counts.at(since))
+        (src, dst, t), new = self._pair, self._engine.graph.num_nodes
+        pairs = [(src, dst), (new, new if src == dst else new + 1)]
+        self._own, self._new = _answer(
+            explainer._counts.at(since), pairs, t, self._cut, self._relation
+        )
+        """Leaves of the pair, and those of two nodes without events, `[L]` each."""
         most = self._most
         self._consider(*(eids[len(eids) - min(most, len(eids)) :] for eids in self._lists.values()))
 
@@ -461,14 +466,6 @@ class _LinkPast(_Past):
                 is_one &= events.relation.numpy() == self._relation
             found[kind] = since + np.flatnonzero(is_one)
         return found
-
-    def _values(self, counts: CountHistory) -> tuple[Values, Values]:
-        """Return the leaves of the pair, and those of two nodes without events, `[L]` each."""
-        src, dst, t = self._pair
-        new = self._engine.graph.num_nodes
-        pairs = [(src, dst), (new, new if src == dst else new + 1)]
-        own, other = _answer(counts, pairs, t, self._cut, self._relation)
-        return own, other
 
     def logits_with(self, has: NDArray[np.int64]) -> Values:
         values = np.tile(self._own, (len(has), 1))

@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 
 from tgflow.cuda.device import CapturedWork, Device
 from tgflow.graph.batch import Batch, Targets
-from tgflow.nn.model import Scores
 
 WARM_UPS = 3
 """Eager calls with a shape before it is captured: it recurs, and everything is compiled. Not of
@@ -190,17 +189,6 @@ class CapturedCalls:
         return _Graph(results[0], replayed, inputs)
 
 
-def tensors_of(scores: Scores) -> list[Tensor]:
-    """Return the tensors of scores, including those carried on."""
-    found: list[Tensor] = []
-    for leaf in tree_leaves(tuple(scores), is_leaf=is_dataclass):
-        values = (
-            [getattr(leaf, each.name) for each in fields(leaf)] if is_dataclass(leaf) else [leaf]
-        )
-        found += [value for value in values if isinstance(value, Tensor)]
-    return found
-
-
 def cloned(value: Any) -> Any:
     """Return a value whose tensors, in tuples and dataclasses too, no replay overwrites."""
     if isinstance(value, Tensor):
@@ -215,8 +203,12 @@ def cloned(value: Any) -> Any:
 
 
 def result_tensors(result: tuple[Any, ...]) -> list[Tensor]:
-    """Return the tensors of a result: scores, and others."""
-    return [*tensors_of(result[0]), *(x for x in result[1:] if isinstance(x, Tensor))]
+    """Return the tensors of a result: scores, including those carried on, and others."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(tuple(result[0]), is_leaf=is_dataclass):
+        values = [getattr(leaf, x.name) for x in fields(leaf)] if is_dataclass(leaf) else [leaf]
+        found += [value for value in values if isinstance(value, Tensor)]
+    return found + [x for x in result[1:] if isinstance(x, Tensor)]
 
 
 def without_carry(result: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -487,7 +487,11 @@ class Inference:
         model, rows_of, num = self.model, None, max(1, asked.dst.shape[1])
         is_usual = type(model).forward is TemporalModel.forward
         if is_usual and isinstance(model.decoder, LinkDecoder):  # a row of a node for many pairs
-            rows_of = self._embedded(asked)
+            ends = torch.cat([asked.src.unsqueeze(1), asked.dst], dim=1)
+            times, positions = (x.repeat_interleave(ends.shape[1]) for x in (asked.t, asked.as_of))
+            top, row = distinct(Frontier(ends.flatten(), times, positions), None)
+            row = row.view(ends.shape)
+            rows_of = self._rows_of(top), row[:, 0], row[:, 1:]
 
         def in_block(rows: slice, columns: slice) -> Tensor:
             part = asked.part(rows, columns)
@@ -508,14 +512,6 @@ class Inference:
             return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=1)
 
         return in_parts(len(asked.src), max(1, self.max_pairs // width), scored)
-
-    def _embedded(self, asked: _Asked) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a row for each distinct query, and those of sources `[B]` and others `[B, n]`."""
-        ends = torch.cat([asked.src.unsqueeze(1), asked.dst], dim=1)
-        times, positions = (x.repeat_interleave(ends.shape[1]) for x in (asked.t, asked.as_of))
-        top, row = distinct(Frontier(ends.flatten(), times, positions), None)
-        row = row.view(ends.shape)
-        return self._rows_of(top), row[:, 0], row[:, 1:]
 
     def _rows_of(self, top: Frontier) -> Tensor:
         """Return the embeddings of nodes, each at a time as of a position, `[N, dim]`."""
@@ -548,20 +544,14 @@ class Inference:
             batch = query_batch(self._plan, self.fanouts, roots, without)
             if self.graph.last_change is change:
                 break
-        if batch.node_x is not None:
-            batch = self._with_new(batch)
+        given, rows = getattr(self._new, "x", None), batch.node_x
+        if given is not None and rows is not None:  # see `of_new`
+            place = batch.nodes - self.graph.num_nodes
+            own = given.to(rows.device)[place.clamp(0, NUM_NEW - 1)]
+            batch = replace(batch, node_x=torch.where((place >= 0).unsqueeze(1), own, rows))
         batch = batch.to(device_of_model(self.model))
         self.model.check_widths(batch)
         return batch
-
-    def _with_new(self, batch: Batch) -> Batch:
-        """Return a batch with the features of nodes without events, see `of_new`."""
-        given, rows = getattr(self._new, "x", None), batch.node_x
-        if given is None or rows is None:
-            return batch
-        place = batch.nodes - self.graph.num_nodes
-        own = given.to(rows.device)[place.clamp(0, NUM_NEW - 1)]
-        return replace(batch, node_x=torch.where((place >= 0).unsqueeze(1), own, rows))
 
     @contextmanager
     def of_new(self, x: Tensor | None) -> Iterator[None]:

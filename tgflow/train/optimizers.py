@@ -51,7 +51,16 @@ def scheduler_of(
         made = scheduler(optimizer)
         if not isinstance(made, LRScheduler):
             raise ValueError(f"lr_scheduler must return an LRScheduler, got {type(made).__name__}")
-        _check_schedule(made)
+        state = made.state_dict()
+        try:
+            survives = json.loads(json.dumps(state)) == state
+        except (TypeError, ValueError):
+            survives = False
+        if not survives:
+            raise ValueError(
+                f"the state of {type(made).__name__} cannot be saved as JSON, so that a run could "
+                "not resume: use a schedule whose state has only numbers and lists, such as StepLR"
+            )
         return made
     name, settings = parse_named("lr_scheduler", scheduler, LR_SCHEDULERS)
     try:
@@ -67,17 +76,3 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     return isinstance(optimizer, torch.optim.Adam) and all(
         group.get("fused") for group in optimizer.param_groups
     )
-
-
-def _check_schedule(scheduler: LRScheduler) -> None:
-    """Raise ValueError unless the state of a schedule survives a JSON round trip."""
-    state = scheduler.state_dict()
-    try:
-        survives = json.loads(json.dumps(state)) == state
-    except (TypeError, ValueError):
-        survives = False
-    if not survives:
-        raise ValueError(
-            f"the state of {type(scheduler).__name__} cannot be saved as JSON, so that a run could "
-            "not resume: use a schedule whose state has only numbers and lists, such as StepLR"
-        )

@@ -128,8 +128,9 @@ class LateLearning(Component):
             torch.ones(len(eid), dtype=torch.bool),
             torch.ones(len(eid)) if weight is None else weight,
         )
-        device = batch.eid.device
-        filled = KeptTargets(*(_filled(x, num).to(device) for x in kept))
+        none = (x.new_zeros(num - len(x), *x.shape[1:]) for x in kept)
+        columns = (torch.cat(each).to(batch.eid.device) for each in zip(kept, none, strict=True))
+        filled = KeptTargets(*columns)
         return replace(batch, targets=targets._replace(kept=filled))
 
     def _became_known(self, begin: int, first: int) -> tuple[Tensor, tuple[int, int]]:
@@ -181,7 +182,3 @@ class LateLearning(Component):
             self._rows.load(reader)
             own, late = read_as(tuple[int, int], reader.meta[self.name], self.name)
             self._before = self._after = own, late
-
-
-def _filled(rows: Tensor, num: int) -> Tensor:
-    return torch.cat([rows, rows.new_zeros(num - len(rows), *rows.shape[1:])])
