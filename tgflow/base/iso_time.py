@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache
 
@@ -17,9 +17,9 @@ EXAMPLE = "2024-05-01 12:00:00"
 DAY, CLOCK = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}"
 _ISO = re.compile(
     rf"\s*({DAY})(?:[Tt ]({CLOCK})(?::([0-9]{{2}})(?:[.,]([0-9]{{1,18}}))?)?"
-    r" ?(?:([Zz]|UTC)|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?\s*"
+    r" ?(?:([Zz]|UTC)|([+-][0-9]{2}(?::?[0-5][0-9])?))?)?\s*"
 )
-_FIRST_DAY = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def iso_seconds(text: str) -> Fraction | None:
@@ -30,18 +30,16 @@ def iso_seconds(text: str) -> Fraction | None:
     found = _ISO.fullmatch(text)
     if found is None:
         return None
-    day, clock, second, decimals, _, sign, zone_hours, zone_minutes = found.groups()
-    hour, minute = map(int, (clock or "00:00").split(":"))
-    away = 60 * int(zone_hours or 0) + int(zone_minutes or 0)
-    over = (hour > 23, minute > 59, int(second or 0) > 59, int(zone_minutes or 0) > 59)
-    if any(over) or away >= 24 * 60:
-        return None
+    day, clock, second, decimals, _, zone = found.groups()
+    clock = clock or "00:00"
     try:
-        days = date.fromisoformat(day).toordinal() - _FIRST_DAY
+        moment = datetime.fromisoformat(f"{day}T{clock}:{second or '00'}{zone or 'Z'}")
     except ValueError:
         return None
-    minutes = 60 * (24 * days + hour) + minute - (-away if sign == "-" else away)
-    return 60 * minutes + int(second or 0) + Fraction(int(decimals or 0), 10 ** len(decimals or ""))
+    if clock >= "24":  # which later versions of Python read as the next day
+        return None
+    seconds = (moment - _EPOCH) // timedelta(seconds=1)
+    return seconds + Fraction(int(decimals or 0), 10 ** len(decimals or ""))
 
 
 FIRST_DATE, LAST_DATE = 631_152_000, 221_845_392_000
@@ -54,9 +52,6 @@ def iso_text(ticks: float, unit: str) -> str | None:
     if not FIRST_DATE <= seconds <= LAST_DATE:
         return None
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -89,7 +89,7 @@ def cut(batch: Batch, shape: BatchShape) -> Batch:
     Columns with fewer rows than `shape` are kept; `num_used` is omitted.
     """
     table = batch.blocks[0].edge_table if batch.blocks else None
-    table = None if table is None else _shorter(table, shape.edges)
+    table = _shorter(table, shape.edges)
     top, *below = *shape.targets, shape.nodes
     blocks = zip(batch.blocks, shape.targets, below, strict=True)
     return replace(
@@ -99,7 +99,7 @@ def cut(batch: Batch, shape: BatchShape) -> Batch:
         dst_lists=_cut_lists(batch.dst_lists, top),
         nodes=_shorter(batch.nodes, shape.nodes),
         position=_shorter(batch.position, shape.nodes),
-        node_x=None if batch.node_x is None else _shorter(batch.node_x, shape.nodes),
+        node_x=_shorter(batch.node_x, shape.nodes),
         num_used=None,
     )
 
@@ -111,7 +111,7 @@ def _cut_block(block: Block, rows: int, below: int, edge_table: Tensor | None) -
         mask=_shorter(block.mask, rows),
         dt=_shorter(block.dt, rows),
         eid=_shorter(block.eid, rows),
-        edge_row=None if block.edge_row is None else _shorter(block.edge_row, rows),
+        edge_row=_shorter(block.edge_row, rows),
         edge_table=edge_table,
         reused=block.reused,
         target_lists=_cut_lists(block.target_lists, below, rows),
@@ -126,5 +126,5 @@ def _cut_lists(lists: RowLists | None, rows: int, slots: int | None = None) -> R
     return type(lists)(lists.start[: rows + 1], lists.slot[:slots])
 
 
-def _shorter(column: Tensor, rows: int) -> Tensor:
-    return column[:rows] if len(column) > rows else column
+def _shorter(column: Any, rows: int) -> Any:
+    return column if column is None or len(column) <= rows else column[:rows]

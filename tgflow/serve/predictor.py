@@ -611,16 +611,13 @@ class Predictor:
         t, related = self.ticks(at, len(src)), self.find_relations(relation, len(src))
         for rows in torch.split(torch.arange(len(src)), at_once):
             popular = self._popular(src[rows], t[rows], candidates, k)
-            lists = [
-                best
-                if best is not None
-                else self.without_known(node, tick, candidates)
-                if exclude_known and node >= 0
-                else candidates
-                for node, tick, best in zip(
-                    src[rows].tolist(), t[rows].tolist(), popular, strict=True
-                )
-            ]
+            lists = [candidates if best is None else best for best in popular]
+            if exclude_known:  # by the model: popular ones are of sources without events
+                for i, row in enumerate(rows.tolist()):
+                    if popular[i] is None and src[row] >= 0:
+                        cut = min(self.graph.log.position(int(t[row])), self.position)
+                        known = self.engine.destinations(int(src[row]), as_of=cut)
+                        lists[i] = candidates[~torch.isin(candidates, known)]
             sizes = [len(each) for each in lists]
             by: list[RankedBy] = ["model" if best is None else "popularity" for best in popular]
             every = rows.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
@@ -809,12 +806,6 @@ class Predictor:
     def destinations(self) -> Tensor:
         """Return all destinations so far by dense ids, int64 `[n]`."""
         return self.ids.without_erased(self.engine.destinations(as_of=self.position))
-
-    def without_known(self, src: int, t: int, candidates: Tensor) -> Tensor:
-        """Return the candidates that a source has had no event with before a tick."""
-        cut = min(self.graph.log.position(t), self.position)
-        known = self.engine.destinations(src, as_of=cut)
-        return candidates[~torch.isin(candidates, known)]
 
     def _cuts(self, t: Tensor) -> Tensor:
         """Return the log positions as of which questions at ticks are answered, int64 `[N]`."""

@@ -459,8 +459,13 @@ def share_rows(reader: Checkpoint, name: str, table: FeatureTable, peers: Peers)
     mark, first = reader.get(f"{name}_mark"), read_natural(reader.meta, "first")
     if peers.rank == 0:
         load_rows(reader, name, table, follows_log=True)
-    has_rows = peers.rank == 0 or _has_rows(table, mark, first)
-    if not has_rows:
+    has_rows = True
+    try:
+        if peers.rank > 0:
+            _check_mark(table, mark, first)
+            table.read(first, min(first + 1, len(table)))  # freed rows are those before one
+    except (RowsLost, DamagedFile):
+        has_rows = False
         table.truncate(0)
     table.forget(first)
     found = peers.gather(torch.tensor([has_rows]), [1] * peers.world, kind="words")
@@ -473,15 +478,6 @@ def share_rows(reader: Checkpoint, name: str, table: FeatureTable, peers: Peers)
         peers.broadcast(x.contiguous(), kind="words")
         if not has_rows:
             table.append(x)
-
-
-def _has_rows(table: Table, mark: Tensors, first: int) -> bool:
-    try:
-        _check_mark(table, mark, first)
-        table.read(first, min(first + 1, len(table)))  # freed rows are those before one
-    except (RowsLost, DamagedFile):
-        return False
-    return True
 
 
 def file_of(meta: Mapping[str, Any], name: str) -> Path | None:

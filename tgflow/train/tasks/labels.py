@@ -219,7 +219,11 @@ class EventLabels:
         eid, last = batch.host.eid, batch.host.end - 1
         past = self.history.past(eid, self._graph.since(batch.host.begin))
         label = self.history.classes(eid, last)
-        known = self._are_known(batch) | (self._graph.log.late.find(eid, last) >= 0)
+        known, t = torch.ones(len(eid), dtype=torch.bool), batch.host.t
+        if self.task.config.label_delay is not None:
+            until = t[: batch.num_new].amax() if self._known_at is None else self._known_at
+            known = t + self._delay < until
+        known |= self._graph.log.late.find(eid, last) >= 0
         known &= label >= 0
         return _with_targets(batch, label.clamp(min=0), known, *past)
 
@@ -240,14 +244,6 @@ class EventLabels:
         logits = classes.double()
         others = torch.cat([logits[:, :code], logits[:, code + 1 :]], dim=1)
         return logits[:, code] - others.logsumexp(1)
-
-    def _are_known(self, batch: Batch) -> Tensor:
-        t = batch.host.t
-        if self.task.config.label_delay is None:
-            return torch.ones(len(t), dtype=torch.bool)
-        if self._known_at is not None:
-            return t + self._delay < self._known_at
-        return t + self._delay < t[: batch.num_new].amax()
 
     def figures(self, *, pooled: bool, scratch: str | None = None) -> EventFigures:
         return EventFigures(self.task, self._graph, self.history, pooled=pooled, scratch=scratch)
