@@ -241,12 +241,6 @@ def feature_inputs(graph: TemporalGraph) -> list[FeatureInput]:
     return [FeatureInput(name, table) for name, table in named.items() if table is not None]
 
 
-def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
-    """Return the caches in front of a graph's tables, by table name."""
-    caches = ((each.name, cache_of(each.table)) for each in feature_inputs(graph))
-    return {name: cache for name, cache in caches if cache is not None}
-
-
 def check_unplanned(graph: TemporalGraph) -> None:
     """Raise ValueError if a feature cache needs known future accesses."""
     for table in feature_inputs(graph):

@@ -17,10 +17,11 @@ from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.graph.ids import NodeIds
 from tgflow.graph.tables import FeatureTable
 from tgflow.graph.tables.table import Table
-from tgflow.plan.assemble import caches_of, feature_inputs
+from tgflow.plan.assemble import feature_inputs
 from tgflow.run.config import ConfigError
 from tgflow.run.config.schema import FILED, Placement, ScaleKind, TablesConfig
 from tgflow.run.node_features import NodeFeatures
+from tgflow.train.caches import caches_of
 
 EDGE_ROWS = "edge-x.rows"
 GPU_SHARE = 0.5

@@ -46,6 +46,7 @@ from tgflow.plan.negatives import (
 )
 from tgflow.plan.plan import Plan
 from tgflow.ranks.control import RankControl
+from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.finite import BatchPlace
 from tgflow.train.losses import LossLike
@@ -497,7 +498,9 @@ class OfflineTrainer:
         spent = (after - then for then, after in zip(begin, self._clocks(), strict=True))
         took = PassTotals(1, len(self.split.train), *spent)
         progress.totals.add(took)
-        val = self._evaluate("val", epoch, self._val_plan)
+        rows_after = partial(first_rows, self._train_plan, epoch + 1, self._epochs)
+        with isolate_evaluation(self.graph, rows_after):
+            val = self._evaluate("val", epoch, self._val_plan)
         is_best = self._is_best(epoch, val)
         self._observer.notify(
             "on_epoch",

@@ -52,7 +52,7 @@ from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.graph.tables import DamagedFile, FeatureTable
 from tgflow.graph.tables.table import Table
 from tgflow.nn.model import TemporalModel
-from tgflow.plan.assemble import caches_of
+from tgflow.train.caches import caches_of
 from tgflow.train.step import TrainStep
 
 DIGEST_ROWS = 256
