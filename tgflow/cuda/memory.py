@@ -112,20 +112,8 @@ def read_versions(
 ) -> tuple[Tensor, Tensor]:
     """Return each node's latest version at or before a position, zeros if none is kept.
 
-    The row of a node outside the memory is NaN. Does not synchronize.
-
-    Args:
-        kernels: Kernels of the device.
-        buffers: Buffers, all on one device.
-        nodes: int64 `[Q]`.
-        position: int64 `[Q]`.
-        rows: float32 `[Q, D]`: the current rows, if stored elsewhere. Overwritten.
-
-    Returns:
-        Rows, float32 `[Q, D]`, and clocks, int64 `[Q, 4]`.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
+    The row of a node outside the memory is NaN. `rows`, overwritten, are the current ones of a
+    memory that stores them elsewhere. Returns rows, float32 `[Q, D]`, and clocks, int64 `[Q, 4]`.
     """
     size = len(nodes)
     given = Arguments.beside("nodes", nodes)
@@ -159,20 +147,8 @@ def write_versions(
 
     Kept versions are numbered in the order of `nodes`, the last ones if there are more than the
     ring holds; versions that can never be read again are not kept. A ring also counts writes
-    without nodes. Does not synchronize.
-
-    Args:
-        kernels: Kernels of the device.
-        buffers: Buffers, all on one device.
-        nodes: int64 `[R]`, distinct among those that count; a node outside the memory is
-            skipped.
-        versions: New versions of the nodes.
-        rows: float32 `[R, D]`: the current rows, if stored elsewhere. Overwritten.
-        is_last: bool `[R]`: which rows count; None: all.
-        is_lost: bool `[]`: whether to write nothing; None: write.
-
-    Raises:
-        ValueError: If a tensor has another dtype, shape or device.
+    without nodes. Nodes are distinct among those that count, as `is_last` says; one outside the
+    memory is skipped. Where `is_lost`, nothing is written. `rows`: as in `read_versions`.
     """
     size = len(nodes)
     given = Arguments.beside("nodes", nodes)

@@ -81,13 +81,10 @@ class TableView:
         self.readers.published()
 
     def gather(self, ids: Tensor, out: Tensor, *, in_place: bool) -> None:
-        """Copy rows on the current stream; does not synchronize.
+        """Copy the rows of one or more ids to `out`, zeros for a negative id, on this stream.
 
-        Args:
-            ids: Contiguous int64 on the GPU, at least one; a negative one gives zeros.
-            out: Contiguous, as many rows, on the GPU.
-            in_place: Whether the rows are in host memory. A few thread blocks saturate the bus:
-                a grid of a quarter of the multiprocessors leaves the others to training.
+        `in_place` rows are in host memory. A few thread blocks saturate the bus: a grid of a
+        quarter of the multiprocessors leaves the others to training. Does not synchronize.
         """
         alignment = write_width(self._row_bytes | out.data_ptr())
         lanes = lanes_of(self._row_bytes, alignment)
@@ -99,11 +96,7 @@ class TableView:
     def scatter(self, ids: Tensor, rows: Tensor, *, in_place: bool) -> None:
         """Overwrite rows, ordered after earlier launches on any stream; does not synchronize.
 
-        Args:
-            ids: int64. A duplicate id leaves a mix of its rows; an id that is
-                out of range is skipped.
-            rows: As many rows.
-            in_place: As `gather`.
+        A duplicate id leaves a mix of its rows; an id that is out of range is skipped.
         """
         device = self._gpu.device
         ids, rows = (each.to(device, non_blocking=True).contiguous() for each in (ids, rows))
