@@ -143,10 +143,8 @@ def _shape(value: Any) -> Any:
 class ModelState(Component):
     """Stream state of a model; empty for a stateless model.
 
-    Args:
-        state: The state.
-        by_part: Save node state by id partition, in sections `memory-p00` to `memory-p63`, so that
-            several ranks can write it. Both forms can be loaded.
+    `by_part` saves node state by id partition, in sections `memory-p00` to `memory-p63`, so that
+    several ranks can write it. Both forms can be loaded.
     """
 
     name = "state"

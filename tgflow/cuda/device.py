@@ -166,12 +166,7 @@ class Device:
         return torch.cuda.stream(stream)
 
     def copy_from_host(self, pinned: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return a copy of pinned memory (uint8 `[N]`) on the device; does not synchronize.
-
-        Args:
-            pinned: Read later by the current stream: see `PinnedPool`.
-            out: Destination; by default newly allocated.
-        """
+        """Return a copy of pinned memory, uint8 `[N]`, which the current stream reads later."""
         if out is None:
             return pinned.to(self.device, non_blocking=True)
         return out.copy_(pinned, non_blocking=True)
@@ -188,12 +183,9 @@ class Device:
 
         Waits for another capture at most. Other threads may launch, allocate and copy concurrently.
         All captures are on one stream, as cuBLAS keeps tens of MiB of workspace for each stream.
-
-        Args:
-            work: Returns the tensors that it makes. Inputs and outputs must keep their addresses;
-                run it before, so that all its kernels are compiled.
-            pool: From `open_pool`. Its graphs must never run concurrently, and a replay overwrites
-                outputs of graphs captured later from it. None: memory of its own.
+        `work` returns the tensors that it makes. Its inputs and outputs must keep their addresses;
+        run it before, so that all its kernels are compiled. Graphs of a `pool` must never run
+        concurrently, and a replay overwrites outputs of graphs captured later from it.
         """
         graph, handle = torch.cuda.CUDAGraph(), cast(Any, pool)
         with exclusively(), torch.cuda.device(self.device), self.on(self.stream("capture")):

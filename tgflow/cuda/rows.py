@@ -40,12 +40,8 @@ class RowScatter(ctypes.Structure):
 class TableView:
     """A table for kernels: read on any stream, changed on one stream at a time.
 
-    The rows' address and number are in device memory (cuda/table_view.hpp), which launches
-    read: a captured launch sees the table as it is at replay.
-
-    Args:
-        gpu: Device whose kernels read it.
-        row_bytes: Bytes of a row, any number.
+    The rows' address and number are in device memory (cuda/table_view.hpp), which launches read: a
+    captured launch sees the table as it is at replay.
     """
 
     def __init__(self, gpu: Device, row_bytes: int) -> None:

@@ -81,18 +81,14 @@ class DeviceStore:
     """Inserts whole batches in a constant number of launches, on a stream of its own.
 
     One thread writes while any number sample; memory that samplers read is reused after them. A
-    write is first reserved, which changes nothing that a reader can see, and then committed.
+    write is first reserved, which changes nothing that a reader can see, and then committed; only a
+    reservation raises MemoryError, with the bytes requested.
 
     The host does not wait for the memory that a batch takes: the largest possible amount is
-    reserved, and the actual totals are read when they arrive. Only where that amount is
-    much more than is held already does the host wait for the batch's totals.
+    reserved, and the actual totals are read when they arrive. Only where that amount is much more
+    than is held already does the host wait for the batch's totals.
 
-    Args:
-        gpu: The device.
-        directed: Whether events are edges of their source only.
-        budget: Bytes of blocks on the device; None: no limit.
-        shard: Shard of the nodes whose neighbors are kept; heads are by local id.
-        first: Position of the first event.
+    `budget` limits the bytes of blocks on the device. Heads are by local id of the shard's nodes.
     """
 
     def __init__(
@@ -153,14 +149,8 @@ class DeviceStore:
     ) -> None:
         """Plan the next events and reserve memory. Waits only where that could be much.
 
-        Args:
-            size: Number of events.
-            stage: Writes their columns to pinned memory, int64 `[3, B]`, or `[4, B]` with
-                relations; returns the largest source and destination.
-            has_relations: Whether they have relations, in 16 bits each.
-
-        Raises:
-            MemoryError: If a tier has no room; the message has the bytes requested.
+        `stage` writes their columns to pinned memory, int64 `[3, B]`, or `[4, B]` with relations,
+        of 16 bits each; it returns the largest source and destination.
         """
         self._begin()
         if size == 0:
@@ -216,12 +206,7 @@ class DeviceStore:
     def reserve_edits(self, edits: Edits, relations: Tensor | None = None) -> int:
         """Plan a change of the past; return the number of entries gained. Synchronizes.
 
-        Args:
-            edits: Entries to add or remove, on the host; missing ones are skipped.
-            relations: Those of the added events, as in `reserve`.
-
-        Raises:
-            MemoryError: As in `reserve`.
+        Entries to remove that are missing are skipped; `relations` are those of the added events.
         """
         self._begin()
         self._await_batches()
@@ -272,14 +257,10 @@ class DeviceStore:
     def compact(self, first: int | None = None) -> None:
         """Discard entries that only cut-offs before the latest changes see, and free memory.
 
-        With `first`, no entry that is left is of an earlier event.
-
-        Kernels of samplers launched before the latest change read those entries:
-        it waits for them on the device. Synchronizes. Needs room for all directories, and for
-        the blocks that leave sparse chunks.
-
-        Raises:
-            MemoryError: If there is no room; no retained entry is lost then.
+        With `first`, no entry that is left is of an earlier event. Kernels of samplers launched
+        before the latest change read those entries: it waits for them on the device. Synchronizes.
+        Needs room for all directories, and for the blocks that leave sparse chunks; without it no
+        retained entry is lost.
         """
         self._begin()
         self._await_batches()
