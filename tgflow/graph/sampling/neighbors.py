@@ -72,8 +72,9 @@ def uniform_neighbors(
     """Return `k` distinct neighbors of each node, uniformly over its events before the time.
 
     Draws are a function of (`key`, row in this call, draw): the same at any thread count. Give each
-    call its own key, `0 <= key < 2**64`, otherwise equal rows of two calls draw alike. Arguments,
-    result and errors are otherwise those of `recent_neighbors`.
+    call its own key, `0 <= key < 2**64`, otherwise equal rows of two calls draw alike. A node
+    with at most `k` returns them all. `relations` take time in proportion to the node's history.
+    Arguments, result and errors are otherwise those of `recent_neighbors`.
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])
@@ -131,11 +132,11 @@ def decayed_neighbors(
 ) -> Neighbors:
     """Return `k` distinct neighbors of each node, drawn one by one, recent ones likelier.
 
-    Each draw takes one of the remaining events, with probability in proportion to `2 ** -(age /
-    half_life)`, in ticks, at least 1: exactly, in integers, in O(k log n) for a history of n
-    events. Draws of events without one of the `relations` are rejected, which takes time in
-    proportion to how rare those are. Other arguments are those of `recent_neighbors`, and the `key`
-    of `uniform_neighbors`.
+    Each draw takes one of the remaining events, with probability in proportion to
+    `2 ** -(age / half_life)`, a half-life of at least 1 tick: exactly, in integers, in O(k log n)
+    for a history of n events. Draws of events without one of the `relations` are rejected, which
+    takes time in proportion to how rare those are. Other arguments are those of
+    `recent_neighbors`, and the `key` of `uniform_neighbors`.
 
     Example:
         >>> nodes, t = torch.tensor([0]), torch.tensor([40])
