@@ -67,7 +67,7 @@ __device__ inline void find_last(const MailColumns& mail, int64_t i) {
 /// One warp per node: fills the rows of its messages, sorted, with the mean of `from`, [size, width], summed
 /// in their order.
 template <int kWidth>
-__device__ inline void mean_messages(const MailColumns& mail, const float* from, int64_t width, float* out) {
+__device__ inline void mail_mean(const MailColumns& mail, const float* from, int64_t width, float* out) {
   using Numbers = Pack<kWidth>;
   for (int64_t i = warp_index(); i < mail.size; i += warp_count()) {
     if (!mail.is_last[i]) continue;
@@ -94,14 +94,8 @@ extern "C" __global__ void __launch_bounds__(256) mail_last(MailColumns mail) {
   for (int64_t i = thread_index(); i < mail.size; i += step) find_last(mail, i);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    mail_mean_by_4(MailColumns mail, const float* from, int64_t width, float* out) {
-  mean_messages<4>(mail, from, width, out);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    mail_mean_by_1(MailColumns mail, const float* from, int64_t width, float* out) {
-  mean_messages<1>(mail, from, width, out);
-}
+KERNELS_BY_WIDTH(256, mail_mean, (MailColumns mail, const float* from, int64_t width, float* out),
+                 (mail, from, width, out))
 
 /// The messages of events to their ends, in order; tgflow/cuda/mail.py has the same fields.
 struct NewMail {
@@ -130,7 +124,7 @@ struct NewMail {
 
 /// One warp per message.
 template <int kWidth>
-__device__ inline void make_messages(const NewMail& u) {
+__device__ inline void mail_made(const NewMail& u) {
   using Numbers = Pack<kWidth>;
   const int64_t width = u.dim + u.x_dim;
   for (int64_t m = warp_index(); m < u.size; m += warp_count()) {
@@ -147,8 +141,7 @@ __device__ inline void make_messages(const NewMail& u) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) mail_made_by_4(NewMail mail) { make_messages<4>(mail); }
-extern "C" __global__ void __launch_bounds__(256) mail_made_by_1(NewMail mail) { make_messages<1>(mail); }
+KERNELS_BY_WIDTH(256, mail_made, (NewMail mail), (mail))
 
 /// Per element: the encoding of the seconds from the last update of a row's memory to its mail. `clock` is
 /// [., kClockWidth], `out` [size / width, width].

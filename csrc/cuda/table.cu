@@ -75,7 +75,7 @@ __device__ inline longlong2 read_piece(const LinedRow& row, int64_t at) {
 /// Copies rows, `kTogether` at a time by the same lanes, so that as many reads are in flight at once.
 /// `Part` is the type that `put_piece` writes.
 template <typename Part>
-__device__ void gather_rows(const RowGather& g) {
+__device__ void gather(const RowGather& g) {
   constexpr int kTogether = 4;
   const TableView table = read_view(g.table);
   const int64_t lane = thread_index() % g.lanes;
@@ -94,15 +94,7 @@ __device__ void gather_rows(const RowGather& g) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) gather_by_16(RowGather gather) {
-  gather_rows<longlong2>(gather);
-}
-extern "C" __global__ void __launch_bounds__(256) gather_by_4(RowGather gather) {
-  gather_rows<uint32_t>(gather);
-}
-extern "C" __global__ void __launch_bounds__(256) gather_by_1(RowGather gather) {
-  gather_rows<uint8_t>(gather);
-}
+KERNELS_BY_PART(256, gather, (RowGather rows), (rows))
 
 /// Arguments of a scatter; tgflow/cuda/rows.py has the same fields.
 struct RowScatter {
@@ -117,7 +109,7 @@ struct RowScatter {
 
 /// Copies rows, in parts that divide their addresses and widths.
 template <typename Part>
-__device__ void scatter_rows(const RowScatter& s) {
+__device__ void scatter(const RowScatter& s) {
   const TableView table = read_view(s.table);
   const int64_t lane = thread_index() % s.lanes;
   const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x) / s.lanes;
@@ -140,12 +132,4 @@ extern "C" __global__ void table_publish(TableView* view, const char* rows, int6
   store_release(&view->size, size);
 }
 
-extern "C" __global__ void __launch_bounds__(256) scatter_by_16(RowScatter scatter) {
-  scatter_rows<longlong2>(scatter);
-}
-extern "C" __global__ void __launch_bounds__(256) scatter_by_4(RowScatter scatter) {
-  scatter_rows<uint32_t>(scatter);
-}
-extern "C" __global__ void __launch_bounds__(256) scatter_by_1(RowScatter scatter) {
-  scatter_rows<uint8_t>(scatter);
-}
+KERNELS_BY_PART(256, scatter, (RowScatter rows), (rows))

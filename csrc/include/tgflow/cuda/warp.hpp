@@ -8,6 +8,19 @@ namespace tgflow {
 
 constexpr int kWarp = 32;
 
+/// Defines the kernels NAME_by_4 and NAME_by_1, each a call of the template NAME of this width.
+#define KERNELS_BY_WIDTH(threads, name, parameters, arguments)                                        \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_4 parameters { name<4> arguments; } \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_1 parameters { name<1> arguments; }
+
+/// Defines the kernels NAME_by_16, NAME_by_4 and NAME_by_1, of the template NAME of a type of so many bytes.
+#define KERNELS_BY_PART(threads, name, parameters, arguments)                                                \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_16 parameters {                            \
+    name<longlong2> arguments;                                                                               \
+  }                                                                                                          \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_4 parameters { name<uint32_t> arguments; } \
+  extern "C" __global__ void __launch_bounds__(threads) name##_by_1 parameters { name<uint8_t> arguments; }
+
 /// The number of this thread in the whole launch.
 __device__ inline int64_t thread_index() {
   return blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
