@@ -18,10 +18,8 @@ using tgflow::Queries;
 using tgflow::Sampler;
 using tgflow::Shard;
 using tgflow::StoreMemory;
-using tgflow::StoreStats;
 using tgflow::Strategy;
 using tgflow::TemporalGraph;
-using tgflow::TierStats;
 
 namespace bindings::graph {
 
@@ -100,20 +98,19 @@ void gather(const EventLog& log, const TensorArg& eid, const TensorArg& src, con
              t.data<int64_t>("t", {ids.size}), data_or_null<int64_t>(relation, "relation", {ids.size}));
 }
 
-void bind_stats(py::module_& m) {
-  py::class_<TierStats>(m, "TierStats")
-      .def_readonly("num_blocks", &TierStats::num_blocks)
-      .def_readonly("num_entries", &TierStats::num_entries)
-      .def_readonly("capacity", &TierStats::capacity)
-      .def_readonly("bytes", &TierStats::bytes);
-  py::class_<StoreStats>(m, "StoreStats")
-      .def_readonly("num_entries", &StoreStats::num_entries)
-      .def_readonly("max_blocks", &StoreStats::max_blocks)
-      .def_readonly("bytes", &StoreStats::bytes)
-      .def_property_readonly(
-          "reads", [](const StoreStats& stats) { return py::make_tuple(stats.reads[0], stats.reads[1]); })
-      .def_property_readonly("device", [](const StoreStats& stats) { return stats.tiers[0]; })
-      .def_property_readonly("host", [](const StoreStats& stats) { return stats.tiers[1]; });
+/// In the order of `StoreCounts` of tgflow/cuda/store.py.
+py::tuple stats_of(TemporalGraph& graph) {
+  tgflow::StoreStats found;
+  {
+    const py::gil_scoped_release released;
+    found = graph.stats();
+  }
+  py::list tiers;
+  for (const tgflow::TierStats& tier : found.tiers) {
+    tiers.append(py::make_tuple(tier.num_blocks, tier.num_entries, tier.capacity, tier.bytes));
+  }
+  return py::make_tuple(found.num_entries, found.max_blocks, found.bytes,
+                        py::make_tuple(found.reads[0], found.reads[1]), tiers);
 }
 
 std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget, int64_t first_part,
@@ -236,7 +233,6 @@ void bind_graph(py::module_& m) {
       .value("undirected", Direction::kUndirected)
       .value("directed", Direction::kDirected)
       .value("bipartite", Direction::kBipartite);
-  bind_stats(m);
   py::class_<TemporalGraph>(m, "TemporalGraph")
       .def(py::init(&make), "direction"_a, "device_budget"_a, "first_part"_a, "num_parts"_a, "first"_a = 0,
            "folder"_a = std::nullopt)
@@ -252,7 +248,7 @@ void bind_graph(py::module_& m) {
       .def("forget", &TemporalGraph::forget, "first"_a, "log_first"_a, no_gil())
       .def_property_readonly("log", &TemporalGraph::log, py::return_value_policy::reference_internal)
       .def_property_readonly("position", [](TemporalGraph& graph) { return graph.store().position(); })
-      .def("stats", &TemporalGraph::stats, no_gil());
+      .def("stats", &stats_of);
   py::enum_<Strategy>(m, "Strategy")
       .value("recent", Strategy::kRecent)
       .value("uniform", Strategy::kUniform)

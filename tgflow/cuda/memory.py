@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -30,28 +30,22 @@ class MemoryBuffers(NamedTuple):
     """int64 `[]`: set to the largest node plus one."""
     rows: Tensor | None
     """float32, at least `[N, D]`, by node; None: stored in a table elsewhere."""
-    ring: RingBuffers | None
-    """Buffers of overwritten rows; None: they are not kept."""
+    ring: VersionsKept | None
+    """Overwritten rows; None: they are not kept."""
 
 
-class RingBuffers(NamedTuple):
-    """The tensors of a `tgflow.nn.history.VersionHistory`."""
+class VersionsKept(Protocol):
+    """What kernels need of a `tgflow.nn.history.VersionHistory`."""
 
     rows: Tensor
-    """float32, at least `[capacity, D]`."""
     clock: Tensor
-    """int64, at least `[capacity, 4]`."""
     link: Tensor
-    """int64, at least `[capacity, 3]`."""
     origin: Tensor
-    """int64, at least `[capacity, 2]`."""
     head: Tensor
     """int64, at least `[N]`: the number of each node's latest version, or -1."""
     counts: Tensor
-    """int64 `[2]`: number of the next version, and log position of the last write."""
     capacity: int
     num_events: int
-    """Window in events, back to a write's first one, in which overwritten rows are read."""
 
 
 class Versions(NamedTuple):
@@ -190,25 +184,25 @@ def _columns(given: Arguments, buffers: MemoryBuffers, rows: Tensor | None, size
 
 
 def _ring(given: Arguments, buffers: MemoryBuffers) -> _Ring:
-    if buffers.ring is None:
+    if (ring := buffers.ring) is None:
         return _Ring()
-    width = (buffers.rows if buffers.rows is not None else buffers.ring.rows).shape[1]
-    rows, clock, link, origin, head, counts, capacity, num_events = buffers.ring
+    width = (buffers.rows if buffers.rows is not None else ring.rows).shape[1]
     made = _Ring(
-        given.address("the ring's rows", rows, torch.float32, "S", width),
-        given.address("the ring's clock", clock, torch.int64, "S", _CLOCK_WIDTH),
-        given.address("the ring's link", link, torch.int64, "S", _LINK_WIDTH),
-        given.address("the ring's origin", origin, torch.int64, "S", _ORIGIN_WIDTH),
-        given.address("head", head, torch.int64, "N"),
-        given.address("counts", counts, torch.int64, 2),
-        capacity,
-        num_events,
+        given.address("the ring's rows", ring.rows, torch.float32, "S", width),
+        given.address("the ring's clock", ring.clock, torch.int64, "S", _CLOCK_WIDTH),
+        given.address("the ring's link", ring.link, torch.int64, "S", _LINK_WIDTH),
+        given.address("the ring's origin", ring.origin, torch.int64, "S", _ORIGIN_WIDTH),
+        given.address("head", ring.head, torch.int64, "N"),
+        given.address("counts", ring.counts, torch.int64, 2),
+        ring.capacity,
+        ring.num_events,
     )
-    room = [len(column) for column in (rows, clock, link, origin)]
-    if min(room) < capacity or len(head) < len(buffers.clock):
+    room = [len(column) for column in (ring.rows, ring.clock, ring.link, ring.origin)]
+    if min(room) < ring.capacity or len(ring.head) < len(buffers.clock):
         raise ValueError(
-            f"a ring of {capacity} versions of {len(buffers.clock)} nodes must have as many rows, "
-            f"clocks, links, origins and heads, got {', '.join(map(str, room))} and {len(head)}"
+            f"a ring of {ring.capacity} versions of {len(buffers.clock)} nodes must have as many "
+            "rows, clocks, links, origins and heads, got "
+            f"{', '.join(map(str, room))} and {len(ring.head)}"
         )
     return made
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,35 +34,16 @@ _EVERYTHING = Shard()
 _THREADS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTier:
-    """Size of the graph's latest version in a tier."""
+class StoreCounts(NamedTuple):
+    """Size and memory of a store on any device, see `tgflow.graph.stats`."""
 
-    num_blocks: int
     num_entries: int
-    capacity: int
-    """Entries that its blocks can hold."""
-    bytes: int
-    """Bytes of its chunks."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStats:
-    """Size and memory of a device store."""
-
-    device: DeviceTier
-    host: DeviceTier
     max_blocks: int
-    """Largest number of blocks of a node."""
-    reads: tuple[int, int]
-    """Neighbors read from each tier; counted only with a budget."""
     bytes: int
-    """All memory, including directories, heads and tables."""
-
-    @property
-    def num_entries(self) -> int:
-        """Entries of both tiers."""
-        return self.device.num_entries + self.host.num_entries
+    reads: Sequence[int]
+    """Neighbors read from each tier; on a GPU counted only with a budget."""
+    tiers: Sequence[Sequence[int]]
+    """Blocks, entries, capacity and bytes of the device and of the host."""
 
 
 def _on_writer(
@@ -285,7 +265,7 @@ class DeviceStore:
         self._free.merge(drop_rooms=True)
         self._publish(self.position)
 
-    def stats(self) -> DeviceStats:
+    def stats(self) -> StoreCounts:
         """Return the store's size, counted node by node. Synchronizes."""
         tables = (self._heads, self._relations, self.chunks.addresses, self.chunks.tiers)
         other = self._slabs.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
@@ -295,14 +275,10 @@ class DeviceStore:
             blocks = -(-max(store.num_nodes, 1) // _THREADS)
             where = ctypes.c_uint64(counts.data_ptr())
             self._gpu.kernels.launch("count_store", blocks, _THREADS, store, where)
-            found = counts.tolist()
-            reads_device, reads_host = self._reads.tolist()
-        device, host = (
-            DeviceTier(found[tier], found[2 + tier], found[4 + tier], self.chunks.tier_bytes(tier))
-            for tier in range(2)
-        )
-        total = device.bytes + host.bytes + other
-        return DeviceStats(device, host, found[6], (reads_device, reads_host), total)
+            found, reads = counts.tolist(), self._reads.tolist()
+        tiers = [[*found[tier:6:2], self.chunks.tier_bytes(tier)] for tier in range(2)]
+        total = sum(tier[3] for tier in tiers) + other
+        return StoreCounts(found[2] + found[3], found[6], total, reads, tiers)
 
     def _begin(self) -> None:
         """Begin a write, ordered after the last one, and reclaim memory without readers."""
