@@ -139,7 +139,7 @@ struct CacheCopy {
 template <typename Part>
 __device__ void cache_copy(const ClockCache& cache, const CacheCopy& copy) {
   const int64_t lane = thread_index() % copy.lanes;
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x) / copy.lanes;
+  const int64_t step = thread_count() / copy.lanes;
   const int64_t parts = cache.row_bytes / static_cast<int64_t>(sizeof(Part));
   for (int64_t i = thread_index() / copy.lanes; i < copy.size; i += step) {
     Part* row = reinterpret_cast<Part*>(copy.out + i * cache.row_bytes);

@@ -90,8 +90,7 @@ extern "C" __global__ void __launch_bounds__(1024) mail_few(MailColumns mail) {
 
 /// Per message, any number of them, already sorted: finds the last ones.
 extern "C" __global__ void __launch_bounds__(256) mail_last(MailColumns mail) {
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
-  for (int64_t i = thread_index(); i < mail.size; i += step) find_last(mail, i);
+  for (int64_t i = thread_index(); i < mail.size; i += thread_count()) find_last(mail, i);
 }
 
 KERNELS_BY_WIDTH(256, mail_mean, (MailColumns mail, const float* from, int64_t width, float* out),
@@ -148,8 +147,7 @@ KERNELS_BY_WIDTH(256, mail_made, (NewMail mail), (mail))
 extern "C" __global__ void __launch_bounds__(256)
     mail_age(const int64_t* clock, double seconds_per_tick, const float* frequency, int64_t width,
              int64_t size, float* out) {
-  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
-  for (int64_t i = thread_index(); i < size; i += step) {
+  for (int64_t i = thread_index(); i < size; i += thread_count()) {
     const int64_t* row = clock + i / width * kClockWidth;
     const double seconds = seconds_of(row[kMailT] - row[kLastUpdate], seconds_per_tick);
     out[i] = cosine(frequency[i % width], static_cast<float>(seconds));

@@ -25,16 +25,10 @@ _VIEW_BYTES = 16
 _NONE = -(2**63)
 
 
-class RowGather(ctypes.Structure):
-    """Arguments of a gather (cuda/table.cu)."""
+class RowCopy(ctypes.Structure):
+    """Arguments of a gather, or of a scatter (cuda/table.cu)."""
 
-    _fields_ = words("table row_bytes id num_ids out wrong lanes")
-
-
-class RowScatter(ctypes.Structure):
-    """Arguments of a scatter (cuda/table.cu)."""
-
-    _fields_ = words("table row_bytes id num_ids source wrong lanes")
+    _fields_ = words("table row_bytes id num_ids rows wrong lanes")
 
 
 class TableView:
@@ -85,7 +79,7 @@ class TableView:
         alignment = write_width(self._row_bytes | out.data_ptr())
         lanes = lanes_of(self._row_bytes, alignment)
         work = -(-ids.numel() * lanes // (_THREADS * _TOGETHER))
-        arguments = RowGather(*self._where(ids), out.data_ptr(), self._wrong.data_ptr(), lanes)
+        arguments = RowCopy(*self._where(ids), out.data_ptr(), self._wrong.data_ptr(), lanes)
         with self.readers.reading():
             self._launch(f"gather_by_{alignment}", work, in_place, arguments)
 
@@ -98,7 +92,7 @@ class TableView:
         ids, rows = (each.to(device, non_blocking=True).contiguous() for each in (ids, rows))
         alignment = write_width(self._row_bytes | rows.data_ptr())
         lanes = min(1 << (self._row_bytes // alignment - 1).bit_length(), _WARP)
-        arguments = RowScatter(*self._where(ids), rows.data_ptr(), self._wrong.data_ptr(), lanes)
+        arguments = RowCopy(*self._where(ids), rows.data_ptr(), self._wrong.data_ptr(), lanes)
         self.readers.writing()
         self.readers.wait()
         if len(ids) > 0:
@@ -109,9 +103,7 @@ class TableView:
     def _where(self, ids: Tensor) -> tuple[int, int, int, int]:
         return self.address, self._row_bytes, ids.data_ptr(), ids.numel()
 
-    def _launch(
-        self, name: str, work: int, in_place: bool, arguments: RowGather | RowScatter
-    ) -> None:
+    def _launch(self, name: str, work: int, in_place: bool, arguments: RowCopy) -> None:
         processors = self._gpu.multiprocessors
         most = max(processors // _IN_PLACE_SHARE, 1) if in_place else processors * _DEVICE_BLOCKS
         self._gpu.kernels.launch(name, min(work, most), _THREADS, arguments)

@@ -25,6 +25,7 @@ constexpr int kWarp = 32;
 __device__ inline int64_t thread_index() {
   return blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
 }
+__device__ inline int64_t thread_count() { return gridDim.x * static_cast<int64_t>(blockDim.x); }
 
 /// `kLanes` lanes, a power of two below 32; all of them must make every call below.
 template <int kLanes>
@@ -38,7 +39,7 @@ struct Tile {
   }
   /// The number of this tile, and how many there are, in the whole launch.
   __device__ static int64_t index() { return thread_index() / kLanes; }
-  __device__ static int64_t count() { return gridDim.x * static_cast<int64_t>(blockDim.x) / kLanes; }
+  __device__ static int64_t count() { return thread_count() / kLanes; }
 
   /// The `value` of lane `from`.
   template <typename T>
@@ -67,7 +68,7 @@ constexpr unsigned kWholeWarp = 0xffffffffu;
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % kWarp; }
 /// The number of this warp, and how many there are, in the whole launch.
 __device__ inline int64_t warp_index() { return thread_index() / kWarp; }
-__device__ inline int64_t warp_count() { return gridDim.x * static_cast<int64_t>(blockDim.x) / kWarp; }
+__device__ inline int64_t warp_count() { return thread_count() / kWarp; }
 
 /// The `value` of lane `from`.
 template <typename T>
