@@ -63,11 +63,7 @@ class StreamEvent(Protocol):
 
 
 class Device:
-    """One CUDA device, and the host memory that it reads in place.
-
-    Raises:
-        CudaError: If it cannot be used; the message contains the cause.
-    """
+    """One CUDA device, and the host memory that it reads in place; CudaError without it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = require_device(device)
@@ -78,11 +74,7 @@ class Device:
         self._opening = threading.Lock()
 
     def allocate(self, num_bytes: int) -> Tensor:
-        """Return `num_bytes` of device memory, uint8, contents undefined.
-
-        Raises:
-            MemoryError: If it is exhausted; the message has the bytes requested and free.
-        """
+        """Return `num_bytes` of device memory, uint8, contents undefined, or MemoryError."""
         try:
             return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
         except torch.OutOfMemoryError as error:
@@ -256,11 +248,7 @@ def _finalize() -> None:
 
 
 def device_of(device: torch.device) -> Device:
-    """Return the device of tensors on `device`, opened once.
-
-    Raises:
-        CudaError: If it cannot be used; the message contains the cause.
-    """
+    """Return the device of tensors on `device`, opened once; CudaError if it cannot be used."""
     if device not in _devices and device.type == "cuda" and device.index is None:
         device = require_device(device)  # "cuda" and its index are one device
     if device not in _devices:

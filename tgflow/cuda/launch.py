@@ -72,11 +72,7 @@ Argument: TypeAlias = "ctypes.Structure | ctypes._SimpleCData[Any]"
 
 
 class Kernels:
-    """The kernels of one CUDA device.
-
-    Raises:
-        CudaError: If a requirement is missing; the message contains what to install.
-    """
+    """The kernels of one CUDA device; CudaError, with what to install, without a requirement."""
 
     def __init__(self, device: torch.device) -> None:
         self._cupy = require_cupy(device)
