@@ -1,14 +1,5 @@
 // Tensor arguments of bindings: each is fully checked before anything reads or writes it.
 //
-//   m.def("gather", [](const EventLog& log, const TensorArg& eid, const TensorArg& src,
-//                      const std::optional<TensorArg>& relation) {
-//     const auto ids = eid.vector<const int64_t>("eid");                       // any length
-//     auto* out = src.data<int64_t>("src", {ids.size});                        // the same length
-//     auto* types = data_or_null<int64_t>(relation, "relation", {ids.size});         // None gives null
-//     check_range("eid", ids, 0, log.size());                                  // they index native memory
-//     log.gather(ids.data, ids.size, out, ...);
-//   }, "eid"_a, ..., no_gil());
-//
 // An argument is a `torch.Tensor` in CPU memory or, for input only, any object with Python's buffer
 // protocol (a numpy array). Elements are `const T` to be read and `T` to be written. A mismatch
 // raises ValueError (TypeError if it is not a tensor) with the argument's name, its required and its actual

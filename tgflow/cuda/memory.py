@@ -49,18 +49,13 @@ class VersionsKept(Protocol):
 
 
 class Versions(NamedTuple):
-    """New rows of nodes."""
+    """New rows of nodes, as `tgflow.nn.NodeMemory.write` takes them; matrices may be strided."""
 
     memory: Tensor
-    """float32 `[R, dim]`, rows may be strided: the first columns."""
     last_update: Tensor
-    """int64 `[R]`."""
     mail: Tensor
-    """float32 `[R, D - dim]`, rows may be strided: the other columns."""
     mail_t: Tensor
-    """int64 `[R]`."""
     position: Tensor
-    """int64 `[1]`."""
     row: Tensor | None = None
     """int64 `[R]`: row of `memory`, `last_update` and `mail` of each version; None: in order."""
 
