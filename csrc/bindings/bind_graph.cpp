@@ -39,11 +39,6 @@ py::tuple columns(const py::object& self, int64_t start, int64_t stop) {
                         column(self, log.t(), start, stop), relation);
 }
 
-bool map_column(EventLog& log, EventLog::Column column, int64_t begin, int64_t end, int fd, int64_t offset) {
-  check_number("offset", offset, 0);
-  return log.map_file(column, begin, end, fd, offset);
-}
-
 /// The bytes of a column beside a log that the core does not read.
 class GrowingBytes {
  public:
@@ -61,7 +56,6 @@ class GrowingBytes {
     bytes_.drop(end);
   }
   bool map_file(int64_t begin, int64_t end, int fd, int64_t offset) {
-    check_number("offset", offset, 0);
     check_number("end", end, 0, size_);
     check_number("begin", begin, 0, end);
     return bytes_.map_file(begin, end, fd, offset);
@@ -222,7 +216,7 @@ void bind_graph(py::module_& m) {
       .def("positions", &positions, "t"_a, "out"_a, no_gil())
       .def("check_eids", &check_eids, "eid"_a, no_gil())
       .def("columns", &columns, "start"_a, "stop"_a)
-      .def("map_file", &map_column, "column"_a, "begin"_a, "end"_a, "fd"_a, "offset"_a, no_gil())
+      .def("map_file", &EventLog::map_file, "column"_a, "begin"_a, "end"_a, "fd"_a, "offset"_a, no_gil())
       .def("gather", &gather, "eid"_a, "src"_a, "dst"_a, "t"_a, "relation"_a, no_gil());
   py::class_<GrowingBytes>(m, "GrowingBytes")
       .def(py::init<const EventLog&, int64_t>(), "log"_a, "item_bytes"_a)

@@ -77,12 +77,6 @@ void copy(const IdMap<Keys>& map, IdColumn column, int64_t begin, const TensorAr
   }
 }
 
-template <typename Keys>
-bool map_file(IdMap<Keys>& map, IdColumn column, int64_t begin, int64_t end, int fd, int64_t offset) {
-  check_number("offset", offset, 0);
-  return map.map_file(column, begin, end, fd, offset);
-}
-
 void decode(const IdMap<IntKeys>& map, const TensorArg& nodes, const TensorArg& out) {
   const auto ids = nodes.vector<const node_t>("nodes");
   tgflow::decode(map, ids.data, ids.size, out.data<int64_t>("out", {ids.size}));
@@ -108,7 +102,7 @@ py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
       .def("restore", &restore<Keys>, "ids"_a, "sides"_a, no_gil())
       .def("num_items", &IdMap<Keys>::num_items, "column"_a, no_gil())
       .def("copy", &copy<Keys>, "column"_a, "begin"_a, "out"_a, no_gil())
-      .def("map_file", &map_file<Keys>, "column"_a, "begin"_a, "end"_a, "fd"_a, "offset"_a, no_gil())
+      .def("map_file", &IdMap<Keys>::map_file, "column"_a, "begin"_a, "end"_a, "fd"_a, "offset"_a, no_gil())
       .def("hold_index_in", &IdMap<Keys>::hold_index_in, "folder"_a, no_gil())
       .def("__len__", &IdMap<Keys>::size, no_gil());
 }
