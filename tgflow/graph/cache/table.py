@@ -232,11 +232,8 @@ class CachedTable(TableInFront):
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Restore the contents of a snapshot, for rows that the table still has.
 
-        It may be of another cache of this policy, for example from a checkpoint. Rows that are not
-        cached are read from the table, in one batch, with their present values.
-
-        Raises:
-            ValueError: If the snapshot is of a cache with another capacity.
+        It may be of another cache of this policy and capacity, for example from a checkpoint. Rows
+        that are not cached are read from the table, in one batch, with their present values.
         """
         if len(snapshot.ids) != self.capacity:
             raise ValueError(
